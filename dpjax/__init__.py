@@ -1,0 +1,55 @@
+"""dpjax: differentially private training from pure JAX functions, priced exactly.
+
+Submodules load on first use, so that pricing a mechanism never waits for the training libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpjax import accounting as accounting
+    from dpjax import audit as audit
+    from dpjax import data as data
+    from dpjax import erm as erm
+    from dpjax import gradients as gradients
+    from dpjax import plotting as plotting
+    from dpjax import sampling as sampling
+    from dpjax import training as training
+    from dpjax import transforms as transforms
+    from dpjax.gradients import ClippedGradient as ClippedGradient
+    from dpjax.gradients import clipped_grad as clipped_grad
+    from dpjax.gradients import explain_clipping as explain_clipping
+
+__version__ = "0.1.0"
+
+_ROOMS = (
+    "accounting",
+    "audit",
+    "data",
+    "erm",
+    "gradients",
+    "plotting",
+    "sampling",
+    "training",
+    "transforms",
+)
+_HOMES = {
+    "ClippedGradient": "gradients",
+    "clipped_grad": "gradients",
+    "explain_clipping": "gradients",
+}
+__all__ = ["__version__", *_ROOMS, *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str):
+    if name in _ROOMS:
+        return importlib.import_module(f"dpjax.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"dpjax.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
