@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-# Before jax is imported: sharding tests need several devices, and nothing may look for an accelerator.
+# Before jax is imported: sharding tests need several devices; nothing may look for an accelerator.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -42,7 +42,9 @@ def oracles() -> dict[str, list[dict]]:
     """Reference values by quantity: {quantity: [{id, params, value, digits, source}, ...]}."""
     file = _SHARED / "oracles.json"
     if not file.is_file():
-        pytest.skip(f"reference values not found at {file}; set DPJAX_SHARED to the folder above it")
+        pytest.skip(
+            f"reference values not found at {file}; set DPJAX_SHARED to the folder above it"
+        )
     grouped: dict[str, list[dict]] = {}
     for row in json.loads(file.read_text()):
         grouped.setdefault(row["quantity"], []).append(row)
