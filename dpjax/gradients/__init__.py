@@ -1,0 +1,19 @@
+"""Per-example clipped gradients of any JAX loss."""
+
+from dpjax.gradients.clipping import clipped_grad as clipped_grad
+from dpjax.gradients.result import ClippedGradient as ClippedGradient
+from dpjax.gradients.strategies import Automatic as Automatic
+from dpjax.gradients.strategies import Flat as Flat
+from dpjax.gradients.strategies import PerGroup as PerGroup
+from dpjax.gradients.strategies import PerSampleAdaptive as PerSampleAdaptive
+from dpjax.gradients.strategies import Strategy as Strategy
+
+__all__ = [
+    "Automatic",
+    "ClippedGradient",
+    "Flat",
+    "PerGroup",
+    "PerSampleAdaptive",
+    "Strategy",
+    "clipped_grad",
+]
