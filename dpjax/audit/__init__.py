@@ -1,0 +1,32 @@
+"""Empirical lower bounds on ε: does the code keep the promise that the accountant makes for it?"""
+
+from __future__ import annotations
+
+from dpjax.audit.bound import (
+    EmpiricalBound,
+    GuessEvidence,
+    NormalShiftEvidence,
+    ThresholdEvidence,
+)
+from dpjax.audit.canaries import canary_score, linear_loss, orthogonal_canaries
+from dpjax.audit.distinguishing import distinguish, distinguishing_bound
+from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
+from dpjax.audit.one_run import one_run, one_run_bound
+from dpjax.audit.trials import run_trials
+
+__all__ = [
+    "EmpiricalBound",
+    "GuessEvidence",
+    "NormalShiftEvidence",
+    "ThresholdEvidence",
+    "canary_score",
+    "distinguish",
+    "distinguishing_bound",
+    "gaussian_bound",
+    "linear_loss",
+    "normal_shift_bound",
+    "one_run",
+    "one_run_bound",
+    "orthogonal_canaries",
+    "run_trials",
+]

@@ -1,0 +1,191 @@
+"""Black-box distinguishing: error rates of the best threshold, with Clopper-Pearson limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+from scipy.special import betaincinv, ndtri
+
+from dpjax.audit.bound import EmpiricalBound, ThresholdEvidence, check_level
+from dpjax.audit.trials import Mechanism, run_trials
+
+
+def distinguish(
+    mechanism: Mechanism,
+    dataset: PyTree,
+    neighbour: PyTree,
+    *,
+    key: Key[Array, ""],
+    delta: float,
+    trials: int = 100_000,
+    confidence: float = 0.999,
+    method: Literal["threshold", "gaussian", "normal"] = "threshold",
+    chunk_size: int = 1_000,
+    progress: bool = False,
+) -> EmpiricalBound:
+    """Runs a mechanism on two neighbouring data sets and bounds its ε from below.
+
+    Args:
+        mechanism: pure function (key, data set) -> score (see `run_trials`).
+        dataset: pytree of arrays.
+        neighbour: the same with one record added, removed or replaced; the bound speaks of the
+            adjacency that relates the two.
+        key: a typed PRNG key.
+        delta: the δ at which ε is bounded.
+        trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
+        confidence: probability with which the bound is right.
+        method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach
+            further (`gaussian_bound`, `normal_shift_bound`).
+        chunk_size: runs held in memory at once.
+        progress: shows a progress bar.
+
+    Returns:
+        An `EmpiricalBound`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import accounting as acc, audit
+        >>> half_the_noise = lambda key, data: data.sum() + 0.5 * jax.random.normal(key)
+        >>> bound = audit.distinguish(half_the_noise, jnp.zeros(2), jnp.array([0.0, 1.0]),
+        ...                           key=jax.random.key(1), delta=1e-2, trials=20_000)
+        >>> bound.contradicts(acc.epsilon(acc.Gaussian(1.0), delta=1e-2))
+        True
+    """
+    from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
+
+    bounds = {
+        "threshold": distinguishing_bound,
+        "gaussian": gaussian_bound,
+        "normal": normal_shift_bound,
+    }
+    if method not in bounds:
+        raise ValueError(f"method is {method!r}; it must be one of {sorted(bounds)}.")
+    check_level(delta, confidence)
+    scores, others = run_trials(
+        mechanism,
+        dataset,
+        neighbour,
+        key=key,
+        trials=trials,
+        chunk_size=chunk_size,
+        progress=progress,
+    )
+    return bounds[method](scores, others, delta=delta, confidence=confidence)
+
+
+def distinguishing_bound(
+    scores: Float[np.ndarray, " runs"],
+    neighbour_scores: Float[np.ndarray, " runs"],
+    *,
+    delta: float,
+    confidence: float = 0.999,
+) -> EmpiricalBound:
+    """Lower bound on ε from the scores of independent runs in two worlds, with no assumption.
+
+    An (ε, δ)-private mechanism lets no test have 1 − FNR > e^ε·FPR + δ or 1 − FPR > e^ε·FNR + δ.
+    The threshold and its side are chosen on the first half of the runs; the second half gives the
+    upper Clopper-Pearson limits of both error rates, each at level (1 − confidence)/2, and
+
+        ε ≥ max{ ln((1 − FNR − δ)/FPR), ln((1 − FPR − δ)/FNR), 0 }.
+
+    Choosing on one half and counting on the other keeps the confidence exact, whatever the choice.
+
+    Args:
+        scores: scores of runs on the data set.
+        neighbour_scores: as many scores of runs on the neighbour.
+        delta: the δ at which ε is bounded.
+        confidence: probability with which the bound is right.
+
+    Returns:
+        An `EmpiricalBound` with `ThresholdEvidence`.
+
+    Raises:
+        ValueError: if there are fewer than 4 runs or the two worlds have different numbers of runs.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpjax import audit
+        >>> nothing_hidden = np.zeros(2000), np.ones(2000)
+        >>> round(audit.distinguishing_bound(*nothing_hidden, delta=0.0).epsilon, 2)
+        4.88
+
+    References:
+        Jagielski, Ullman, Oprea (2020), Auditing differentially private machine learning;
+        Kairouz, Oh, Viswanath (2015), Theorem 2.1 (the testing region).
+    """
+    check_level(delta, confidence)
+    evidence = best_threshold(
+        scores, neighbour_scores, confidence, lambda fpr, fnr: _epsilon(fpr, fnr, delta)
+    )
+    epsilon = _epsilon(
+        np.array(evidence.false_positive_rate), np.array(evidence.false_negative_rate), delta
+    )
+    return EmpiricalBound(float(epsilon), delta, confidence, "threshold", "", evidence)
+
+
+def best_threshold(
+    scores: np.ndarray,
+    neighbour_scores: np.ndarray,
+    confidence: float,
+    objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> ThresholdEvidence:
+    """Chooses a threshold on the first half of the runs, counts its errors on the second."""
+    if scores.shape != neighbour_scores.shape or scores.ndim != 1 or scores.size < 4:
+        raise ValueError(
+            f"scores have shapes {scores.shape} and {neighbour_scores.shape}; both worlds need the "
+            "same number of runs, at least 4."
+        )
+    level = (1.0 - confidence) / 2.0
+    half = scores.size // 2
+    tune = np.sort(scores[:half]), np.sort(neighbour_scores[:half])
+    cuts = _candidates(*tune)
+    best = (-math.inf, 0.0, True)
+    for above in (True, False):
+        errors = [_errors(*tune, cuts, above)[i] for i in (0, 1)]
+        value = objective(*(upper_limit(count, half, level) for count in errors))
+        index = int(np.argmax(value))
+        if value[index] > best[0]:
+            best = (float(value[index]), float(cuts[index]), above)
+    _, threshold, above = best
+    counted = np.sort(scores[half:]), np.sort(neighbour_scores[half:])
+    runs = counted[0].size
+    positives, negatives = (int(c[0]) for c in _errors(*counted, np.array([threshold]), above))
+    fpr, fnr = (float(upper_limit(count, runs, level)) for count in (positives, negatives))
+    mu = float(ndtri(1.0 - fpr) - ndtri(fnr)) if max(fpr, fnr) < 1.0 else 0.0
+    return ThresholdEvidence(threshold, above, positives, negatives, runs, fpr, fnr, max(mu, 0.0))
+
+
+def upper_limit(count, runs: int, level: float) -> np.ndarray:
+    """Upper one-sided Clopper-Pearson limit of a rate, `count` successes among `runs`."""
+    count = np.asarray(count)
+    limit = betaincinv(count + 1.0, np.maximum(runs - count, 1), 1.0 - level)
+    return np.where(count >= runs, 1.0, limit)
+
+
+def _epsilon(fpr: np.ndarray, fnr: np.ndarray, delta: float) -> np.ndarray:
+    ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
+    return np.log(np.maximum(ratio, 1.0))
+
+
+def _errors(first, second, cuts, above):
+    """False positives and false negatives of every cut; the scores are sorted."""
+    if above:
+        return first.size - np.searchsorted(first, cuts, "right"), np.searchsorted(
+            second, cuts, "right"
+        )
+    return np.searchsorted(first, cuts, "left"), second.size - np.searchsorted(second, cuts, "left")
+
+
+def _candidates(first: np.ndarray, second: np.ndarray, count: int = 256) -> np.ndarray:
+    """Cuts at ranks of both worlds, dense in the tails, where the large ratios are."""
+    ranks = np.unique(np.geomspace(1, first.size, count).astype(int) - 1)
+    ranks = np.unique(np.concatenate([ranks, first.size - 1 - ranks]))
+    cuts = np.unique(np.concatenate([first[ranks], second[ranks]]))
+    # A midpoint lies strictly between the two atoms of a discrete score.
+    middle = cuts[:-1] / 2 + cuts[1:] / 2
+    finite = np.isfinite(middle)
+    return np.unique(np.concatenate([cuts, middle[finite]]))

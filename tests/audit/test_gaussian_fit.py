@@ -1,0 +1,74 @@
+"""μ from error rates and from a shift: never above the truth, close to it, and μ to ε exactly."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax import audit
+from dpjax.audit.gaussian_fit import gaussian_epsilon
+
+
+def _normal_scores(mu, runs, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=runs), mu + rng.normal(size=runs)
+
+
+# ε at δ = 1e-5 for a μ-GDP mechanism, from the closed-form profile with mpmath.
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(1.0, 4.3771780956812245), (0.31830986088679736, 1.20807373113579)]
+)
+def test_mu_to_epsilon(mu, epsilon):
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(epsilon, rel=1e-8)
+    assert gaussian_epsilon(mu, 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 3.0, 31.8, 1026.8])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_mu_to_epsilon_solves_the_profile(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    with mpmath.workdps(50):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        at = mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+    if epsilon == 0.0:
+        assert at <= delta
+    else:
+        assert float(at) >= delta  # rounded down in ε is rounded up in δ
+        assert float(at) == pytest.approx(delta, rel=1e-4)
+
+
+def test_no_shift_is_no_epsilon():
+    assert gaussian_epsilon(0.0, 1e-5) == 0.0
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
+def test_error_rates_bound_mu_from_below(mu):
+    bound = audit.gaussian_bound(*_normal_scores(mu, 100_000), delta=1e-5)
+    assert 0.9 * mu < bound.evidence.mu < mu
+    assert bound.epsilon == pytest.approx(gaussian_epsilon(bound.evidence.mu, 1e-5))
+    assert "Gaussian" in bound.describe()
+
+
+@pytest.mark.parametrize("mu", [0.5, 3.0, 641.0])
+def test_a_shift_bounds_mu_from_below_at_any_size(mu):
+    bound = audit.normal_shift_bound(*_normal_scores(mu, 100_000), delta=1e-5)
+    assert 0.95 * mu < bound.evidence.mu < mu
+
+
+def test_a_shift_keeps_its_confidence():
+    # The bound may exceed the truth in at most a tenth of the audits at 90 % confidence.
+    wrong = sum(
+        audit.normal_shift_bound(
+            *_normal_scores(1.0, 100, seed), delta=1e-5, confidence=0.9
+        ).evidence.mu
+        > 1.0
+        for seed in range(300)
+    )
+    assert wrong <= 50  # P[Binomial(300, 0.1) > 50] < 2e-4
+
+
+def test_no_difference_is_no_epsilon():
+    assert audit.normal_shift_bound(np.zeros(10), np.zeros(10), delta=1e-5).epsilon == 0.0
+    bound = audit.gaussian_bound(*_normal_scores(0.0, 2_000), delta=1e-5)
+    assert bound.epsilon == 0.0
