@@ -1,0 +1,1 @@
+"""Numerical ground that knows nothing of privacy: the float64 scope and safe random numbers."""

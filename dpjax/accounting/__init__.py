@@ -1,0 +1,78 @@
+"""What does a release cost? Mechanisms in, certified upper bounds of ε and δ out.
+
+>>> from dpjax import accounting as acc
+>>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise_multiplier=1.1), rate=0.01), steps=1_000)
+>>> round(acc.epsilon(run, delta=1e-5, method="rdp"), 2)
+1.71
+"""
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
+from dpjax.accounting.errors import CertificateError, UnsupportedQuery
+from dpjax.accounting.lowering import GaussianPair, register_gaussian
+from dpjax.accounting.mechanisms import (
+    Anisotropic,
+    BoxedAngles,
+    Composed,
+    FixedBatchSampled,
+    Gaussian,
+    GeoDP,
+    Mechanism,
+    NoisyCyclicDescent,
+    NoisyGradientDescent,
+    PoissonSampled,
+    RandomizedSensitivity,
+    RecentredGaussian,
+    Repeated,
+    Shuffled,
+    TangentBall,
+    UniformBall,
+    register_mechanism,
+    registered_mechanisms,
+)
+from dpjax.accounting.queries import (
+    Method,
+    delta,
+    epsilon,
+    epsilon_interval,
+    methods,
+    rdp,
+    register_method,
+    tradeoff,
+)
+
+__all__ = [
+    "Adjacency",
+    "Anisotropic",
+    "BoxedAngles",
+    "CertificateError",
+    "Composed",
+    "FixedBatchSampled",
+    "Gaussian",
+    "GaussianPair",
+    "GeoDP",
+    "Mechanism",
+    "Method",
+    "NoisyCyclicDescent",
+    "NoisyGradientDescent",
+    "PoissonSampled",
+    "RandomizedSensitivity",
+    "RecentredGaussian",
+    "Repeated",
+    "Shuffled",
+    "TangentBall",
+    "UniformBall",
+    "UnsupportedQuery",
+    "delta",
+    "epsilon",
+    "epsilon_interval",
+    "methods",
+    "rdp",
+    "rdp_to_epsilon",
+    "register_gaussian",
+    "register_mechanism",
+    "register_method",
+    "registered_mechanisms",
+    "tradeoff",
+    "zcdp_to_epsilon",
+]
