@@ -14,7 +14,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import Atoms
 from dpjax.accounting.renyi import _ABSOLUTE, _RELATIVE, renyi_log_moments
 
-_COARSE, _NODES, _FINE = 24, 64, 512
+_POINTS, _NODES, _FINE = 24, 64, 512
 _LOW, _HIGH, _LIMIT = -4.0, 10.0, 40.0  # log(α − 1): first grid, and how far it may widen upwards
 
 
@@ -42,56 +42,58 @@ def _log_delta_at(order: Array, log_moment: Array, epsilon: Array) -> Array:
     return (order - 1) * (renyi - epsilon + jnp.log1p(-1 / order)) - jnp.log(order)
 
 
+class _Search(NamedTuple):
+    centre: Array
+    half: Array
+    values: Array
+    rounds: Array
+
+
 def _minimise(objective, atoms: Atoms, adjacency: Adjacency) -> Converted:
     """Least `objective(order, log_moment)` over real orders: located cheaply, then certified.
 
     Any order gives a valid bound, so only the last few evaluations need certified quadrature.
     """
     fixed = jax.lax.stop_gradient(atoms)
+    steps = jnp.linspace(-1.0, 1.0, _POINTS)
 
-    def cheap(u: Array) -> Array:
-        orders = 1 + jnp.exp(u)
-        value = objective(
-            orders, renyi_log_moments(fixed, adjacency, orders, nodes=_NODES, certified=False)
-        )
-        return jnp.where(jnp.isnan(value), jnp.inf, value)
+    def look(state: _Search) -> _Search:
+        """One round: evaluate, then zoom in on the best point, or move if it is at an open edge."""
+        points = state.centre + state.half * steps
+        orders = 1 + jnp.exp(points)
+        moments = renyi_log_moments(fixed, adjacency, orders, nodes=_NODES, certified=False)
+        values = objective(orders, moments)
+        values = jnp.where(jnp.isnan(values), jnp.inf, values)
+        i = jnp.argmin(values)
+        beyond = (i == _POINTS - 1) & (points[i] < _LIMIT)
+        half = jnp.where(beyond, state.half, state.half * 2.5 / (_POINTS - 1))
+        return _Search(points[i], half, values, state.rounds + 1)
 
-    width = (_HIGH - _LOW) / (_COARSE - 1)
-    grid = width * jnp.arange(_COARSE)
+    def again(state: _Search) -> Array:
+        return (state.half > 0.02) & (state.rounds < 12)
 
-    def scan(low: Array) -> tuple[Array, Array]:
-        value = cheap(low + grid)
-        i = jnp.argmin(value)
-        # All infinite: unresolved everywhere; nothing to widen for.
-        return low + grid[i], jnp.where(jnp.isfinite(value[i]), i, 1)
-
-    def at_top(state: tuple) -> Array:
-        low, _, i = state
-        return (i == _COARSE - 1) & (low + _HIGH - _LOW < _LIMIT)
-
-    def shift(state: tuple) -> tuple:
-        low = state[0] + (_HIGH - _LOW) - 2 * width
-        return (low, *scan(low))
-
-    first = jnp.asarray(_LOW)
-    low, best, index = jax.lax.while_loop(at_top, shift, (first, *scan(first)))
-    for reach in (width, width / 4):
-        near = best + reach * jnp.linspace(-1.0, 1.0, 9)
-        value = cheap(near)
-        best = near[jnp.argmin(value)]
-    # The vertex of the parabola through the best point and its neighbours.
-    reach = width / 16
-    left, middle, right = cheap(best + reach * jnp.asarray([-1.0, 0.0, 1.0]))
+    start = _Search(
+        jnp.asarray(0.5 * (_LOW + _HIGH)),
+        jnp.asarray(0.5 * (_HIGH - _LOW)),
+        jnp.zeros(_POINTS),
+        jnp.asarray(0),
+    )
+    found = jax.lax.while_loop(again, look, start)
+    # The vertex of the parabola through the best point of the last round and its neighbours.
+    spacing = found.half / 1.25
+    i = jnp.clip(jnp.argmin(found.values), 1, _POINTS - 2)
+    left, middle, right = found.values[i - 1], found.values[i], found.values[i + 1]
     bend = left - 2 * middle + right
     move = jnp.where(bend > 0, 0.5 * (left - right) / jnp.where(bend > 0, bend, 1.0), 0.0)
-    vertex = best + reach * jnp.clip(jnp.where(jnp.isfinite(move), move, 0.0), -1.0, 1.0)
-    orders = jax.lax.stop_gradient(
-        1 + jnp.exp(jnp.stack([vertex, best, best - width, best - 4 * width]))
-    )
-    value = objective(orders, renyi_log_moments(atoms, adjacency, orders, nodes=_FINE))
-    value = jnp.where(jnp.isnan(value), jnp.inf, value)
-    i = jnp.argmin(value)
-    return Converted(value[i], orders[i], (index == _COARSE - 1) | ((index == 0) & (low == _LOW)))
+    vertex = found.centre + spacing * jnp.clip(jnp.where(jnp.isfinite(move), move, 0.0), -1.0, 1.0)
+    # Lower orders besides, in case the located one is not resolved by the certified rule.
+    orders = 1 + jnp.exp(vertex - jnp.asarray([0.0, 1.5]))
+    orders = jax.lax.stop_gradient(orders)
+    values = objective(orders, renyi_log_moments(atoms, adjacency, orders, nodes=_FINE))
+    values = jnp.where(jnp.isnan(values), jnp.inf, values)
+    i = jnp.argmin(values)
+    at_edge = (vertex >= _LIMIT) | (vertex <= _LOW + 0.01)
+    return Converted(values[i], orders[i], at_edge)
 
 
 def epsilon_from_atoms(
@@ -152,9 +154,9 @@ def _classic(order: Array, rdp: Array, delta: Array) -> Array:
 
 
 def rdp_to_epsilon(
-    orders: Float[ArrayLike, ...],
-    rdp: Float[ArrayLike, ...],
-    delta: Float[ArrayLike, ...],
+    orders: Float[ArrayLike, "..."],
+    rdp: Float[ArrayLike, "..."],
+    delta: Float[ArrayLike, "..."],
     *,
     classic: bool = False,
 ) -> float | np.ndarray:
@@ -182,7 +184,7 @@ def _zcdp_classic(rho: Array, delta: Array) -> Array:
 
 
 def zcdp_to_epsilon(
-    rho: Float[ArrayLike, ...], delta: Float[ArrayLike, ...], *, classic: bool = False
+    rho: Float[ArrayLike, "..."], delta: Float[ArrayLike, "..."], *, classic: bool = False
 ) -> float | np.ndarray:
     """ε of ρ-zCDP (RDP(α) = ρα), by the best order, or ρ + 2√(ρ log(1/δ)) if classic (Bun, Steinke 2016).
 

@@ -54,9 +54,9 @@ class Steps(NamedTuple):
     (2,)
     """
 
-    mu: Float[Array, m]
-    rate: Float[Array, m]
-    count: Float[Array, m]
+    mu: Float[Array, "m"]
+    rate: Float[Array, "m"]
+    count: Float[Array, "m"]
 
 
 class Atoms(NamedTuple):

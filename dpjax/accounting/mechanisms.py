@@ -135,7 +135,7 @@ class Gaussian(Mechanism):
     0.393
     """
 
-    noise_multiplier: Float[ArrayLike, ...]
+    noise_multiplier: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "noise_multiplier", 0.0)
@@ -159,8 +159,8 @@ class UniformBall(Mechanism):
     10
     """
 
-    displacement: Float[ArrayLike, ...]
-    dimension: Float[ArrayLike, ...]
+    displacement: Float[ArrayLike, "..."]
+    dimension: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "displacement", 0.0)
@@ -186,7 +186,7 @@ class PoissonSampled(Mechanism):
     """
 
     mechanism: Mechanism
-    rate: Float[ArrayLike, ...]
+    rate: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         _check_mechanism(self, "mechanism")
@@ -212,8 +212,8 @@ class FixedBatchSampled(Mechanism):
     """
 
     mechanism: Mechanism
-    batch_size: Float[ArrayLike, ...]
-    population: Float[ArrayLike, ...]
+    batch_size: Float[ArrayLike, "..."]
+    population: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         _check_mechanism(self, "mechanism")
@@ -247,7 +247,7 @@ class Shuffled(Mechanism):
     """
 
     mechanism: Mechanism
-    batches: Float[ArrayLike, ...]
+    batches: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         _check_mechanism(self, "mechanism")
@@ -268,7 +268,7 @@ class Repeated(Mechanism):
     """
 
     mechanism: Mechanism
-    steps: Float[ArrayLike, ...]
+    steps: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         _check_mechanism(self, "mechanism")
@@ -318,7 +318,7 @@ class RandomizedSensitivity(Mechanism):
 
     sensitivities: Float[ArrayLike, "... m"]
     weights: Float[ArrayLike, "... m"]
-    noise_std: Float[ArrayLike, ...]
+    noise_std: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "sensitivities", 0.0)
@@ -366,13 +366,13 @@ class NoisyGradientDescent(Mechanism):
     100
     """
 
-    steps: Float[ArrayLike, ...]
-    step_size: Float[ArrayLike, ...]
-    noise_std: Float[ArrayLike, ...]
-    gradient_sensitivity: Float[ArrayLike, ...]
-    strong_convexity: Float[ArrayLike, ...]
-    smoothness: Float[ArrayLike, ...]
-    diameter: Float[ArrayLike, ...] = math.inf
+    steps: Float[ArrayLike, "..."]
+    step_size: Float[ArrayLike, "..."]
+    noise_std: Float[ArrayLike, "..."]
+    gradient_sensitivity: Float[ArrayLike, "..."]
+    strong_convexity: Float[ArrayLike, "..."]
+    smoothness: Float[ArrayLike, "..."]
+    diameter: Float[ArrayLike, "..."] = math.inf
 
     def __post_init__(self) -> None:
         _check_descent(self)
@@ -394,14 +394,14 @@ class NoisyCyclicDescent(Mechanism):
     40
     """
 
-    steps: Float[ArrayLike, ...]
-    step_size: Float[ArrayLike, ...]
-    noise_std: Float[ArrayLike, ...]
-    gradient_sensitivity: Float[ArrayLike, ...]
-    strong_convexity: Float[ArrayLike, ...]
-    smoothness: Float[ArrayLike, ...]
-    batches: Float[ArrayLike, ...]
-    diameter: Float[ArrayLike, ...] = math.inf
+    steps: Float[ArrayLike, "..."]
+    step_size: Float[ArrayLike, "..."]
+    noise_std: Float[ArrayLike, "..."]
+    gradient_sensitivity: Float[ArrayLike, "..."]
+    strong_convexity: Float[ArrayLike, "..."]
+    smoothness: Float[ArrayLike, "..."]
+    batches: Float[ArrayLike, "..."]
+    diameter: Float[ArrayLike, "..."] = math.inf
 
     def __post_init__(self) -> None:
         _check_descent(self)
@@ -423,9 +423,9 @@ class RecentredGaussian(Mechanism):
     0.5
     """
 
-    radius: Float[ArrayLike, ...]
-    noise_std: Float[ArrayLike, ...]
-    batch_size: Float[ArrayLike, ...]
+    radius: Float[ArrayLike, "..."]
+    noise_std: Float[ArrayLike, "..."]
+    batch_size: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "radius", 0.0, open_low=True)
@@ -450,10 +450,10 @@ class BoxedAngles(Mechanism):
     100
     """
 
-    bounding_factor: Float[ArrayLike, ...]
-    noise_std: Float[ArrayLike, ...]
-    batch_size: Float[ArrayLike, ...]
-    dimension: Float[ArrayLike, ...]
+    bounding_factor: Float[ArrayLike, "..."]
+    noise_std: Float[ArrayLike, "..."]
+    batch_size: Float[ArrayLike, "..."]
+    dimension: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "bounding_factor", 0.0, 1.0, open_low=True)
@@ -477,9 +477,9 @@ class TangentBall(Mechanism):
     256
     """
 
-    radius: Float[ArrayLike, ...]
-    noise_std: Float[ArrayLike, ...]
-    batch_size: Float[ArrayLike, ...]
+    radius: Float[ArrayLike, "..."]
+    noise_std: Float[ArrayLike, "..."]
+    batch_size: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "radius", 0.0, open_low=True)
@@ -503,11 +503,11 @@ class Anisotropic(Mechanism):
     1.0
     """
 
-    parallel_radius: Float[ArrayLike, ...]
-    perpendicular_radius: Float[ArrayLike, ...]
-    parallel_noise_std: Float[ArrayLike, ...]
-    perpendicular_noise_std: Float[ArrayLike, ...]
-    batch_size: Float[ArrayLike, ...]
+    parallel_radius: Float[ArrayLike, "..."]
+    perpendicular_radius: Float[ArrayLike, "..."]
+    parallel_noise_std: Float[ArrayLike, "..."]
+    perpendicular_noise_std: Float[ArrayLike, "..."]
+    batch_size: Float[ArrayLike, "..."]
 
     def __post_init__(self) -> None:
         check_number(self, "parallel_radius", 0.0, open_low=True)
@@ -539,10 +539,10 @@ class GeoDP(Mechanism):
     ValueError: GeoDP has no differential-privacy guarantee (...) pass unsafe_no_dp=True ...
     """
 
-    noise_multiplier: Float[ArrayLike, ...]
-    bounding_factor: Float[ArrayLike, ...]
-    batch_size: Float[ArrayLike, ...]
-    dimension: Float[ArrayLike, ...]
+    noise_multiplier: Float[ArrayLike, "..."]
+    bounding_factor: Float[ArrayLike, "..."]
+    batch_size: Float[ArrayLike, "..."]
+    dimension: Float[ArrayLike, "..."]
     unsafe_no_dp: bool = False
 
     def __post_init__(self) -> None:

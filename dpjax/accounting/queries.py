@@ -211,7 +211,7 @@ def _least(chosen: list[Method], ask: Callable[[Method], Any], hopeless: float) 
 
 def epsilon(
     run: Mechanism,
-    delta: Float[ArrayLike, ...],
+    delta: Float[ArrayLike, "..."],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
@@ -245,7 +245,7 @@ def epsilon(
 
 def delta(
     run: Mechanism,
-    epsilon: Float[ArrayLike, ...],
+    epsilon: Float[ArrayLike, "..."],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
@@ -267,7 +267,7 @@ def delta(
 
 def rdp(
     run: Mechanism,
-    orders: Float[ArrayLike, orders],
+    orders: Float[ArrayLike, "orders"],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
 ) -> np.ndarray | Array:
@@ -302,7 +302,7 @@ def rdp(
 
 def epsilon_interval(
     run: Mechanism,
-    delta: Float[ArrayLike, ...],
+    delta: Float[ArrayLike, "..."],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
 ) -> tuple[Answer, Answer]:
@@ -334,7 +334,7 @@ def epsilon_interval(
 
 def tradeoff(
     run: Mechanism,
-    false_positive_rates: Float[ArrayLike, rates],
+    false_positive_rates: Float[ArrayLike, "rates"],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",

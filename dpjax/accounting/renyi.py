@@ -19,6 +19,7 @@ are added to the moment. Where the nodes do not resolve the integrand the answer
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,127 +37,107 @@ _SERIES = 0.02  # below this α|p/q − 1| the integrand H is summed as a series
 PAIRS = ("remove", "add", "replace")
 
 
-def _log_mix(w: Array, rate: Array) -> Array:
-    """log(1 − q + q e^w) without overflow, exact to rounding for tiny q and w."""
-    small = jnp.minimum(w, 30.0)
-    large = jnp.maximum(w, 30.0)
-    return jnp.where(
-        w < 30.0,
-        jnp.log1p(rate * jnp.expm1(small)),
-        # rate = 0 would be log 0: the value is then 0 for any w
-        jnp.where(
-            rate > 0, large + jnp.log(jnp.maximum(rate, 1e-300) + (1 - rate) * jnp.exp(-large)), 0.0
-        ),
-    )
+class _Mix(NamedTuple):
+    """1 − q + q e^w: its logarithm, that logarithm's slope in w, and its excess over one."""
+
+    log: Array
+    slope: Array
+    excess: Array
 
 
-def _weight(w: Array, rate: Array) -> Array:
-    """Slope of log(1 − q + q e^w) in w, in [0, 1]."""
+def _mix(w: Array, rate: Array) -> _Mix:
+    """Exact to rounding for tiny rates and arguments, and without overflow (excess excepted)."""
     e = jnp.exp(-jnp.abs(w))
-    return jnp.where(
-        w > 0, rate / (rate + (1 - rate) * e + 1e-300), rate * e / (1 - rate + rate * e + 1e-300)
-    )
+    em = jnp.expm1(-jnp.abs(w))
+    up = w > 0
+    huge = w > 700.0
+    excess = rate * jnp.where(up, -em / jnp.where(huge, 1.0, e), em)
+    log = jnp.where(huge, w + jnp.log(rate), jnp.log1p(excess))
+    share = rate * jnp.where(up, 1.0, e)
+    slope = share / (share + (1 - rate) * jnp.where(up, e, 1.0))
+    return _Mix(jnp.where(rate > 0, log, 0.0), slope, excess)
 
 
-def _exponent(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tuple[Array, Array]:
-    """log(q (p/q)^α) at z and its derivative in z."""
-    up = mu * z - 0.5 * mu * mu
+def _exponent(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tuple[Array, ...]:
+    """log(q (p/q)^α) at z, its slope, and the slope that bounds it from there to the right."""
+    up = _mix(mu * z - 0.5 * mu * mu, rate)
     if pair == "remove":
-        return order * _log_mix(up, rate), order * mu * _weight(up, rate)
+        return order * up.log, order * mu * up.slope, order * mu + 0.0 * z
     if pair == "add":
-        return (1 - order) * _log_mix(up, rate), (1 - order) * mu * _weight(up, rate)
-    down = -mu * z - 0.5 * mu * mu
-    value = order * _log_mix(up, rate) + (1 - order) * _log_mix(down, rate)
-    return value, mu * (order * _weight(up, rate) + (order - 1) * _weight(down, rate))
+        return (1 - order) * up.log, (1 - order) * mu * up.slope, 0.0 * z
+    down = _mix(-mu * z - 0.5 * mu * mu, rate)
+    fall = (order - 1) * mu * down.slope
+    value = order * up.log - (order - 1) * down.log
+    return value, order * mu * up.slope + fall, order * mu + fall
 
 
-def _left_tail(pair: str, mu: Array, rate: Array, order: Array, a: Array) -> Array:
-    """log of an upper bound of the moment's part below a, Chernoff for the Gaussian tail."""
-    value, slope = _exponent(pair, mu, rate, order, a)
-    if pair == "add":  # concave and falling: below its tangent
-        shifted = jnp.minimum(a - slope, 0.0)
-        return value - slope * a + 0.5 * slope * slope - 0.5 * shifted * shifted
-    edge = jnp.minimum(a, 0.0)  # rising: below its value at a
-    return value - 0.5 * edge * edge
+def _tails(pair: str, mu: Array, rate: Array, order: Array, ends: Array) -> Array:
+    """log of upper bounds of the moment's parts left of ends[0] and right of ends[1].
+
+    log(q (p/q)^α) is below a line through the cut, so the part is below a Gaussian tail, which is
+    below its Chernoff bound. The line: on the left a constant where it rises, its tangent where it
+    falls (`add`, concave); on the right its steepest slope, 0 where it falls.
+    """
+    value, slope, steepest = _exponent(pair, mu, rate, order, ends)
+    line = jnp.stack([jnp.minimum(slope[0], 0.0), steepest[1]])
+    gap = (ends - line) * jnp.asarray([-1.0, 1.0])  # distance of the cut from the tilted centre
+    return value - line * ends + 0.5 * line * line - 0.5 * jnp.square(jnp.maximum(gap, 0.0))
 
 
-def _right_tail(pair: str, mu: Array, rate: Array, order: Array, b: Array) -> Array:
-    value, _ = _exponent(pair, mu, rate, order, b)
-    if pair == "add":
-        edge = jnp.maximum(b, 0.0)
-        return value - 0.5 * edge * edge
-    steepest = order * mu  # of log p^α beyond b
-    if pair == "replace":
-        steepest = steepest + (order - 1) * mu * _weight(-mu * b - 0.5 * mu * mu, rate)
-    edge = jnp.maximum(b - steepest, 0.0)
-    return value - steepest * b + 0.5 * steepest * steepest - 0.5 * edge * edge
-
-
-def _window(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Array, Array]:
+def _window(pair: str, mu: Array, rate: Array, order: Array, bisections: int) -> Array:
     """An interval outside of which the moment's tails are below e^-42 of it."""
     if pair == "add":
-        low, high = -(order - 1) * mu - 10.0, jnp.asarray(10.0)
-        start = jnp.asarray(0.0)
+        start, low, high = 0.0 * mu, -(order - 1) * mu - 10.0, 10.0 + 0.0 * mu
     else:
-        low = jnp.asarray(-10.0)
-        high = (order if pair == "remove" else 2 * order - 1) * mu + 10.0
-        start = high - 10.0
+        start = (order if pair == "remove" else 2 * order - 1) * mu
+        low, high = -10.0 + 0.0 * mu, start + 10.0
 
     # A lower bound of the moment's logarithm, good enough to know which tails matter: the integrand
     # near its outermost peak. A poor guess widens or narrows the window; the tails are added anyway.
-    peak = jax.lax.fori_loop(0, 6, lambda _, z: _exponent(pair, mu, rate, order, z)[1], start)
+    peak = jax.lax.fori_loop(0, 5, lambda _, z: _exponent(pair, mu, rate, order, z)[1], start)
     guess = jnp.maximum(_exponent(pair, mu, rate, order, peak)[0] - 0.5 * peak * peak, 0.0) - _CUT
 
-    def halve(_: int, ends: tuple) -> tuple:
-        a0, a1, b0, b1 = ends
-        a, b = 0.5 * (a0 + a1), 0.5 * (b0 + b1)
-        cut_left = _left_tail(pair, mu, rate, order, a) <= guess
-        cut_right = _right_tail(pair, mu, rate, order, b) <= guess
-        return (
-            jnp.where(cut_left, a, a0),
-            jnp.where(cut_left, a1, a),
-            jnp.where(cut_right, b0, b),
-            jnp.where(cut_right, b, b1),
-        )
+    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        outer, inner = ends
+        middle = 0.5 * (outer + inner)
+        cut = _tails(pair, mu, rate, order, middle) <= guess
+        return jnp.where(cut, middle, outer), jnp.where(cut, inner, middle)
 
-    a, _, _, b = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high, low, high))
-    return a, b
+    ends = (jnp.stack([low, high]), jnp.stack([high, low]))
+    return jax.lax.fori_loop(0, bisections, halve, ends)[0]
 
 
-def _integrand(
-    pair: str, mu: Array, rate: Array, order: Array, z: Array
-) -> tuple[Array, Array, Array]:
-    """log of φ q (p/q)^α; φ((1−α)q + αp); and φ·H by its series (nan-safe) with a flag folded in."""
+def _integrand(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tuple[Array, ...]:
+    """log of φ q (p/q)^α; φ((1−α)q + αp); and φ·H where its series holds, elsewhere −1."""
     log_phi = -0.5 * z * z - _LOG_SQRT_2PI
-    up = mu * z - 0.5 * mu * mu
     phi = jnp.exp(log_phi)
-    phi_up = jnp.exp(log_phi + up)
-    up_small = jnp.minimum(up, 1.0)
-    value, _ = _exponent(pair, mu, rate, order, z)
-    gain = rate * jnp.expm1(up_small)  # p − 1 where that is small, never where it overflows
+    w = mu * z - 0.5 * mu * mu
+    up = _mix(w, rate)
+    shifted = rate * (jnp.exp(log_phi + w) - phi)  # φ·(p − 1), with no overflow on the way
+    small = w < 1.0
+    gain = jnp.where(small, up.excess, 0.0)
     if pair == "remove":
-        linear = phi + order * rate * (phi_up - phi)
+        log_value, linear = order * up.log, phi + order * shifted
         base, excess = 1.0, gain
-        far = up > 1.0
     elif pair == "add":
-        linear = phi + (1 - order) * rate * (phi_up - phi)
+        log_value, linear = (1 - order) * up.log, phi + (1 - order) * shifted
         base, excess = 1.0 + gain, -gain / (1.0 + gain)
-        far = up > 1.0
     else:
-        down = -mu * z - 0.5 * mu * mu
-        phi_down = jnp.exp(log_phi + down)
-        linear = phi + rate * (order * (phi_up - phi) + (1 - order) * (phi_down - phi))
-        below = rate * jnp.expm1(jnp.minimum(down, 1.0))
-        base = 1.0 + below
-        reach = jnp.clip(mu * z, -1.5, 1.5)
+        v = -mu * z - 0.5 * mu * mu
+        down = _mix(v, rate)
+        log_value = order * up.log - (order - 1) * down.log
+        back = rate * (jnp.exp(log_phi + v) - phi)
+        linear = phi + order * shifted - (order - 1) * back
+        small &= v < 1.0
+        base = 1.0 + jnp.where(small, down.excess, 0.0)
+        reach = jnp.where(small, mu * z, 0.0)
         excess = 2.0 * rate * jnp.exp(-0.5 * mu * mu) * jnp.sinh(reach) / base
-        far = jnp.abs(mu * z) > 1.0
-    near = ~far & (order * jnp.abs(excess) < _SERIES)
+    near = small & (order * jnp.abs(excess) < _SERIES)
     d = jnp.where(near, excess, 0.0)
     tail = 1.0 + (order - 5) / 6.0 * d * (1.0 + (order - 6) / 7.0 * d)
     tail = 1.0 + (order - 3) / 4.0 * d * (1.0 + (order - 4) / 5.0 * d * tail)
     series = phi * base * 0.5 * order * (order - 1) * d * d * (1.0 + (order - 2) / 3.0 * d * tail)
-    return value + log_phi, linear, jnp.where(near, series, -1.0)
+    return log_value + log_phi, linear, jnp.where(near, series, -1.0)
 
 
 def _alias(pair: str, mu: Array, order: Array, step: Array) -> Array:
@@ -191,9 +172,10 @@ def log_moment(
     >>> bool(abs(evaluate(core, [1.0, 0.01, 2.0], [0, 0, 0]) - 1.7181334e-4) < 1e-10)
     True
     """
-    a, b = jax.lax.stop_gradient(_window(pair, *map(jax.lax.stop_gradient, (mu, rate, order))))
-    step = (b - a) / (nodes - 1)
-    z = a + (b - a) * jnp.linspace(0.0, 1.0, nodes)
+    fixed = jax.lax.stop_gradient((mu, rate, order))
+    ends = jax.lax.stop_gradient(_window(pair, *fixed, _BISECTIONS if certified else 12))
+    step = (ends[1] - ends[0]) / (nodes - 1)
+    z = ends[0] + step * jnp.arange(nodes)
     log_value, linear, series = _integrand(pair, mu, rate, order, z)
     top = jax.lax.stop_gradient(jnp.maximum(jnp.max(log_value), 0.0))
     scale = jnp.exp(-top)
@@ -201,10 +183,8 @@ def log_moment(
     total = step * jnp.sum(terms)
     if certified:
         log_moment_ = top + jnp.log(jnp.maximum(total, 0.0) + scale)
-        tails = jnp.logaddexp(
-            _left_tail(pair, mu, rate, order, a), _right_tail(pair, mu, rate, order, b)
-        )
-        errors = jnp.logaddexp(tails, log_moment_ + _alias(pair, mu, order, step))
+        tails = _tails(pair, mu, rate, order, ends)
+        errors = jnp.logaddexp(jnp.logaddexp(*tails), log_moment_ + _alias(pair, mu, order, step))
         total = total + jax.lax.stop_gradient(jnp.exp(errors - top))
         resolved = errors - log_moment_ < math.log(1e-6)
     else:
@@ -241,11 +221,11 @@ def _group(steps: Steps, pair: str, orders: Array, nodes: int, certified: bool) 
 def renyi_log_moments(
     atoms: Atoms,
     adjacency: Adjacency,
-    orders: Float[Array, k],
+    orders: Float[Array, "k"],
     *,
     nodes: int,
     certified: bool = True,
-) -> Float[Array, k]:
+) -> Float[Array, "k"]:
     """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one.
 
     Under ADD_REMOVE the sampled steps take the `remove` pair: its Rényi divergence is never below the
@@ -267,7 +247,7 @@ def renyi_log_moments(
     return jnp.where(jnp.isnan(total), jnp.inf, total)
 
 
-def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, k]) -> Float[Array, k]:
+def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, "k"]) -> Float[Array, "k"]:
     """The Rényi divergence at each order, rounded up; +inf at orders that are not above one.
 
     >>> from dpjax import accounting as acc
