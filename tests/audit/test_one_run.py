@@ -96,11 +96,13 @@ def test_guesses_are_checked(guesses):
 
 
 def test_scores_are_checked():
-    arguments = {"key": jax.random.key(0), "canaries": 10, "guesses": 2, "delta": 0.0}
+    arguments = {"canaries": 10, "guesses": 2, "delta": 0.0}
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
-        audit.one_run(lambda key, included: jnp.zeros(3), **arguments)
+        audit.one_run(lambda key, included: jnp.zeros(3), key=jax.random.key(0), **arguments)
     with pytest.raises(ValueError, match="NaN"):
-        audit.one_run(lambda key, included: jnp.full(10, jnp.nan), **arguments)
+        audit.one_run(
+            lambda key, included: jnp.full(10, jnp.nan), key=jax.random.key(1), **arguments
+        )
 
 
 def test_impossible_counts_are_refused():

@@ -1,0 +1,45 @@
+"""`python -m experiments <paper> <figure or table> [--full] [--data DIR] [--out DIR]`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from typing import Annotated
+
+import typer
+
+from experiments.common import Run, papers, targets
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_DATA = pathlib.Path(os.environ.get("DPJAX_SHARED", _HERE.parents[1] / "shared")) / "data"
+
+
+def main(
+    paper: Annotated[str, typer.Argument(help="folder of the paper; none: list them all")] = "",
+    target: Annotated[str, typer.Argument(help='figure or table, or "all"')] = "",
+    full: Annotated[bool, typer.Option(help="the paper's whole grid (wants a GPU)")] = False,
+    data: Annotated[pathlib.Path, typer.Option(help="folder of the data sets")] = _DATA,
+    out: Annotated[
+        pathlib.Path | None, typer.Option(help="output folder [default: experiments/<paper>]")
+    ] = None,
+) -> None:
+    """Re-runs the figures and tables of a paper; writes PNG and CSV files."""
+    if not target:
+        for name in [paper] if paper else papers():
+            typer.echo(f"{name}: {', '.join(targets(name))}")
+        return
+    try:
+        known = targets(paper)
+        chosen = known if target == "all" else {target: known[target]}
+    except KeyError as error:
+        raise typer.BadParameter(f"unknown: {error}; run without arguments for a list") from error
+    for name, compute in chosen.items():
+        start = time.perf_counter()
+        files = compute(Run(out or _HERE / paper, data, full))
+        written = ", ".join(file.name for file in files)
+        typer.echo(f"{paper} {name}: {written} ({time.perf_counter() - start:.0f} s)")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,149 @@
+"""What every experiment needs: where files go, a cache by content, tables, figures, progress."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import json
+import pathlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+_Item = TypeVar("_Item")
+Rows = list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One invocation of a target.
+
+    Attributes:
+        out: folder for the PNG and CSV files of the paper.
+        data: folder of the data sets (adult/, mnist/, …).
+        full: the paper's whole grid instead of the smaller one that a laptop finishes in minutes.
+        tiny: the smallest grid that exercises the code, for tests.
+    """
+
+    out: pathlib.Path
+    data: pathlib.Path
+    full: bool = False
+    tiny: bool = False
+
+    def choose(self, small: _Item, full: _Item, tiny: _Item) -> _Item:
+        """The setting that belongs to the size of this run."""
+        return full if self.full else tiny if self.tiny else small
+
+    @property
+    def size(self) -> str:
+        return self.choose("small", "full", "tiny")
+
+    def rows(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
+        """Rows of `compute()`, from the cache if name, settings and code are unchanged.
+
+        The key is a hash of the settings and of the source of the module that defines `compute` and
+        of the modules named in `settings["code"]`. A change in dpjax itself is not seen: delete the
+        `cache` folder then.
+        """
+        file = self._cached(name, settings, compute, "json")
+        if not file.is_file():
+            file.write_text(json.dumps(compute()))
+        return json.loads(file.read_text())
+
+    def arrays(
+        self, name: str, settings: Mapping[str, Any], compute: Callable[[], dict[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Arrays of `compute()`, cached like `rows`."""
+        file = self._cached(name, settings, compute, "npz")
+        if not file.is_file():
+            np.savez(file, **compute())
+        with np.load(file) as stored:
+            return dict(stored)
+
+    def save_table(self, name: str, rows: Rows | pd.DataFrame) -> pathlib.Path:
+        """Writes `name`.csv."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        file = self.out / f"{name}.csv"
+        table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+        table.to_csv(file, index=False, float_format="%.6g")
+        return file
+
+    def save_figure(self, name: str, figure: Any) -> pathlib.Path:
+        """Writes `name`.png and closes the figure."""
+        import matplotlib.pyplot as plt
+
+        self.out.mkdir(parents=True, exist_ok=True)
+        file = self.out / f"{name}.png"
+        figure.savefig(file, dpi=140, bbox_inches="tight")
+        plt.close(figure)
+        return file
+
+    def _cached(
+        self, name: str, settings: Mapping[str, Any], compute: Callable, suffix: str
+    ) -> pathlib.Path:
+        digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
+        for module in {compute.__module__, *settings.get("code", ())}:
+            digest.update(inspect.getsource(importlib.import_module(module)).encode())
+        folder = self.out / "cache"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}-{digest.hexdigest()[:16]}.{suffix}"
+
+
+Target = Callable[[Run], Sequence[pathlib.Path]]
+
+
+def papers() -> list[str]:
+    """Names of the folders that reproduce a paper."""
+    import experiments
+
+    return sorted(m.name for m in pkgutil.iter_modules(experiments.__path__) if m.ispkg)
+
+
+def targets(paper: str) -> dict[str, Target]:
+    """The figures and tables of a paper, by name."""
+    if paper not in papers():
+        raise KeyError(f"no paper {paper!r}; there are {', '.join(papers())}")
+    return dict(importlib.import_module(f"experiments.{paper}").TARGETS)
+
+
+def track(items: Iterable[_Item], description: str) -> Iterable[_Item]:
+    """The items, behind a progress bar where someone watches."""
+    from rich.progress import track as rich_track
+
+    return rich_track(list(items), description, transient=True, disable=not sys.stderr.isatty())
+
+
+def markdown_table(rows: Rows, columns: Sequence[str] | None = None) -> str:
+    """A Markdown table of rows; numbers to four significant digits."""
+    columns = list(columns or rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row.get(c, "")) for c in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def fill_report(file: pathlib.Path, sections: Mapping[str, str]) -> None:
+    """Replaces the text between `<!-- name -->` and `<!-- /name -->` in a report, for every name.
+
+    Raises:
+        ValueError: if the report has no such pair of marks.
+    """
+    text = file.read_text()
+    for name, content in sections.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if start not in text or end not in text:
+            raise ValueError(f"{file.name} has no section marked {start} … {end}")
+        head, rest = text.split(start, 1)
+        text = f"{head}{start}\n\n{content}\n\n{end}{rest.split(end, 1)[1]}"
+    file.write_text(text)
