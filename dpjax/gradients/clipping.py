@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients import per_example
+from dpjax.gradients import ghost, per_example
 from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
 
@@ -98,7 +98,11 @@ def clipped_grad(
         bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
 
         def piece(batch, keys, mask):
-            return per_example.clipped_sum(one, trained, (batch, keys), mask, clip_norm, bound)
+            arguments = trained, (batch, keys), mask, clip_norm, bound
+            if method == "ghost":
+                plan = ghost.make_plan(one, trained, (batch, keys))
+                return ghost.clipped_sum(plan, *arguments)
+            return per_example.clipped_sum(one, *arguments)
 
         total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, microbatch_size)
         return ClippedGradient(

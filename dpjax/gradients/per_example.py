@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,20 +33,37 @@ def squared_norms(gradients: Sequence[Array], groups: Sequence[int]) -> Float[Ar
     return jnp.stack(rows)
 
 
+class Clipping(NamedTuple):
+    """What becomes of every record.
+
+    Attributes:
+        factors: the factor of every group and record.
+        kept: which records take part: not masked, and finite.
+        norms: the gradients' norms; 0 where masked.
+        clean: whether every norm is finite, masked or not: 0 × gradient is then 0.
+    """
+
+    factors: Float[Array, "groups b"]
+    kept: Bool[Array, " b"]
+    norms: Float[Array, " b"]
+    clean: Bool[Array, ""]
+
+
 def clip_factors(
     strategy: Strategy,
     squared: Float[Array, "groups b"],
     clip_norm: Any,
     mask: Bool[Array, " b"],
-) -> tuple[Float[Array, "groups b"], Bool[Array, " b"], Float[Array, " b"]]:
-    """(factors, which records take part, norms); a record that does not take part has factor 0."""
+) -> Clipping:
+    """The factors of a batch; a record that does not take part has factor 0."""
     total = jnp.sum(squared, axis=0)
     kept = mask & jnp.isfinite(total)
     # The replacement keeps factors (and whatever is built on them) free of NaN.
     safe = jnp.where(kept, squared, jnp.zeros_like(squared))
     factors = strategy.factors(safe, jnp.asarray(clip_norm, squared.dtype))
     norms = jnp.where(mask, jnp.sqrt(total), jnp.zeros_like(total))
-    return jnp.where(kept, factors, jnp.zeros_like(factors)), kept, norms
+    factors = jnp.where(kept, factors, jnp.zeros_like(factors))
+    return Clipping(factors, kept, norms, jnp.all(jnp.isfinite(total)))
 
 
 def weighted_sum(factors: Float[Array, " b"], gradient: Float[Array, "b ..."]) -> Array:
@@ -76,18 +93,28 @@ def clipped_sum(
     leaves, tree = jax.tree.flatten(gradients)
     groups = strategy.groups(params)
     squared = squared_norms(leaves, groups)
-    factors, kept, norms = clip_factors(strategy, squared, clip_norm, mask)
+    clipping = clip_factors(strategy, squared, clip_norm, mask)
 
     def total(leaves):
-        return [weighted_sum(factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
+        return [
+            weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)
+        ]
 
-    def total_of_kept(leaves):
-        # 0·NaN is NaN: a record that is left out must be cut out.
-        def cut(leaf):
-            keep = kept.reshape((-1,) + (1,) * (leaf.ndim - 1))
-            return jnp.where(keep, leaf, jnp.zeros_like(leaf))
+    sums = sum_of_kept(total, leaves, clipping)
+    return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
 
-        return total([cut(leaf) for leaf in leaves])
 
-    sums = jax.lax.cond(jnp.all(kept), total, total_of_kept, leaves)
-    return tree.unflatten(sums), norms, losses, kept, aux
+def sum_of_kept(total: Callable[[Any], Any], parts: Any, clipping: Clipping) -> Any:
+    """`total(parts)`, with the parts of records that are left out cut out if they are not finite.
+
+    The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass over
+    the data in every step for the sake of the rare bad one.
+    """
+
+    def cut(value):
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return value
+        keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
+        return jnp.where(keep, value, jnp.zeros_like(value))
+
+    return jax.lax.cond(clipping.clean, total, lambda p: total(jax.tree.map(cut, p)), parts)

@@ -10,7 +10,7 @@ import pytest
 
 from dpjax.gradients import Automatic, Flat, PerGroup, PerSampleAdaptive, clipped_grad
 
-METHODS = ("vmap",)
+METHODS = ("vmap", "ghost")
 
 
 def perceptron(params, example):

@@ -1,0 +1,271 @@
+"""Clipped sums from one forward and one backward pass, without per-example gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from dpjax.gradients import outer
+from dpjax.gradients.parameters import overlap
+from dpjax.gradients.per_example import (
+    accumulation_dtype,
+    clip_factors,
+    norms_dtype,
+    sum_of_kept,
+    weighted_sum,
+)
+from dpjax.gradients.rules import OuterProducts
+from dpjax.gradients.strategies import Strategy
+from dpjax.gradients.tracing import Batched, Constant, Interpreter, Parametric, Site, leaf_key
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Uses of one piece of one parameter whose outer products add up.
+
+    Attributes:
+        keys: the sites, in the interpreter's naming.
+        sites: the sites themselves.
+        form: how the squared norm is formed.
+        sizes: (g, t, k, n) with the scans folded in and the sites joined.
+        work: multiplications per record for the norm.
+        memory: numbers written per record for the norm.
+    """
+
+    keys: tuple[Any, ...]
+    sites: tuple[Site, ...]
+    form: outer.Form
+    sizes: tuple[int, int, int, int]
+    work: int
+    memory: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the ghost method will do for one loss and one shape of batch.
+
+    Attributes:
+        jaxpr: the loss of one record.
+        families: per parameter, its families; empty for an unused or a copied parameter.
+        copied: parameters that are copied once per record.
+        aux: the structure of the loss's second output.
+        shapes: the parameters' shapes and dtypes.
+    """
+
+    jaxpr: Any
+    families: tuple[tuple[Family, ...], ...]
+    copied: frozenset[int]
+    aux: Any
+    shapes: tuple[Any, ...]
+
+
+def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
+    """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
+    leaves, tree = jax.tree.flatten(params)
+    size = jax.tree.leaves(records)[0].shape[0]
+    example = jax.eval_shape(lambda r: jax.tree.map(lambda x: x[0], r), records)
+    closed, out = jax.make_jaxpr(
+        lambda flat, one: loss(tree.unflatten(flat), one), return_shape=True
+    )(leaves, example)
+    copied: set[int] = set()
+    while True:
+        before = set(copied)
+        walk = Interpreter(copied, size, None)
+        outs = walk.run(closed.jaxpr, closed.consts, _arguments(walk, leaves, closed, None), "")
+        walk.as_batched(outs[0], None)
+        families = [_families(walk.sites, index) for index in range(len(leaves))]
+        copied.update(index for index, found in enumerate(families) if found is None)
+        if copied == before:
+            break
+    return Plan(
+        closed,
+        tuple(tuple(found or ()) for found in families),
+        frozenset(copied),
+        jax.tree.structure(out[1]),
+        tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves),
+    )
+
+
+def _arguments(walk: Interpreter, leaves: Sequence[Any], closed: Any, records: Any) -> list[Any]:
+    args = [walk.parameter(index, leaf) for index, leaf in enumerate(leaves)]
+    rest = len(closed.jaxpr.invars) - len(leaves)
+    values = [None] * rest if records is None else jax.tree.leaves(records)
+    return args + [Batched(value) for value in values]
+
+
+def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
+    """The families of one parameter, or None if its uses cannot be told apart or added up."""
+    grouped: dict[Any, list[Any]] = {}
+    for key, site in sites.items():
+        if site.view.leaf == leaf:
+            if site.rule.name == "table look-up" and site.view.scans:
+                return None
+            grouped.setdefault((site.rule.layout, site.view.box, site.view.scans), []).append(key)
+    groups = list(grouped.values())
+    for index, keys in enumerate(groups):
+        for other in groups[index + 1 :]:
+            if overlap(sites[keys[0]].view, sites[other[0]].view):
+                return None
+    return [_family(tuple(keys), tuple(sites[key] for key in keys)) for keys in groups]
+
+
+def _family(keys: tuple, sites: tuple[Site, ...]) -> Family:
+    g, _, k, n = sites[0].rule.sizes
+    g *= math.prod(length for length, scanned in sites[0].scans if scanned)
+    positions = [
+        site.rule.sizes[1] * math.prod(length for length, scanned in site.scans if not scanned)
+        for site in sites
+    ]
+    sizes = (g, sum(positions), k, n)
+    lookups = [site.rule.name == "table look-up" for site in sites]
+    form, work, memory = outer.cheapest_form(sizes, any(lookups))
+    return Family(keys, sites, form, sizes, work, memory)
+
+
+def clipped_sum(
+    plan: Plan,
+    params: Any,
+    records: Any,
+    mask: Bool[Array, " b"],
+    clip_norm: Any,
+    strategy: Strategy,
+) -> tuple[Any, Array, Array, Array, Any]:
+    """(sum, norms, losses, records kept, aux), as `per_example.clipped_sum` returns them."""
+    leaves, tree = jax.tree.flatten(params)
+    size = mask.shape[0]
+    taps: dict[str, Array] = {
+        leaf_key(index): jnp.zeros((size, *leaves[index].shape), leaves[index].dtype)
+        for index in plan.copied
+    }
+    for families in plan.families:
+        for family in families:
+            for key, site in zip(family.keys, family.sites, strict=True):
+                lengths = tuple(length for length, _ in site.scans)
+                taps[key] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
+
+    def forward(taps):
+        walk = Interpreter(set(plan.copied), size, taps)
+        args = _arguments(walk, leaves, plan.jaxpr, records)
+        outs = walk.run(plan.jaxpr.jaxpr, plan.jaxpr.consts, args, "")
+        losses = walk.as_batched(outs[0], plan.jaxpr.out_avals[0]).value
+        aux = [_spread(value, size) for value in outs[1:]]
+        return losses, (aux, walk.saved)
+
+    losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)
+    (cotangents,) = backward(jnp.ones_like(losses))
+
+    groups = strategy.groups(params)
+    parts = [
+        cotangents[leaf_key(index)]
+        if index in plan.copied
+        else [_part(family, saved, cotangents) for family in families]
+        for index, families in enumerate(plan.families)
+    ]
+    dtype = norms_dtype(leaves)
+    rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
+    for group, families, part in zip(groups, plan.families, parts, strict=True):
+        rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
+    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask)
+
+    def total(parts):
+        return [
+            _leaf_total(leaf, families, part, clipping.factors[group])
+            for leaf, families, part, group in zip(
+                leaves, plan.families, parts, groups, strict=True
+            )
+        ]
+
+    sums = sum_of_kept(total, parts, clipping)
+    return tree.unflatten(sums), clipping.norms, losses, clipping.kept, plan.aux.unflatten(aux)
+
+
+def _spread(value: Any, size: int) -> Any:
+    """An auxiliary output with its batch axis, whether or not it depends on the record."""
+    if isinstance(value, Batched):
+        return value.value
+    assert isinstance(value, Constant | Parametric)
+    return jnp.broadcast_to(value.value, (size, *jnp.shape(value.value)))
+
+
+def _part(family: Family, saved: dict, cotangents: dict) -> Any:
+    """What stands for the family's gradients: the gradients, or the outer products they sum."""
+    products = [
+        _fold_scans(site, saved[key], cotangents[key])
+        for key, site in zip(family.keys, family.sites, strict=True)
+    ]
+    dense = [p for p in products if not p.is_lookup]
+    lookups = [p for p in products if p.is_lookup]
+    joined = [outer.concatenate(some) for some in (dense, lookups) if some]
+    return outer.gradients(joined[0]) if family.form == "direct" else joined
+
+
+def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
+    """Outer products of one site: steps of a scan are further positions t where the parameter is
+    the same in each step, and further blocks g where each step has its own."""
+    factor = site.rule.factor
+    scans = len(site.scans)
+    for _ in range(scans):
+        factor = jax.vmap(factor)
+    products = factor(saved, cotangent)
+    if not scans:
+        return products
+    own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]
+    shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]
+    if products.rows.ndim == scans + 2:
+        rows = products.rows.transpose(scans, *shared, scans + 1)
+        rows = rows.reshape(rows.shape[0], -1)
+    else:
+        rows = _blocks_and_positions(products.rows, own, shared)
+    return OuterProducts(rows, _blocks_and_positions(products.columns, own, shared))
+
+
+def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Array:
+    scans = len(own) + len(shared)
+    b, g, t, n = range(scans, scans + 4)
+    value = value.transpose(b, *own, g, *shared, t, n)
+    sizes = value.shape
+    blocks = math.prod(sizes[1 : 2 + len(own)])
+    return value.reshape(sizes[0], blocks, -1, sizes[-1])
+
+
+def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) -> Array:
+    if not isinstance(part, list):
+        return jnp.sum(jnp.square(part.astype(dtype)).reshape(size, -1), axis=1)
+    squared = jnp.zeros(size, dtype)
+    for family, products in zip(families, part, strict=True):
+        if family.form == "direct":
+            own = jnp.sum(jnp.square(products), axis=(1, 2, 3))
+        elif len(products) == 1:
+            own = outer.squared_norms(products[0], family.form)
+        else:
+            dense, lookup = products
+            own = (
+                outer.inner_products(dense, dense)
+                + 2 * outer.inner_products(dense, lookup)
+                + outer.inner_products(lookup, lookup)
+            )
+        squared = squared + own.astype(dtype)
+    return squared
+
+
+def _leaf_total(leaf: Array, families: Sequence[Family], part: Any, factors: Array) -> Array:
+    if not isinstance(part, list):
+        return weighted_sum(factors, part)
+    total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
+    for family, products in zip(families, part, strict=True):
+        if family.form == "direct":
+            gradient = weighted_sum(factors, products)
+        else:
+            totals = [outer.weighted_total(p, factors, family.sizes[2]) for p in products]
+            gradient = sum(totals[1:], start=totals[0])
+        site = family.sites[0]
+        lengths = tuple(length for length, scanned in site.scans if scanned)
+        gradient = site.rule.unpack(gradient.reshape((*lengths, -1, *gradient.shape[1:])))
+        total = total + site.view.to_leaf(gradient, len(lengths)).astype(total.dtype)
+    return total

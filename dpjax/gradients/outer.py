@@ -1,0 +1,112 @@
+"""Norms and weighted sums of gradients that are given as sums of outer products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.rules import OuterProducts
+
+Form = Literal["vectors", "direct", "gram", "tokens"]
+_EXACT = jax.lax.Precision.HIGHEST  # no TF32 or bfloat16 passes in what bounds a norm
+
+
+def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form, int, int]:
+    """(form, multiplications per record, numbers written per record) for the squared norm.
+
+    With `sizes` = (g, t, k, n): "vectors" for t = 1, where ‖x⊗y‖ = ‖x‖·‖y‖; "gram" is
+    Σₜₛ (xₜ·xₛ)(yₜ·yₛ), t²(k + n); "direct" forms the g·k·n numbers of the gradient, t·k·n.
+    Direct is chosen only where the gradient is smaller than its factors, so its memory is never
+    more than that of the activations.
+    """
+    g, t, k, n = sizes
+    if lookup:
+        return ("vectors", t * n, 0) if t == 1 else ("tokens", t * t * n, t * t)
+    if t == 1:
+        return "vectors", g * (k + n), 0
+    gram, direct = g * t * t * (k + n), g * t * k * n
+    return ("gram", gram, 2 * g * t * t) if gram < direct else ("direct", direct, g * k * n)
+
+
+def concatenate(parts: Sequence[OuterProducts]) -> OuterProducts:
+    """The sum of several dense sums of outer products of one layout."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = jnp.concatenate([part.rows for part in parts], axis=2)
+    return OuterProducts(rows, jnp.concatenate([part.columns for part in parts], axis=2))
+
+
+def _einsum(spec: str, *operands: Array) -> Array:
+    dtype = accumulation_dtype(operands[0].dtype)
+    return jnp.einsum(spec, *operands, precision=_EXACT, preferred_element_type=dtype)
+
+
+def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.sum(jnp.square(value.astype(accumulation_dtype(value.dtype))), axis=axes)
+
+
+def gradients(products: OuterProducts) -> Float[Array, "b g k n"]:
+    """The per-example gradients themselves."""
+    return _einsum("bgtk,bgtn->bgkn", products.rows, products.columns)
+
+
+def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
+    """Per-example squared norms, without forming the gradients."""
+    rows, columns = products.rows, products.columns
+    if form == "vectors":
+        right = _square_sum(columns, (-2, -1))
+        left = jnp.ones_like(right) if products.is_lookup else _square_sum(rows, (-2, -1))
+        return jnp.sum(left * right, axis=1)
+    if form == "tokens":
+        return _token_norms(rows, columns[:, 0])
+    return inner_products(products, products)
+
+
+def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
+    """Per-example ⟨gradient a, gradient b⟩ = Σₜₛ (rowsₜ·rowsₛ)(columnsₜ·columnsₛ)."""
+    if b.is_lookup and not a.is_lookup:
+        a, b = b, a
+    columns = _einsum("bgtn,bgsn->bgts", a.columns, b.columns)
+    if a.is_lookup and b.is_lookup:
+        rows = (a.rows[:, None, :, None] == b.rows[:, None, None, :]).astype(columns.dtype)
+    elif a.is_lookup:
+        # ⟨one-hot(token t), rows s⟩ is entry `token t` of rows s.
+        taken = jax.vmap(lambda r, tokens: r[:, tokens])(b.rows[:, 0], a.rows)
+        rows = jnp.swapaxes(taken, 1, 2)[:, None].astype(columns.dtype)
+    else:
+        rows = _einsum("bgtk,bgsk->bgts", a.rows, b.rows)
+    return jnp.sum(rows * columns, axis=(1, 2, 3))
+
+
+def _token_norms(tokens: Array, columns: Array) -> Array:
+    """Σ over distinct tokens of the squared norm of their columns' sum."""
+    full = OuterProducts(tokens, columns[:, None])
+    return inner_products(full, full)
+
+
+def weighted_total(
+    products: OuterProducts, factors: Float[Array, " b"], table_rows: int
+) -> Float[Array, "g k n"]:
+    """Σ over records of factor × gradient, as one matrix product over records and positions."""
+    rows, columns = products.rows, products.columns
+    dtype = accumulation_dtype(columns.dtype)
+    columns = columns.astype(dtype)
+    if products.is_lookup:
+        width = columns.shape[-1]
+        scaled = (columns * factors[:, None, None, None]).reshape(-1, width)
+        empty = jnp.zeros((table_rows, width), dtype)
+        return empty.at[rows.reshape(-1)].add(scaled)[None]
+    rows = rows.astype(dtype)
+    if rows.shape[-1] < columns.shape[-1]:
+        rows = rows * factors[:, None, None, None]
+    else:
+        columns = columns * factors[:, None, None, None]
+    if rows.shape[1] == 1:
+        left, right = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
+        return jnp.swapaxes(_einsum("tn,tk->nk", right, left), 0, 1)[None]
+    return _einsum("bgtk,bgtn->gkn", rows, columns)

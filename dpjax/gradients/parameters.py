@@ -1,0 +1,158 @@
+"""Values that depend on one parameter alone, and how a gradient travels back to that parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Rearrangements: every entry of the output is one entry of the input, no entry is used twice, so
+# that a gradient keeps its norm on the way back.
+_REARRANGEMENTS = ("convert_element_type", "copy", "reshape", "rev", "squeeze", "transpose")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParameterView:
+    """A rearranged piece of one parameter.
+
+    Attributes:
+        leaf: which parameter.
+        dims: for every dimension of this value, the parameter's dimension that it runs along, or
+            None for a dimension of size one that the parameter does not have; None altogether
+            where a reshape mixed dimensions.
+        box: [start, stop) along every dimension of the parameter: the piece that this value holds.
+        back: turns a gradient of this value into a gradient of the parent.
+        parent: the value this one was made from; None for the parameter itself.
+        scan: the scan of which this value is one step's slice of the parent, or None.
+    """
+
+    leaf: int
+    dims: tuple[int | None, ...] | None
+    box: tuple[tuple[int, int], ...]
+    parent: ParameterView | None = None
+    back: Callable[[Any], Any] | None = None
+    scan: Any = None
+
+    def to_leaf(self, gradient: Any, scans: int) -> Any:
+        """The parameter's gradient from this value's, which carries one leading axis per scan."""
+        view = self
+        while view.parent is not None:
+            if view.scan is not None:
+                scans -= 1
+            else:
+                back = view.back or _identity
+                for _ in range(scans):
+                    back = jax.vmap(back)
+                gradient = back(gradient)
+            view = view.parent
+        return gradient
+
+    def slice_of_scan(self, scan: Any) -> ParameterView:
+        """One step's slice along the leading dimension, inside the scan of that name."""
+        dims = None if self.dims is None else self.dims[1:]
+        return ParameterView(self.leaf, dims, self.box, self, scan=scan)
+
+    @property
+    def scans(self) -> tuple[Any, ...]:
+        """The scans that slice the parameter on the way to this value, innermost first."""
+        above = () if self.parent is None else self.parent.scans
+        return above if self.scan is None else (self.scan, *above)
+
+
+def whole(leaf: int, shape: tuple[int, ...]) -> ParameterView:
+    """The parameter itself."""
+    return ParameterView(leaf, tuple(range(len(shape))), tuple((0, size) for size in shape))
+
+
+def rearranged(view: ParameterView, eqn: Any, evaluate: Callable) -> list[ParameterView] | None:
+    """The views that an equation makes of a view, or None where it does more than rearrange."""
+    name, params = eqn.primitive.name, eqn.params
+    source = eqn.invars[0].aval
+    if len(eqn.invars) != 1 or not jnp.issubdtype(source.dtype, jnp.inexact):
+        return None
+
+    def child(index, dims, box=view.box):
+        # The transpose needs the equation as a function of its one operand; in the parameter's own
+        # precision, so that no gradient is rounded to the precision of the forward pass.
+        def forward(x):
+            return evaluate(eqn, [x])[index]
+
+        def back(gradient):
+            shape = jax.ShapeDtypeStruct(source.shape, gradient.dtype)
+            (out,) = jax.linear_transpose(forward, shape)(gradient)
+            return out
+
+        if name == "convert_element_type":
+            back = _identity
+        return ParameterView(view.leaf, dims, box, view, back)
+
+    if name == "split":
+        dim = None if view.dims is None else view.dims[params["axis"]]
+        if dim is None:
+            return None
+        start, children = view.box[dim][0], []
+        for index, size in enumerate(params["sizes"]):
+            children.append(child(index, view.dims, _cut(view.box, dim, start, start + int(size))))
+            start += int(size)
+        return children
+    if name == "slice":
+        if view.dims is None or params["strides"] is not None:
+            return None
+        box = view.box
+        for axis, dim in enumerate(view.dims):
+            if dim is not None:
+                start = box[dim][0]
+                low, high = params["start_indices"][axis], params["limit_indices"][axis]
+                box = _cut(box, dim, start + low, start + high)
+        return [child(0, view.dims, box)]
+    if name == "broadcast_in_dim":
+        if eqn.outvars[0].aval.size != source.size:
+            return None
+        dims: list[int | None] = [None] * len(params["shape"])
+        for axis, target in enumerate(params["broadcast_dimensions"]):
+            dims[target] = None if view.dims is None else view.dims[axis]
+        return [child(0, None if view.dims is None else tuple(dims))]
+    if name not in _REARRANGEMENTS:
+        return None
+    if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.inexact):
+        return None
+    if view.dims is None:
+        return [child(0, None)]
+    if name == "transpose":
+        return [child(0, tuple(view.dims[axis] for axis in params["permutation"]))]
+    if name == "squeeze":
+        kept = [axis for axis in range(source.ndim) if axis not in params["dimensions"]]
+        return [child(0, tuple(view.dims[axis] for axis in kept))]
+    if name == "reshape":
+        return [child(0, _reshaped(view.dims, source.shape, params["new_sizes"]))]
+    if name == "rev":
+        return [child(0, None)]
+    return [child(0, view.dims)]
+
+
+def _identity(gradient: Any) -> Any:
+    return gradient
+
+
+def _cut(box: tuple, dim: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    return (*box[:dim], (start, stop), *box[dim + 1 :])
+
+
+def _reshaped(dims: tuple, old: tuple, new: tuple) -> tuple | None:
+    """Dimensions after a reshape that only adds or drops sizes of one; None for any other."""
+    wide = [(d, size) for d, size in zip(dims, old, strict=True) if size != 1]
+    if [size for _, size in wide] != [size for size in new if size != 1]:
+        return None
+    remaining = iter(wide)
+    return tuple(next(remaining)[0] if size != 1 else None for size in new)
+
+
+def overlap(a: ParameterView, b: ParameterView) -> bool:
+    """Whether two views of one parameter share an entry."""
+    return all(
+        low_a < high_b and low_b < high_a
+        for (low_a, high_a), (low_b, high_b) in zip(a.box, b.box, strict=True)
+    )

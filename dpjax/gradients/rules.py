@@ -1,0 +1,246 @@
+"""Per-primitive rules: the per-example gradient of a parameter as a sum of outer products.
+
+Wherever a parameter meets a batched value in a matrix product, a convolution or a table look-up,
+the gradient of record i is Σₜ rows[i, t] ⊗ columns[i, t], where the rows come from the forward
+pass and the columns from the backward pass. Norms and clipped sums follow from the two factors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import GatherScatterMode
+
+from dpjax.gradients.parameters import ParameterView
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OuterProducts:
+    """Gradients Σₜ rows ⊗ columns, one per record b and independent block g.
+
+    Attributes:
+        rows: [b, g, t, k], or [b, t] row numbers where rows are one-hot (a look-up; then g = 1).
+        columns: [b, g, t, n].
+    """
+
+    rows: Any
+    columns: Any
+
+    @property
+    def is_lookup(self) -> bool:
+        return self.rows.ndim == 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """How one equation's parameter gets its gradient.
+
+    Attributes:
+        name: for the table of `explain_clipping`.
+        layout: two uses of a parameter may be added up as outer products if their layouts agree.
+        factor: (saved input, output cotangent), both [b, ...], to `OuterProducts` of one scan step.
+        unpack: gradients [..., g, k, n] of the outer products to the shape of the view.
+        sizes: (g, t, k, n).
+        saved: which operand of the equation is the saved input.
+    """
+
+    name: str
+    layout: Any
+    factor: Callable[[Any, Any], OuterProducts]
+    unpack: Callable[[Any], Any]
+    sizes: tuple[int, int, int, int]
+    saved: int
+
+
+def find_rule(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+    """The rule for the parameter in operand `slot` of an equation, all of whose other operands are
+    batched; shapes in the equation are those of a single record."""
+    match eqn.primitive.name:
+        case "dot_general":
+            return _matrix_product(eqn, slot, view)
+        case "conv_general_dilated":
+            return _convolution(eqn, slot, view)
+        case "gather":
+            return _gather(eqn, slot, view)
+        case "dynamic_slice":
+            return _row_slice(eqn, slot, view)
+    return None
+
+
+def _matrix_product(eqn: Any, slot: int, view: ParameterView) -> Rule:
+    contract, batch = eqn.params["dimension_numbers"]
+    w, x = eqn.invars[slot].aval, eqn.invars[1 - slot].aval
+    w_contract, x_contract = tuple(contract[slot]), tuple(contract[1 - slot])
+    w_batch, x_batch = tuple(batch[slot]), tuple(batch[1 - slot])
+    w_free = tuple(d for d in range(w.ndim) if d not in w_contract + w_batch)
+    x_free = tuple(d for d in range(x.ndim) if d not in x_contract + x_batch)
+    sizes = (
+        math.prod(w.shape[d] for d in w_batch),
+        math.prod(x.shape[d] for d in x_free),
+        math.prod(w.shape[d] for d in w_contract),
+        math.prod(w.shape[d] for d in w_free),
+    )
+    # The output holds the batch dimensions, then the left operand's free ones, then the right's.
+    first, free_first = len(w_batch), (len(w_free) if slot == 0 else len(x_free))
+    out_batch = tuple(range(first))
+    left = tuple(range(first, first + free_first))
+    right = tuple(range(first + free_first, first + len(w_free) + len(x_free)))
+    out_w, out_x = (left, right) if slot == 0 else (right, left)
+
+    # Canonical orientation: the parameter's lowest dimension is in the rows. Then two uses of one
+    # parameter, one of them transposed, still add up.
+    dims = view.dims
+    flip, layout = False, object()
+    if dims is not None:
+        named = tuple(tuple(dims[d] for d in group) for group in (w_batch, w_contract, w_free))
+        ranks = [min((d for d in group if d is not None), default=w.ndim) for group in named[1:]]
+        flip = ranks[1] < ranks[0]
+        layout = ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
+
+    def factor(saved, cotangent):
+        rows = _grouped(saved, (x_batch, x_free, x_contract), sizes[:3])
+        columns = _grouped(cotangent, (out_batch, out_x, out_w), (sizes[0], sizes[1], sizes[3]))
+        return OuterProducts(columns, rows) if flip else OuterProducts(rows, columns)
+
+    order = w_batch + w_contract + w_free
+    shape = tuple(w.shape[d] for d in order)
+
+    def unpack(gradient):
+        if flip:
+            gradient = jnp.swapaxes(gradient, -1, -2)
+        lead = gradient.shape[:-3]
+        gradient = gradient.reshape(lead + shape)
+        back = tuple(len(lead) + int(d) for d in np.argsort(order))
+        return gradient.transpose(tuple(range(len(lead))) + back)
+
+    g, t, k, n = sizes
+    return Rule(
+        "matrix product", layout, factor, unpack, (g, t, n, k) if flip else sizes, saved=1 - slot
+    )
+
+
+def _grouped(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
+    """[b, ...] with the dimensions of each group brought together and merged."""
+    order = (0, *(d + 1 for group in groups for d in group))
+    return value.transpose(order).reshape(value.shape[0], *sizes)
+
+
+def _convolution(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+    p = eqn.params
+    if slot != 1 or p["batch_group_count"] != 1:
+        return None
+    lhs_spec, rhs_spec, out_spec = p["dimension_numbers"]
+    x, w, y = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
+    groups = p["feature_group_count"]
+    kernel = tuple(w.shape[d] for d in rhs_spec[2:])
+    out_space = tuple(y.shape[d] for d in out_spec[2:])
+    records = x.shape[lhs_spec[0]]
+    per_group = w.shape[rhs_spec[1]]
+    outputs = w.shape[rhs_spec[0]] // groups
+    positions = records * math.prod(out_space)
+    sizes = (groups, positions, per_group * math.prod(kernel), outputs)
+
+    def patches(saved):
+        """[b, g, t, k]: what the kernel sees at every output position."""
+        value = saved.transpose((0, *(d + 1 for d in lhs_spec)))  # [b, n, c, space...]
+        config = [(0, 0, 0)] * 3 + [
+            (low, high, dilation - 1)
+            for (low, high), dilation in zip(p["padding"], p["lhs_dilation"], strict=True)
+        ]
+        value = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
+        taken = []
+        for offset in itertools.product(*map(range, kernel)):
+            index: list[Any] = [slice(None)] * 3
+            for o, size, stride, dilation in zip(
+                offset, out_space, p["window_strides"], p["rhs_dilation"], strict=True
+            ):
+                start = o * dilation
+                index.append(slice(start, start + (size - 1) * stride + 1, stride))
+            taken.append(value[tuple(index)])
+        stacked = jnp.stack(taken, axis=3)  # [b, n, c, kernel, space...]
+        b = stacked.shape[0]
+        stacked = stacked.reshape(b, records, groups, sizes[2], math.prod(out_space))
+        return stacked.transpose(0, 2, 1, 4, 3).reshape(b, groups, positions, sizes[2])
+
+    def factor(saved, cotangent):
+        g = cotangent.transpose((0, *(d + 1 for d in out_spec)))  # [b, n, c_out, space...]
+        g = g.reshape(g.shape[0], records, groups, outputs, math.prod(out_space))
+        g = g.transpose(0, 2, 1, 4, 3).reshape(g.shape[0], groups, positions, outputs)
+        return OuterProducts(patches(saved), g)
+
+    def unpack(gradient):
+        lead = gradient.shape[:-3]
+        gradient = jnp.moveaxis(gradient, -1, -2)  # [..., g, n, k]
+        gradient = gradient.reshape((*lead, groups * outputs, per_group, *kernel))
+        back = tuple(len(lead) + int(d) for d in np.argsort(rhs_spec))
+        return gradient.transpose(tuple(range(len(lead))) + back)
+
+    layout = object() if view.dims is None else ("convolution", groups, rhs_spec, view.dims)
+    return Rule("convolution", layout, factor, unpack, sizes, saved=0)
+
+
+def _rows_layout(view: ParameterView) -> Any:
+    if view.dims is None:
+        return object()
+    return ("outer", (), view.dims[:1], view.dims[1:])
+
+
+def _gather(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+    numbers, sizes = eqn.params["dimension_numbers"], tuple(eqn.params["slice_sizes"])
+    table, indices = eqn.invars[0].aval, eqn.invars[1].aval
+    whole_rows = (
+        slot == 0
+        and tuple(numbers.collapsed_slice_dims) == (0,)
+        and tuple(numbers.start_index_map) == (0,)
+        and not numbers.operand_batching_dims
+        and sizes == (1, *table.shape[1:])
+    )
+    if not whole_rows:
+        return None
+    mode = GatherScatterMode.from_any(eqn.params["mode"])
+    offset = tuple(numbers.offset_dims)
+    out = eqn.outvars[0].aval
+    lead = tuple(d for d in range(out.ndim) if d not in offset)
+    positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
+
+    def factor(saved, cotangent):
+        tokens = saved.reshape(saved.shape[0], positions)
+        columns = _grouped(cotangent, ((), lead, offset), (1, positions, width))
+        if mode == GatherScatterMode.CLIP:
+            tokens = jnp.clip(tokens, 0, table.shape[0] - 1)
+        else:  # rows outside the table are filled, not read: no gradient
+            inside = (tokens >= 0) & (tokens < table.shape[0])
+            columns = jnp.where(inside[:, None, :, None], columns, jnp.zeros_like(columns))
+            tokens = jnp.where(inside, tokens, jnp.zeros_like(tokens))
+        return OuterProducts(tokens, columns)
+
+    return _lookup(table, view, factor, positions, width)
+
+
+def _row_slice(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+    table = eqn.invars[0].aval
+    if slot != 0 or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
+        return None
+    width = math.prod(table.shape[1:])
+
+    def factor(saved, cotangent):
+        tokens = jnp.clip(saved.reshape(-1, 1), 0, table.shape[0] - 1)
+        return OuterProducts(tokens, cotangent.reshape(-1, 1, 1, width))
+
+    return _lookup(table, view, factor, 1, width)
+
+
+def _lookup(table: Any, view: ParameterView, factor: Callable, positions: int, width: int) -> Rule:
+    def unpack(gradient):
+        return gradient.reshape(gradient.shape[:-3] + table.shape)
+
+    sizes = (1, positions, table.shape[0], width)
+    return Rule("table look-up", _rows_layout(view), factor, unpack, sizes, saved=1)

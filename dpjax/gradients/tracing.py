@@ -1,0 +1,332 @@
+"""Evaluating a loss record by record over a whole batch, with taps where parameters are used.
+
+The loss is traced for one record. The interpreter evaluates its equations for the batch: values
+that depend on the record carry a leading batch axis, parameters do not. Where a parameter meets a
+batched value in an equation with a rule, a zero "tap" is added to the equation's output; the
+cotangents of the taps are the per-example output cotangents. A parameter that is used in any other
+way is copied once per record, through a tap of its own: that tap's cotangent is the per-example
+gradient, by JAX's own differentiation, whatever the equation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from dpjax.gradients.parameters import ParameterView, rearranged, whole
+from dpjax.gradients.rules import Rule, find_rule
+
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """Depends on neither the record nor (differentiably) on a parameter."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched:
+    """Depends on the record; `value` has a leading batch axis."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Parametric:
+    """Depends on parameters alone; `view` is None where it is not a rearrangement of one."""
+
+    value: Any
+    leaves: frozenset[int]
+    view: ParameterView | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """One use of a parameter under a rule.
+
+    Attributes:
+        view: the rearranged parameter in that equation.
+        rule: how its gradient is formed.
+        scans: the enclosing scans, outermost first: (length, whether it scans over the parameter).
+        out: shape and dtype of the equation's output for one record.
+        where: the equation's place in the user's source.
+    """
+
+    view: ParameterView
+    rule: Rule
+    scans: tuple[tuple[int, bool], ...]
+    out: Any
+    where: str
+
+
+@jax.custom_jvp
+def _tapped(value, tap):
+    del tap
+    return value
+
+
+@_tapped.defjvp
+def _tapped_jvp(primals, tangents):
+    return primals[0], tangents[0] + tangents[1]
+
+
+@jax.custom_jvp
+def _copied(leaf, tap):
+    """One copy of a parameter per record; the tap only carries the derivative."""
+    return jnp.broadcast_to(leaf, (tap.shape[0], *leaf.shape)).astype(tap.dtype)
+
+
+@_copied.defjvp
+def _copied_jvp(primals, tangents):
+    return _copied(*primals), tangents[1]
+
+
+def leaf_key(index: int) -> str:
+    """The name of the tap of a parameter's copies; sites are named by their place: "3.0.12."."""
+    return f"leaf {index}"
+
+
+class Interpreter:
+    """One evaluation of a traced loss.
+
+    With `taps=None` nothing is computed: the interpreter only finds the sites, and the parameters
+    that have to be copied (`copied` grows until it is stable).
+    """
+
+    def __init__(self, copied: set[int], batch: int, taps: dict[str, Any] | None):
+        self.copied = copied
+        self.batch = batch
+        self.dry = taps is None
+        self.taps: dict[str, Any] = taps or {}
+        self.saved: dict[str, Any] = {}
+        self.sites: dict[str, Site] = {}
+        self.scans: tuple[tuple[str, int], ...] = ()
+
+    # -- values ------------------------------------------------------------------------------
+
+    def parameter(self, index: int, leaf: Any) -> Any:
+        if index not in self.copied:
+            return Parametric(leaf, frozenset([index]), whole(index, leaf.shape))
+        return Batched(None if self.dry else _copied(leaf, self.taps[leaf_key(index)]))
+
+    def copy(self, value: Parametric) -> Batched:
+        """Gives up on sharing: from the next evaluation on, these parameters are copied."""
+        if not self.dry:
+            raise AssertionError("the plan missed a use of a parameter")
+        self.copied.update(value.leaves)
+        return Batched(None)
+
+    def evaluate(self, eqn: Any, values: list[Any]) -> list[Any]:
+        with eqn.ctx.manager:
+            out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+        return list(out) if eqn.primitive.multiple_results else [out]
+
+    def constant(self, eqn: Any, ins: list[Any]) -> list[Any]:
+        if self.dry:
+            return [None] * len(eqn.outvars)
+        return self.evaluate(eqn, [v.value for v in ins])
+
+    def batched(self, eqn: Any, ins: list[Any]) -> list[Batched]:
+        if self.dry:
+            return [Batched(None)] * len(eqn.outvars)
+        axes = [0 if isinstance(v, Batched) else None for v in ins]
+        outs = jax.vmap(lambda *a: self.evaluate(eqn, list(a)), in_axes=axes)(
+            *(v.value for v in ins)
+        )
+        return [Batched(out) for out in outs]
+
+    def as_batched(self, value: Any, aval: Any) -> Batched:
+        if isinstance(value, Batched):
+            return value
+        if isinstance(value, Parametric):
+            return self.copy(value)
+        if self.dry:
+            return Batched(None)
+        return Batched(jnp.broadcast_to(value.value, (self.batch, *aval.shape)))
+
+    # -- equations ---------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, consts: Any, args: list[Any], path: str) -> list[Any]:
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, map(Constant, consts), strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(v):
+            return Constant(v.val) if isinstance(v, core.Literal) else env[v]
+
+        for number, eqn in enumerate(jaxpr.eqns):
+            outs = self.equation(eqn, [read(v) for v in eqn.invars], f"{path}{number}.")
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def equation(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
+        name = eqn.primitive.name
+        parametric = [v for v in ins if isinstance(v, Parametric)]
+        batched = any(isinstance(v, Batched) for v in ins)
+        if not parametric:
+            return (
+                self.batched(eqn, ins) if batched else list(map(Constant, self.constant(eqn, ins)))
+            )
+        if name == "stop_gradient":
+            return list(map(Constant, self.constant(eqn, ins)))
+        if name in _CALLS:
+            inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+            closed = isinstance(inner, core.ClosedJaxpr)
+            consts = inner.consts if closed else ()
+            return self.run(inner.jaxpr if closed else inner, consts, ins, path)
+        if name == "scan":
+            return self.scan(eqn, ins, path)
+        if not batched:
+            return self.derived(eqn, ins)
+        if name == "cond":
+            return self.branches(eqn, ins, path)
+        if len(parametric) == 1 and parametric[0].view is not None:
+            slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
+            rule = find_rule(eqn, slot, parametric[0].view)
+            if rule is not None and isinstance(ins[rule.saved], Batched):
+                return [self.site(eqn, ins, parametric[0].view, rule, path)]
+        return self.batched(eqn, [self.copy(v) if isinstance(v, Parametric) else v for v in ins])
+
+    def derived(self, eqn: Any, ins: list[Any]) -> list[Any]:
+        values = self.constant(eqn, ins)
+        leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
+        views = None
+        if len(ins) == 1 and ins[0].view is not None:
+            views = rearranged(ins[0].view, eqn, self.evaluate)
+        views = views or [None] * len(values)
+        return [
+            Parametric(value, leaves, view)
+            if jnp.issubdtype(var.aval.dtype, jnp.inexact)
+            else Constant(value)
+            for var, value, view in zip(eqn.outvars, values, views, strict=True)
+        ]
+
+    def site(self, eqn: Any, ins: list[Any], view: ParameterView, rule: Rule, path: str) -> Batched:
+        if self.dry:
+            scans = tuple((length, key in view.scans) for key, length in self.scans)
+            self.sites[path] = Site(
+                view, rule, scans, eqn.outvars[0].aval, str(eqn.source_info.name_stack)
+            )
+            return Batched(None)
+        (out,) = self.batched(eqn, ins)
+        self.saved[path] = ins[rule.saved].value
+        return Batched(_tapped(out.value, self.taps[path]))
+
+    # -- structure ---------------------------------------------------------------------------
+
+    def branches(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
+        """Every branch, then a selection: what vmap makes of a condition that differs by record."""
+        results = []
+        for number, branch in enumerate(eqn.params["branches"]):
+            outs = self.run(branch.jaxpr, branch.consts, ins[1:], f"{path}{number}.")
+            avals = branch.jaxpr.outvars
+            results.append([self.as_batched(o, v.aval) for o, v in zip(outs, avals, strict=True)])
+        if self.dry:
+            return [Batched(None)] * len(eqn.outvars)
+        index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(results) - 1)
+        index = jnp.broadcast_to(index, (self.batch,))
+        chosen = []
+        for options in zip(*results, strict=True):
+            chosen.append(
+                Batched(jax.vmap(jax.lax.select_n)(index, *(option.value for option in options)))
+            )
+        return chosen
+
+    def scan(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
+        p = eqn.params
+        body, length = p["jaxpr"], p["length"]
+        n_consts, n_carry = p["num_consts"], p["num_carry"]
+        consts, carry, xs = (
+            ins[:n_consts],
+            ins[n_consts : n_consts + n_carry],
+            ins[n_consts + n_carry :],
+        )
+        if not any(isinstance(v, Batched) for v in ins):
+            return self.derived(eqn, ins)
+        avals = [v.aval for v in body.jaxpr.invars]
+        carry_avals = avals[n_consts : n_consts + n_carry]
+        carry = [self.copy(v) if isinstance(v, Parametric) else v for v in carry]
+
+        # Which carried values depend on the record? Grows until it is stable.
+        probe = Interpreter(set(self.copied), self.batch, None)
+        steps = [one_step(v, path) for v in xs]
+        batched = [isinstance(v, Batched) for v in carry]
+        while True:
+            trial = [Batched(None) if b else Constant(None) for b in batched]
+            outs = probe.run(body.jaxpr, body.consts, [*consts, *trial, *steps], path)
+            grown = [
+                b or not isinstance(o, Constant)
+                for b, o in zip(batched, outs[:n_carry], strict=True)
+            ]
+            if grown == batched:
+                break
+            batched = grown
+        carry = [
+            self.as_batched(v, a) if b else v
+            for v, a, b in zip(carry, carry_avals, batched, strict=True)
+        ]
+        outer = self.scans
+        self.scans = (*outer, (path, length))
+        try:
+            if self.dry:
+                steps = [one_step(v, path) for v in xs]
+                outs = self.run(body.jaxpr, body.consts, [*consts, *carry, *steps], path)
+                outs[:n_carry] = [
+                    self.as_batched(o, a) if isinstance(v, Batched) else o
+                    for o, v, a in zip(outs, carry, carry_avals, strict=False)
+                ]
+                return [self.copy(o) if isinstance(o, Parametric) else o for o in outs]
+            return self.run_scan(eqn, consts, carry, xs, path)
+        finally:
+            self.scans = outer
+
+    def run_scan(self, eqn: Any, consts: list, carry: list, xs: list, path: str) -> list[Any]:
+        p = eqn.params
+        body, n_carry = p["jaxpr"], len(carry)
+        here = [key for key in self.taps if key.startswith(path)]
+        kinds: list[type] = []
+        saved_keys: list[Any] = []
+
+        def step(carried, sliced):
+            values, taps = sliced
+            inner = Interpreter(self.copied, self.batch, taps)
+            args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
+            for v, x in zip(xs, values, strict=True):
+                args.append(dataclasses.replace(one_step(v, path), value=x))
+            outs = inner.run(body.jaxpr, body.consts, [*consts, *args], path)
+            next_carry = [
+                self.as_batched(o, var.aval) if isinstance(v, Batched) else o
+                for o, v, var in zip(outs[:n_carry], carry, body.jaxpr.outvars, strict=False)
+            ]
+            kinds[:] = [type(o) for o in outs[n_carry:]]
+            saved_keys[:] = list(inner.saved)
+            ys = [o.value for o in outs[n_carry:]]
+            return [o.value for o in next_carry], (ys, list(inner.saved.values()))
+
+        sliced = [jnp.moveaxis(v.value, 1, 0) if isinstance(v, Batched) else v.value for v in xs]
+        last, (ys, saved) = jax.lax.scan(
+            step,
+            [v.value for v in carry],
+            (sliced, {key: self.taps[key] for key in here}),
+            length=p["length"],
+            reverse=p["reverse"],
+            unroll=p["unroll"],
+        )
+        self.saved.update(zip(saved_keys, saved, strict=True))
+        outs = [type(v)(x) for v, x in zip(carry, last, strict=True)]
+        for kind, y in zip(kinds, ys, strict=True):
+            outs.append(Batched(jnp.moveaxis(y, 0, 1)) if kind is Batched else Constant(y))
+        return outs
+
+
+def one_step(value: Any, scan: Any) -> Any:
+    """What a scanned-over value is inside the scan's body."""
+    if not isinstance(value, Parametric):
+        return type(value)(None)
+    view = None if value.view is None else value.view.slice_of_scan(scan)
+    return Parametric(None, value.leaves, view)
