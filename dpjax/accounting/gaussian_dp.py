@@ -1,20 +1,28 @@
 """Gaussian differential privacy: the privacy of telling N(0, 1) from N(μ, 1).
 
-A mechanism is μ-GDP when distinguishing two neighbouring inputs from its output is at least as hard
-as distinguishing N(0, 1) from N(μ, 1) (Dong, Roth and Su 2022). One Gaussian release of sensitivity Δ
-and standard deviation s is exactly μ = Δ/s; k of them are exactly μ = √(Σ μᵢ²).
+A mechanism is μ-GDP when distinguishing two neighbouring inputs from its output is at least as
+hard as distinguishing N(0, 1) from N(μ, 1) (Dong, Roth and Su 2022). One Gaussian release of
+sensitivity Δ and standard deviation s is exactly μ = Δ/s; k of them are exactly μ = √(Σ μᵢ²).
 
-Everything here is a pure function of float64 arrays that broadcast against each other; it works under
-jit, vmap and grad. Every δ and ε is rounded up, every trade-off curve and every calibrated μ down.
+Arguments broadcast against each other and every function works under jit, vmap and grad; it is
+evaluated in float64 whatever the caller's default. Every δ and ε is rounded up, every trade-off
+curve and every calibrated μ down.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics import float64
+
+Values = Float[ArrayLike, "..."]
+Releases = Float[ArrayLike, "... releases"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
@@ -22,10 +30,32 @@ _FRACTION_FROM = 5.0  # from here twenty terms of the continued fraction are exa
 _BISECTIONS = 70
 
 
-def _mills(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _in_float64(rounding: float64.Rounding, ndims: int = 0):
+    """Run a pure function in float64: as it is in a float64 program, by `evaluate` elsewhere."""
+
+    def wrap(function):
+        @functools.wraps(function)
+        def call(*args, **named):
+            if named:  # by position, so that `evaluate` sees every argument
+                names = function.__code__.co_varnames[len(args) : function.__code__.co_argcount]
+                args = (*args, *(named.pop(name) for name in names if name in named))
+                if named:
+                    raise TypeError(f"{function.__name__}() has no argument {next(iter(named))!r}")
+            if jax.config.jax_enable_x64 and float64.is_traced(*args):  # pyrefly: ignore
+                return function(*args)
+            return float64.plain(
+                float64.evaluate(function, args, (ndims,) * len(args), batch=512, rounding=rounding)
+            )
+
+        return call
+
+    return wrap
+
+
+def _mills(x: Array) -> tuple[Array, Array]:
     """m(x) = Φ(−x)/φ(x) and 1 − x·m(x), for x ≥ −1, to about 1e-13 relative.
 
-    Own code because jax's `log_ndtr` is off by 2e-11 at x = −20 and its `erfcx` is 0 near x = 26.6.
+    Own code because jax's `log_ndtr` is off by 2e-11 at x = −20 and its `erfcx` is 0 at x = 26.6.
     """
     use_near = x < _FRACTION_FROM
     near = jnp.where(use_near, x, _FRACTION_FROM)
@@ -42,7 +72,7 @@ def _mills(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ".
     )
 
 
-def _log_delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Array, "..."]:
+def _log_delta(mu: Array, epsilon: Array) -> Array:
     """log δ_G(μ, ε) for ε ≥ 0 and μ > 0, rounded up.
 
     With m the Mills ratio, x₁ = ε/μ − μ/2 and x₂ = x₁ + μ: δ = φ(x₁)(m(x₁) − m(x₂)), because
@@ -75,7 +105,8 @@ def _log_delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[A
     return jnp.minimum(value + slack, 0.0)
 
 
-def log_delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("up")
+def log_delta(mu: Values, epsilon: Values) -> Array:
     """Logarithm of the privacy profile of μ-GDP, for values of δ below the smallest float.
 
     log δ_G(μ, ε) with δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
@@ -88,10 +119,9 @@ def log_delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Ar
       log δ, rounded up by about 1e-12; −inf where μ = 0 and ε ≥ 0.
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.log_delta(0.1, 10.0):.6f}")
-      -5011.831087
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.log_delta(0.1, 10.0):.6f}")
+      -5007.433414
 
     References:
       Dong, Roth, Su 2022, Corollary 1; Balle, Wang 2018, Theorem 8.
@@ -113,7 +143,8 @@ def log_delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Ar
     return jnp.where(jnp.isnan(mu) | jnp.isnan(epsilon), 0.0, value)
 
 
-def delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("up")
+def delta(mu: Values, epsilon: Values) -> Array:
     """Privacy profile of μ-GDP: the smallest δ for which μ-GDP implies (ε, δ).
 
     δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
@@ -127,10 +158,9 @@ def delta(mu: Float[Array, "..."], epsilon: Float[Array, "..."]) -> Float[Array,
       normal float, not 0.
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.delta(1.0, 1.0):.10f}")
-      0.1269367369
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.delta(1.0, 1.0):.10f}")
+      0.1269367375
 
     References:
       Balle, Wang 2018, Theorem 8.
@@ -171,7 +201,8 @@ def _epsilon_root_jvp(primals, tangents):
     return root, slope * (target_dot - by_mu * mu_dot)
 
 
-def epsilon(mu: Float[Array, "..."], delta: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("up")
+def epsilon(mu: Values, delta: Values) -> Array:
     """Smallest ε ≥ 0 for which μ-GDP implies (ε, δ), rounded up.
 
     The root of δ_G(μ, ε) = δ in [0, μ²/2 + μ√(2 log(1/δ))] by bisection; its derivative is exact,
@@ -185,9 +216,8 @@ def epsilon(mu: Float[Array, "..."], delta: Float[Array, "..."]) -> Float[Array,
       ε, at least 0; +inf where nothing can be said.
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.epsilon(1.0, 1e-5):.10f}")
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.epsilon(1.0, 1e-5):.10f}")
       4.3771780957
 
     References:
@@ -230,11 +260,12 @@ def _mu_root_jvp(primals, tangents):
     return root, (target_dot - by_epsilon * eps_dot) / by_mu
 
 
-def mu(epsilon: Float[Array, "..."], delta: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("down")
+def mu(epsilon: Values, delta: Values) -> Array:
     """Largest μ for which μ-GDP implies (ε, δ), rounded down.
 
-    The root of δ_G(μ, ε) = δ. A Gaussian release of sensitivity Δ is (ε, δ)-private exactly when its
-    standard deviation is at least Δ/μ(ε, δ), so that rounding μ down never overshoots the budget.
+    The root of δ_G(μ, ε) = δ. A Gaussian release of sensitivity Δ is (ε, δ)-private exactly when
+    its standard deviation is at least Δ/μ(ε, δ): rounding μ down never overshoots the budget.
 
     Args:
       epsilon: target ε, at least 0.
@@ -244,10 +275,9 @@ def mu(epsilon: Float[Array, "..."], delta: Float[Array, "..."]) -> Float[Array,
       μ ≥ 0; 0 where no noise is enough (δ = 0), +inf where any is (δ ≥ 1).
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{1 / gaussian_dp.mu(1.0, 1e-5):.10f}")
-      3.7306315986
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{1 / gaussian_dp.mu(1.0, 1e-5):.10f}")
+      3.7306316348
 
     References:
       Balle, Wang 2018, Algorithm 1 (the analytic Gaussian mechanism).
@@ -259,15 +289,16 @@ def mu(epsilon: Float[Array, "..."], delta: Float[Array, "..."]) -> Float[Array,
     return jnp.where(usable, root, jnp.where(trivial, jnp.inf, 0.0))
 
 
-def compose(mus: Float[Array, "... releases"]) -> Float[Array, "..."]:
+@_in_float64("up", ndims=1)
+def compose(mus: Releases) -> Array:
     """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²). Exact.
 
     Args:
       mus: GDP parameters of the releases, on the last axis.
 
     Example:
-      >>> import jax.numpy as jnp; from dpjax.accounting import gaussian_dp
-      >>> float(gaussian_dp.compose(jnp.array([3.0, 4.0])))
+      >>> from dpjax.accounting import gaussian_dp
+      >>> gaussian_dp.compose([3.0, 4.0])
       5.0
 
     References:
@@ -283,7 +314,8 @@ def compose(mus: Float[Array, "... releases"]) -> Float[Array, "..."]:
     )
 
 
-def rdp(mu: Float[Array, "..."], orders: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("up")
+def rdp(mu: Values, orders: Values) -> Array:
     """Rényi divergence of order α of μ-GDP: α μ²/2.
 
     Args:
@@ -292,7 +324,7 @@ def rdp(mu: Float[Array, "..."], orders: Float[Array, "..."]) -> Float[Array, ".
 
     Example:
       >>> from dpjax.accounting import gaussian_dp
-      >>> float(gaussian_dp.rdp(2.0, 3.0))
+      >>> gaussian_dp.rdp(2.0, 3.0)
       6.0
 
     References:
@@ -301,7 +333,8 @@ def rdp(mu: Float[Array, "..."], orders: Float[Array, "..."]) -> Float[Array, ".
     return jnp.asarray(orders, float) * jnp.square(jnp.asarray(mu, float)) / 2
 
 
-def tradeoff(mu: Float[Array, "..."], false_positive_rate: Float[Array, "..."]) -> Array:
+@_in_float64("down")
+def tradeoff(mu: Values, false_positive_rate: Values) -> Array:
     """Trade-off curve of μ-GDP: the least false-negative rate at a false-positive rate.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
@@ -315,9 +348,8 @@ def tradeoff(mu: Float[Array, "..."], false_positive_rate: Float[Array, "..."]) 
       A lower bound in [0, 1], rounded down.
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.tradeoff(1.0, 0.05):.6f}")
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.tradeoff(1.0, 0.05):.6f}")
       0.740489
 
     References:
@@ -332,7 +364,8 @@ def tradeoff(mu: Float[Array, "..."], false_positive_rate: Float[Array, "..."]) 
     return jnp.clip(value * (1 - 1e-12), 0.0, 1.0)
 
 
-def true_positive_rate(mu: Float[Array, "..."], false_positive_rate: Float[Array, "..."]) -> Array:
+@_in_float64("up")
+def true_positive_rate(mu: Values, false_positive_rate: Values) -> Array:
     """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up.
 
     Args:
@@ -340,10 +373,9 @@ def true_positive_rate(mu: Float[Array, "..."], false_positive_rate: Float[Array
       false_positive_rate: a in [0, 1].
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.true_positive_rate(1.0, 1e-3):.6f}")
-      0.018306
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.true_positive_rate(1.0, 1e-3):.6f}")
+      0.018298
 
     References:
       Dong, Roth, Su 2022, Definition 2.6.
@@ -355,7 +387,8 @@ def true_positive_rate(mu: Float[Array, "..."], false_positive_rate: Float[Array
     return jnp.clip(value * (1 + 1e-12), 0.0, 1.0)
 
 
-def advantage(mu: Float[Array, "..."]) -> Float[Array, "..."]:
+@_in_float64("up")
+def advantage(mu: Values) -> Array:
     """Largest membership advantage (true minus false-positive rate) under μ-GDP, rounded up.
 
     The total variation distance 2Φ(μ/2) − 1.
@@ -364,9 +397,8 @@ def advantage(mu: Float[Array, "..."]) -> Float[Array, "..."]:
       mu: GDP parameter.
 
     Example:
-      >>> import jax; from dpjax.accounting import gaussian_dp
-      >>> with jax.enable_x64(True):
-      ...     print(f"{gaussian_dp.advantage(1.0):.6f}")
+      >>> from dpjax.accounting import gaussian_dp
+      >>> print(f"{gaussian_dp.advantage(1.0):.6f}")
       0.382925
 
     References:
@@ -376,11 +408,12 @@ def advantage(mu: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.minimum(value * (1 + 1e-12), 1.0)
 
 
+@_in_float64("down")
 def approximate_tradeoff(
-    epsilon: Float[Array, "..."],
-    delta: Float[Array, "..."],
-    false_positive_rate: Float[Array, "..."],
-) -> Float[Array, "..."]:
+    epsilon: Values,
+    delta: Values,
+    false_positive_rate: Values,
+) -> Array:
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
     f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)): what an attacker is bound by when all that is
@@ -393,7 +426,7 @@ def approximate_tradeoff(
 
     Example:
       >>> from dpjax.accounting import gaussian_dp
-      >>> round(float(gaussian_dp.approximate_tradeoff(1.0, 0.0, 0.1)), 4)
+      >>> round(gaussian_dp.approximate_tradeoff(1.0, 0.0, 0.1), 4)
       0.7282
 
     References:
