@@ -1,0 +1,67 @@
+"""Private convex optimisation: problems that know their constants, one solver per published algorithm.
+
+A solver is a pure function of (problem, key, hyperparameters), and returns `Solution(params, mechanism,
+history)`; `acc.epsilon(solution.mechanism, …)` prices it. `vmap` over keys and hyperparameters runs a
+sweep in one compiled program.
+"""
+
+from dpjax.erm.adaptive import AdaptiveHistory, dp_agd
+from dpjax.erm.ball_perturbation import BallHistory, perturbed_gd
+from dpjax.erm.baselines import LbfgsHistory, gradient_descent, lbfgs, sgd
+from dpjax.erm.differentiable import DifferentiableProblem, differentiable_problem
+from dpjax.erm.gradient_perturbation import GradientHistory, dp_gd, dp_sgd, sgd_ma
+from dpjax.erm.hidden_state import HiddenHistory, noisy_cyclic_gd, noisy_gd
+from dpjax.erm.objective_perturbation import (
+    NotConverged,
+    ObjectiveHistory,
+    approximate_minima_perturbation,
+    objective_perturbation,
+)
+from dpjax.erm.output_perturbation import output_perturbed_gd, output_perturbed_sgd
+from dpjax.erm.problems import (
+    Problem,
+    huber_svm,
+    linear_regression,
+    logistic_regression,
+    softmax_regression,
+)
+from dpjax.erm.randomized_sgd import OutputHistory, nsgd, rsgd, rsgd_ar
+from dpjax.erm.solution import Solution, calibrate_noise, mechanism_of
+
+__all__ = [
+    "AdaptiveHistory",
+    "BallHistory",
+    "DifferentiableProblem",
+    "GradientHistory",
+    "HiddenHistory",
+    "LbfgsHistory",
+    "NotConverged",
+    "ObjectiveHistory",
+    "OutputHistory",
+    "Problem",
+    "Solution",
+    "approximate_minima_perturbation",
+    "calibrate_noise",
+    "differentiable_problem",
+    "dp_agd",
+    "dp_gd",
+    "dp_sgd",
+    "gradient_descent",
+    "huber_svm",
+    "lbfgs",
+    "linear_regression",
+    "logistic_regression",
+    "mechanism_of",
+    "noisy_cyclic_gd",
+    "noisy_gd",
+    "nsgd",
+    "objective_perturbation",
+    "output_perturbed_gd",
+    "output_perturbed_sgd",
+    "perturbed_gd",
+    "rsgd",
+    "rsgd_ar",
+    "sgd",
+    "sgd_ma",
+    "softmax_regression",
+]

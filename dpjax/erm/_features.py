@@ -1,0 +1,147 @@
+"""Dense and sparse feature matrices behind one set of functions.
+
+A sparse matrix is a `BCOO` whose rows are a batch axis (every row stores the same number of entries,
+padded by an out-of-range column): rows can then be taken, scaled and permuted like dense ones.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import sparse
+from jaxtyping import Array
+
+Features = Array | sparse.BCOO
+
+# A clipped row or gradient must not exceed its bound after rounding: shrink by a few float32 ulps.
+ROUND_DOWN = 1.0 - 2.0**-21
+
+
+def as_features(features) -> Features:
+    """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
+    if isinstance(features, sparse.BCOO):
+        if features.ndim != 2:
+            raise ValueError(f"features has {features.ndim} axes: it must be a matrix [n, d]")
+        return features if features.n_batch == 1 else _rows_as_batch(features)
+    features = jnp.asarray(features)
+    if not jnp.issubdtype(features.dtype, jnp.floating):
+        features = features.astype(float)
+    if features.ndim != 2:
+        raise ValueError(f"features has {features.ndim} axes: it must be a matrix [n, d]")
+    return features
+
+
+def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
+    n, d = features.shape
+    rows, columns = np.asarray(features.indices).T
+    values = np.asarray(features.data)
+    inside = (rows < n) & (columns < d)  # BCOO pads with out-of-range indices
+    rows, columns, values = rows[inside], columns[inside], values[inside]
+    order = np.argsort(rows, kind="stable")
+    rows, columns, values = rows[order], columns[order], values[order]
+    counts = np.bincount(rows, minlength=n)
+    slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    width = max(1, int(counts.max(initial=0)))
+    data = np.zeros((n, width), values.dtype)
+    indices = np.full((n, width, 1), d, np.int32)
+    data[rows, slot] = values
+    indices[rows, slot, 0] = columns
+    return sparse.BCOO((jnp.asarray(data), jnp.asarray(indices)), shape=(n, d))
+
+
+def matvec(features: Features, params: Array) -> Array:
+    """`features @ params`, params [d] or [d, k]."""
+    if not isinstance(features, sparse.BCOO):
+        return features @ params
+    # A padded slot points past the last column and must read as 0.
+    entries = params.at[features.indices[..., 0]].get(mode="fill", fill_value=0)
+    if params.ndim == 1:
+        return jnp.sum(features.data * entries, axis=1)
+    return jnp.einsum("nz,nzk->nk", features.data, entries)
+
+
+def rmatvec(features: Features, residuals: Array) -> Array:
+    """`features.T @ residuals`, residuals [n] or [n, k]."""
+    if not isinstance(features, sparse.BCOO):
+        # This operand order contracts over the rows without a transposed copy.
+        return residuals.T @ features if residuals.ndim == 1 else (residuals.T @ features).T
+    columns = features.indices[..., 0]
+    zeros = jnp.zeros((features.shape[1], *residuals.shape[1:]), features.data.dtype)
+    if residuals.ndim == 1:
+        return zeros.at[columns].add(features.data * residuals[:, None], mode="drop")
+    return zeros.at[columns].add(features.data[..., None] * residuals[:, None, :], mode="drop")
+
+
+def take_rows(features: Features, indices: Array) -> Features:
+    """Rows `indices` of the matrix."""
+    if isinstance(features, sparse.BCOO):
+        return sparse.BCOO(
+            (features.data[indices], features.indices[indices]),
+            shape=(*indices.shape, features.shape[1]),
+        )
+    return features[indices]
+
+
+def slice_rows(features: Features, begin: Array, size: int) -> Features:
+    """Rows begin … begin + size − 1, `begin` possibly traced."""
+
+    def cut(leaf):
+        return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
+
+    if isinstance(features, sparse.BCOO):
+        return sparse.BCOO(
+            (cut(features.data), cut(features.indices)), shape=(size, features.shape[1])
+        )
+    return cut(features)
+
+
+def row_norms(features: Features) -> Array:
+    """Euclidean norm of every row."""
+    entries = features.data if isinstance(features, sparse.BCOO) else features
+    return jnp.sqrt(jnp.sum(jnp.square(entries), axis=-1))
+
+
+def append_constant(features: Features, value: float) -> Features:
+    """The matrix with one more column that holds `value` everywhere."""
+    n, d = features.shape
+    if not isinstance(features, sparse.BCOO):
+        return jnp.concatenate([features, jnp.full((n, 1), value, features.dtype)], axis=1)
+    # Padded slots pointed at column d, which becomes the constant's: move them past it.
+    indices = jnp.where(features.indices == d, d + 1, features.indices)
+    last = jnp.full((n, 1, 1), d, indices.dtype)
+    data = jnp.concatenate([features.data, jnp.full((n, 1), value, features.data.dtype)], axis=1)
+    return sparse.BCOO((data, jnp.concatenate([indices, last], axis=1)), shape=(n, d + 1))
+
+
+def clip_rows(features: Features, bound: float) -> Features:
+    """Rows scaled down to norm at most `bound`; a row with a NaN or infinity becomes zero."""
+    sparse_rows = isinstance(features, sparse.BCOO)
+    original = features.data if sparse_rows else features
+    # Norms in float64 wherever the values are at hand: a float32 sum of squares can be too small.
+    concrete = not is_traced(original)
+    xp = np if concrete else jnp
+    entries = np.asarray(original, np.float64) if concrete else original
+    finite = xp.all(xp.isfinite(entries), axis=1)
+    entries = xp.where(finite[:, None], entries, 0.0)
+    # Divide by the largest entry first, so that squares of huge entries do not overflow.
+    largest = xp.max(xp.abs(entries), axis=1, initial=0)
+    safe = xp.where(largest > 0, largest, 1.0)
+    norms = safe * xp.sqrt(xp.sum(xp.square(entries / safe[:, None]), axis=1))
+    shrink = xp.where(norms > bound, bound * ROUND_DOWN / xp.where(norms > 0, norms, 1.0), 1.0)
+    clipped = jnp.asarray((entries * shrink[:, None]).astype(original.dtype))
+    if sparse_rows:
+        return sparse.BCOO((clipped, features.indices), shape=features.shape)
+    return clipped
+
+
+def to_dtype(features: Features, dtype) -> Features:
+    """The same matrix with entries of another float type."""
+    if isinstance(features, sparse.BCOO):
+        return sparse.BCOO((features.data.astype(dtype), features.indices), shape=features.shape)
+    return features.astype(dtype)
+
+
+def is_traced(*values) -> bool:
+    """True if any leaf of the values is a tracer, so that nothing can be checked about it."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))

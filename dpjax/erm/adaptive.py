@@ -1,0 +1,228 @@
+"""Gradient descent with an adaptive privacy budget per step (Lee and Kifer 2018)."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dpjax import accounting as acc
+from dpjax._numerics.normal import normal
+from dpjax.accounting import convex
+from dpjax.erm.problems import Problem
+from dpjax.erm.solution import Solution, count, positive, private_solver, start
+
+__all__ = ["AdaptiveHistory", "dp_agd"]
+
+_REFRESH = 10  # updates between two adaptations of the step grid
+_GROW = 1.1  # the grid's largest step, over the largest one chosen since
+
+
+class AdaptiveHistory(NamedTuple):
+    """How the budget went; a function of released values, and covered by the price.
+
+    updates: steps taken. refinements: times no candidate improved and the gradient was measured
+    again. spent: zCDP used, at most the mechanism's ρ.
+
+    >>> AdaptiveHistory(updates=10, refinements=2, spent=0.01).updates
+    10
+    """
+
+    updates: Int[Array, ""]
+    refinements: Int[Array, ""]
+    spent: Float[Array, ""]
+
+
+def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
+    # `noise` is 1/√(2ρ), the noise multiplier of one Gaussian release that costs the whole budget,
+    # so that more noise is more privacy here as everywhere.
+    return convex.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
+
+
+@private_solver(noise="total_noise", mechanism=_mechanism)
+def dp_agd(
+    problem: Problem,
+    key: Array,
+    *,
+    planned_steps: int = 60,
+    max_step_size=2.0,
+    candidates: int = 20,
+    clip_norm=1.0,
+    loss_bound=1.0,
+    growth=0.1,
+    line_share=0.5,
+    total_noise=None,
+    epsilon=None,
+    delta=None,
+    adjacency=acc.Adjacency.ADD_REMOVE,
+    max_iterations: int = 2000,
+    init: Array | None = None,
+) -> Solution:
+    """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
+
+    Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among `candidates`
+    steps along −g̃/‖g̃‖, step 0 included, the one of least clipped loss. Where step 0 wins, the
+    gradient is measured again at the same point, the two are averaged by their precision (a running
+    average, never normalised), and ρ_g grows by `growth` for good.
+
+    >>> import dpjax, jax
+    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
+    >>> solution = dp_agd(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
+    True
+    >>> bool(solution.history.spent <= solution.mechanism.rho)
+    True
+
+    Args:
+        planned_steps: the first rounds cost ρ/planned_steps each.
+        max_step_size: largest candidate ‖step‖ at first; then 1.1 times the largest one chosen lately.
+        clip_norm, loss_bound: C on a record's gradient, and the bound on a record's loss in the choice.
+        growth: γ > 0. line_share: part of a round's budget that the choice gets, in (0, 1).
+        total_noise: 1/√(2ρ) > 0, the noise multiplier of a single Gaussian release of the same cost.
+        epsilon, delta, adjacency: the budget, instead of total_noise.
+        max_iterations: rounds at most, a public constant.
+
+    Guarantee: ρ-zCDP for the stated adjacency: every round's cost is checked *before* it is spent (a
+    zCDP filter), and the choice is an exponential mechanism by Gumbel noise, of cost ε²/8. Under
+    add/remove the clipped losses are monotone in the data and the sensitivity is `loss_bound`; under
+    replace-one gradients count double and so do losses. No assumption on the data.
+
+    Raises: ValueError naming the argument out of range.
+    """
+    count("planned_steps", planned_steps)
+    count("candidates", candidates, low=2)
+    count("max_iterations", max_iterations)
+    for name, value in (
+        ("max_step_size", max_step_size),
+        ("clip_norm", clip_norm),
+        ("loss_bound", loss_bound),
+        ("growth", growth),
+    ):
+        positive(name, value)
+    if not 0 < line_share < 1:
+        raise ValueError(f"line_share is {line_share}: it must be in (0, 1)")
+    make = functools.partial(_mechanism, problem, adjacency=adjacency)
+    noise = _resolve(total_noise, make, epsilon, delta, adjacency)
+    mechanism = make(noise)
+    double = acc.Adjacency(adjacency) is acc.Adjacency.REPLACE_ONE
+    params, history = _run(
+        problem,
+        key,
+        start(problem, init),
+        mechanism.rho,
+        max_step_size,
+        clip_norm,
+        loss_bound,
+        growth,
+        line_share,
+        2.0 if double else 1.0,
+        planned_steps,
+        candidates,
+        max_iterations,
+    )
+    return Solution(params, mechanism, history)
+
+
+def _resolve(total_noise, make, epsilon, delta, adjacency):
+    if total_noise is not None:
+        positive("total_noise", total_noise)
+    if (total_noise is None) == (epsilon is None):
+        raise ValueError("give either total_noise or a budget (epsilon, delta), and not both")
+    if total_noise is not None:
+        return total_noise
+    if delta is None:
+        raise ValueError("delta is missing: a budget is epsilon together with delta")
+    return acc.calibrate(make, epsilon=epsilon, delta=delta, adjacency=adjacency)
+
+
+class _State(NamedTuple):
+    params: Array
+    average: Array  # precision-weighted mean of the gradients measured at params, unnormalised
+    precision: Array  # zCDP already spent on them; 0 right after an update
+    target: Array  # ρ_g
+    left: Array
+    largest: Array  # of the step grid
+    chosen: Array  # largest step since the grid was refreshed
+    updates: Array
+    refinements: Array
+    round: Array
+    going: Array
+
+
+@functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
+def _run(
+    problem, key, params, rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor,
+    planned_steps, candidates, max_iterations,
+):  # fmt: skip
+    dtype = problem.dtype
+    # Round the budget down: float32 sums of costs must not pass the float64 price.
+    rho = jnp.asarray(rho, dtype) * (1.0 - 1e-5)
+    line_cost = line_share * rho / planned_steps
+    # Exponential mechanism P ∝ exp(−εL/Δ): ε²/8-zCDP where ε is the range of its exponent.
+    line_epsilon = jnp.sqrt(8.0 * line_cost)
+    grid = jnp.linspace(0.0, 1.0, candidates, dtype=dtype)
+    clip_norm = jnp.asarray(clip_norm, dtype)
+
+    def body(s: _State) -> _State:
+        gradient_key, line_key = jax.random.split(jax.random.fold_in(key, s.round))
+        fresh = s.target - s.precision
+        cost = fresh + line_cost
+        affordable = cost <= s.left  # asked before anything is drawn
+
+        exact = problem.gradient_sum(s.params, clip_norm=clip_norm)
+        std = factor * clip_norm / jnp.sqrt(2.0 * fresh)
+        measured = exact + std * normal(gradient_key, problem.shape, dtype)
+        average = (s.precision * s.average + fresh * measured) / s.target
+        whole = average + problem.n * problem.l2 * s.params  # the regulariser is public
+        norm = jnp.linalg.norm(whole.ravel())
+        way = whole / jnp.where(norm > 0, norm, 1.0)
+
+        steps = grid * s.largest
+        trials = jax.vmap(lambda size: problem.project(s.params - size * way))(steps)
+
+        def score(params):
+            losses = problem.losses(params)
+            losses = jnp.where(jnp.isfinite(losses), jnp.clip(losses, 0.0, loss_bound), loss_bound)
+            return jnp.sum(losses) + 0.5 * problem.n * problem.l2 * jnp.sum(jnp.square(params))
+
+        utility = -jax.vmap(score)(trials) * line_epsilon / (factor * loss_bound)
+        pick = jnp.argmax(utility + jax.random.gumbel(line_key, (candidates,), dtype))
+        moved = pick > 0
+        updates = s.updates + moved.astype(jnp.int32)
+        chosen = jnp.maximum(s.chosen, steps[pick])
+        refresh = moved & (updates % _REFRESH == 0)
+        after = _State(
+            params=trials[pick],
+            average=jnp.where(moved, jnp.zeros_like(average), average),
+            precision=jnp.where(moved, 0.0, s.target),
+            target=jnp.where(moved, s.target, s.target * (1.0 + growth)),
+            left=s.left - cost,
+            largest=jnp.where(refresh, _GROW * chosen, s.largest),
+            chosen=jnp.where(refresh, 0.0, chosen),
+            updates=updates,
+            refinements=s.refinements + (~moved).astype(jnp.int32),
+            round=s.round + 1,
+            going=jnp.asarray(True),
+        )
+        stopped = s._replace(going=jnp.asarray(False))
+        return jax.tree.map(lambda a, b: jnp.where(affordable, a, b), after, stopped)
+
+    zero, nothing = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    first = _State(
+        params=params,
+        average=jnp.zeros_like(params),
+        precision=zero,
+        target=(1.0 - line_share) * rho / planned_steps,
+        left=rho,
+        largest=jnp.asarray(max_step_size, dtype),
+        chosen=zero,
+        updates=nothing,
+        refinements=nothing,
+        round=nothing,
+        going=jnp.asarray(True),
+    )
+    last = jax.lax.while_loop(lambda s: s.going & (s.round < max_iterations), body, first)
+    return last.params, AdaptiveHistory(last.updates, last.refinements, rho - last.left)

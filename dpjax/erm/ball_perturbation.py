@@ -1,0 +1,149 @@
+"""Perturbed gradient descent with noise from a ball (tholeti2021): escapes saddles, buys little privacy."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from dpjax import accounting as acc
+from dpjax import sampling
+from dpjax._numerics.normal import normal
+from dpjax.erm._features import is_traced
+from dpjax.erm.solution import (
+    Solution,
+    as_steps,
+    count,
+    positive,
+    private_solver,
+    resolve_noise,
+    split,
+    start,
+)
+
+__all__ = ["BallHistory", "perturbed_gd"]
+
+
+class BallHistory(NamedTuple):
+    """The run of `perturbed_gd`; the mechanism's price covers all of it.
+
+    noise_radius: of the ball. iterates: [steps, …] after every step, or None.
+
+    >>> BallHistory(noise_radius=1.0, iterates=None).noise_radius
+    1.0
+    """
+
+    noise_radius: Array
+    iterates: Array | None
+
+
+def _mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
+    # Replacing one record moves the batch average by 2C/b. A ball of radius 0 hides nothing: any
+    # displacement of two radii or more is total variation 1.
+    displacement = 2.0 * clip_norm / batch_size
+    displacement = displacement / noise if is_traced(noise) or noise > 0 else 1e6
+    ball = acc.UniformBall(displacement=displacement, dimension=problem.dimension)
+    return acc.Repeated(acc.FixedBatchSampled(ball, batch_size, problem.n), steps=steps)
+
+
+@private_solver(noise="noise_radius", mechanism=_mechanism)
+def perturbed_gd(
+    problem,
+    key: Array,
+    *,
+    steps: int,
+    step_size,
+    batch_size: int = 1,
+    clip_norm=1.0,
+    noise_radius=None,
+    epsilon=None,
+    delta=None,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution:
+    """Stochastic gradient descent plus noise uniform in a ball (tholeti2021, Algorithm 1).
+
+    `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a uniform
+    batch drawn afresh (b = 1: one record, as published).
+
+    >>> import dpjax, jax
+    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+    >>> solution = perturbed_gd(problem, jax.random.key(0), steps=20, step_size=0.1, noise_radius=300.0)
+    >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
+    True
+
+    Args:
+        problem: convex, or any made by `differentiable_problem` (a strict saddle, say).
+        steps, step_size, batch_size, clip_norm: T, η, b, C.
+        noise_radius: r ≥ 0. epsilon, delta: the budget instead; ε buys nothing here.
+
+    Guarantee: (0, δ) with δ = 1 − (1 − (b/n)·TV)^T, TV = I_{Δ²/4}(1/2, (d+1)/2), Δ = 2C/(br),
+    replace-one. A guarantee of δ ≥ 1/n is void in practice (publishing one record at random has it):
+    the solver then warns. Use it to escape saddles and to study the bound, and Gaussian noise for
+    privacy.
+
+    Raises: ValueError if batch_size > n or an argument is out of range.
+    """
+    count("steps", steps)
+    count("batch_size", batch_size, high=problem.n)
+    positive("clip_norm", clip_norm)
+    positive("step_size", step_size)
+    make = functools.partial(
+        _mechanism, problem, steps=steps, batch_size=batch_size, clip_norm=clip_norm
+    )
+    noise = resolve_noise("noise_radius", noise_radius, make, epsilon, delta, adjacency)
+    mechanism = make(noise)
+    _warn_if_void(mechanism, problem.n, noise)
+    sizes = as_steps(step_size, steps, problem.dtype)
+    params, iterates = _descend(
+        problem, key, start(problem, init), sizes, noise, clip_norm, batch_size, keep_iterates
+    )
+    return Solution(params, mechanism, BallHistory(noise, iterates))
+
+
+def _warn_if_void(mechanism, n, noise) -> None:
+    if is_traced(noise, mechanism) or noise == 0:
+        return
+    lost = acc.delta(mechanism, epsilon=0.0, adjacency=acc.Adjacency.REPLACE_ONE)
+    if lost >= 1.0 / n:
+        warnings.warn(
+            f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects nobody; "
+            "raise noise_radius, or use Gaussian noise",
+            stacklevel=3,
+        )
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size", "keep_iterates"))
+def _descend(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
+    batch_key, way_key, size_key = split(key, 3)
+    dtype, shape = problem.dtype, problem.shape
+    radius = jnp.asarray(noise, dtype)
+    clip_norm = jnp.asarray(clip_norm, dtype)
+
+    def ball(t):
+        way = normal(jax.random.fold_in(way_key, t), shape, dtype)
+        uniform = jax.random.uniform(jax.random.fold_in(size_key, t), (), dtype)
+        length = radius * uniform ** (1.0 / problem.dimension)
+        return length * way / jnp.linalg.norm(way.ravel())
+
+    def step(params, inputs):
+        t, size = inputs
+        if batch_size == 1:
+            indices = jax.random.randint(jax.random.fold_in(batch_key, t), (1,), 0, problem.n)
+        else:
+            indices = sampling.fixed_batch(
+                batch_key, t, population=problem.n, batch_size=batch_size
+            ).indices
+        batch = problem.batch(indices)
+        average = batch.gradient_sum(params, clip_norm=clip_norm) / batch_size
+        gradient = average + problem.l2 * params + ball(t)
+        params = problem.project(params - size * gradient)
+        return params, params if keep_iterates else None
+
+    times = jnp.arange(sizes.size, dtype=jnp.int32)
+    return jax.lax.scan(step, params, (times, sizes))

@@ -1,0 +1,119 @@
+"""Any per-record loss as a problem, for solvers that need neither convexity nor constants."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpjax.erm._features import ROUND_DOWN
+
+__all__ = ["DifferentiableProblem", "differentiable_problem"]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["examples"],
+    meta_fields=["loss", "shape", "l2", "radius"],
+)
+@dataclasses.dataclass(frozen=True)
+class DifferentiableProblem:
+    """`F(w) = (1/n) Σᵢ loss(w, exampleᵢ) + (l2/2)‖w‖²` for any differentiable loss.
+
+    It promises no convexity, no smoothness and no bounded gradient: use it with solvers that clip
+    (`dp_gd`, `dp_sgd`, `perturbed_gd`) and with the curvature tools.
+
+    >>> problem = differentiable_problem(lambda w, x: (w - x) @ (w - x) / 2, jnp.ones((4, 2)), (2,))
+    >>> problem.gradient(jnp.zeros(2)).tolist()
+    [-1.0, -1.0]
+    """
+
+    examples: Any
+    loss: Callable
+    shape: tuple[int, ...]
+    l2: float = 0.0
+    radius: float = math.inf
+
+    @property
+    def n(self) -> int:
+        """Number of records: public."""
+        return jax.tree.leaves(self.examples)[0].shape[0]
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self):
+        """Float type of the examples, and so of the parameters."""
+        return jnp.result_type(*jax.tree.leaves(self.examples), float)
+
+    @property
+    def gradient_bound(self) -> float:
+        """Unknown: infinite."""
+        return math.inf
+
+    def zeros(self) -> Array:
+        """Parameters at the origin."""
+        return jnp.zeros(self.shape, self.dtype)
+
+    def losses(self, params: Array) -> Float[Array, " n"]:
+        """Loss of every record, regulariser excluded."""
+        return jax.vmap(self.loss, in_axes=(None, 0))(params, self.examples)
+
+    def objective(self, params: Array) -> Float[Array, ""]:
+        """F(w); a function of private data."""
+        return jnp.mean(self.losses(params)) + 0.5 * self.l2 * jnp.sum(jnp.square(params))
+
+    def gradient(self, params: Array) -> Array:
+        """∇F(w), nothing clipped."""
+        return jax.grad(self.objective)(params)
+
+    def gradient_sum(self, params: Array, *, clip_norm=None, weights=None) -> Array:
+        """Σᵢ weightᵢ · clip(∇ℓᵢ), by one gradient per record."""
+        gradients = jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, self.examples)
+        flat = gradients.reshape(self.n, -1)
+        flat = jnp.where(jnp.all(jnp.isfinite(flat), axis=1)[:, None], flat, 0.0)
+        factors = jnp.ones(self.n, flat.dtype) if weights is None else weights
+        if clip_norm is not None:
+            norms = jnp.linalg.norm(flat, axis=1)
+            safe = jnp.where(norms > 0, norms, 1.0)
+            factors = factors * jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
+        return (factors @ flat).reshape(self.shape)
+
+    def batch(self, indices: Array) -> DifferentiableProblem:
+        """The same problem on the records `indices`."""
+        return dataclasses.replace(
+            self, examples=jax.tree.map(lambda leaf: leaf[indices], self.examples)
+        )
+
+    def project(self, params: Array) -> Array:
+        """The nearest point of the ball ‖w‖ ≤ radius."""
+        if math.isinf(self.radius):
+            return params
+        norm = jnp.linalg.norm(params.ravel())
+        return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
+
+
+def differentiable_problem(
+    loss: Callable, examples, shape: tuple[int, ...], *, l2: float = 0.0, radius: float = math.inf
+) -> DifferentiableProblem:
+    """A problem from `loss(params, example) -> scalar`; examples are a pytree with a leading axis n.
+
+    >>> saddle = differentiable_problem(
+    ...     lambda w, z: w[0] ** 2 / 2 - w[1] ** 2 / 2 + w[1] ** 4 / 4 + z @ w, jnp.zeros((3, 2)), (2,))
+    >>> saddle.gradient(jnp.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+    if not l2 >= 0:
+        raise ValueError(f"l2 is {l2}: it must be at least 0")
+    if not radius > 0:
+        raise ValueError(f"radius is {radius}: it must be positive")
+    return DifferentiableProblem(examples, loss, tuple(shape), float(l2), float(radius))

@@ -1,0 +1,292 @@
+"""Objective perturbation: the minimiser of a randomly tilted objective.
+
+Chaudhuri, Monteleoni and Sarwate 2011 (pure ε); Kifer, Smith and Thakurta 2012 (Gaussian tilt), with the
+accounting of Redberg, Koskela and Wang 2023; Iyengar et al. 2019 (approximate minima).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax import accounting as acc
+from dpjax._numerics.normal import normal
+from dpjax.accounting import convex
+from dpjax.erm._features import is_traced
+from dpjax.erm.minimise import in_float64, minimise
+from dpjax.erm.problems import Problem
+from dpjax.erm.solution import (
+    Solution,
+    bounded_gradient,
+    nonnegative,
+    positive,
+    private_solver,
+    resolve_noise,
+    scalar_scores,
+    split,
+)
+
+__all__ = [
+    "NotConverged",
+    "ObjectiveHistory",
+    "approximate_minima_perturbation",
+    "objective_perturbation",
+]
+
+_RESIDUAL_SHARE = (
+    0.1  # of the Gaussian budget μ spent on hiding the solver's error: 0.5 % more noise
+)
+
+
+class NotConverged(RuntimeError):
+    """The minimiser missed its gradient tolerance, so nothing may be released.
+
+    >>> issubclass(NotConverged, RuntimeError)
+    True
+    """
+
+
+class ObjectiveHistory(NamedTuple):
+    """How the perturbed objective was solved.
+
+    noise_std: of the tilt, on the sum objective. extra_l2: quadratic term added to l2. Both are
+    independent of the data. gradient_norm: of the perturbed objective at the end; not priced.
+
+    >>> ObjectiveHistory(noise_std=10.0, extra_l2=0.0, gradient_norm=1e-12).extra_l2
+    0.0
+    """
+
+    noise_std: Array
+    extra_l2: float
+    gradient_norm: Float[Array, ""]
+
+
+def _extra(problem, extra_l2, epsilon) -> float:
+    """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
+    if extra_l2 is not None:
+        nonnegative("extra_l2", extra_l2)
+        return float(extra_l2)
+    if epsilon is None:
+        return 0.0
+    curvature = problem.smoothness - problem.l2
+    return max(0.0, 2.0 * curvature / (float(epsilon) * problem.n) - problem.l2)
+
+
+def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
+    return convex.ObjectivePerturbation(
+        gradient_bound=problem.gradient_bound,
+        noise_std=noise,
+        smoothness=problem.smoothness - problem.l2,
+        regularization=problem.n * (problem.l2 + (extra_l2 or 0.0)),
+        residual=residual,
+    )
+
+
+def _check(problem, name: str) -> None:
+    scalar_scores(problem, name)
+    bounded_gradient(problem)
+    if math.isfinite(problem.radius):
+        raise ValueError(
+            f"radius is {problem.radius}: {name} releases an unconstrained minimiser; "
+            "use a problem without a radius"
+        )
+
+
+def _needs_regularization(problem, extra_l2: float) -> None:
+    if not problem.l2 + extra_l2 > 0:
+        raise ValueError(
+            f"l2 + extra_l2 is {problem.l2 + extra_l2}: objective perturbation needs a strongly convex "
+            "objective, l2 + extra_l2 > 0"
+        )
+
+
+@private_solver(noise="noise_std", mechanism=_mechanism)
+def objective_perturbation(
+    problem: Problem,
+    key: Array,
+    *,
+    extra_l2: float | None = None,
+    noise_std=None,
+    epsilon=None,
+    delta=None,
+    adjacency=acc.Adjacency.ADD_REMOVE,
+    tolerance: float | None = None,
+) -> Solution:
+    """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
+
+    With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models. With
+    δ = 0, ‖b‖ ~ Gamma(d, 2R/ε') in a uniform direction (Chaudhuri 2011, Algorithm 2): pure ε,
+    replace-one, and extra_l2 follows from ε.
+
+    >>> import dpjax, jax
+    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+    >>> solution = objective_perturbation(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
+    True
+
+    Args:
+        extra_l2: added to the problem's l2; by default just enough for n(l2 + extra_l2) ≥ 2c/ε
+            (Kifer's rule; c = β − l2), or 0 if noise_std is given.
+        noise_std: of b, on the *sum* objective; 0 is the non-private minimiser.
+        epsilon, delta, adjacency: the budget, instead of noise_std.
+        tolerance: gradient norm of the average objective that counts as a minimum: 1e-10 in float64
+            (used whenever the call is not inside a trace), 1e-6 in float32.
+
+    Guarantee: ObjectivePerturbation: `δ(ε) ≤ 2δ_G(R/σ, ε − ln(1 + c/λ))` under add/remove, the
+    two-record form under replace-one, for one score a record. Conditional on an *exact* minimiser:
+    what is left of the gradient is below `tolerance`, but not accounted; use
+    `approximate_minima_perturbation` where it must be.
+
+    Raises: NotConverged if the tolerance is not met (under a trace the parameters are NaN);
+        ValueError for several scores a record, no regularisation, or a radius.
+    """
+    _check(problem, "objective_perturbation")
+    if tolerance is not None:
+        positive("tolerance", tolerance)
+    if noise_std is None and epsilon is not None and delta == 0:
+        return _pure(problem, key, epsilon, adjacency, tolerance)
+    extra = _extra(problem, extra_l2, epsilon)
+    _needs_regularization(problem, extra)
+    make = functools.partial(_mechanism, problem, extra_l2=extra)
+    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
+    return _finish(out, make(noise), noise, extra)
+
+
+def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
+    tilt_key, output_key = split(key)
+    dtype = problem.dtype
+    linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
+    params, norm, limit = _solve(problem, linear, extra_l2, tolerance)
+    shake = jnp.asarray(output_std, dtype) * normal(output_key, problem.shape, dtype)
+    return params + shake, norm, limit
+
+
+def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
+    size_key, way_key = split(key)
+    dtype = problem.dtype
+    size = jax.random.gamma(size_key, jnp.asarray(float(problem.dimension), dtype), dtype=dtype)
+    way = normal(way_key, problem.shape, dtype)
+    length = size * (2.0 * problem.gradient_bound / privacy)
+    return _solve(problem, length * way / jnp.linalg.norm(way) / problem.n, extra_l2, tolerance)
+
+
+def _solve(problem, linear, extra_l2, tolerance):
+    # One limit for the solver and for the check, fixed before the data are seen. Solve a little past it.
+    if tolerance is None:
+        tolerance = 1e-10 if problem.dtype == jnp.float64 else 1e-6
+    limit = jnp.asarray(tolerance, problem.dtype)
+    params, norm = minimise(problem, linear, extra_l2, 0.5 * limit)
+    # Fail closed: a minimiser that was not reached is not released, and a NaN does not pass either.
+    return jnp.where(norm <= limit, params, jnp.nan), norm, limit
+
+
+def _finish(out, mechanism, noise, extra) -> Solution:
+    params, norm, limit = out
+    if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
+        raise NotConverged(
+            f"the gradient's norm is {float(np.max(np.asarray(norm))):.3g}, above the tolerance "
+            f"{float(np.max(np.asarray(limit))):.3g}: nothing is released. Raise l2 or the tolerance, "
+            "before looking at the data again"
+        )
+    return Solution(params, mechanism, ObjectiveHistory(noise, extra, norm))
+
+
+def _pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
+    positive("epsilon", epsilon)
+    if acc.Adjacency(adjacency) is not acc.Adjacency.REPLACE_ONE:
+        raise ValueError(
+            "delta is 0: pure objective perturbation (Chaudhuri 2011) is proved for "
+            "adjacency=Adjacency.REPLACE_ONE only"
+        )
+    if problem.l2 == 0:
+        raise ValueError("l2 is 0: pure objective perturbation needs l2 > 0")
+    privacy, extra = convex.chaudhuri_constants(
+        n=problem.n, l2=problem.l2, smoothness=problem.smoothness - problem.l2, epsilon=epsilon
+    )
+    out = in_float64(_solve_gamma, problem, key, privacy, extra, tolerance)
+    scale = 2.0 * problem.gradient_bound / privacy
+    return _finish(out, convex.PureDP(float(epsilon)), scale, extra)
+
+
+def _amp_mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
+    return _mechanism(problem, noise, extra_l2=extra_l2, residual=residual)
+
+
+@private_solver(noise="noise_std", mechanism=_amp_mechanism)
+def approximate_minima_perturbation(
+    problem: Problem,
+    key: Array,
+    *,
+    extra_l2: float | None = None,
+    gradient_tolerance: float | None = None,
+    noise_std=None,
+    output_noise_std=None,
+    epsilon=None,
+    delta=None,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+) -> Solution:
+    """Objective perturbation whose minimiser may be approximate (Iyengar et al. 2019, Algorithm 1).
+
+    Minimise the tilted objective until the average objective's gradient is at most γ, then add
+    N(0, output_noise_std²I) to hide what is left: the point is within γ/(l2 + extra_l2) of the
+    minimum on either data set.
+
+    >>> import dpjax, jax
+    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+    >>> solution = approximate_minima_perturbation(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
+    True
+
+    Args:
+        extra_l2: as in `objective_perturbation`.
+        gradient_tolerance: γ, fixed in advance: 1/n² by default, and not below 1e-6 in float32. It
+            is never relaxed on failure: a tolerance that depends on the data is a leak.
+        noise_std, output_noise_std: of the tilt (on the sum objective) and of the output; both or,
+            instead, the budget.
+
+    Guarantee: ObjectivePerturbation with a residual Gaussian of ratio 2γ/((l2 + extra_l2)·output_noise_std):
+    twice the published displacement, since both data sets' solvers may err, each to its own side
+    (derived for dpjax: condition on the exact minimiser, compose with the output's Gaussian).
+
+    Raises: NotConverged if γ is not met: the run fails closed (under a trace: NaN).
+    """
+    _check(problem, "approximate_minima_perturbation")
+    extra = _extra(problem, extra_l2, epsilon)
+    _needs_regularization(problem, extra)
+    if gradient_tolerance is None:
+        double = jax.config.jax_enable_x64 or not is_traced(problem, key, noise_std)
+        gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)
+    positive("gradient_tolerance", gradient_tolerance)
+    displacement = 2.0 * gradient_tolerance / (problem.l2 + extra)
+    if noise_std is not None:
+        if output_noise_std is None:
+            raise ValueError("output_noise_std is missing: noise_std must come with it")
+        nonnegative("output_noise_std", output_noise_std)
+        residual = _ratio(displacement, output_noise_std)
+    else:
+        if epsilon is None or delta is None or output_noise_std is not None:
+            raise ValueError(
+                "give either noise_std and output_noise_std, or a budget (epsilon, delta)"
+            )
+        residual = _RESIDUAL_SHARE * convex.gaussian_budget(epsilon, delta)
+        output_noise_std = displacement / residual
+    make = functools.partial(_mechanism, problem, extra_l2=extra, residual=residual)
+    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    out = in_float64(
+        _solve_gaussian, problem, key, noise, extra, gradient_tolerance, output_noise_std
+    )
+    return _finish(out, make(noise), noise, extra)
+
+
+def _ratio(displacement, std):
+    """GDP parameter of the output noise; without any, no privacy, said by a tilt of zero noise."""
+    if is_traced(std):
+        return displacement / jnp.maximum(std, 1e-30)
+    return displacement / max(float(std), 1e-30)

@@ -1,0 +1,321 @@
+"""Convex problems that know their constants.
+
+`F(w) = (1/n) Σᵢ ℓ(⟨xᵢ, w⟩, yᵢ) + (l2/2)‖w‖²`, with ‖xᵢ‖ ≤ feature_norm enforced by clipping the rows
+after the intercept column is appended. Every constant a privacy proof uses is a function of
+`feature_norm`, the loss and `l2` alone, never of the data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax.erm import _features
+from dpjax.erm._features import ROUND_DOWN, Features
+from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
+
+__all__ = [
+    "Problem",
+    "huber_svm",
+    "linear_regression",
+    "logistic_regression",
+    "softmax_regression",
+]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["features", "labels", "norms"],
+    meta_fields=["loss", "l2", "feature_norm", "intercept", "radius"],
+)
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A regularised generalised linear model on one data set; made by the four functions below.
+
+    features: [n, d] with the intercept column, every row of norm at most `feature_norm`.
+    labels: [n]; norms: the rows' norms [n]. radius: of the ball the parameters are projected to
+    (infinite: no projection).
+
+    >>> problem = logistic_regression([[3.0, 4.0], [0.0, 0.1]], [0, 1], l2=0.01)
+    >>> problem.n, problem.shape, problem.smoothness, problem.strong_convexity
+    (2, (3,), 0.26, 0.01)
+    """
+
+    features: Features
+    labels: Array
+    norms: Float[Array, " n"]
+    loss: Logistic | HuberHinge | Squared | Softmax
+    l2: float
+    feature_norm: float
+    intercept: float
+    radius: float = math.inf
+
+    @property
+    def n(self) -> int:
+        """Number of records: public."""
+        return self.features.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the parameters: (d,) or (d, classes)."""
+        d = self.features.shape[1]
+        return (d,) if self.loss.outputs == 1 else (d, self.loss.outputs)
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self):
+        """Float type of the features, and so of the parameters."""
+        return self.norms.dtype
+
+    @property
+    def gradient_bound(self) -> float:
+        """R = sup ‖∇ℓ(w; x, y)‖ of one record's loss, regulariser excluded."""
+        return self.loss.slope_bound * self.feature_norm
+
+    @property
+    def gradient_diameter(self) -> float:
+        """S = sup ‖∇ℓ(w; z) − ∇ℓ(w; z')‖ = 2R: the regulariser cancels, so no bound on ‖w‖ enters."""
+        return 2.0 * self.gradient_bound
+
+    @property
+    def smoothness(self) -> float:
+        """β: every record's regularised loss has Hessian at most βI."""
+        return self.loss.smoothness * self.feature_norm**2 + self.l2
+
+    @property
+    def strong_convexity(self) -> float:
+        """μ = l2."""
+        return self.l2
+
+    @property
+    def lipschitz(self) -> float:
+        """Lipschitz constant of F on the ball: R + l2·radius (infinite without a radius, if l2 > 0)."""
+        return self.gradient_bound + (self.l2 * self.radius if self.l2 > 0 else 0.0)
+
+    def zeros(self) -> Array:
+        """Parameters at the origin."""
+        return jnp.zeros(self.shape, self.dtype)
+
+    def losses(self, params: Array) -> Float[Array, " n"]:
+        """ℓ of every record, regulariser excluded."""
+        return self.loss.value(_features.matvec(self.features, params), self.labels)
+
+    def objective(self, params: Array) -> Float[Array, ""]:
+        """F(w). A function of private data: for diagnosis, not for release."""
+        penalty = 0.5 * self.l2 * jnp.sum(jnp.square(params))
+        return jnp.mean(self.losses(params)) + penalty
+
+    def gradient(self, params: Array) -> Array:
+        """∇F(w), regulariser included, nothing clipped."""
+        return self.gradient_sum(params) / self.n + self.l2 * params
+
+    def gradient_sum(
+        self, params: Array, *, clip_norm=None, weights: Float[Array, " n"] | None = None
+    ) -> Array:
+        """Σᵢ weightᵢ · clip(∇ℓᵢ): the data's part of the gradient, as a sum.
+
+        A record's gradient is xᵢ ⊗ ℓ'(sᵢ), of norm ‖xᵢ‖‖ℓ'(sᵢ)‖, so that clipping costs nothing.
+        For one score clipping acts on ℓ' alone, and the result is still the gradient of a convex,
+        equally smooth function. A record whose slope is not finite contributes zero.
+        """
+        slopes = self.loss.slope(_features.matvec(self.features, params), self.labels)
+        if clip_norm is not None:
+            sizes = jnp.abs(slopes) if slopes.ndim == 1 else jnp.linalg.norm(slopes, axis=1)
+            norms = self.norms * sizes
+            factors = jnp.where(
+                norms > clip_norm, clip_norm * ROUND_DOWN / jnp.where(norms > 0, norms, 1.0), 1.0
+            )
+            weights = factors if weights is None else weights * factors
+        if weights is not None:
+            slopes = slopes * (weights if slopes.ndim == 1 else weights[:, None])
+        slopes = jnp.where(jnp.isfinite(slopes), slopes, 0.0)
+        return _features.rmatvec(self.features, slopes)
+
+    def batch(self, indices: Array) -> Problem:
+        """The same problem on the records `indices`."""
+        return dataclasses.replace(
+            self,
+            features=_features.take_rows(self.features, indices),
+            labels=self.labels[indices],
+            norms=self.norms[indices],
+        )
+
+    def slice(self, begin: Array, size: int) -> Problem:
+        """The same problem on the records begin … begin + size − 1."""
+        return dataclasses.replace(
+            self,
+            features=_features.slice_rows(self.features, begin, size),
+            labels=jax.lax.dynamic_slice_in_dim(self.labels, begin, size),
+            norms=jax.lax.dynamic_slice_in_dim(self.norms, begin, size),
+        )
+
+    def project(self, params: Array) -> Array:
+        """The nearest point of the ball ‖w‖ ≤ radius."""
+        if math.isinf(self.radius):
+            return params
+        norm = jnp.linalg.norm(params.ravel())
+        return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
+
+    def scores(self, params: Array, features) -> Array:
+        """Scores of new rows, prepared like the training rows: intercept appended, norms clipped."""
+        rows = _prepare(features, self.intercept, self.feature_norm)
+        return _features.matvec(_features.to_dtype(rows, self.dtype), params)
+
+    def predict(self, params: Array, features) -> Array:
+        """Predicted labels of new rows: ±1, a class number, or the regression's score."""
+        scores = self.scores(params, features)
+        if isinstance(self.loss, Softmax):
+            return jnp.argmax(scores, axis=1)
+        return scores if isinstance(self.loss, Squared) else jnp.where(scores >= 0, 1.0, -1.0)
+
+    def accuracy(self, params: Array, features, labels) -> Float[Array, ""]:
+        """Share of rows whose label is predicted.
+
+        >>> problem = logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.0)
+        >>> float(problem.accuracy(jnp.array([1.0, 0.0]), [[2.0], [-3.0]], [1, 0]))
+        1.0
+        """
+        truth = jnp.asarray(labels)
+        if not isinstance(self.loss, Softmax):
+            truth = _signs(labels)
+        return jnp.mean((self.predict(params, features) == truth).astype(self.dtype))
+
+
+def logistic_regression(
+    features, labels, *, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+) -> Problem:
+    """Binary logistic regression: R = feature_norm, β = feature_norm²/4 + l2, μ = l2.
+
+    >>> problem = logistic_regression([[1.0, 0.0], [0.0, 1.0]], [-1, 1], l2=1e-3)
+    >>> problem.gradient_bound, problem.gradient_diameter
+    (1.0, 2.0)
+
+    Args:
+        features: [n, d], dense or `BCOO`, without an intercept column.
+        labels: [n], in {0, 1} or {−1, +1}.
+        l2: weight of ‖w‖²/2, at least 0.
+        feature_norm: the declared bound on ‖x‖, enforced by scaling longer rows down.
+        intercept: the constant appended to every row before clipping; 0 for none.
+        radius: of the ball that projecting solvers keep the parameters in.
+
+    Raises: ValueError naming the argument that is out of range.
+    """
+    return _problem(features, _signs(labels), Logistic(), l2, feature_norm, intercept, radius)
+
+
+def huber_svm(
+    features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
+) -> Problem:
+    """Linear SVM with the huberised hinge (chen2019 §5.1): R = feature_norm, β = feature_norm²/(2h) + l2.
+
+    >>> huber_svm([[1.0]], [1], l2=0.5, width=0.5).smoothness
+    1.5
+
+    Arguments as in `logistic_regression`; width: h > 0, the half-width of the quadratic piece.
+    """
+    _positive("width", width)
+    return _problem(
+        features, _signs(labels), HuberHinge(float(width)), l2, feature_norm, intercept, radius
+    )
+
+
+def linear_regression(
+    features,
+    labels,
+    *,
+    l2: float,
+    label_bound=1.0,
+    feature_norm=1.0,
+    intercept=1.0,
+    radius=math.inf,
+) -> Problem:
+    """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
+
+    The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or give
+    one. Labels beyond ±label_bound are clipped to it.
+
+    >>> linear_regression([[1.0]], [0.5], l2=0.0, radius=2.0).gradient_bound
+    3.0
+    """
+    _positive("label_bound", label_bound)
+    targets = jnp.asarray(labels)
+    if not jnp.issubdtype(targets.dtype, jnp.floating):
+        targets = targets.astype(float)
+    targets = jnp.clip(jnp.where(jnp.isfinite(targets), targets, 0.0), -label_bound, label_bound)
+    loss = Squared(float(feature_norm) * float(radius), float(label_bound))
+    return _problem(features, targets, loss, l2, feature_norm, intercept, radius)
+
+
+def softmax_regression(
+    features, labels, *, classes: int, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+) -> Problem:
+    """Multinomial logistic regression: R = √2·feature_norm, β = feature_norm²/2 + l2.
+
+    >>> softmax_regression([[1.0]], [2], classes=3, l2=0.0).shape
+    (2, 3)
+
+    Args:
+        labels: class numbers 0 … classes − 1.
+        classes: how many there are; declared, because a count taken from the data is not public.
+    """
+    numbers = jnp.asarray(labels, dtype=int)
+    if not _features.is_traced(numbers) and numbers.size:
+        low, high = int(numbers.min()), int(numbers.max())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"labels run from {low} to {high}: with classes={classes} they must lie in "
+                f"[0, {classes - 1}]"
+            )
+    return _problem(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
+
+
+def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
+    _positive("feature_norm", feature_norm)
+    _positive("radius", radius)
+    if not l2 >= 0 or math.isinf(l2):
+        raise ValueError(f"l2 is {l2}: the regularisation must be at least 0 and finite")
+    rows = _prepare(features, intercept, feature_norm)
+    if labels.shape != (rows.shape[0],):
+        raise ValueError(
+            f"labels has shape {labels.shape}: with {rows.shape[0]} rows of features it must be "
+            f"({rows.shape[0]},)"
+        )
+    norms = _features.row_norms(rows)
+    if jnp.issubdtype(labels.dtype, jnp.floating):
+        labels = labels.astype(norms.dtype)
+    return Problem(
+        rows, labels, norms, loss, float(l2), float(feature_norm), float(intercept), float(radius)
+    )
+
+
+def _prepare(features, intercept: float, feature_norm: float) -> Features:
+    rows = _features.as_features(features)
+    if intercept != 0:
+        rows = _features.append_constant(rows, float(intercept))
+    return _features.clip_rows(rows, float(feature_norm))
+
+
+def _signs(labels) -> Array:
+    values = jnp.asarray(labels)
+    if not _features.is_traced(values):
+        found = set(np.unique(np.asarray(values)).tolist())
+        if not (found <= {0, 1} or found <= {-1, 1}):
+            raise ValueError(
+                f"labels holds {sorted(found)[:5]}: binary labels must be {{0, 1}} or {{-1, +1}}"
+            )
+    return jnp.where(values > 0, 1.0, -1.0)
+
+
+def _positive(name: str, value) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} is {value}: it must be positive")

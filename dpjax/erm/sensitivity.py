@@ -1,0 +1,229 @@
+"""How far one replaced record moves the result of SGD over fixed batches.
+
+One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(w')‖ ≤ ρ‖w − w'‖ + ηS/|B|`,
+else `≤ ρ‖w − w'‖`, with ρ = max(|1 − ημ|, |1 − ηL|) (chen2019 Lemma 2; it holds for every η > 0 and
+for once-differentiable L-smooth losses) and S the diameter of the set of one record's gradients, in
+which the regulariser cancels. Everything below unrolls this recurrence, in float64.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax._numerics.float64 import evaluate
+
+__all__ = [
+    "bolton_sensitivity",
+    "contraction_factor",
+    "cyclic_sensitivities",
+    "descent_sensitivity",
+    "scheduled_sensitivities",
+    "zhang_sensitivity",
+]
+
+_UP = 1.0 + 1e-12  # rounding of some thousand float64 operations, towards less privacy
+
+
+def contraction_factor(step_size, strong_convexity, smoothness):
+    """ρ = max(|1 − ημ|, |1 − ηL|): the Lipschitz constant of w ↦ w − η∇f(w).
+
+    >>> contraction_factor(1.0, 0.25, 0.5)
+    0.75
+    """
+    low, high = abs(1.0 - step_size * strong_convexity), abs(1.0 - step_size * smoothness)
+    if isinstance(low, jax.Array) or isinstance(high, jax.Array):
+        return jnp.maximum(low, high)
+    return np.maximum(low, high) if np.ndim(low) else max(low, high)
+
+
+def cyclic_sensitivities(
+    sizes,
+    *,
+    epochs: int,
+    step_size,
+    average_every: int | None,
+    gradient_diameter: float,
+    strong_convexity: float,
+    smoothness: float,
+) -> Float[Array, "... m"]:
+    """Δ_j for every batch j of epoch-wise decreasing cyclic SGD (chen2019, Algorithms 1 and 3).
+
+    Step size η₀/h in the h-th epoch since the last restart; every `average_every` epochs the iterate
+    becomes the mean of the iterates since then, and so does its bound (chen2019 Eq. 5).
+
+    >>> cyclic_sensitivities([10, 10], epochs=1, step_size=1.0, average_every=None,
+    ...                      gradient_diameter=2.0, strong_convexity=0.0, smoothness=1.0).round(6)
+    array([0.2, 0.2])
+
+    Args:
+        sizes: [m] batch sizes. step_size: η₀, a number or an array [...] of them.
+
+    Returns: [..., m] float64, rounded up.
+    """
+    core = _cyclic_core(
+        tuple(int(b) for b in np.asarray(sizes)),
+        int(epochs),
+        average_every,
+        float(gradient_diameter),
+        float(strong_convexity),
+        float(smoothness),
+    )
+    return evaluate(core, [step_size], [0], rounding="up")
+
+
+@functools.lru_cache(maxsize=128)
+def _cyclic_core(sizes, epochs, average_every, diameter, convexity, smoothness):
+    m = len(sizes)
+    interval = epochs + 1 if average_every is None else average_every
+
+    def core(step_size):
+        kick_of_unit = diameter / jnp.asarray(sizes, float)
+        after = m - jnp.arange(m)  # steps of an epoch from batch j's own to the end
+
+        def one_epoch(s, state):
+            moves, total = state
+            since = s % interval
+            step = step_size / (since + 1)
+            rho = contraction_factor(step, convexity, smoothness)
+            kicks = step * kick_of_unit
+            total = total + moves * rho * _geometric(rho, m) + kicks * _geometric(rho, after)
+            moves = moves * rho**m + kicks * rho ** (after - 1)
+            restart = since == interval - 1
+            moves = jnp.where(restart, total / (m * interval), moves)
+            return moves, jnp.where(restart, 0.0, total)
+
+        zero = jnp.zeros(m)
+        return _UP * jax.lax.fori_loop(0, epochs, one_epoch, (zero, zero))[0]
+
+    return core
+
+
+def _geometric(rho, k):
+    """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
+    safe = jnp.where(rho == 1.0, 2.0, rho)
+    return jnp.where(rho == 1.0, 1.0 * k, jnp.expm1(k * jnp.log(safe)) / (safe - 1.0))
+
+
+def scheduled_sensitivities(
+    sizes, step_sizes, *, gradient_diameter: float, strong_convexity: float, smoothness: float
+) -> Float[Array, " m"]:
+    """Δ_j = Σ_{t in batch j} (η_t S/|B_j|) Π_{s>t} ρ_s for any step sizes, [passes·m] of them.
+
+    >>> scheduled_sensitivities([5], [1.0, 1.0], gradient_diameter=2.0, strong_convexity=0.0,
+    ...                         smoothness=1.0).round(6)
+    array([0.8])
+    """
+    sizes = tuple(int(b) for b in np.asarray(sizes))
+    core = _scheduled_core(
+        sizes, float(gradient_diameter), float(strong_convexity), float(smoothness)
+    )
+    return evaluate(core, [step_sizes], [1], rounding="up")
+
+
+@functools.lru_cache(maxsize=128)
+def _scheduled_core(sizes, diameter, convexity, smoothness):
+    def core(steps):
+        rho = contraction_factor(steps, convexity, smoothness)
+        # Product of the factors after each step: a reversed cumulative product, shifted by one.
+        after = jnp.concatenate([jnp.cumprod(rho[::-1])[::-1][1:], jnp.ones(1)])
+        moves = (steps * diameter * after).reshape(-1, len(sizes))
+        return _UP * jnp.sum(moves, axis=0) / jnp.asarray(sizes, float)
+
+    return core
+
+
+def descent_sensitivity(
+    n: int,
+    steps: int,
+    step_size,
+    *,
+    gradient_diameter: float,
+    strong_convexity: float,
+    smoothness: float,
+):
+    """Full-batch gradient descent: `(ηS/n)(1 − ρ^T)/(1 − ρ)`, at most S/(nμ) for η ≤ 2/(L + μ).
+
+    >>> float(descent_sensitivity(100, 4, 0.5, gradient_diameter=2.0, strong_convexity=0.0,
+    ...                           smoothness=1.0).round(6))
+    0.04
+
+    Zhang et al. (2017) state 5R(L + μ)/(nμL) (`zhang_sensitivity`), which is larger.
+    """
+    core = _descent_core(
+        n, steps, float(gradient_diameter), float(strong_convexity), float(smoothness)
+    )
+    return evaluate(core, [step_size], [0], rounding="up")
+
+
+@functools.lru_cache(maxsize=128)
+def _descent_core(n, steps, diameter, convexity, smoothness):
+    def core(step_size):
+        rho = contraction_factor(step_size, convexity, smoothness)
+        return _UP * step_size * diameter / n * _geometric(rho, steps)
+
+    return core
+
+
+def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, strong_convexity: float):
+    """5R(L + μ)/(nμL): the published sensitivity of gradient descent (Zhang et al. 2017), for reference.
+
+    >>> zhang_sensitivity(100, gradient_bound=1.0, smoothness=1.0, strong_convexity=1.0)
+    0.1
+    """
+    sum_, product = smoothness + strong_convexity, smoothness * strong_convexity
+    return 5.0 * gradient_bound * sum_ / (n * product)
+
+
+def bolton_sensitivity(
+    schedule: str,
+    *,
+    n: int,
+    batch_size: int,
+    passes: int,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float = 0.0,
+    step_size: float | None = None,
+    exponent: float = 0.5,
+) -> float:
+    """The closed forms of Wu et al. (2017) for SGD over a fixed permutation, for reference.
+
+    | schedule | η at step t | sensitivity |
+    |---|---|---|
+    | constant | η ≤ 2/β | 2kLη/b |
+    | decreasing | 2/(β(t + n^c)) | (4L/βb) Σ_{j<k} 1/(jn/b + 1 + n^c) |
+    | sqrt | 2/(β(√t + n^c)) | (4L/βb) Σ_{j<k} 1/(√(jn/b + 1) + n^c) |
+    | strongly_convex | min(1/β, 1/(γt)) | 2L/(γn) |
+    | strongly_convex_constant | η ≤ 1/β | 2Lη/(b(1 − (1 − ηγ)^⌈n/b⌉)) |
+
+    >>> bolton_sensitivity("constant", n=100, batch_size=50, passes=10, lipschitz=1.0, smoothness=0.25,
+    ...                    step_size=0.1)
+    0.04
+    """
+    starts = np.arange(passes) * n / batch_size + 1
+    offset = float(n) ** exponent
+    if schedule == "constant":
+        return 2.0 * passes * lipschitz * _given(step_size) / batch_size
+    if schedule in ("decreasing", "sqrt"):
+        times = starts if schedule == "decreasing" else np.sqrt(starts)
+        return float(4.0 * lipschitz / (smoothness * batch_size) * np.sum(1.0 / (times + offset)))
+    if schedule == "strongly_convex":
+        return 2.0 * lipschitz / (strong_convexity * n)
+    if schedule == "strongly_convex_constant":
+        shrink = (1.0 - _given(step_size) * strong_convexity) ** (-(-n // batch_size))
+        return 2.0 * lipschitz * _given(step_size) / (batch_size * (1.0 - shrink))
+    raise ValueError(
+        f"schedule is {schedule!r}: it must be constant, decreasing, sqrt, strongly_convex or "
+        "strongly_convex_constant"
+    )
+
+
+def _given(step_size: float | None) -> float:
+    if step_size is None:
+        raise ValueError("step_size is missing: a constant schedule needs it")
+    return step_size
