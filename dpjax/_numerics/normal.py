@@ -1,22 +1,27 @@
 """Gaussian noise with a true tail, from a counter-based stream: `normal` and `normal_like`.
 
-Every number gets its own 64 bits, so that its quantile is right down to a tail probability of
-2^-64 (|z| up to 9.08), in float32 as in float64. `jax.random.normal` in float32 inverts a 23-bit
-uniform and never leaves [-5.42, 5.42]: a value beyond the cut then betrays a record.
+Each pair of numbers gets 128 bits of its own: 62 for the radius, held with its leading bits near
+both ends, 34 for the angle. The tail is therefore right down to a probability of 2^-63 = 1e-19
+(|z| up to 9.34), in float32 as in float64. `jax.random.normal` in float32 inverts a 23-bit uniform
+and never leaves [-5.42, 5.42]: a value beyond the cut then betrays a record.
 
-The stream is Threefry-2x32 with its full 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel
-random numbers: as easy as 1, 2, 3", SC 2011), in counter mode. Number i of a draw is a function of
-(key, i) alone. Hence the same values come out under jit, vmap and any sharding. What it
-promises: no known statistical test tells it from random bits, and no key recovery faster than
-trying the keys is known. What it does not promise: it is a reduced relative of the Threefish
-cipher and not itself a vetted cipher, and its key has 64 bits, of which `jax.random.key(seed)`
-fills only 32 unless x64 is on. Use `fresh_key` for a key from the operating system's entropy.
+The stream is Threefry-4x32 with its full 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel
+random numbers: as easy as 1, 2, 3", SC 2011), in counter mode, under a key hashed from the JAX key.
+Each pair is a function of (key, leaf, place) alone, computed without branches on the bits: the same
+values come out under jit, vmap and any sharding, in the same time.
+
+What it promises: no known statistical test tells the stream from random bits, and no attack on its
+20 rounds better than trying the keys is known. What it does not promise: it is a smaller
+relative of the Threefish cipher, not itself a vetted one, and no key is longer than the JAX key it
+comes from: 64 bits, of which `jax.random.key(seed)` fills only 32 unless x64 is on. `fresh_key`
+fills all of them from the operating system's entropy.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,8 +34,25 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 __all__ = ["fresh_key", "normal", "normal_like"]
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_BLOCK = 1 << 32
+_ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+_FLOAT32 = np.dtype(np.float32)
+_SMALL = 4096  # leaves below this size share one flat draw
+_ROW = 128  # the shortest innermost axis that is worth a loop of its own
+
+# Minimax polynomials, highest power first, relative errors 2.4e-7, 2.3e-8 and 1e-7:
+# log(1 + m) / m on [sqrt(1/2) - 1, sqrt(2) - 1]; sin(pi t / 4) / t and cos(pi t / 4) in t^2 <= 1.
+_LOG = (
+    -0.100624959,
+    0.161606362,
+    -0.17238664,
+    0.199076297,
+    -0.249718285,
+    0.333348909,
+    -0.500003206,
+    0.999999954,
+)
+_SIN = (-3.58195944e-05, 0.00248976622, -0.0807453122, 0.785398146)
+_COS = (-0.000317579815, 0.0158477268, -0.308423284, 0.999999902)
 
 
 def fresh_key() -> PRNGKeyArray:
@@ -55,9 +77,8 @@ def fresh_key() -> PRNGKeyArray:
 def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: DTypeLike = jnp.float32) -> Array:
     """Independent standard normal numbers whose tail is right beyond |z| = 9.
 
-    Each number inverts the normal distribution function at a uniform of 62 bits and a sign, with
-    the probability held as a floating point number on the tail's side. In float32 the quantile's
-    relative error is below 2e-6 for tail probabilities from 1/2 down to 2^-64 = 5e-20.
+    Box and Muller's map (sqrt(-2 log u) cos t, sqrt(-2 log u) sin t) of uniforms (u, t) of 62 and
+    34 bits. In float32 each number is within 1e-6 of the exact map, relative to the radius.
 
     Args:
         key: a JAX key (typed or raw), used once. Batches of keys go through `jax.vmap`.
@@ -69,7 +90,7 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: DTypeLike = jn
 
     Raises:
         TypeError: if dtype is not a real floating type.
-        ValueError: if the shape holds 2^32 numbers or more.
+        ValueError: if the shape holds more than 2^33 numbers.
 
     Example:
         >>> import jax
@@ -84,10 +105,11 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: DTypeLike = jn
 def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     """One draw of standard normal noise for a whole tree, in the leaves' shapes and dtypes.
 
-    All leaves share one key and one range of counters, leaf after leaf: they are slices of a
-    single stream, independent of each other. A leaf's values depend on its place in the tree
-    and never on its sharding; under `jit` they are generated where they are used, and for concrete
-    leaves spread over devices they take the leaf's own sharding.
+    All leaves are slices of one stream under one key, and so independent of each other; small
+    leaves share one kernel. The values depend on the shapes in the tree and never on the sharding:
+    under `jit` a sharded leaf's noise is generated where the leaf lives, and outside it noise for a
+    concrete leaf that is spread over devices takes the leaf's own sharding. (Inside `shard_map`
+    every device draws the same noise for its block unless the key differs.)
 
     Args:
         key: a JAX key, used once.
@@ -98,7 +120,7 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
 
     Raises:
         TypeError: if a leaf is not of a real floating type.
-        ValueError: if a leaf holds 2^32 numbers or more.
+        ValueError: if a leaf holds more than 2^33 numbers.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -110,10 +132,7 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     specs = tuple((jnp.shape(leaf), _floating(jnp.result_type(leaf))) for leaf in leaves)
     shardings = tuple(_spread(leaf) for leaf in leaves)
-    if any(s is not None for s in shardings):
-        draw = jax.jit(partial(_draw, specs=specs), out_shardings=shardings)
-        return jax.tree.unflatten(structure, draw(key))
-    return jax.tree.unflatten(structure, _draw_jit(key, specs))
+    return jax.tree.unflatten(structure, _draw(key, specs, shardings))
 
 
 def _floating(dtype: DTypeLike) -> np.dtype:
@@ -130,85 +149,155 @@ def _spread(leaf: Any):
     return leaf.sharding if len(leaf.sharding.device_set) > 1 else None
 
 
-def _draw(key: PRNGKeyArray, specs: tuple) -> list[Array]:
+@partial(jax.jit, static_argnames=("specs", "shardings"))
+def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     # Hashing the key first consumes it as any sampler does, accepts every key type, and keeps this
     # stream apart from the one that jax.random would draw from the same key.
-    k0, k1 = jax.random.bits(key, (2,), jnp.uint32)
-    out, start = [], 0
-    for shape, dtype in specs:
-        size = math.prod(shape)
-        if size >= _BLOCK:
-            raise ValueError(f"a leaf of shape {shape} holds 2^32 numbers or more: split it")
-        if start // _BLOCK != (start + size) // _BLOCK:
-            start = (start // _BLOCK + 1) * _BLOCK  # no leaf straddles a carry
-        high, low = _threefry(k0, k1, *_counters(shape, start))
-        out.append(_quantile(high, low, dtype))
-        start += size
+    words = jax.random.bits(key, (4,), jnp.uint32)
+    sizes = [math.prod(shape) for shape, _ in specs]
+    # One flat draw serves all small leaves (biases, scales): a kernel each would cost more.
+    small = [i for i, (_, dtype) in enumerate(specs) if sizes[i] < _SMALL and dtype.itemsize <= 4]
+    flat = _leaf(words, np.uint32(len(specs)), (sum(sizes[i] for i in small),), _FLOAT32)
+    start = 0
+    out = []
+    for i, ((shape, dtype), sharding) in enumerate(zip(specs, shardings, strict=True)):
+        if i in small:
+            leaf = lax.slice(flat, (start,), (start + sizes[i],)).reshape(shape)
+            start += sizes[i]
+        else:
+            leaf = _leaf(words, np.uint32(i), shape, dtype if dtype.itemsize > 4 else _FLOAT32)
+        leaf = leaf.astype(dtype)
+        out.append(leaf if sharding is None else lax.with_sharding_constraint(leaf, sharding))
     return out
 
 
-_draw_jit = jax.jit(_draw, static_argnames="specs")
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def _leaf(words: Array, number: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """The noise of leaf `number`: Box-Muller pairs, two neighbours along one axis."""
+    # Merged trailing axes keep the innermost loop long enough to vectorise; leading axes stay, so
+    # that a leaf sharded along them is generated where it lives.
+    view = tuple(shape) or (1,)
+    while len(view) > 1 and view[-1] < _ROW:
+        view = (*view[:-2], view[-2] * view[-1])
+    if math.prod(view) == 0:
+        return jnp.zeros(shape, dtype)
+    axis = next((a for a, n in enumerate(view) if n % 2 == 0), int(np.argmax(view)))
+    half = (*view[:axis], (view[axis] + 1) // 2, *view[axis + 1 :])
+    if math.prod(half) > 1 << 32:
+        raise ValueError(f"a leaf of shape {shape} holds more than 2^33 numbers: split it")
+
+    def pairs(words: Array, number: Array) -> tuple[Array, Array]:
+        block, stride = jnp.zeros(half, jnp.uint32), 1
+        for a in reversed(range(len(half))):
+            block += lax.broadcasted_iota(jnp.uint32, half, a) * np.uint32(stride % (1 << 32))
+            stride *= half[a]
+        zero = jnp.zeros_like(block)
+        counter = (block, zero + number, zero, zero)
+        box_muller = _box_muller_float64 if dtype == jnp.float64 else _box_muller_float32
+        return box_muller(*_threefry(tuple(words), counter))
+
+    first, second = _evaluated_once(pairs, words, number)
+    z = jnp.stack([first, second], axis + 1)
+    z = z.reshape(*view[:axis], 2 * half[axis], *view[axis + 1 :])
+    return lax.slice_in_dim(z, 0, view[axis], axis=axis).reshape(shape)
 
 
-def _counters(shape: tuple[int, ...], start: int) -> tuple[Array, Array]:
-    """(high, low) words of start + the row-major index of each element."""
-    low = jnp.full(shape, start % _BLOCK, jnp.uint32)
-    stride = 1
-    for axis in reversed(range(len(shape))):
-        low += lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride % _BLOCK)
-        stride *= shape[axis]
-    return jnp.full(shape, start // _BLOCK, jnp.uint32), low
+def _evaluated_once(pairs: Callable, *args: Array) -> tuple[Array, Array]:
+    """pairs(*args), computed in one pass over memory instead of once per output.
 
-
-def _threefry(k0: Array, k1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Threefry-2x32-20: the two words that key (k0, k1) gives the counter (x0, x1)."""
-    keys = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
-    x0, x1 = x0 + keys[0], x1 + keys[1]
-    for block in range(5):
-        for r in _ROTATIONS[block % 2]:
-            x0 = x0 + x1
-            x1 = (x1 << np.uint32(r)) | (x1 >> np.uint32(32 - r))
-            x1 = x1 ^ x0
-        x0 = x0 + keys[(block + 1) % 3]
-        x1 = x1 + keys[(block + 2) % 3] + np.uint32(block + 1)
-    return x0, x1
-
-
-def _quantile(high: Array, low: Array, dtype: np.dtype) -> Array:
-    """The standard normal quantile at a uniform spelled by 63 bits, the sign the highest.
-
-    With s the sign and m the next 62 bits, the result is s times the z whose upper tail
-    probability is (m + 1/2) / 2^63: 2^63 equally likely cases, symmetric about zero.
+    XLA's CPU backend gives each output a kernel of its own, and would run the generator twice. A
+    complex number carries both in one; the conditional, whose predicate it cannot see through,
+    keeps the kernel from being merged into, and repeated for, whatever reads the parts.
     """
-    if dtype == jnp.float64:
-        m = (high & np.uint32(0x7FFFFFFF)).astype(jnp.float64) * 2.0**31
-        m = m + (low >> np.uint32(1)).astype(jnp.float64)
-        z = -jax.scipy.special.ndtri((m + 0.5) * 2.0**-63)
-        return jnp.where(high >> np.uint32(31) == 1, -z, z)
-    return _quantile_float32(high, low).astype(dtype)
+
+    def packed(*args: Array) -> Array:
+        return lax.complex(*pairs(*args))
+
+    def on_cpu(*args: Array) -> tuple[Array, Array]:
+        spec = jax.eval_shape(packed, *args)
+        true = lax.optimization_barrier(jnp.bool_(True))
+        both = lax.cond(true, packed, lambda *_: jnp.zeros(spec.shape, spec.dtype), *args)
+        return lax.real(both), lax.imag(both)
+
+    def elsewhere(*args: Array) -> tuple[Array, Array]:
+        return lax.optimization_barrier(pairs(*args))
+
+    return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
-def _quantile_float32(high: Array, low: Array) -> Array:
-    """`_quantile` in float32: z = x g(w) with x = 1 - 2p, w = -log(4 p (1 - p)).
+def _threefry(key: tuple, counter: tuple) -> list[Array]:
+    """Threefry-4x32-20: the four words that a key of four words gives a counter of four."""
+    parity = key[0] ^ key[1] ^ key[2] ^ key[3] ^ np.uint32(0x1BD11BDA)
+    keys = (*key, parity)
+    x = [c + k for c, k in zip(counter, key, strict=True)]
+    for d in range(20):
+        a, b = _ROTATIONS[d % 8]
+        i, j = (1, 3) if d % 2 == 0 else (3, 1)
+        x[0], x[2] = x[0] + x[i], x[2] + x[j]
+        x[i], x[j] = _rotate(x[i], a) ^ x[0], _rotate(x[j], b) ^ x[2]
+        if d % 4 == 3:
+            x = [word + keys[(d // 4 + 1 + n) % 5] for n, word in enumerate(x)]
+            x[3] = x[3] + np.uint32(d // 4 + 1)
+    return x
 
-    g is smooth, z / x at the median being sqrt(pi / 2) and z growing as sqrt(2 w) in the tail. One
-    polynomial in w serves w < 5, one in 1 / sqrt(w) the rest up to w = 44 (fitted for dpjax).
+
+def _rotate(x: Array, r: int) -> Array:
+    return (x << np.uint32(r)) | (x >> np.uint32(32 - r))
+
+
+def _signed(word: Array) -> Array:
+    return lax.bitcast_convert_type(word, jnp.int32)
+
+
+def _box_muller_float32(w0: Array, w1: Array, w2: Array, w3: Array) -> tuple[Array, Array]:
+    """Two independent standard normals from four words, in float32.
+
+    Words 0 and 1 give u = (m + 1/2) / 2^62, m of 62 bits, and with it the radius sqrt(-2 log u).
+    Word 2 gives an angle in (-pi/4, pi/4), word 3 turns it into another quadrant.
     """
     f32 = np.float32
-    bits = lax.bitcast_convert_type(high, jnp.int32)
-    magnitude = bits & np.int32(0x7FFFFFFF)
-    fine = lax.bitcast_convert_type(low >> np.uint32(1), jnp.int32).astype(jnp.float32) + f32(0.5)
-    # 2p near the tail and x = 1 - 2p near the median each keep their own leading bits.
-    twice_p = magnitude.astype(jnp.float32) * f32(2.0**-31) + fine * f32(2.0**-62)
-    rest = (magnitude ^ np.int32(0x7FFFFFFF)).astype(jnp.float32)
-    x = rest * f32(2.0**-31) + (f32(2.0**31) - fine) * f32(2.0**-62)
-    w = -jnp.log(twice_p * (f32(2) - twice_p))
-    w = jnp.maximum(w, f32(1e-30))
-    r = lax.rsqrt(w)
-    centre = _horner(_CENTRE, w - f32(2.5))
-    tail = _horner(_TAIL, r - f32(0.3)) * (w * r)
-    z = x * jnp.where(w < f32(5), centre, tail)
-    return jnp.where(bits < 0, -z, z)
+    # u and 1 - u each keep their own leading bits: log u is accurate at both ends.
+    high, low = _signed(w0 >> np.uint32(1)), _signed(w1 >> np.uint32(1))
+    u = _fraction_float32(high, low)
+    one_minus_u = _fraction_float32(high ^ np.int32(0x7FFFFFFF), low ^ np.int32(0x7FFFFFFF))
+    # log u = e log 2 + log(1 + m), with 1 + m in [sqrt(1/2), sqrt(2)): bit arithmetic is twice as
+    # fast as the library's logarithm, which handles arguments that cannot occur here.
+    bits = lax.bitcast_convert_type(u, jnp.int32)
+    e = (bits - np.int32(0x3F3504F3)) >> 23
+    m = lax.bitcast_convert_type(bits - (e << 23), jnp.float32) - f32(1)
+    m = jnp.where(e == 0, -one_minus_u, m)
+    log_u = _horner(_LOG, m) * m + e.astype(jnp.float32) * f32(math.log(2))
+    squared = log_u * f32(-2)
+    radius = squared * lax.rsqrt(squared)
+    angle = (_signed(w2) | np.int32(1)).astype(jnp.float32) * f32(2.0**-31)
+    sine, cosine = _horner(_SIN, angle * angle) * angle, _horner(_COS, angle * angle)
+    turned = _signed(w3) < 0
+    flip = (w3 << np.uint32(1)) & np.uint32(0x80000000)
+    cosine = lax.bitcast_convert_type(lax.bitcast_convert_type(cosine, jnp.uint32) ^ flip, f32)
+    return (
+        radius * jnp.where(turned, sine, cosine),
+        radius * jnp.where(turned, cosine, sine),
+    )
+
+
+def _fraction_float32(high: Array, low: Array) -> Array:
+    fine = (low.astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-62)
+    return high.astype(jnp.float32) * np.float32(2.0**-31) + fine
+
+
+def _box_muller_float64(w0: Array, w1: Array, w2: Array, w3: Array) -> tuple[Array, Array]:
+    """The same map in float64: the same words give the same numbers, to float32's precision."""
+    high, low = (w.astype(jnp.float64) for w in (w0 >> np.uint32(1), w1 >> np.uint32(1)))
+    tail = (low + 0.5) * 2.0**-62
+    u = high * 2.0**-31 + tail
+    one_minus_u = (2.0**31 - 1 - high) * 2.0**-31 + (2.0**-31 - tail)
+    log_u = jnp.where(u < 0.5, jnp.log(u), jnp.log1p(-one_minus_u))
+    radius = jnp.sqrt(-2.0 * log_u)
+    angle = (_signed(w2) | np.int32(1)).astype(jnp.float64) * (2.0**-31 * math.pi / 4)
+    sine, cosine = jnp.sin(angle), jnp.cos(angle)
+    turned = _signed(w3) < 0
+    cosine = jnp.where((w3 << np.uint32(1)) >> np.uint32(31) == 1, -cosine, cosine)
+    return radius * jnp.where(turned, sine, cosine), radius * jnp.where(turned, cosine, sine)
 
 
 def _horner(coefficients: tuple[float, ...], t: Array) -> Array:
@@ -216,25 +305,3 @@ def _horner(coefficients: tuple[float, ...], t: Array) -> Array:
     for c in coefficients[1:]:
         value = value * t + np.float32(c)
     return value
-
-
-_CENTRE = (
-    4.47255613e-07,
-    -4.50344508e-06,
-    -5.79658305e-06,
-    0.000307344233,
-    -0.00177430603,
-    -0.0059060955,
-    0.348803641,
-    2.12331322,
-)
-_TAIL = (
-    -182.537913,
-    -28.3463963,
-    14.079064,
-    3.03615572,
-    0.997882871,
-    0.237205886,
-    -0.262959197,
-    1.34393806,
-)
