@@ -71,40 +71,60 @@ def _exponent(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tupl
     return value, order * mu * up.slope + fall, order * mu + fall
 
 
-def _tails(pair: str, mu: Array, rate: Array, order: Array, ends: Array) -> Array:
+def _tails(pair: str, mu: Array, rate: Array, order: Array, ends: Array, level: Array) -> Array:
     """log of upper bounds of the moment's parts left of ends[0] and right of ends[1].
 
     log(q (p/q)^α) is below a line through the cut, so the part is below a Gaussian tail, which is
     below its Chernoff bound. The line: on the left a constant where it rises, its tangent where it
-    falls (`add`, concave); on the right its steepest slope, 0 where it falls.
+    falls (`add`, concave); on the right its steepest slope, 0 where it falls. Where the left cut is
+    far right, (A + B)^α <= (1−λ)^{1−α} A^α + λ^{1−α} B^α splits p^α into its two Gaussians, with λ
+    such that the first is e^-44 of exp(level). The terms that H takes away are at most α times a
+    tail of N(0), N(μ) or (`replace`, left) N(−μ).
     """
     value, slope, steepest = _exponent(pair, mu, rate, order, ends)
     line = jnp.stack([jnp.minimum(slope[0], 0.0), steepest[1]])
-    gap = (ends - line) * jnp.asarray([-1.0, 1.0])  # distance of the cut from the tilted centre
-    return value - line * ends + 0.5 * line * line - 0.5 * jnp.square(jnp.maximum(gap, 0.0))
+    away = jnp.asarray([-1.0, 1.0])
+    gap = jnp.maximum((ends - line) * away, 0.0)  # distance of the cut from the tilted centre
+    moment = value - line * ends + 0.5 * line * line - 0.5 * gap * gap
+    if pair != "add":
+        a, fall = ends[0], steepest[0] - order * mu  # p's partner is below its tangent at the cut
+        rest = value[0] - order * _mix(mu * a - 0.5 * mu * mu, rate).log - fall * a
+        share = jnp.maximum(level - 44.0, 0.0) / (order - 1)  # −log(1 − λ)
+        low, high = fall, fall + order * mu
+        gaps = jnp.maximum(jnp.stack([low, high]) - a, 0.0)
+        first = order * jnp.log1p(-rate) + (order - 1) * share + 0.5 * low * low
+        second = order * (jnp.log(rate) - 0.5 * mu * mu) + 0.5 * high * high
+        second = second - (order - 1) * jnp.log(-jnp.expm1(-share))
+        split = rest + jnp.logaddexp(first - 0.5 * gaps[0] ** 2, second - 0.5 * gaps[1] ** 2)
+        moment = moment.at[0].set(jnp.fmin(moment[0], split))
+    bulk = jnp.stack([-mu if pair == "replace" else 0.0 * mu, mu])
+    gap = jnp.maximum((ends - bulk) * away, 0.0)
+    return jnp.logaddexp(moment, jnp.log(order) - 0.5 * gap * gap)
 
 
-def _window(pair: str, mu: Array, rate: Array, order: Array, bisections: int) -> Array:
-    """An interval outside of which the moment's tails are below e^-42 of it."""
+def _window(
+    pair: str, mu: Array, rate: Array, order: Array, bisections: int
+) -> tuple[Array, Array]:
+    """An interval outside of which the moment's tails are below e^-42 of it, and its level."""
     if pair == "add":
-        start, low, high = 0.0 * mu, -(order - 1) * mu - 10.0, 10.0 + 0.0 * mu
+        start, low, high = 0.0 * mu, -(order - 1) * mu - 11.0, 11.0 + mu
     else:
         start = (order if pair == "remove" else 2 * order - 1) * mu
-        low, high = -10.0 + 0.0 * mu, start + 10.0
+        low, high = -11.0 - (mu if pair == "replace" else 0.0 * mu), start + 11.0
 
     # A lower bound of the moment's logarithm, good enough to know which tails matter: the integrand
     # near its outermost peak. A poor guess widens or narrows the window; the tails are added anyway.
     peak = jax.lax.fori_loop(0, 5, lambda _, z: _exponent(pair, mu, rate, order, z)[1], start)
-    guess = jnp.maximum(_exponent(pair, mu, rate, order, peak)[0] - 0.5 * peak * peak, 0.0) - _CUT
+    level = jnp.maximum(_exponent(pair, mu, rate, order, peak)[0] - 0.5 * peak * peak, 0.0)
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         outer, inner = ends
         middle = 0.5 * (outer + inner)
-        cut = _tails(pair, mu, rate, order, middle) <= guess
+        cut = _tails(pair, mu, rate, order, middle, level) <= level - _CUT
         return jnp.where(cut, middle, outer), jnp.where(cut, inner, middle)
 
     ends = (jnp.stack([low, high]), jnp.stack([high, low]))
-    return jax.lax.fori_loop(0, bisections, halve, ends)[0]
+    return jax.lax.fori_loop(0, bisections, halve, ends)[0], level
 
 
 def _integrand(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tuple[Array, ...]:
@@ -142,12 +162,15 @@ def _integrand(pair: str, mu: Array, rate: Array, order: Array, z: Array) -> tup
 
 def _alias(pair: str, mu: Array, order: Array, step: Array) -> Array:
     """log of the trapezoid rule's relative aliasing bound at step h."""
-    negative = jnp.asarray(0.0) if pair == "remove" else order - 1
-    y = 2 * jnp.pi / (step * (1.0 + negative * mu * mu / 4.0))
-    y = jnp.minimum(y, (0.999 if pair == "remove" else 0.9) * jnp.pi / jnp.maximum(mu, 1e-300))
+    if pair == "remove":
+        y = jnp.minimum(2 * jnp.pi / step, 0.999 * jnp.pi / mu)
+        bend = 0.0
+    else:  # any admissible y is valid: try some around the optimum of the quadratic approximation
+        y = 2 * jnp.pi / (step * (1.0 + (order - 1) * mu * mu / 4.0))
+        y = jnp.minimum(y * jnp.asarray([0.3, 0.45, 0.65, 0.8, 1.0]), 0.97 * jnp.pi / mu)
+        bend = -(order - 1) * jnp.log(jnp.cos(0.5 * mu * y))
     decay = 2 * jnp.pi * y / step
-    bend = -negative * jnp.log(jnp.cos(0.5 * mu * y)) if pair != "remove" else 0.0
-    return math.log(2.0) - decay + 0.5 * y * y + bend - jnp.log(-jnp.expm1(-decay))
+    return jnp.min(math.log(2.0) - decay + 0.5 * y * y + bend - jnp.log(-jnp.expm1(-decay)))
 
 
 def log_moment(
@@ -173,7 +196,8 @@ def log_moment(
     True
     """
     fixed = jax.lax.stop_gradient((mu, rate, order))
-    ends = jax.lax.stop_gradient(_window(pair, *fixed, _BISECTIONS if certified else 12))
+    bisections = _BISECTIONS if certified else 12
+    ends, level = jax.lax.stop_gradient(_window(pair, *fixed, bisections))
     step = (ends[1] - ends[0]) / (nodes - 1)
     z = ends[0] + step * jnp.arange(nodes)
     log_value, linear, series = _integrand(pair, mu, rate, order, z)
@@ -183,14 +207,16 @@ def log_moment(
     total = step * jnp.sum(terms)
     if certified:
         log_moment_ = top + jnp.log(jnp.maximum(total, 0.0) + scale)
-        tails = _tails(pair, mu, rate, order, ends)
+        tails = _tails(pair, mu, rate, order, ends, level)
         errors = jnp.logaddexp(jnp.logaddexp(*tails), log_moment_ + _alias(pair, mu, order, step))
         total = total + jax.lax.stop_gradient(jnp.exp(errors - top))
         resolved = errors - log_moment_ < math.log(1e-6)
     else:
         resolved = total >= 0
     value = jnp.where(top > 0, top + jnp.log(jnp.maximum(total, 0.0) + scale), jnp.log1p(total))
-    return jnp.where(resolved & (value >= 0), value, jnp.where(rate > 0, jnp.inf, 0.0))
+    value = jnp.where(resolved & (value >= 0), value, jnp.where(rate > 0, jnp.inf, 0.0))
+    shift = 2 * mu if pair == "replace" else mu
+    return jnp.where(rate < 1, value, 0.5 * order * (order - 1) * shift * shift)
 
 
 def _group(steps: Steps, pair: str, orders: Array, nodes: int, certified: bool) -> Array:
