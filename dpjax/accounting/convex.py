@@ -1,7 +1,8 @@
 """Mechanisms of private convex optimisation that are not Gaussian pairs, and their prices.
 
-`ObjectivePerturbation`, `PureDP` and `ZeroConcentrated`; alone, or repeated and composed with each other
-through their Rényi curves. The constants published with the algorithms are here too, for reference.
+`ObjectivePerturbation`, `PureDP` and `ZeroConcentrated`; alone, or repeated and composed with each
+other through their Rényi curves. The constants published with the algorithms are here too, for
+reference.
 """
 
 from __future__ import annotations
@@ -46,23 +47,24 @@ _ORDERS = 400
 
 @register_mechanism
 class ObjectivePerturbation(Mechanism):
-    """The minimiser of `Σᵢ ℓᵢ(w) + (λ/2)‖w‖² + ⟨b, w⟩`, b ~ N(0, σ²I), for generalised linear losses.
+    """The minimiser of `Σᵢ ℓᵢ(w) + (λ/2)‖w‖² + ⟨b, w⟩`, b ~ N(0, σ²I), ℓᵢ generalised linear.
 
     With J = ln(1 + c/λ), from the determinant of the Jacobian of w ↦ b, and R the gradient bound,
-    add/remove: `δ(ε) ≤ 2δ_G(√((R/σ)² + ρ²), ε − J)`. The form is Redberg, Koskela and Wang's (2023);
-    their J = −ln(1 − c/λ) is replaced by the exact ratio 1 + c·xᵀA⁻¹x ≤ 1 + c/λ, and the residual ρ is
-    new (derived for dpjax). Proof: given x, the density ratio is convex in the shift ℓ'(s)x, so that
-    its extremes are the two ends ±Rx of a segment, each a Gaussian pair; the maximum of two is at most
-    their sum. Under replace-one the shifts ax − a'x' fill a parallelogram with four corners, whose
-    half-diagonals satisfy s² + t² ≤ (2R)²: `δ(ε) ≤ max 2[δ_G(s/σ, ε − J) + δ_G(t/σ, ε − J)]`.
+    add/remove: `δ(ε) ≤ 2δ_G(√((R/σ)² + ρ²), ε − J)`. The form is Redberg, Koskela and Wang's
+    (2023); their J = −ln(1 − c/λ) is replaced by the exact ratio 1 + c·xᵀA⁻¹x ≤ 1 + c/λ, and the
+    residual ρ is new (derived for dpjax). Proof: given x, the density ratio is convex in the shift
+    ℓ'(s)x, so that its extremes are the two ends ±Rx of a segment, each a Gaussian pair; the
+    maximum of two is at most their sum. Under replace-one the shifts ax − a'x' fill a parallelogram
+    with four corners, whose half-diagonals satisfy s² + t² ≤ (2R)²: `δ(ε) ≤ max 2[δ_G(s/σ, ε − J) +
+    δ_G(t/σ, ε − J)]`.
 
     Fields:
         gradient_bound: R = sup |ℓ'|·‖x‖.
         noise_std: σ of the tilt b, on the sum objective; 0 is no privacy.
         smoothness: c = sup ℓ''·‖x‖², one record's, without the regulariser.
         regularization: λ > 0, of the sum objective: n times that of the average.
-        residual: ρ >= 0, GDP parameter of Gaussian noise added to an approximate minimiser; 0 if the
-            minimiser is exact.
+        residual: ρ >= 0, GDP parameter of Gaussian noise added to an approximate minimiser; 0 if
+            the minimiser is exact.
 
     >>> from dpjax import accounting as acc
     >>> from dpjax.accounting.convex import ObjectivePerturbation
@@ -89,7 +91,8 @@ class ObjectivePerturbation(Mechanism):
 class PureDP(Mechanism):
     """Any (ε, 0)-differentially private release, for the stated adjacency alone.
 
-    Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath 2017).
+    Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath
+    2017).
 
     Fields:
         epsilon: ε >= 0. adjacency: the relation it holds for, "replace-one" or "add-remove".
@@ -203,8 +206,8 @@ def _objective_epsilon(run: ObjectivePerturbation, adjacency: Adjacency, delta: 
 def _objective_rdp(run: ObjectivePerturbation, adjacency: Adjacency, orders: Array) -> Array:
     """J + s²/2 + log E e^{(α−1)|N(0, s²)|}/(α−1) + αρ²/2, s = R/σ, doubled under replace-one.
 
-    The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz no
-    larger exponential moments than 2|⟨b,x⟩|.
+    The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
+    no larger exponential moments than 2|⟨b,x⟩|.
     """
     scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = jnp.where(run.noise_std > 0, run.noise_std, 1.0)
@@ -329,12 +332,13 @@ register_method(
     epsilon=_ask(_epsilon, 0),
     delta=_ask(_delta, 0),
     rdp=_ask(_rdp_curve, 1),
-    describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, with the exact "
-    "determinant), pure and zero-concentrated releases by their definitions, compositions by Rényi curves",
+    describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, with "
+    "the exact determinant), pure and zero-concentrated releases by their definitions, "
+    "compositions by Rényi curves",
     tier="conditional",
     assumptions=(
-        "an objective perturbation minimises a convex, twice differentiable generalised linear loss "
-        "with |ℓ'|‖x‖ <= gradient_bound and ℓ''‖x‖² <= smoothness, over all of space",
+        "an objective perturbation minimises a convex, twice differentiable generalised linear "
+        "loss with |ℓ'|‖x‖ <= gradient_bound and ℓ''‖x‖² <= smoothness, over all of space",
         "its minimiser is exact, or hidden by the residual noise stated",
     ),
 )
@@ -381,8 +385,8 @@ def kifer_noise_std(
 ) -> float:
     """`ζ√(8 ln(2/δ) + 4ε)/ε`, the published tilt (Kifer et al. 2012), ζ doubled for replace-one.
 
-    The published constant is that of one record added or removed; replacing one moves the gradient by
-    2ζ. The quadratic term must be at least 2c/ε.
+    The published constant is that of one record added or removed; replacing one moves the gradient
+    by 2ζ. The quadratic term must be at least 2c/ε.
 
     >>> from dpjax.accounting.convex import kifer_noise_std
     >>> round(kifer_noise_std(gradient_bound=1.0, epsilon=1.0, delta=1e-8), 6)
@@ -404,7 +408,7 @@ def amp_constants(
     tilt_share: float = 0.9,
     output_share: float = 0.01,
 ) -> tuple[float, float, float]:
-    """(Λ, σ₁, σ₂) of approximate minima perturbation as published (Iyengar et al. 2019, Algorithm 1).
+    """(Λ, σ₁, σ₂) of approximate minima perturbation as published (Iyengar et al. 2019, Alg. 1).
 
     ε₂ = output_share·ε, ε₁ = ε − ε₂, ε₃ = tilt_share·ε₁; Λ = rank·c/(ε₁ − ε₃) on the sum objective;
     σ₁ = (2R/n)(1 + √(2 ln(1/δ₁)))/ε₃ on the average; σ₂ = (nγ/Λ)(1 + √(2 ln(1/δ₂)))/ε₂. The
@@ -412,8 +416,8 @@ def amp_constants(
     hides twice that.
 
     >>> from dpjax.accounting.convex import amp_constants
-    >>> [round(c, 6) for c in amp_constants(n=36176, gradient_bound=1.0, smoothness=0.25, epsilon=1.0,
-    ...                                     delta=1e-8)]
+    >>> [round(c, 6) for c in amp_constants(n=36176, gradient_bound=1.0, smoothness=0.25,
+    ...                                     epsilon=1.0, delta=1e-8)]
     [5.050505, 0.000439, 0.004262]
     """
     gamma = n**-2.0 if gradient_tolerance is None else gradient_tolerance

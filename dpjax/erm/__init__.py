@@ -1,10 +1,11 @@
-"""Private convex optimisation: problems that know their constants, one solver per published algorithm.
+"""Private convex optimisation: problems that know their constants, one solver per algorithm.
 
-A solver is a pure function of (problem, key, hyperparameters), and returns `Solution(params, mechanism,
-history)`; `acc.epsilon(solution.mechanism, …)` prices it. `vmap` over keys and hyperparameters runs a
-sweep in one compiled program.
+A solver is a pure function of (problem, key, hyperparameters), and returns `Solution(params,
+mechanism, history)`; `acc.epsilon(solution.mechanism, …)` prices it. `vmap` over keys and
+hyperparameters runs a sweep in one compiled program.
 """
 
+from dpjax.erm import curvature, schedules, sensitivity, utility_bounds
 from dpjax.erm.adaptive import AdaptiveHistory, dp_agd
 from dpjax.erm.ball_perturbation import BallHistory, perturbed_gd
 from dpjax.erm.baselines import LbfgsHistory, gradient_descent, lbfgs, sgd
@@ -17,6 +18,7 @@ from dpjax.erm.objective_perturbation import (
     approximate_minima_perturbation,
     objective_perturbation,
 )
+from dpjax.erm.one_vs_rest import one_vs_rest, predict_class
 from dpjax.erm.output_perturbation import output_perturbed_gd, output_perturbed_sgd
 from dpjax.erm.problems import (
     Problem,
@@ -27,10 +29,12 @@ from dpjax.erm.problems import (
 )
 from dpjax.erm.randomized_sgd import OutputHistory, nsgd, rsgd, rsgd_ar
 from dpjax.erm.solution import Solution, calibrate_noise, mechanism_of
+from dpjax.erm.sweep import Choice, SweepResult, sweep
 
 __all__ = [
     "AdaptiveHistory",
     "BallHistory",
+    "Choice",
     "DifferentiableProblem",
     "GradientHistory",
     "HiddenHistory",
@@ -40,8 +44,10 @@ __all__ = [
     "OutputHistory",
     "Problem",
     "Solution",
+    "SweepResult",
     "approximate_minima_perturbation",
     "calibrate_noise",
+    "curvature",
     "differentiable_problem",
     "dp_agd",
     "dp_gd",
@@ -56,12 +62,18 @@ __all__ = [
     "noisy_gd",
     "nsgd",
     "objective_perturbation",
+    "one_vs_rest",
     "output_perturbed_gd",
     "output_perturbed_sgd",
     "perturbed_gd",
+    "predict_class",
     "rsgd",
     "rsgd_ar",
+    "schedules",
+    "sensitivity",
     "sgd",
     "sgd_ma",
     "softmax_regression",
+    "sweep",
+    "utility_bounds",
 ]

@@ -1,7 +1,8 @@
 """Dense and sparse feature matrices behind one set of functions.
 
-A sparse matrix is a `BCOO` whose rows are a batch axis (every row stores the same number of entries,
-padded by an out-of-range column): rows can then be taken, scaled and permuted like dense ones.
+A sparse matrix is a `BCOO` whose rows are a batch axis (every row stores the same number of
+entries, padded by an out-of-range column): rows can then be taken, scaled and permuted like dense
+ones.
 """
 
 from __future__ import annotations

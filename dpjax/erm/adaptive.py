@@ -63,10 +63,10 @@ def dp_agd(
 ) -> Solution:
     """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
 
-    Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among `candidates`
-    steps along −g̃/‖g̃‖, step 0 included, the one of least clipped loss. Where step 0 wins, the
-    gradient is measured again at the same point, the two are averaged by their precision (a running
-    average, never normalised), and ρ_g grows by `growth` for good.
+    Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among
+    `candidates` steps along −g̃/‖g̃‖, step 0 included, the one of least clipped loss. Where step 0
+    wins, the gradient is measured again at the same point, the two are averaged by their precision
+    (a running average, never normalised), and ρ_g grows by `growth` for good.
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
@@ -78,17 +78,20 @@ def dp_agd(
 
     Args:
         planned_steps: the first rounds cost ρ/planned_steps each.
-        max_step_size: largest candidate ‖step‖ at first; then 1.1 times the largest one chosen lately.
-        clip_norm, loss_bound: C on a record's gradient, and the bound on a record's loss in the choice.
+        max_step_size: largest candidate ‖step‖ at first; then 1.1 times the largest one chosen
+            lately.
+        clip_norm, loss_bound: C on a record's gradient, and the bound on a record's loss in the
+            choice.
         growth: γ > 0. line_share: part of a round's budget that the choice gets, in (0, 1).
-        total_noise: 1/√(2ρ) > 0, the noise multiplier of a single Gaussian release of the same cost.
+        total_noise: 1/√(2ρ) > 0, the noise multiplier of a single Gaussian release of the same
+            cost.
         epsilon, delta, adjacency: the budget, instead of total_noise.
         max_iterations: rounds at most, a public constant.
 
-    Guarantee: ρ-zCDP for the stated adjacency: every round's cost is checked *before* it is spent (a
-    zCDP filter), and the choice is an exponential mechanism by Gumbel noise, of cost ε²/8. Under
-    add/remove the clipped losses are monotone in the data and the sensitivity is `loss_bound`; under
-    replace-one gradients count double and so do losses. No assumption on the data.
+    Guarantee: ρ-zCDP for the stated adjacency: every round's cost is checked *before* it is spent
+    (a zCDP filter), and the choice is an exponential mechanism by Gumbel noise, of cost ε²/8. Under
+    add/remove the clipped losses are monotone in the data and the sensitivity is `loss_bound`;
+    under replace-one gradients count double and so do losses. No assumption on the data.
 
     Raises: ValueError naming the argument out of range.
     """

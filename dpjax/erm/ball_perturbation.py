@@ -1,4 +1,4 @@
-"""Perturbed gradient descent with noise from a ball (tholeti2021): escapes saddles, buys little privacy."""
+"""Perturbed gradient descent with noise from a ball (tholeti2021): for saddles, not for privacy."""
 
 from __future__ import annotations
 
@@ -68,12 +68,13 @@ def perturbed_gd(
 ) -> Solution:
     """Stochastic gradient descent plus noise uniform in a ball (tholeti2021, Algorithm 1).
 
-    `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a uniform
-    batch drawn afresh (b = 1: one record, as published).
+    `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a
+    uniform batch drawn afresh (b = 1: one record, as published).
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = perturbed_gd(problem, jax.random.key(0), steps=20, step_size=0.1, noise_radius=300.0)
+    >>> solution = perturbed_gd(problem, jax.random.key(0), steps=20, step_size=0.1,
+    ...                         noise_radius=300.0)
     >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
     True
 
@@ -83,9 +84,9 @@ def perturbed_gd(
         noise_radius: r ≥ 0. epsilon, delta: the budget instead; ε buys nothing here.
 
     Guarantee: (0, δ) with δ = 1 − (1 − (b/n)·TV)^T, TV = I_{Δ²/4}(1/2, (d+1)/2), Δ = 2C/(br),
-    replace-one. A guarantee of δ ≥ 1/n is void in practice (publishing one record at random has it):
-    the solver then warns. Use it to escape saddles and to study the bound, and Gaussian noise for
-    privacy.
+    replace-one. A guarantee of δ ≥ 1/n is void in practice (publishing one record at random has
+    it): the solver then warns. Use it to escape saddles and to study the bound, and Gaussian noise
+    for privacy.
 
     Raises: ValueError if batch_size > n or an argument is out of range.
     """
@@ -112,8 +113,8 @@ def _warn_if_void(mechanism, n, noise) -> None:
     lost = acc.delta(mechanism, epsilon=0.0, adjacency=acc.Adjacency.REPLACE_ONE)
     if lost >= 1.0 / n:
         warnings.warn(
-            f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects nobody; "
-            "raise noise_radius, or use Gaussian noise",
+            f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects "
+            "nobody; raise noise_radius, or use Gaussian noise",
             stacklevel=3,
         )
 

@@ -105,10 +105,11 @@ class DifferentiableProblem:
 def differentiable_problem(
     loss: Callable, examples, shape: tuple[int, ...], *, l2: float = 0.0, radius: float = math.inf
 ) -> DifferentiableProblem:
-    """A problem from `loss(params, example) -> scalar`; examples are a pytree with a leading axis n.
+    """A problem from `loss(params, example) -> scalar` and a pytree of examples, leading axis n.
 
     >>> saddle = differentiable_problem(
-    ...     lambda w, z: w[0] ** 2 / 2 - w[1] ** 2 / 2 + w[1] ** 4 / 4 + z @ w, jnp.zeros((3, 2)), (2,))
+    ...     lambda w, z: w[0] ** 2 / 2 - w[1] ** 2 / 2 + w[1] ** 4 / 4 + z @ w,
+    ...     jnp.zeros((3, 2)), (2,))
     >>> saddle.gradient(jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from dpjax import accounting as acc
@@ -46,7 +47,10 @@ def _dp_gd_mechanism(problem, noise, *, steps, **_):
 
 
 def _dp_sgd_mechanism(problem, noise, *, steps, rate, **_):
-    step = acc.PoissonSampled(acc.Gaussian(noise), rate=sampling.realised_rate(rate))
+    realised = np.vectorize(sampling.realised_rate, otypes=[float])(rate)
+    step = acc.PoissonSampled(
+        acc.Gaussian(noise), rate=realised if realised.ndim else float(realised)
+    )
     return acc.Repeated(step, steps=steps)
 
 
@@ -54,7 +58,7 @@ def _sgd_ma_mechanism(problem, noise, *, steps, **_):
     return _dp_sgd_mechanism(problem, noise, steps=steps, rate=1.0 / math.sqrt(problem.n))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_dp_gd_mechanism)
+@private_solver(noise="noise_multiplier", mechanism=_dp_gd_mechanism, broadcasts=True)
 def dp_gd(
     problem: Problem,
     key: Array,
@@ -77,21 +81,24 @@ def dp_gd(
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
-    >>> solution = dp_gd(problem, jax.random.key(0), steps=20, step_size=4.0, epsilon=1.0, delta=1e-5)
+    >>> solution = dp_gd(problem, jax.random.key(0), steps=20, step_size=4.0, epsilon=1.0,
+    ...                  delta=1e-5)
     >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
     True
 
     Args:
         steps: T. step_size: η, a number or one per step (`schedules`).
-        clip_norm: C > 0, the bound on a record's gradient; a `problem.gradient_bound` clips nothing.
+        clip_norm: C > 0, the bound on a record's gradient; a `problem.gradient_bound` clips
+            nothing.
         noise_multiplier: σ ≥ 0, noise std on the sum over C; 0 is plain gradient descent.
         epsilon, delta, adjacency: the budget, instead of σ.
         average: return the mean of all iterates (the case ν = 0 of yu2020 Theorem 1).
         keep_iterates: record every iterate in the history.
         init: initial parameters, chosen without looking at the data.
 
-    Guarantee: T-fold composition of a Gaussian mechanism, tight, under either adjacency (replace-one
-    doubles the sensitivity, which the accountant knows); no assumption on data or loss. n is public.
+    Guarantee: T-fold composition of a Gaussian mechanism, tight, under either adjacency
+    (replace-one doubles the sensitivity, which the accountant knows); no assumption on data or
+    loss. n is public.
 
     Raises: ValueError naming the argument out of range, or if noise and budget are both given.
     """
@@ -107,7 +114,7 @@ def dp_gd(
     return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_dp_sgd_mechanism)
+@private_solver(noise="noise_multiplier", mechanism=_dp_sgd_mechanism, broadcasts=True)
 def dp_sgd(
     problem: Problem,
     key: Array,
@@ -126,8 +133,8 @@ def dp_sgd(
 ) -> Solution:
     """DP-SGD with Poisson batches (Abadi et al. 2016; yu2020, Algorithm 2 with batches).
 
-    `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability q,
-    and the sum is divided by the expected batch size, never by the realised one.
+    `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability
+    q, and the sum is divided by the expected batch size, never by the realised one.
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
@@ -161,7 +168,7 @@ def dp_sgd(
     return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_sgd_ma_mechanism)
+@private_solver(noise="noise_multiplier", mechanism=_sgd_ma_mechanism, broadcasts=True)
 def sgd_ma(
     problem: Problem,
     key: Array,

@@ -90,14 +90,16 @@ def noisy_gd(
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
     >>> solution = noisy_gd(problem, jax.random.key(0), steps=200, step_size=1.0, noise_std=0.01)
     >>> more = noisy_gd(problem, jax.random.key(0), steps=20_000, step_size=1.0, noise_std=0.01)
-    >>> price = [acc.epsilon(s.mechanism, delta=1e-5, adjacency="replace-one") for s in (solution, more)]
+    >>> price = [acc.epsilon(s.mechanism, delta=1e-5, adjacency="replace-one")
+    ...          for s in (solution, more)]
     >>> bool(price[1] < 1.01 * price[0])
     True
 
     Args:
         steps: K. step_size: a constant η < 2/β.
-        clip_norm: bound on a record's gradient below `problem.gradient_bound`; for one score a record
-            clipping keeps the loss convex and β-smooth, because the regulariser stays outside.
+        clip_norm: bound on a record's gradient below `problem.gradient_bound`; for one score a
+            record clipping keeps the loss convex and β-smooth, because the regulariser stays
+            outside.
         noise_std: σ. epsilon, delta, adjacency: the budget, instead of σ.
         init: initial parameters, instead of the theorem's draw; must not depend on the data.
 
@@ -118,7 +120,7 @@ def noisy_gd(
     return Solution(params, make(noise), HiddenHistory(noise))
 
 
-@private_solver(noise="noise_std", mechanism=_noisy_cyclic_mechanism)
+@private_solver(noise="noise_std", mechanism=_noisy_cyclic_mechanism, copies_data=True)
 def noisy_cyclic_gd(
     problem: Problem,
     key: Array,
@@ -135,8 +137,8 @@ def noisy_cyclic_gd(
 ) -> Solution:
     """Noisy gradient descent over batches in cyclic order, shuffled once, last iterate only.
 
-    The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen by
-    the permutation, is left out. Start and noise as in `noisy_gd`.
+    The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen
+    by the permutation, is left out. Start and noise as in `noisy_gd`.
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
@@ -146,8 +148,8 @@ def noisy_cyclic_gd(
     200
 
     Guarantee: NoisyCyclicDescent, the position-aware bound averaged over the secret position, far
-    below composition; conditional as `noisy_gd`, and the key must stay secret. A record is in batch j
-    with probability at most 1/batches.
+    below composition; conditional as `noisy_gd`, and the key must stay secret. A record is in batch
+    j with probability at most 1/batches.
 
     Args and errors as `noisy_gd`, with epochs and batches in place of steps.
     """

@@ -1,7 +1,7 @@
 """The losses of generalised linear models, with the constants their privacy proofs need.
 
-A loss is a function ℓ(s, y) of a score s = ⟨x, w⟩ (or k scores). Its constants bound the derivatives
-in s; a problem turns them into constants in w by its bound on ‖x‖.
+A loss is a function ℓ(s, y) of a score s = ⟨x, w⟩ (or k scores). Its constants bound the
+derivatives in s; a problem turns them into constants in w by its bound on ‖x‖.
 """
 
 from __future__ import annotations

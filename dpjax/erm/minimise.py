@@ -34,7 +34,7 @@ def in_float64(run: Callable, problem: Problem, *args):
     The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules here need
     less. Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.
     """
-    if jax.config.jax_enable_x64 or _features.is_traced(problem, *args):
+    if jnp.result_type(float) == jnp.float64 or _features.is_traced(problem, *args):
         return run(problem, *args)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         double = dataclasses.replace(
@@ -55,8 +55,8 @@ def minimise(
 ) -> Minimum:
     """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², to a gradient of norm at most `tolerance`.
 
-    Newton's method with a line search for one score a record and few parameters, else L-BFGS. It may
-    fail to get there: the caller must look at the norm it returns.
+    Newton's method with a line search for one score a record and few parameters, else L-BFGS. It
+    may fail to get there: the caller must look at the norm it returns.
     """
     extra_l2 = jnp.asarray(extra_l2, problem.dtype)
     tolerance = jnp.asarray(tolerance, problem.dtype)

@@ -1,7 +1,7 @@
 """Objective perturbation: the minimiser of a randomly tilted objective.
 
-Chaudhuri, Monteleoni and Sarwate 2011 (pure ε); Kifer, Smith and Thakurta 2012 (Gaussian tilt), with the
-accounting of Redberg, Koskela and Wang 2023; Iyengar et al. 2019 (approximate minima).
+Chaudhuri, Monteleoni and Sarwate 2011 (pure ε); Kifer, Smith and Thakurta 2012 (Gaussian tilt),
+with the accounting of Redberg, Koskela and Wang 2023; Iyengar et al. 2019 (approximate minima).
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def _check(problem, name: str) -> None:
 def _needs_regularization(problem, extra_l2: float) -> None:
     if not problem.l2 + extra_l2 > 0:
         raise ValueError(
-            f"l2 + extra_l2 is {problem.l2 + extra_l2}: objective perturbation needs a strongly convex "
-            "objective, l2 + extra_l2 > 0"
+            f"l2 + extra_l2 is {problem.l2 + extra_l2}: objective perturbation needs a strongly "
+            "convex objective, l2 + extra_l2 > 0"
         )
 
 
-@private_solver(noise="noise_std", mechanism=_mechanism)
+@private_solver(noise="noise_std", mechanism=_mechanism, concrete=True)
 def objective_perturbation(
     problem: Problem,
     key: Array,
@@ -120,8 +120,8 @@ def objective_perturbation(
 ) -> Solution:
     """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
 
-    With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models. With
-    δ = 0, ‖b‖ ~ Gamma(d, 2R/ε') in a uniform direction (Chaudhuri 2011, Algorithm 2): pure ε,
+    With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models.
+    With δ = 0, ‖b‖ ~ Gamma(d, 2R/ε') in a uniform direction (Chaudhuri 2011, Algorithm 2): pure ε,
     replace-one, and extra_l2 follows from ε.
 
     >>> import dpjax, jax
@@ -178,7 +178,8 @@ def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
 
 
 def _solve(problem, linear, extra_l2, tolerance):
-    # One limit for the solver and for the check, fixed before the data are seen. Solve a little past it.
+    # One limit for the solver and for the check, fixed before the data are seen. Solve a little
+    # past it.
     if tolerance is None:
         tolerance = 1e-10 if problem.dtype == jnp.float64 else 1e-6
     limit = jnp.asarray(tolerance, problem.dtype)
@@ -192,8 +193,8 @@ def _finish(out, mechanism, noise, extra) -> Solution:
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
         raise NotConverged(
             f"the gradient's norm is {float(np.max(np.asarray(norm))):.3g}, above the tolerance "
-            f"{float(np.max(np.asarray(limit))):.3g}: nothing is released. Raise l2 or the tolerance, "
-            "before looking at the data again"
+            f"{float(np.max(np.asarray(limit))):.3g}: nothing is released. Raise l2 or the "
+            "tolerance, before looking at the data again"
         )
     return Solution(params, mechanism, ObjectiveHistory(noise, extra, norm))
 
@@ -219,7 +220,7 @@ def _amp_mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
     return _mechanism(problem, noise, extra_l2=extra_l2, residual=residual)
 
 
-@private_solver(noise="noise_std", mechanism=_amp_mechanism)
+@private_solver(noise="noise_std", mechanism=_amp_mechanism, concrete=True)
 def approximate_minima_perturbation(
     problem: Problem,
     key: Array,
@@ -240,7 +241,8 @@ def approximate_minima_perturbation(
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = approximate_minima_perturbation(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+    >>> solution = approximate_minima_perturbation(problem, jax.random.key(0), epsilon=1.0,
+    ...                                            delta=1e-5)
     >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
     True
 
@@ -251,9 +253,10 @@ def approximate_minima_perturbation(
         noise_std, output_noise_std: of the tilt (on the sum objective) and of the output; both or,
             instead, the budget.
 
-    Guarantee: ObjectivePerturbation with a residual Gaussian of ratio 2γ/((l2 + extra_l2)·output_noise_std):
-    twice the published displacement, since both data sets' solvers may err, each to its own side
-    (derived for dpjax: condition on the exact minimiser, compose with the output's Gaussian).
+    Guarantee: ObjectivePerturbation with a residual Gaussian of ratio 2γ/((l2 +
+    extra_l2)·output_noise_std): twice the published displacement, since both data sets' solvers may
+    err, each to its own side (derived for dpjax: condition on the exact minimiser, compose with the
+    output's Gaussian).
 
     Raises: NotConverged if γ is not met: the run fails closed (under a trace: NaN).
     """
@@ -261,7 +264,7 @@ def approximate_minima_perturbation(
     extra = _extra(problem, extra_l2, epsilon)
     _needs_regularization(problem, extra)
     if gradient_tolerance is None:
-        double = jax.config.jax_enable_x64 or not is_traced(problem, key, noise_std)
+        double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, noise_std)
         gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)
     positive("gradient_tolerance", gradient_tolerance)
     displacement = 2.0 * gradient_tolerance / (problem.l2 + extra)

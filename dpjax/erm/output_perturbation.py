@@ -1,4 +1,4 @@
-"""Output perturbation of gradient descent (Zhang et al. 2017) and of permuted SGD (Wu et al. 2017)."""
+"""Output perturbation of gradient descent (Zhang et al. 2017) and of SGD (Wu et al. 2017)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def output_perturbed_gd(
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = output_perturbed_gd(problem, jax.random.key(0), steps=20, step_size=4.0, noise_std=0.5)
+    >>> solution = output_perturbed_gd(problem, jax.random.key(0), steps=20, step_size=4.0,
+    ...                                noise_std=0.5)
     >>> bool(solution.mechanism.sensitivities[0] <= 2 / (100 * 0.1))
     True
 
@@ -119,7 +120,7 @@ def _sgd_mechanism(
     return acc.RandomizedSensitivity(moves.max(axis=-1, keepdims=True), np.ones(1), noise)
 
 
-@private_solver(noise="noise_std", mechanism=_sgd_mechanism)
+@private_solver(noise="noise_std", mechanism=_sgd_mechanism, copies_data=True)
 def output_perturbed_sgd(
     problem: Problem,
     key: Array,
@@ -138,8 +139,8 @@ def output_perturbed_sgd(
     """Permutation-based SGD with noise on the result: bolt-on privacy (Wu et al. 2017).
 
     Step t uses η = `step_size` ("constant", η ≤ 2/β), 2/(β(t + n^c)) ("decreasing"),
-    2/(β(√t + n^c)) ("sqrt"), or min(1/β, 1/(γt)) ("strongly_convex", γ = l2). The sensitivity is the
-    recurrence for the worst position, never above the paper's closed forms
+    2/(β(√t + n^c)) ("sqrt"), or min(1/β, 1/(γt)) ("strongly_convex", γ = l2). The sensitivity is
+    the recurrence for the worst position, never above the paper's closed forms
     (`sensitivity.bolton_sensitivity`) where those apply, and right for a short last batch too.
 
     >>> import dpjax, jax
@@ -156,7 +157,8 @@ def output_perturbed_sgd(
     Guarantee: a Gaussian mechanism, replace-one, whatever the permutation; conditional on what the
     problem enforces.
 
-    Raises: ValueError naming the condition that fails: η > 2/β, l2 = 0 for "strongly_convex", b > n.
+    Raises: ValueError naming the condition that fails: η > 2/β, l2 = 0 for "strongly_convex", b >
+    n.
     """
     count("passes", passes)
     count("batch_size", batch_size, high=problem.n)

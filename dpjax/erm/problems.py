@@ -1,7 +1,7 @@
 """Convex problems that know their constants.
 
-`F(w) = (1/n) Σᵢ ℓ(⟨xᵢ, w⟩, yᵢ) + (l2/2)‖w‖²`, with ‖xᵢ‖ ≤ feature_norm enforced by clipping the rows
-after the intercept column is appended. Every constant a privacy proof uses is a function of
+`F(w) = (1/n) Σᵢ ℓ(⟨xᵢ, w⟩, yᵢ) + (l2/2)‖w‖²`, with ‖xᵢ‖ ≤ feature_norm enforced by clipping the
+rows after the intercept column is appended. Every constant a privacy proof uses is a function of
 `feature_norm`, the loss and `l2` alone, never of the data.
 """
 
@@ -84,7 +84,7 @@ class Problem:
 
     @property
     def gradient_diameter(self) -> float:
-        """S = sup ‖∇ℓ(w; z) − ∇ℓ(w; z')‖ = 2R: the regulariser cancels, so no bound on ‖w‖ enters."""
+        """S = sup ‖∇ℓ(w; z) − ∇ℓ(w; z')‖ = 2R: the regulariser cancels, ‖w‖ may be anything."""
         return 2.0 * self.gradient_bound
 
     @property
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """Lipschitz constant of F on the ball: R + l2·radius (infinite without a radius, if l2 > 0)."""
+        """Lipschitz constant of F on the ball: R + l2·radius (infinite if l2 > 0 and no radius)."""
         return self.gradient_bound + (self.l2 * self.radius if self.l2 > 0 else 0.0)
 
     def zeros(self) -> Array:
@@ -167,7 +167,7 @@ class Problem:
         return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
 
     def scores(self, params: Array, features) -> Array:
-        """Scores of new rows, prepared like the training rows: intercept appended, norms clipped."""
+        """Scores of new rows, prepared like the training rows: intercept appended, then clipped."""
         rows = _prepare(features, self.intercept, self.feature_norm)
         return _features.matvec(_features.to_dtype(rows, self.dtype), params)
 
@@ -216,7 +216,7 @@ def logistic_regression(
 def huber_svm(
     features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:
-    """Linear SVM with the huberised hinge (chen2019 §5.1): R = feature_norm, β = feature_norm²/(2h) + l2.
+    """SVM with the huberised hinge (chen2019 §5.1): R = X, β = X²/(2h) + l2, X = feature_norm.
 
     >>> huber_svm([[1.0]], [1], l2=0.5, width=0.5).smoothness
     1.5
@@ -241,8 +241,8 @@ def linear_regression(
 ) -> Problem:
     """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
 
-    The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or give
-    one. Labels beyond ±label_bound are clipped to it.
+    The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or
+    give one. Labels beyond ±label_bound are clipped to it.
 
     >>> linear_regression([[1.0]], [0.5], l2=0.0, radius=2.0).gradient_bound
     3.0

@@ -1,4 +1,4 @@
-"""Output perturbation of cyclic mini-batch SGD, with the sensitivity computed step by step (chen2019)."""
+"""Output perturbation of cyclic mini-batch SGD, sensitivity computed step by step (chen2019)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _rsgd_ar_mechanism(problem, noise, *, average_every=5, **hyperparameters):
     return _permuted_mechanism(problem, noise, average_every=average_every, **hyperparameters)
 
 
-@private_solver(noise="noise_std", mechanism=_worst_case_mechanism)
+@private_solver(noise="noise_std", mechanism=_worst_case_mechanism, copies_data=True)
 def nsgd(
     problem: Problem,
     key: Array,
@@ -85,14 +85,16 @@ def nsgd(
     adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
-    """Cyclic SGD over the records in their own order, noise for the worst position (chen2019, Alg. 1).
+    """Cyclic SGD over the records in their own order, worst-case noise (chen2019, Algorithm 1).
 
     Epoch s uses step size η₀/s. A record in batch j moves the result by at most
-    `Δ_j = Σ_t (S η_t/|B_j|) Π_{s>t} ρ_s`, ρ = max(|1 − ημ|, |1 − ηL|); released: w + N(0, noise_std² I).
+    `Δ_j = Σ_t (S η_t/|B_j|) Π_{s>t} ρ_s`, ρ = max(|1 − ημ|, |1 − ηL|); released: w + N(0,
+    noise_std² I).
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = nsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0, noise_std=1.0)
+    >>> solution = nsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
+    ...                 noise_std=1.0)
     >>> solution.mechanism.sensitivities.shape
     (1,)
 
@@ -104,7 +106,7 @@ def nsgd(
     )  # fmt: skip
 
 
-@private_solver(noise="noise_std", mechanism=_permuted_mechanism)
+@private_solver(noise="noise_std", mechanism=_permuted_mechanism, copies_data=True)
 def rsgd(
     problem: Problem,
     key: Array,
@@ -122,7 +124,8 @@ def rsgd(
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = rsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0, noise_std=1.0)
+    >>> solution = rsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
+    ...                 noise_std=1.0)
     >>> solution.mechanism.sensitivities.shape
     (5,)
 
@@ -135,7 +138,7 @@ def rsgd(
     )  # fmt: skip
 
 
-@private_solver(noise="noise_std", mechanism=_rsgd_ar_mechanism)
+@private_solver(noise="noise_std", mechanism=_rsgd_ar_mechanism, copies_data=True)
 def rsgd_ar(
     problem: Problem,
     key: Array,
@@ -150,7 +153,7 @@ def rsgd_ar(
     adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
-    """RSGD-AR: permuted cyclic SGD, periodic averaging and step-size restart (chen2019, Algorithm 3).
+    """RSGD-AR: permuted cyclic SGD, periodic averaging, step-size restart (chen2019, Algorithm 3).
 
     Every `average_every` = τ epochs the parameters become the mean of the last mτ iterates and the
     step size, η₀/h in the h-th epoch since, starts again. Released: w + N(0, noise_std² I).

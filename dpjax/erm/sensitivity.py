@@ -1,9 +1,9 @@
 """How far one replaced record moves the result of SGD over fixed batches.
 
-One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(w')‖ ≤ ρ‖w − w'‖ + ηS/|B|`,
-else `≤ ρ‖w − w'‖`, with ρ = max(|1 − ημ|, |1 − ηL|) (chen2019 Lemma 2; it holds for every η > 0 and
-for once-differentiable L-smooth losses) and S the diameter of the set of one record's gradients, in
-which the regulariser cancels. Everything below unrolls this recurrence, in float64.
+One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(w')‖ ≤ ρ‖w − w'‖ +
+ηS/|B|`, else `≤ ρ‖w − w'‖`, with ρ = max(|1 − ημ|, |1 − ηL|) (chen2019 Lemma 2; it holds for every
+η > 0 and for once-differentiable L-smooth losses) and S the diameter of the set of one record's
+gradients, in which the regulariser cancels. Everything below unrolls this recurrence, in float64.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def cyclic_sensitivities(
 ) -> Float[Array, "... m"]:
     """Δ_j for every batch j of epoch-wise decreasing cyclic SGD (chen2019, Algorithms 1 and 3).
 
-    Step size η₀/h in the h-th epoch since the last restart; every `average_every` epochs the iterate
-    becomes the mean of the iterates since then, and so does its bound (chen2019 Eq. 5).
+    Step size η₀/h in the h-th epoch since the last restart; every `average_every` epochs the
+    iterate becomes the mean of the iterates since then, and so does its bound (chen2019 Eq. 5).
 
     >>> cyclic_sensitivities([10, 10], epochs=1, step_size=1.0, average_every=None,
     ...                      gradient_diameter=2.0, strong_convexity=0.0, smoothness=1.0).round(6)
@@ -170,7 +170,7 @@ def _descent_core(n, steps, diameter, convexity, smoothness):
 
 
 def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, strong_convexity: float):
-    """5R(L + μ)/(nμL): the published sensitivity of gradient descent (Zhang et al. 2017), for reference.
+    """5R(L + μ)/(nμL): gradient descent's published sensitivity (Zhang et al. 2017), for reference.
 
     >>> zhang_sensitivity(100, gradient_bound=1.0, smoothness=1.0, strong_convexity=1.0)
     0.1
@@ -201,8 +201,8 @@ def bolton_sensitivity(
     | strongly_convex | min(1/β, 1/(γt)) | 2L/(γn) |
     | strongly_convex_constant | η ≤ 1/β | 2Lη/(b(1 − (1 − ηγ)^⌈n/b⌉)) |
 
-    >>> bolton_sensitivity("constant", n=100, batch_size=50, passes=10, lipschitz=1.0, smoothness=0.25,
-    ...                    step_size=0.1)
+    >>> bolton_sensitivity("constant", n=100, batch_size=50, passes=10, lipschitz=1.0,
+    ...                    smoothness=0.25, step_size=0.1)
     0.04
     """
     starts = np.arange(passes) * n / batch_size + 1

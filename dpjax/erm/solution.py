@@ -37,27 +37,45 @@ class Solution(NamedTuple):
     history: Any
 
 
-class _Spec(NamedTuple):
+class SolverSpec(NamedTuple):
+    """What a sweep must know of a solver.
+
+    noise: name of its noise argument. mechanism: (problem, noise, **hyperparameters) -> mechanism.
+    adjacency: its default. broadcasts: whether `mechanism` takes an array for every hyperparameter.
+    concrete: whether it wants float64, and so must not be traced. copies_data: whether every run
+    permutes a copy of the data.
+    """
+
     noise: str
     mechanism: Callable[..., Any]
     adjacency: Any
+    broadcasts: bool
+    concrete: bool
+    copies_data: bool
 
 
-_SPECS: dict[Callable, _Spec] = {}
+_SPECS: dict[Callable, SolverSpec] = {}
 
 
-def private_solver(*, noise: str, mechanism: Callable[..., Any]):
-    """Register a solver: the name of its noise argument and its mechanism as a function of it."""
+def private_solver(
+    *,
+    noise: str,
+    mechanism: Callable[..., Any],
+    broadcasts: bool = False,
+    concrete: bool = False,
+    copies_data: bool = False,
+):
+    """Register a solver; see `SolverSpec`."""
 
     def register(solver):
         default = inspect.signature(solver).parameters["adjacency"].default
-        _SPECS[solver] = _Spec(noise, mechanism, default)
+        _SPECS[solver] = SolverSpec(noise, mechanism, default, broadcasts, concrete, copies_data)
         return solver
 
     return register
 
 
-def spec_of(solver: Callable) -> _Spec:
+def spec_of(solver: Callable) -> SolverSpec:
     """The registered noise argument and mechanism of a private solver."""
     if solver not in _SPECS:
         names = ", ".join(sorted(f.__name__ for f in _SPECS))
@@ -80,11 +98,12 @@ def mechanism_of(solver: Callable, problem: Problem, noise, **hyperparameters):
 def calibrate_noise(
     solver: Callable, problem: Problem, *, epsilon, delta, adjacency=None, **hyperparameters
 ):
-    """The smallest noise with which `solver` keeps the budget; `adjacency` defaults to the solver's.
+    """The smallest noise with which `solver` keeps the budget; default adjacency: the solver's.
 
     >>> import dpjax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
-    >>> sigma = calibrate_noise(dpjax.erm.dp_gd, problem, epsilon=1.0, delta=1e-5, steps=4, step_size=1.0)
+    >>> sigma = calibrate_noise(dpjax.erm.dp_gd, problem, epsilon=1.0, delta=1e-5, steps=4,
+    ...                         step_size=1.0)
     >>> round(float(sigma), 2)
     7.46
     """
@@ -173,8 +192,8 @@ def bounded_gradient(problem) -> None:
     """Refuse a problem whose per-record gradient has no bound."""
     if not math.isfinite(problem.gradient_bound):
         raise ValueError(
-            f"gradient_bound is {problem.gradient_bound}: the sensitivity needs a bounded gradient; "
-            "give the problem a radius"
+            f"gradient_bound is {problem.gradient_bound}: the sensitivity needs a bounded "
+            "gradient; give the problem a radius"
         )
 
 

@@ -1,0 +1,364 @@
+"""A grid of hyperparameters times repeats as a few compiled programs, with a tidy table of results."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+import rich.progress
+from jaxtyping import Array
+
+from dpjax import accounting as acc
+from dpjax._numerics.normal import normal
+from dpjax.erm import _features
+from dpjax.erm.problems import Problem, _prepare, _signs
+from dpjax.erm.solution import count, positive, spec_of
+
+__all__ = ["Choice", "SweepResult", "sweep"]
+
+
+class Choice(NamedTuple):
+    """A setting picked from a sweep.
+
+    setting: the hyperparameters. private: whether the choice itself is priced. note: in words.
+    mechanism: all runs and the choice, or None if it is not private.
+
+    >>> Choice({"steps": 50}, False, "not private", None).private
+    False
+    """
+
+    setting: dict[str, Any]
+    private: bool
+    note: str
+    mechanism: Any
+
+
+class SweepResult(NamedTuple):
+    """Every run of a sweep.
+
+    table: one row a run: the hyperparameters, `noise`, `repeat`, and the metrics. `objective` is a
+        function of the training data and `accuracy` of the test data: neither is private.
+    params: [runs, …], in the table's order.
+    settings: one dictionary per grid point; mechanisms: what one run of it costs.
+    names: the hyperparameters that vary. test_size: rows behind `accuracy`, or None.
+
+    >>> SweepResult(pd.DataFrame({"steps": [1]}), None, [{}], [None], ("steps",), None).names
+    ('steps',)
+    """
+
+    table: pd.DataFrame
+    params: Any
+    settings: list[dict[str, Any]]
+    mechanisms: list[Any]
+    names: tuple[str, ...]
+    test_size: int | None
+
+    def summary(self) -> pd.DataFrame:
+        """Mean and standard deviation of the metrics for every setting.
+
+        >>> table = pd.DataFrame({"steps": [1, 1], "objective": [0.5, 0.7], "repeat": [0, 1]})
+        >>> SweepResult(table, None, [{}], [None], ("steps",), None).summary().shape
+        (1, 4)
+        """
+        metrics = [m for m in ("objective", "accuracy") if m in self.table]
+        keys = [*self.names, *(["noise"] if "noise" in self.table else [])]
+        grouped = self.table.groupby(keys, sort=False, dropna=False)[metrics]
+        out = grouped.agg(["mean", "std"])
+        out.columns = [f"{metric}_{part}" for metric, part in out.columns]
+        out["runs"] = self.table.groupby(keys, sort=False, dropna=False).size()
+        return out.reset_index()
+
+    def to_csv(self, path: str | pathlib.Path) -> None:
+        """Write the table."""
+        self.table.to_csv(path, index=False)
+
+    def best(self, metric: str = "accuracy") -> Choice:
+        """The best setting on average. **Not private**: it was chosen by looking at the data."""
+        means = self._means(metric)
+        index = int(np.argmax(means) if metric == "accuracy" else np.argmin(means))
+        note = (
+            f"NOT PRIVATE: best mean {metric} of {len(self.settings)} settings, read off the data"
+        )
+        return Choice(self.settings[index], False, note, None)
+
+    def choose_privately(self, key: Array, *, noise_multiplier: float) -> Choice:
+        """The setting of best noisy test accuracy, its price included.
+
+        The numbers of correct test rows, averaged over repeats, form a vector of k counts that one
+        test record moves by at most √k; N(0, noise_multiplier²·k) is added to each before the
+        maximum is taken. `mechanism` composes every run of the sweep with that Gaussian, which
+        holds whether test and training records are distinct or not.
+        """
+        positive("noise_multiplier", noise_multiplier)
+        if self.test_size is None:
+            raise ValueError(
+                "the sweep had no test data: a private choice needs test=(features, labels)"
+            )
+        counts = self._means("accuracy") * self.test_size
+        std = noise_multiplier * math.sqrt(len(counts))
+        noisy = counts + std * np.asarray(normal(key, (len(counts),)), np.float64)
+        repeats = int(self.table["repeat"].max()) + 1
+        runs = tuple(acc.Repeated(mechanism, repeats) for mechanism in self.mechanisms)
+        mechanism = acc.Composed((*runs, acc.Gaussian(noise_multiplier)))
+        note = f"private: noisy maximum of {len(counts)} accuracies; price it with all runs"
+        return Choice(self.settings[int(np.argmax(noisy))], True, note, mechanism)
+
+    def _means(self, metric: str) -> np.ndarray:
+        if metric not in self.table:
+            raise ValueError(f"metric is {metric!r}: the table has {list(self.table.columns)}")
+        values = self.table.groupby("setting", sort=True)[metric].mean()
+        return values.to_numpy(np.float64)
+
+    def plot(self, metric: str = "accuracy") -> matplotlib.figure.Figure:
+        """Mean ± one standard deviation of the metric for every setting, as a figure."""
+        grouped = self.table.groupby("setting", sort=True)[metric]
+        mean, spread = grouped.mean(), grouped.std(ddof=0)
+        names = [
+            ", ".join(f"{name} {_short(setting[name])}" for name in self.names)
+            for setting in self.settings
+        ]
+        figure = matplotlib.figure.Figure(
+            figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained"
+        )
+        axes = figure.subplots()
+        rows = np.arange(len(names))
+        axes.errorbar(mean, rows, xerr=spread, fmt="o", markersize=5, capsize=3, color="#1f4e79")
+        axes.set_yticks(rows, names)
+        axes.invert_yaxis()
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        repeats = int(self.table["repeat"].max()) + 1
+        axes.set_xlabel(f"{metric}, mean ± standard deviation of {repeats} runs")
+        return figure
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def sweep(
+    solver: Callable,
+    problem: Problem,
+    grid: Mapping[str, Sequence],
+    *,
+    repeats: int,
+    key: Array,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    adjacency=None,
+    test: tuple[Any, Any] | None = None,
+    memory_budget: float = 2**30,
+    progress: bool = True,
+    **fixed,
+) -> SweepResult:
+    """Run a private solver on every point of a grid, `repeats` times each.
+
+    The noise of the whole grid is calibrated in one vectorised call where the mechanism allows it
+    (one per group of equal integer hyperparameters otherwise); all runs that share their integers
+    are one compiled program over a batch of keys, noise scales and float hyperparameters.
+
+    >>> import dpjax, jax
+    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+    >>> result = sweep(dpjax.erm.dp_gd, problem, {"steps": [2, 4], "step_size": [0.5, 1.0]}, repeats=3,
+    ...                key=jax.random.key(0), noise_multiplier=5.0, progress=False)
+    >>> len(result.table), result.best("objective").private
+    (12, False)
+
+    Args:
+        grid: hyperparameter -> values. "epsilon" and "delta" may be axes too.
+        repeats: runs per point. key: split over all of them.
+        epsilon, delta, adjacency: the budget of *one* run; or give the solver's noise argument.
+        test: (features, labels) for the accuracy column, prepared like the training rows.
+        memory_budget: bytes that one batch of runs may take, estimated; the sweep runs in batches.
+        progress: show a progress bar.
+        fixed: hyperparameters that do not vary.
+
+    Returns: SweepResult. Releasing the whole sweep, or a setting chosen by it, costs more than one
+    run:
+        see `SweepResult.best` and `SweepResult.choose_privately`.
+
+    Raises: ValueError for an unknown solver, an empty axis, or both noise and budget.
+    """
+    spec = spec_of(solver)
+    count("repeats", repeats)
+    positive("memory_budget", memory_budget)
+    if not grid or any(len(values) == 0 for values in grid.values()):
+        raise ValueError("grid is empty: every hyperparameter in it needs at least one value")
+    budget = {k: v for k, v in (("epsilon", epsilon), ("delta", delta)) if v is not None}
+    settings = [
+        {**budget, **fixed, **dict(zip(grid, point, strict=True))}
+        for point in itertools.product(*grid.values())
+    ]
+    adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
+    noises, mechanisms = _calibrate(spec, problem, settings, adjacency)
+    keys = jax.random.split(key, (len(settings), repeats))
+    scorer = _scorer(problem, test)
+    groups: dict[tuple, list[int]] = {}
+    for i, setting in enumerate(settings):
+        groups.setdefault(_static(setting), []).append(i)
+
+    params: list[Any] = [None] * len(settings)
+    scores: list[Any] = [None] * len(settings)
+    with rich.progress.Progress(disable=not progress) as bar:
+        task = bar.add_task(solver.__name__, total=len(settings) * repeats)
+        for members in groups.values():
+            run = _run_concrete if spec.concrete else _run_group
+            found = run(
+                solver, spec, problem, scorer, [settings[i] for i in members], noises[members],
+                keys[np.asarray(members)], memory_budget, lambda n: bar.advance(task, n),
+            )  # fmt: skip
+            for position, i in enumerate(members):
+                params[i], scores[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
+    rows = [
+        {"setting": i, **setting, "noise": float(noises[i]), "repeat": r}
+        | {name: float(values[r]) for name, values in scores[i].items()}
+        for i, setting in enumerate(settings)
+        for r in range(repeats)
+    ]
+    return SweepResult(
+        pd.DataFrame(rows),
+        np.concatenate([np.asarray(p) for p in params]),
+        settings,
+        mechanisms,
+        tuple(grid),
+        None if test is None else len(test[1]),
+    )
+
+
+def _hyperparameters(spec, setting: dict) -> dict:
+    return {k: v for k, v in setting.items() if k not in ("epsilon", "delta", spec.noise)}
+
+
+def _static(setting: dict) -> tuple:
+    """What decides the compiled program: everything that is not a float, and the names of those."""
+    return tuple(
+        (name, None if isinstance(value, float) else value)
+        for name, value in sorted(setting.items())
+    )
+
+
+def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
+    """The noise of every setting and the mechanism of one run of it."""
+    given = [spec.noise in s for s in settings]
+    if any(given) and any("epsilon" in s for s in settings):
+        raise ValueError(f"give either {spec.noise} or a budget (epsilon, delta), not both")
+    if all(given):
+        noises = np.asarray([s[spec.noise] for s in settings], np.float64)
+    else:
+        noises = np.empty(len(settings))
+        for members in _batches(spec, settings):
+            group = [settings[i] for i in members]
+            if any("epsilon" not in s or "delta" not in s for s in group):
+                raise ValueError(f"give {spec.noise}, or a budget: epsilon together with delta")
+            names = _hyperparameters(spec, group[0])
+            columns = {name: _column([s[name] for s in group]) for name in names}
+            noises[members] = acc.calibrate(
+                lambda noise, columns=columns: spec.mechanism(problem, noise, **columns),
+                epsilon=np.asarray([s["epsilon"] for s in group], np.float64),
+                delta=np.asarray([s["delta"] for s in group], np.float64),
+                adjacency=adjacency,
+            )
+    mechanisms = [
+        spec.mechanism(problem, float(noise), **_hyperparameters(spec, s))
+        for noise, s in zip(noises, settings, strict=True)
+    ]
+    return noises, mechanisms
+
+
+def _batches(spec, settings) -> list[list[int]]:
+    """Settings that one vectorised calibration can take together."""
+    if spec.broadcasts:
+        return [list(range(len(settings)))]
+    groups: dict[tuple, list[int]] = {}
+    for i, setting in enumerate(settings):
+        groups.setdefault(_static(setting), []).append(i)
+    return list(groups.values())
+
+
+def _column(values: list) -> Any:
+    return values[0] if all(v == values[0] for v in values) else np.asarray(values)
+
+
+def _scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
+    """params -> metrics; the test rows are prepared once."""
+    if test is None:
+        return lambda params: {"objective": problem.objective(params)}
+    rows = _features.to_dtype(
+        _prepare(test[0], problem.intercept, problem.feature_norm), problem.dtype
+    )
+    truth = jnp.asarray(test[1]) if problem.loss.outputs > 1 else _signs(test[1])
+
+    def score(params):
+        scores = _features.matvec(rows, params)
+        binary = problem.loss.outputs == 1
+        said = jnp.where(scores >= 0, 1.0, -1.0) if binary else jnp.argmax(scores, axis=1)
+        right = jnp.mean((said == truth).astype(problem.dtype))
+        return {"objective": problem.objective(params), "accuracy": right}
+
+    return score
+
+
+def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+    """All runs that share a compiled program, in batches of one size."""
+    repeats = keys.shape[1]
+    total = len(settings) * repeats
+    static = {
+        k: v for k, v in _hyperparameters(spec, settings[0]).items() if not isinstance(v, float)
+    }
+    traced = {
+        name: np.repeat(np.asarray([s[name] for s in settings], problem.dtype), repeats)
+        for name in _hyperparameters(spec, settings[0])
+        if name not in static
+    }
+    traced[spec.noise] = np.repeat(noises.astype(problem.dtype), repeats)
+    width = int(max(1, min(total, memory_budget // _bytes_per_run(problem, spec))))
+
+    @jax.jit
+    def batch(problem, keys, traced):
+        def one(key, values):
+            params = solver(problem, key, **static, **values).params
+            return params, scorer(params)
+
+        return jax.vmap(one)(keys, traced)
+
+    flat = keys.reshape(-1)
+    parts = []
+    for begin in range(0, total, width):
+        # The last batch is filled up, so that every batch has the same shape.
+        index = np.minimum(np.arange(begin, begin + width), total - 1)
+        out = batch(problem, flat[index], {k: jnp.asarray(v[index]) for k, v in traced.items()})
+        real = min(width, total - begin)
+        parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[:real], out))
+        advance(real)
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(settings), repeats, *leaf.shape[1:]), joined)
+
+
+def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+    """One run at a time: solvers that compute in float64 cannot be traced from float32."""
+    out = []
+    for setting, noise, row in zip(settings, noises, keys, strict=True):
+        for key in row:
+            values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
+            params = solver(problem, key, **values).params
+            out.append((np.asarray(params), jax.tree.map(np.asarray, scorer(params))))
+            advance(1)
+    joined = jax.tree.map(lambda *leaves: np.stack(leaves), *out)
+    shape = keys.shape
+    return jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), joined)
+
+
+def _bytes_per_run(problem: Problem, spec) -> float:
+    """A rough upper estimate: a few vectors of n scores, and the copy that a permutation makes."""
+    item = np.dtype(problem.dtype).itemsize
+    vectors = 8 * problem.n * problem.loss.outputs * item
+    copies = sum(leaf.nbytes for leaf in jax.tree.leaves(problem)) if spec.copies_data else 0
+    return vectors + 1.5 * copies + 64 * problem.dimension * item
