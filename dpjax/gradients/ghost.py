@@ -30,15 +30,13 @@ class Family:
     """Uses of one piece of one parameter whose outer products add up.
 
     Attributes:
-        keys: the sites, in the interpreter's naming.
-        sites: the sites themselves.
+        sites: the uses.
         form: how the squared norm is formed.
         sizes: (g, t, k, n) with the scans folded in and the sites joined.
         work: multiplications per record for the norm.
         memory: numbers written per record for the norm.
     """
 
-    keys: tuple[Any, ...]
     sites: tuple[Site, ...]
     form: outer.Form
     sizes: tuple[int, int, int, int]
@@ -101,21 +99,21 @@ def _arguments(walk: Interpreter, leaves: Sequence[Any], closed: Any, records: A
 
 def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
     """The families of one parameter, or None if its uses cannot be told apart or added up."""
-    grouped: dict[Any, list[Any]] = {}
-    for key, site in sites.items():
+    grouped: dict[Any, list[Site]] = {}
+    for site in sites.values():
         if site.view.leaf == leaf:
             if site.rule.name == "table look-up" and site.view.scans:
                 return None
-            grouped.setdefault((site.rule.layout, site.view.box, site.view.scans), []).append(key)
+            grouped.setdefault((site.rule.layout, site.view.box, site.view.scans), []).append(site)
     groups = list(grouped.values())
-    for index, keys in enumerate(groups):
+    for index, uses in enumerate(groups):
         for other in groups[index + 1 :]:
-            if overlap(sites[keys[0]].view, sites[other[0]].view):
+            if overlap(uses[0].view, other[0].view):
                 return None
-    return [_family(tuple(keys), tuple(sites[key] for key in keys)) for keys in groups]
+    return [_family(tuple(uses)) for uses in groups]
 
 
-def _family(keys: tuple, sites: tuple[Site, ...]) -> Family:
+def _family(sites: tuple[Site, ...]) -> Family:
     g, _, k, n = sites[0].rule.sizes
     g *= math.prod(length for length, scanned in sites[0].scans if scanned)
     positions = [
@@ -125,7 +123,7 @@ def _family(keys: tuple, sites: tuple[Site, ...]) -> Family:
     sizes = (g, sum(positions), k, n)
     lookups = [site.rule.name == "table look-up" for site in sites]
     form, work, memory = outer.cheapest_form(sizes, any(lookups))
-    return Family(keys, sites, form, sizes, work, memory)
+    return Family(sites, form, sizes, work, memory)
 
 
 def clipped_sum(
@@ -145,9 +143,9 @@ def clipped_sum(
     }
     for families in plan.families:
         for family in families:
-            for key, site in zip(family.keys, family.sites, strict=True):
+            for site in family.sites:
                 lengths = tuple(length for length, _ in site.scans)
-                taps[key] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
+                taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
     def forward(taps):
         walk = Interpreter(set(plan.copied), size, taps)
@@ -195,10 +193,7 @@ def _spread(value: Any, size: int) -> Any:
 
 def _part(family: Family, saved: dict, cotangents: dict) -> Any:
     """What stands for the family's gradients: the gradients, or the outer products they sum."""
-    products = [
-        _fold_scans(site, saved[key], cotangents[key])
-        for key, site in zip(family.keys, family.sites, strict=True)
-    ]
+    products = [_fold_scans(site, saved[site.tap], cotangents[site.tap]) for site in family.sites]
     dense = [p for p in products if not p.is_lookup]
     lookups = [p for p in products if p.is_lookup]
     joined = [outer.concatenate(some) for some in (dense, lookups) if some]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,34 @@ class ParameterView:
         """The scans that slice the parameter on the way to this value, innermost first."""
         above = () if self.parent is None else self.parent.scans
         return above if self.scan is None else (self.scan, *above)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JoinedViews:
+    """Several parameters concatenated along one axis; `stops` are the ends of their pieces."""
+
+    views: tuple[ParameterView, ...]
+    axis: int
+    stops: tuple[int, ...]
+
+    def pieces(self) -> list[tuple[ParameterView, tuple[int, int, int]]]:
+        """Every view with its (axis, start, stop)."""
+        starts = (0, *self.stops[:-1])
+        return [
+            (view, (self.axis, start, stop))
+            for view, start, stop in zip(self.views, starts, self.stops, strict=True)
+        ]
+
+
+def joined(views: list[Any], eqn: Any) -> JoinedViews | None:
+    """The concatenation of plain views; None for any other equation or operand."""
+    if eqn.primitive.name != "concatenate":
+        return None
+    if not all(isinstance(view, ParameterView) for view in views):
+        return None
+    axis = eqn.params["dimension"]
+    sizes = [v.aval.shape[axis] for v in eqn.invars]
+    return JoinedViews(tuple(views), axis, tuple(itertools.accumulate(sizes)))
 
 
 def whole(leaf: int, shape: tuple[int, ...]) -> ParameterView:

@@ -60,12 +60,20 @@ class Rule:
     saved: int
 
 
-def find_rule(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
-    """The rule for the parameter in operand `slot` of an equation, all of whose other operands are
-    batched; shapes in the equation are those of a single record."""
+Cut = tuple[int, int, int]
+
+
+def find_rule(eqn: Any, slot: int, view: ParameterView, cut: Cut | None = None) -> Rule | None:
+    """The rule for the parameter in operand `slot` of an equation, or None.
+
+    The shapes in the equation are those of a single record. `cut` = (axis, start, stop) says that
+    the view is only that piece of the operand.
+    """
+    if cut is not None and eqn.primitive.name != "dot_general":
+        return None
     match eqn.primitive.name:
         case "dot_general":
-            return _matrix_product(eqn, slot, view)
+            return _matrix_product(eqn, slot, view, cut)
         case "conv_general_dilated":
             return _convolution(eqn, slot, view)
         case "gather":
@@ -75,18 +83,21 @@ def find_rule(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
     return None
 
 
-def _matrix_product(eqn: Any, slot: int, view: ParameterView) -> Rule:
+def _matrix_product(eqn: Any, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
     contract, batch = eqn.params["dimension_numbers"]
     w, x = eqn.invars[slot].aval, eqn.invars[1 - slot].aval
+    shape_w = list(w.shape)
+    if cut is not None:
+        shape_w[cut[0]] = cut[2] - cut[1]
     w_contract, x_contract = tuple(contract[slot]), tuple(contract[1 - slot])
     w_batch, x_batch = tuple(batch[slot]), tuple(batch[1 - slot])
     w_free = tuple(d for d in range(w.ndim) if d not in w_contract + w_batch)
     x_free = tuple(d for d in range(x.ndim) if d not in x_contract + x_batch)
     sizes = (
-        math.prod(w.shape[d] for d in w_batch),
+        math.prod(shape_w[d] for d in w_batch),
         math.prod(x.shape[d] for d in x_free),
-        math.prod(w.shape[d] for d in w_contract),
-        math.prod(w.shape[d] for d in w_free),
+        math.prod(shape_w[d] for d in w_contract),
+        math.prod(shape_w[d] for d in w_free),
     )
     # The output holds the batch dimensions, then the left operand's free ones, then the right's.
     first, free_first = len(w_batch), (len(w_free) if slot == 0 else len(x_free))
@@ -105,13 +116,21 @@ def _matrix_product(eqn: Any, slot: int, view: ParameterView) -> Rule:
         flip = ranks[1] < ranks[0]
         layout = ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
 
+    def piece(value, along_w, along_value):
+        if cut is None or cut[0] not in along_w:
+            return value
+        axis = 1 + along_value[along_w.index(cut[0])]
+        return jax.lax.slice_in_dim(value, cut[1], cut[2], axis=axis)
+
     def factor(saved, cotangent):
+        saved = piece(piece(saved, w_contract, x_contract), w_batch, x_batch)
+        cotangent = piece(piece(cotangent, w_free, out_w), w_batch, out_batch)
         rows = _grouped(saved, (x_batch, x_free, x_contract), sizes[:3])
         columns = _grouped(cotangent, (out_batch, out_x, out_w), (sizes[0], sizes[1], sizes[3]))
         return OuterProducts(columns, rows) if flip else OuterProducts(rows, columns)
 
     order = w_batch + w_contract + w_free
-    shape = tuple(w.shape[d] for d in order)
+    shape = tuple(shape_w[d] for d in order)
 
     def unpack(gradient):
         if flip:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from dpjax.gradients.parameters import ParameterView, rearranged, whole
+from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
 from dpjax.gradients.rules import Rule, find_rule
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
@@ -43,7 +43,7 @@ class Parametric:
 
     value: Any
     leaves: frozenset[int]
-    view: ParameterView | None
+    view: ParameterView | JoinedViews | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +51,7 @@ class Site:
     """One use of a parameter under a rule.
 
     Attributes:
+        tap: the name of the tap; equations that use several parameters at once have one tap.
         view: the rearranged parameter in that equation.
         rule: how its gradient is formed.
         scans: the enclosing scans, outermost first: (length, whether it scans over the parameter).
@@ -58,6 +59,7 @@ class Site:
         where: the equation's place in the user's source.
     """
 
+    tap: str
     view: ParameterView
     rule: Rule
     scans: tuple[tuple[int, bool], ...]
@@ -185,20 +187,22 @@ class Interpreter:
             return self.derived(eqn, ins)
         if name == "cond":
             return self.branches(eqn, ins, path)
-        if len(parametric) == 1 and parametric[0].view is not None:
+        if len(parametric) == 1:
             slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
-            rule = find_rule(eqn, slot, parametric[0].view)
-            if rule is not None and isinstance(ins[rule.saved], Batched):
-                return [self.site(eqn, ins, parametric[0].view, rule, path)]
+            rules = _rules(eqn, slot, parametric[0].view)
+            if rules and isinstance(ins[rules[0][1].saved], Batched):
+                return [self.tapped(eqn, ins, rules, path)]
         return self.batched(eqn, [self.copy(v) if isinstance(v, Parametric) else v for v in ins])
 
     def derived(self, eqn: Any, ins: list[Any]) -> list[Any]:
         values = self.constant(eqn, ins)
         leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
-        views = None
-        if len(ins) == 1 and ins[0].view is not None:
-            views = rearranged(ins[0].view, eqn, self.evaluate)
-        views = views or [None] * len(values)
+        known = [v.view if isinstance(v, Parametric) else None for v in ins]
+        views: list[Any] = [joined(known, eqn)] * len(values)
+        if isinstance(known[0], ParameterView) and len(ins) == 1:
+            views = rearranged(known[0], eqn, self.evaluate) or views
+        elif isinstance(known[0], JoinedViews) and eqn.primitive.name == "convert_element_type":
+            views = known
         return [
             Parametric(value, leaves, view)
             if jnp.issubdtype(var.aval.dtype, jnp.inexact)
@@ -206,16 +210,17 @@ class Interpreter:
             for var, value, view in zip(eqn.outvars, values, views, strict=True)
         ]
 
-    def site(self, eqn: Any, ins: list[Any], view: ParameterView, rule: Rule, path: str) -> Batched:
-        if self.dry:
+    def tapped(self, eqn: Any, ins: list[Any], rules: list[Any], path: str) -> Batched:
+        if not self.dry:
+            (out,) = self.batched(eqn, ins)
+            self.saved[path] = ins[rules[0][1].saved].value
+            return Batched(_tapped(out.value, self.taps[path]))
+        for number, (view, rule) in enumerate(rules):
             scans = tuple((length, key in view.scans) for key, length in self.scans)
-            self.sites[path] = Site(
-                view, rule, scans, eqn.outvars[0].aval, str(eqn.source_info.name_stack)
-            )
-            return Batched(None)
-        (out,) = self.batched(eqn, ins)
-        self.saved[path] = ins[rule.saved].value
-        return Batched(_tapped(out.value, self.taps[path]))
+            where = str(eqn.source_info.name_stack)
+            site = Site(path, view, rule, scans, eqn.outvars[0].aval, where)
+            self.sites[f"{path}{number}"] = site
+        return Batched(None)
 
     # -- structure ---------------------------------------------------------------------------
 
@@ -324,9 +329,23 @@ class Interpreter:
         return outs
 
 
+def _rules(eqn: Any, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
+    """The rule of every parameter in the operand; empty unless all of them have one."""
+    match view:
+        case ParameterView():
+            pieces: list[Any] = [(view, None)]
+        case JoinedViews():
+            pieces = view.pieces()
+        case _:
+            return []
+    found = [(piece, find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
+    return [(v, r) for v, r in found if r] if all(r for _, r in found) else []
+
+
 def one_step(value: Any, scan: Any) -> Any:
     """What a scanned-over value is inside the scan's body."""
     if not isinstance(value, Parametric):
         return type(value)(None)
-    view = None if value.view is None else value.view.slice_of_scan(scan)
+    view = value.view
+    view = view.slice_of_scan(scan) if isinstance(view, ParameterView) else None
     return Parametric(None, value.leaves, view)
