@@ -183,7 +183,7 @@ def evaluate(
     ndims = tuple(ndims)
     if not is_traced(*args):
         return _concrete(core, args, ndims, batch, _best_device())
-    if jax.config.jax_enable_x64:
+    if jax.config.read("jax_enable_x64"):
         with _plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
             return _batched(core, ndims, batch)(*arrays)
@@ -253,6 +253,7 @@ def _callback(
             for k, part in zip(moving, parts, strict=True):
                 i = traced[k]
                 tail = cores[i].shape
+                part = jnp.asarray(part, leaf.dtype)
                 tangent = tangents[k].astype(leaf.dtype)
                 t_lead = tangent.shape[: tangent.ndim - len(tail)]
                 tangent = tangent.reshape(t_lead + (1,) * len(own.shape) + tail)

@@ -7,6 +7,7 @@
 """
 
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.calibration import ImpossibleBudget, calibrate
 from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.lowering import GaussianPair, register_gaussian
@@ -51,6 +52,7 @@ __all__ = [
     "Gaussian",
     "GaussianPair",
     "GeoDP",
+    "ImpossibleBudget",
     "Mechanism",
     "Method",
     "NoisyCyclicDescent",
@@ -63,6 +65,7 @@ __all__ = [
     "TangentBall",
     "UniformBall",
     "UnsupportedQuery",
+    "calibrate",
     "delta",
     "epsilon",
     "epsilon_interval",

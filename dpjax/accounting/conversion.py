@@ -19,9 +19,9 @@ _LOW, _HIGH, _LIMIT = -4.0, 10.0, 40.0  # log(α − 1): first grid, and how far
 
 
 class Converted(NamedTuple):
-    """A converted bound: the value, the order that gave it, and whether that order hit the last edge.
+    """A converted bound: value, the order that gave it, and 1 if that order is at the edge.
 
-    >>> Converted(1.0, 8.0, False).order
+    >>> Converted(1.0, 8.0, 0.0).order
     8.0
     """
 
@@ -93,7 +93,8 @@ def _minimise(objective, atoms: Atoms, adjacency: Adjacency) -> Converted:
     values = jnp.where(jnp.isnan(values), jnp.inf, values)
     i = jnp.argmin(values)
     at_edge = (vertex >= _LIMIT) | (vertex <= _LOW + 0.01)
-    return Converted(values[i], orders[i], at_edge)
+    # A number, because derivatives are asked of the whole answer.
+    return Converted(values[i], orders[i], jnp.where(at_edge, 1.0, 0.0))
 
 
 def epsilon_from_atoms(
@@ -114,8 +115,8 @@ def epsilon_from_atoms(
     value = jnp.where(
         delta >= 1.0, 0.0, jnp.where(delta > 0, jnp.maximum(found.value, 0.0), jnp.inf)
     )
-    nothing = _releases_nothing(atoms)
-    return Converted(jnp.where(nothing, 0.0, value), found.order, found.at_edge & ~nothing)
+    value = jnp.where(_releases_nothing(atoms), 0.0, value)
+    return Converted(value, found.order, found.at_edge * (value > 0))
 
 
 def delta_from_atoms(atoms: Atoms, adjacency: Adjacency, epsilon: Float[Array, ""]) -> Converted:
@@ -129,10 +130,8 @@ def delta_from_atoms(atoms: Atoms, adjacency: Adjacency, epsilon: Float[Array, "
     """
     found = _minimise(lambda a, k: _log_delta_at(a, k, epsilon), atoms, adjacency)
     value = jnp.exp(jnp.minimum(found.value, 0.0)) * (1 + _RELATIVE)
-    nothing = _releases_nothing(atoms)
-    return Converted(
-        jnp.where(nothing, 0.0, jnp.minimum(value, 1.0)), found.order, found.at_edge & ~nothing
-    )
+    value = jnp.where(_releases_nothing(atoms), 0.0, jnp.minimum(value, 1.0))
+    return Converted(value, found.order, found.at_edge * (value > 0) * (value < 1))
 
 
 def _releases_nothing(atoms: Atoms) -> Array:

@@ -159,7 +159,12 @@ def _name(run: Mechanism) -> str:
     )
 
 
-def _check_adjacency(adjacency: Adjacency | str) -> Adjacency:
+def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
+    """The adjacency, from its name too.
+
+    >>> check_adjacency("replace_one").value
+    'replace-one'
+    """
     try:
         return Adjacency(adjacency)
     except ValueError:
@@ -237,7 +242,7 @@ def epsilon(
     >>> round(acc.epsilon(run, delta=1e-5, method="rdp"), 3)
     2.101
     """
-    adjacency = _check_adjacency(adjacency)
+    adjacency = check_adjacency(adjacency)
     check_range("delta", delta, 0.0, 1.0)
     chosen = _choose(run, "epsilon", method, adjacency)
     return _least(chosen, lambda m: m.epsilon(run, delta, adjacency), np.inf)  # pyrefly: ignore
@@ -259,7 +264,7 @@ def delta(
     >>> acc.delta(run, epsilon=2.102, method="rdp") <= 1e-5
     True
     """
-    adjacency = _check_adjacency(adjacency)
+    adjacency = check_adjacency(adjacency)
     check_range("epsilon", epsilon, 0.0, np.inf, closed_low=True)
     chosen = _choose(run, "delta", method, adjacency)
     return _least(chosen, lambda m: m.delta(run, epsilon, adjacency), 1.0)  # pyrefly: ignore
@@ -287,7 +292,7 @@ def rdp(
     >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
     array([0.0001718, 0.0010247])
     """
-    adjacency = _check_adjacency(adjacency)
+    adjacency = check_adjacency(adjacency)
     orders = orders if float64.is_traced(orders) else np.atleast_1d(np.asarray(orders, np.float64))
     answers = [m.rdp(run, orders, adjacency) for m in _choose(run, "rdp", "best", adjacency)]  # pyrefly: ignore
     least = answers[0]
@@ -316,7 +321,7 @@ def epsilon_interval(
     >>> low <= high
     True
     """
-    adjacency = _check_adjacency(adjacency)
+    adjacency = check_adjacency(adjacency)
     check_range("delta", delta, 0.0, 1.0)
     upper = epsilon(run, delta, adjacency=adjacency)
     chosen = _choose(run, "epsilon_lower", "best", adjacency)
@@ -354,7 +359,7 @@ def tradeoff(
     >>> bool(acc.tradeoff(acc.Gaussian(1.0), [0.05])[0] > 0.7)
     True
     """
-    adjacency = _check_adjacency(adjacency)
+    adjacency = check_adjacency(adjacency)
     check_range(
         "false_positive_rates", false_positive_rates, 0.0, 1.0, closed_low=True, closed_high=True
     )

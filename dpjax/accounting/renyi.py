@@ -204,17 +204,18 @@ def log_moment(
     top = jax.lax.stop_gradient(jnp.maximum(jnp.max(log_value), 0.0))
     scale = jnp.exp(-top)
     terms = jnp.where(series >= 0, series * scale, jnp.exp(log_value - top) - scale * linear)
-    total = step * jnp.sum(terms)
+    total = jnp.maximum(step * jnp.sum(terms), 0.0)  # H >= 0: below is rounding noise
     if certified:
-        log_moment_ = top + jnp.log(jnp.maximum(total, 0.0) + scale)
+        log_moment_ = top + jnp.log(total + scale)
         tails = _tails(pair, mu, rate, order, ends, level)
         errors = jnp.logaddexp(jnp.logaddexp(*tails), log_moment_ + _alias(pair, mu, order, step))
         total = total + jax.lax.stop_gradient(jnp.exp(errors - top))
         resolved = errors - log_moment_ < math.log(1e-6)
     else:
-        resolved = total >= 0
-    value = jnp.where(top > 0, top + jnp.log(jnp.maximum(total, 0.0) + scale), jnp.log1p(total))
-    value = jnp.where(resolved & (value >= 0), value, jnp.where(rate > 0, jnp.inf, 0.0))
+        resolved = jnp.isfinite(total)
+    value = jnp.where(top > 0, top + jnp.log(total + scale), jnp.log1p(total))
+    value = jnp.where(resolved & (value >= 0), value, jnp.inf)
+    value = jnp.where(rate > 0, value, 0.0)
     shift = 2 * mu if pair == "replace" else mu
     return jnp.where(rate < 1, value, 0.5 * order * (order - 1) * shift * shift)
 
