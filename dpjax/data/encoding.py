@@ -1,0 +1,174 @@
+"""From a table and its schema to the arrays a model trains on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from dpjax.data.schema import Column, DataError, Schema, class_name, complete_schema
+
+__all__ = ["Dataset", "encode", "from_frame", "split"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Features and labels, and what was learned from the rows to make them.
+
+    features: float32 [records, features]; every row has Euclidean norm at most 1.
+    labels: int32 [records], class numbers.
+    classes: name of each class.
+    learned: what was read off the rows and is therefore not covered by any ε.
+
+    >>> data = Dataset(np.zeros((2, 3), np.float32), np.array([0, 1], np.int32), ("no", "yes"))
+    >>> len(data), data.learned
+    (2, ())
+    """
+
+    features: Float[np.ndarray, "records features"]
+    labels: Int[np.ndarray, " records"]
+    classes: tuple[str, ...]
+    learned: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None = None) -> Dataset:
+    """Encode a table; what the schema does not declare is learned and listed in `learned`.
+
+    Numbers are clipped to their range and mapped to [−1, 1], categories become one-hot, and every
+    feature is divided by √(number of columns), so that a row's norm is at most 1 whatever it holds.
+
+    >>> frame = pd.DataFrame({"x": [0.0, 2.0, 1.0], "c": ["u", "v", "u"], "y": ["a", "b", "b"]})
+    >>> data = from_frame(frame, target="y")
+    >>> data.features.shape, data.labels.tolist(), data.classes
+    ((3, 3), [0, 1, 1], ('a', 'b'))
+
+    Raises: DataError for a missing or constant target, NaN or infinite cells, text in a number.
+    """
+    if target is None:
+        target = schema.target if schema is not None else None
+    if target is None or target not in frame.columns:
+        shown = ", ".join(map(str, frame.columns[:20]))
+        raise DataError(f"there is no target column {target!r}; the columns are {shown}")
+    if frame[target].isna().any():
+        row = _first(frame[target].isna())
+        raise DataError(f"the target {target!r} is missing in row {row}; drop or complete the row")
+    complete, learned = complete_schema(frame, target, schema)
+    return replace(encode(frame, complete), learned=learned)
+
+
+def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
+    """Encode a table by a complete schema; rows decide nothing but their own encoding.
+
+    >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
+    >>> encode(pd.DataFrame({"x": [0.0, 5.0, 99.0], "y": ["a", "b", "b"]}), schema).features.ravel()
+    array([-1.,  0.,  1.], dtype=float32)
+    """
+    assert schema.target is not None
+    assert schema.classes is not None
+    labels = _labels(frame[schema.target], schema)
+    blocks = []
+    for column in schema.columns:
+        if column.kind == "number":
+            blocks.append(_number(frame[column.name], column)[:, None])
+        elif column.kind == "category":
+            blocks.append(_one_hot(frame[column.name], column))
+    if not blocks:
+        raise DataError("there is no feature column besides the target")
+    features = np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))
+    return Dataset(features.astype(np.float32), labels, schema.classes)
+
+
+def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """Hold out a uniformly drawn share of the records, by position alone: (training, held out).
+
+    >>> data = Dataset(np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32), ("a",))
+    >>> [len(part) for part in split(data, 0.2)]
+    [8, 2]
+    """
+    held_out = round(len(data) * fraction)
+    if not 0 < held_out < len(data):
+        raise DataError(f"{len(data)} records are too few to hold out a share of {fraction}")
+    order = np.random.default_rng(seed).permutation(len(data))
+    parts = np.sort(order[held_out:]), np.sort(order[:held_out])
+    train, test = (
+        replace(data, features=data.features[rows], labels=data.labels[rows]) for rows in parts
+    )
+    return train, test
+
+
+def _labels(values: pd.Series, schema: Schema) -> np.ndarray:
+    assert schema.classes is not None
+    aliases = dict(schema.aliases)
+    numbers = {name: number for number, name in enumerate(schema.classes)}
+    names = [class_name(v) for v in values.unique()]
+    unknown = [name for name in names if aliases.get(name, name) not in numbers]
+    if unknown:
+        raise DataError(
+            f"the target {schema.target!r} has the value {unknown[0]!r}, which is none of the "
+            f"declared classes {', '.join(schema.classes[:20])}"
+        )
+    if len(numbers) < 2:
+        raise DataError(
+            f"the target {schema.target!r} is constant ({schema.classes[0]!r}): nothing to learn"
+        )
+    if len(numbers) > 1_000 or (len(numbers) > 50 and 2 * len(numbers) > len(values)):
+        raise DataError(
+            f"the target {schema.target!r} has {len(numbers)} different values in {len(values)} "
+            "rows: dpjax train classifies; name a column of classes"
+        )
+    coded = {
+        value: numbers[aliases.get(class_name(value), class_name(value))]
+        for value in values.unique()
+    }
+    return np.asarray(values.map(coded), dtype=np.int32)
+
+
+def _number(values: pd.Series, column: Column) -> np.ndarray:
+    numbers: Any = pd.to_numeric(values, errors="coerce").to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if len(bad):
+        cell = values.iloc[int(bad[0])]
+        advice = (
+            "drop or complete these rows"
+            if pd.isna(cell) or isinstance(cell, float)
+            else "declare the column a category, or correct the cell"
+        )
+        raise DataError(
+            f"column {column.name!r} holds {cell} in row {int(bad[0])}"
+            f" ({len(bad)} such rows): not a finite number; {advice}"
+        )
+    assert column.range is not None
+    low, high = column.range
+    numbers = np.clip(numbers, low, high)
+    if column.scale == "log":
+        low, high, numbers = np.log1p(low), np.log1p(high), np.log1p(numbers)
+    return 2 * (numbers - low) / (high - low) - 1
+
+
+def _one_hot(values: pd.Series, column: Column) -> np.ndarray:
+    if values.isna().any():
+        row = _first(values.isna())
+        raise DataError(
+            f"column {column.name!r} has no value in row {row}; complete it, or write a category "
+            "such as 'unknown' there"
+        )
+    assert column.categories is not None
+    numbers: Any = pd.Categorical(
+        [class_name(v) for v in values], categories=list(column.categories)
+    ).codes
+    encoded = np.zeros((len(values), len(column.categories)))
+    known = numbers >= 0
+    encoded[np.flatnonzero(known), numbers[known]] = 1.0
+    return encoded
+
+
+def _first(flags: Any) -> int:
+    return int(np.argmax(np.asarray(flags)))

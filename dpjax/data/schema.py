@@ -1,0 +1,259 @@
+"""What is publicly known about a table: its columns, their ranges and categories, the classes.
+
+Ranges and category lists read off the private rows are themselves a release that no ε covers. A
+schema declares them beforehand; whatever it leaves open is learned, and listed as learned.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import tomllib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["Column", "DataError", "Schema", "complete_schema", "read_schema"]
+
+
+class DataError(ValueError):
+    """Data, or a schema, that cannot be used; the message says what to change.
+
+    >>> raise DataError("no rows")
+    Traceback (most recent call last):
+    ...
+    dpjax.data.schema.DataError: no rows
+    """
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature column.
+
+    name: its name in the table's header (or, without a header, the name given to its position).
+    kind: "number", "category" or "ignore".
+    range: (low, high) of a number, in the column's own units; values beyond it are clipped.
+    categories: the values a category may take; any other value encodes as none of them.
+    scale: "linear", or "log" for log(1 + x) of a non-negative number.
+
+    >>> Column("age", "number", range=(17, 90)).range
+    (17, 90)
+    """
+
+    name: str
+    kind: str = "number"
+    range: tuple[float, float] | None = None
+    categories: tuple[str, ...] | None = None
+    scale: str = "linear"
+
+    def __post_init__(self):
+        where = f"column {self.name!r}"
+        if self.kind not in ("number", "category", "ignore"):
+            raise DataError(f"{where}: kind is {self.kind!r}; use number, category or ignore")
+        if self.scale not in ("linear", "log"):
+            raise DataError(f"{where}: scale is {self.scale!r}; use linear or log")
+        if self.range is not None:
+            low, high = self.range
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise DataError(
+                    f"{where}: range is {list(self.range)}; give [low, high], low < high"
+                )
+            if self.scale == "log" and low < 0:
+                raise DataError(f"{where}: a log scale needs a range that starts at 0 or above")
+        if self.categories is not None and len(set(self.categories)) != len(self.categories):
+            raise DataError(f"{where}: a category is listed twice")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The public description of a table.
+
+    columns: its feature columns, in the order of the encoding.
+    target: the column to predict.
+    classes: the target's values, in the order of the class numbers.
+    header: whether the file's first line names the columns; without one, `names` does.
+    names: every column of the file in order (target included) when there is no header.
+    aliases: other spellings of classes, such as {"<=50K.": "<=50K"}.
+    comment: lines that start with this character are skipped.
+
+    >>> Schema(columns=(Column("age", range=(17, 90)),), target="income").columns[0].name
+    'age'
+    """
+
+    columns: tuple[Column, ...]
+    target: str | None = None
+    classes: tuple[str, ...] | None = None
+    header: bool = True
+    names: tuple[str, ...] | None = None
+    aliases: tuple[tuple[str, str], ...] = ()
+    comment: str | None = None
+
+
+_KEYS = {"target", "classes", "header", "names", "aliases", "comment", "columns"}
+_COLUMN_KEYS = {"name", "kind", "range", "categories", "scale"}
+
+
+def read_schema(path: str | pathlib.Path) -> Schema:
+    """Read a schema from TOML or JSON.
+
+    The keys are those of `Schema`; `columns` is a list of tables with the keys of `Column`, where
+    `categories` implies the kind "category". Without a header, `names` defaults to the columns in
+    order followed by the target.
+
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "schema.toml"
+    >>> _ = file.write_text('target = "y"\\n[[columns]]\\nname = "x"\\nrange = [0, 1]\\n')
+    >>> read_schema(file).columns
+    (Column(name='x', kind='number', range=(0.0, 1.0), categories=None, scale='linear'),)
+
+    Raises: DataError for a missing file, a syntax error, an unknown key or an impossible value.
+    """
+    path = pathlib.Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read the schema {path}: {error.strerror or error}") from None
+    try:
+        raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return _schema(raw)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"the schema {path} does not parse: {error}") from None
+    except DataError as error:
+        raise DataError(f"the schema {path}: {error}") from None
+
+
+def _schema(raw: Any) -> Schema:
+    if not isinstance(raw, dict):
+        raise DataError("the top level must be a table of keys")
+    _known("key", raw, _KEYS)
+    listed = raw.get("columns", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise DataError("columns must be a list of tables, each with a name")
+    columns = []
+    for entry in listed:
+        _known("column key", entry, _COLUMN_KEYS)
+        if "name" not in entry:
+            raise DataError(f"a column has no name: {entry}")
+        bounds = entry.get("range")
+        if bounds is not None and (
+            not isinstance(bounds, list)
+            or len(bounds) != 2
+            or not all(isinstance(b, int | float) for b in bounds)
+        ):
+            raise DataError(f"column {entry['name']!r}: range is {bounds}; give [low, high]")
+        categories = entry.get("categories")
+        kind = entry.get("kind", "number" if categories is None else "category")
+        columns.append(
+            Column(
+                name=entry["name"],
+                kind=kind,
+                range=None if bounds is None else (float(bounds[0]), float(bounds[1])),
+                categories=None if categories is None else tuple(str(c) for c in categories),
+                scale=entry.get("scale", "linear"),
+            )
+        )
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
+        raise DataError("a column is declared twice")
+    header, target = raw.get("header", True), raw.get("target")
+    if not header and "names" in raw:
+        names = list(raw["names"])
+    elif not header:
+        names = [*names, *([target] if target is not None and target not in names else [])]
+    classes = raw.get("classes")
+    return Schema(
+        columns=tuple(column for column in columns if column.name != target),
+        target=target,
+        classes=None if classes is None else tuple(str(c) for c in classes),
+        header=bool(header),
+        names=None if header else tuple(names),
+        aliases=tuple((str(k), str(v)) for k, v in raw.get("aliases", {}).items()),
+        comment=raw.get("comment"),
+    )
+
+
+def complete_schema(
+    frame: pd.DataFrame, target: str, declared: Schema | None = None
+) -> tuple[Schema, tuple[str, ...]]:
+    """Fill in from the rows what the schema leaves open, and list what was filled in.
+
+    Returns the complete schema and one line for everything that was learned from the rows: these
+    lines belong into the certificate's list of what ε does not cover. The lines name columns, never
+    values.
+
+    >>> frame = pd.DataFrame({"x": [0.0, 2.0], "y": ["a", "b"]})
+    >>> schema, learned = complete_schema(frame, "y")
+    >>> schema.columns[0].range, schema.classes
+    ((0.0, 2.0), ('a', 'b'))
+    >>> learned
+    ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
+    """
+    declared = declared or Schema(columns=())
+    known = {column.name: column for column in declared.columns}
+    absent = [name for name in known if name not in frame.columns]
+    if absent:
+        raise DataError(
+            f"the schema declares {absent[0]!r}, which the table does not have; its columns are "
+            f"{', '.join(map(str, frame.columns[:20]))}"
+        )
+    ranges, categories, kinds = [], [], []
+    columns = []
+    for name in [*known, *(n for n in frame.columns if n not in known and n != target)]:
+        values = frame[name]
+        column = known.get(name)
+        if column is None:
+            kinds.append(name)
+            numeric = pd.api.types.is_numeric_dtype(values)
+            column = Column(name, "number" if numeric else "category")
+        if column.kind == "number" and column.range is None:
+            ranges.append(name)
+            column = replace(column, range=_learned_range(values, name))
+        elif column.kind == "category" and column.categories is None:
+            categories.append(name)
+            column = replace(column, categories=tuple(sorted({class_name(v) for v in values})))
+        columns.append(column)
+    learned = []
+    if kinds and declared.columns:
+        learned.append(f"columns absent from the schema, taken as found: {', '.join(kinds)}")
+    if ranges:
+        learned.append(f"ranges learned from the rows: {', '.join(ranges)}")
+    if categories:
+        learned.append(f"category lists learned from the rows: {', '.join(categories)}")
+    classes = declared.classes
+    if classes is None:
+        learned.append(f"classes of the target learned from the rows: {target}")
+        classes = tuple(_in_order(frame[target]))
+    return replace(declared, columns=tuple(columns), target=target, classes=classes), tuple(learned)
+
+
+def _learned_range(values: pd.Series, name: str) -> tuple[float, float]:
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any():
+        return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
+    low, high = float(numbers.min()), float(numbers.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return (0.0, 1.0)
+    return (low, high) if low < high else (low, low + 1.0)
+
+
+def _in_order(values: pd.Series) -> list[str]:
+    """Classes in numerical order where they are numbers, else in alphabetical order."""
+    if pd.api.types.is_numeric_dtype(values):
+        return [class_name(v) for v in sorted(values.unique())]
+    return sorted({str(v) for v in values})
+
+
+def class_name(value: Any) -> str:
+    """`1.0` and `1` are the same class."""
+    if isinstance(value, float) or hasattr(value, "is_integer"):
+        number = float(value)
+        return str(int(number)) if number.is_integer() else str(number)
+    return str(value)
+
+
+def _known(what: str, given: dict, allowed: set[str]) -> None:
+    unknown = sorted(set(given) - allowed)
+    if unknown:
+        raise DataError(f"unknown {what} {unknown[0]!r}; known are {', '.join(sorted(allowed))}")
