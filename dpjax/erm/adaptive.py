@@ -42,7 +42,11 @@ def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
     return convex.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
 
 
-@private_solver(noise="total_noise", mechanism=_mechanism)
+@private_solver(
+    noise="total_noise",
+    mechanism=_mechanism,
+    traced=("max_step_size", "clip_norm", "loss_bound", "growth"),
+)
 def dp_agd(
     problem: Problem,
     key: Array,

@@ -50,7 +50,7 @@ def _mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
     return acc.Repeated(acc.FixedBatchSampled(ball, batch_size, problem.n), steps=steps)
 
 
-@private_solver(noise="noise_radius", mechanism=_mechanism)
+@private_solver(noise="noise_radius", mechanism=_mechanism, traced=("step_size", "clip_norm"))
 def perturbed_gd(
     problem,
     key: Array,

@@ -23,8 +23,9 @@ def gradient_descent(
 
     >>> import dpjax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
-    >>> gradient_descent(problem, steps=200, step_size=2.0).params.round(2).tolist()
-    [1.5399999618530273, 0.0]
+    >>> params = gradient_descent(problem, steps=200, step_size=2.0).params
+    >>> bool(jnp.linalg.norm(problem.gradient(params)) < 1e-5)
+    True
 
     Args:
         steps: number of steps. step_size: a number, or one per step.

@@ -48,9 +48,8 @@ def _dp_gd_mechanism(problem, noise, *, steps, **_):
 
 def _dp_sgd_mechanism(problem, noise, *, steps, rate, **_):
     realised = np.vectorize(sampling.realised_rate, otypes=[float])(rate)
-    step = acc.PoissonSampled(
-        acc.Gaussian(noise), rate=realised if realised.ndim else float(realised)
-    )
+    rate = realised if realised.ndim else float(realised)
+    step = acc.PoissonSampled(acc.Gaussian(noise), rate=rate)
     return acc.Repeated(step, steps=steps)
 
 
@@ -58,7 +57,12 @@ def _sgd_ma_mechanism(problem, noise, *, steps, **_):
     return _dp_sgd_mechanism(problem, noise, steps=steps, rate=1.0 / math.sqrt(problem.n))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_dp_gd_mechanism, broadcasts=True)
+@private_solver(
+    noise="noise_multiplier",
+    mechanism=_dp_gd_mechanism,
+    broadcasts=True,
+    traced=("step_size", "clip_norm"),
+)
 def dp_gd(
     problem: Problem,
     key: Array,
@@ -114,7 +118,12 @@ def dp_gd(
     return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_dp_sgd_mechanism, broadcasts=True)
+@private_solver(
+    noise="noise_multiplier",
+    mechanism=_dp_sgd_mechanism,
+    broadcasts=True,
+    traced=("step_size", "clip_norm"),
+)
 def dp_sgd(
     problem: Problem,
     key: Array,
@@ -168,7 +177,12 @@ def dp_sgd(
     return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(noise="noise_multiplier", mechanism=_sgd_ma_mechanism, broadcasts=True)
+@private_solver(
+    noise="noise_multiplier",
+    mechanism=_sgd_ma_mechanism,
+    broadcasts=True,
+    traced=("step_size", "clip_norm"),
+)
 def sgd_ma(
     problem: Problem,
     key: Array,

@@ -38,8 +38,8 @@ def one_vs_rest(
     >>> x = jnp.eye(3).repeat(200, axis=0)
     >>> y = jnp.arange(3).repeat(200)
     >>> binary = dpjax.erm.logistic_regression(x, y == 0, l2=1e-3)
-    >>> solution = one_vs_rest(dpjax.erm.dp_gd, binary, jax.random.key(0), classes=3, class_labels=y,
-    ...                        noise_multiplier=2.0, steps=30, step_size=4.0)
+    >>> solution = one_vs_rest(dpjax.erm.dp_gd, binary, jax.random.key(0), classes=3,
+    ...                        class_labels=y, noise_multiplier=2.0, steps=30, step_size=4.0)
     >>> bool((predict_class(binary, solution.params, x) == y).mean() > 0.9)
     True
 

@@ -307,6 +307,8 @@ def _prepare(features, intercept: float, feature_norm: float) -> Features:
 
 def _signs(labels) -> Array:
     values = jnp.asarray(labels)
+    if values.dtype == bool:
+        values = values.astype(int)
     if not _features.is_traced(values):
         found = set(np.unique(np.asarray(values)).tolist())
         if not (found <= {0, 1} or found <= {-1, 1}):

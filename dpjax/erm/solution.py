@@ -42,14 +42,15 @@ class SolverSpec(NamedTuple):
 
     noise: name of its noise argument. mechanism: (problem, noise, **hyperparameters) -> mechanism.
     adjacency: its default. broadcasts: whether `mechanism` takes an array for every hyperparameter.
-    concrete: whether it wants float64, and so must not be traced. copies_data: whether every run
-    permutes a copy of the data.
+    traced: hyperparameters that may vary within one compiled program. concrete: whether it wants
+    float64, and so must not be traced. copies_data: whether every run permutes a copy of the data.
     """
 
     noise: str
     mechanism: Callable[..., Any]
     adjacency: Any
     broadcasts: bool
+    traced: tuple[str, ...]
     concrete: bool
     copies_data: bool
 
@@ -62,6 +63,7 @@ def private_solver(
     noise: str,
     mechanism: Callable[..., Any],
     broadcasts: bool = False,
+    traced: tuple[str, ...] = ("step_size",),
     concrete: bool = False,
     copies_data: bool = False,
 ):
@@ -69,7 +71,9 @@ def private_solver(
 
     def register(solver):
         default = inspect.signature(solver).parameters["adjacency"].default
-        _SPECS[solver] = SolverSpec(noise, mechanism, default, broadcasts, concrete, copies_data)
+        _SPECS[solver] = SolverSpec(
+            noise, mechanism, default, broadcasts, traced, concrete, copies_data
+        )
         return solver
 
     return register

@@ -1,4 +1,4 @@
-"""A grid of hyperparameters times repeats as a few compiled programs, with a tidy table of results."""
+"""A grid of hyperparameters times repeats as a few compiled programs, and a tidy table of it."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def sweep(
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> result = sweep(dpjax.erm.dp_gd, problem, {"steps": [2, 4], "step_size": [0.5, 1.0]}, repeats=3,
-    ...                key=jax.random.key(0), noise_multiplier=5.0, progress=False)
+    >>> result = sweep(dpjax.erm.dp_gd, problem, {"steps": [2, 4], "step_size": [0.5, 1.0]},
+    ...                repeats=3, key=jax.random.key(0), noise_multiplier=5.0, progress=False)
     >>> len(result.table), result.best("objective").private
     (12, False)
 
@@ -203,7 +203,7 @@ def sweep(
     scorer = _scorer(problem, test)
     groups: dict[tuple, list[int]] = {}
     for i, setting in enumerate(settings):
-        groups.setdefault(_static(setting), []).append(i)
+        groups.setdefault(_static(spec, setting), []).append(i)
 
     params: list[Any] = [None] * len(settings)
     scores: list[Any] = [None] * len(settings)
@@ -237,12 +237,10 @@ def _hyperparameters(spec, setting: dict) -> dict:
     return {k: v for k, v in setting.items() if k not in ("epsilon", "delta", spec.noise)}
 
 
-def _static(setting: dict) -> tuple:
-    """What decides the compiled program: everything that is not a float, and the names of those."""
-    return tuple(
-        (name, None if isinstance(value, float) else value)
-        for name, value in sorted(setting.items())
-    )
+def _static(spec, setting: dict) -> tuple:
+    """What decides the compiled program: everything but the values of traced hyperparameters."""
+    free = (*spec.traced, spec.noise, "epsilon", "delta")
+    return tuple((name, None if name in free else value) for name, value in sorted(setting.items()))
 
 
 def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
@@ -279,7 +277,7 @@ def _batches(spec, settings) -> list[list[int]]:
         return [list(range(len(settings)))]
     groups: dict[tuple, list[int]] = {}
     for i, setting in enumerate(settings):
-        groups.setdefault(_static(setting), []).append(i)
+        groups.setdefault(_static(spec, setting), []).append(i)
     return list(groups.values())
 
 
@@ -310,13 +308,12 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
     """All runs that share a compiled program, in batches of one size."""
     repeats = keys.shape[1]
     total = len(settings) * repeats
-    static = {
-        k: v for k, v in _hyperparameters(spec, settings[0]).items() if not isinstance(v, float)
-    }
+    names = _hyperparameters(spec, settings[0])
+    static = {name: value for name, value in names.items() if name not in spec.traced}
     traced = {
         name: np.repeat(np.asarray([s[name] for s in settings], problem.dtype), repeats)
-        for name in _hyperparameters(spec, settings[0])
-        if name not in static
+        for name in names
+        if name in spec.traced
     }
     traced[spec.noise] = np.repeat(noises.astype(problem.dtype), repeats)
     width = int(max(1, min(total, memory_budget // _bytes_per_run(problem, spec))))
