@@ -66,8 +66,8 @@ def fresh_key() -> PRNGKeyArray:
 
     Example:
         >>> import jax
-        >>> from dpjax._numerics.normal import fresh_key
-        >>> jax.random.key_data(fresh_key()).shape
+        >>> from dpjax import transforms
+        >>> jax.random.key_data(transforms.fresh_key()).shape
         (2,)
     """
     words = np.frombuffer(secrets.token_bytes(8), np.uint32)

@@ -1,0 +1,50 @@
+"""Errors at the call: which argument, what value, what is allowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def positive(name: str, value: Any, allow_zero: bool = False) -> None:
+    """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    ok = bool(jnp.all((jnp.asarray(value) > 0) & (jnp.asarray(value) < math.inf)))
+    if allow_zero:
+        ok = ok or bool(jnp.all((jnp.asarray(value) >= 0) & (jnp.asarray(value) < math.inf)))
+    if not ok:
+        least = "zero or positive" if allow_zero else "positive"
+        raise ValueError(f"{name}={value!r}: must be {least} and finite")
+
+
+def whole(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a Python integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
+
+
+def batch_of(updates: Any) -> int:
+    """The number of records: the leading axis that all leaves of the updates share."""
+    leaves = jax.tree.leaves(updates)
+    if not leaves:
+        raise ValueError("updates hold no arrays")
+    sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
+    if len(sizes) != 1 or sizes == {()}:
+        shapes = [jnp.shape(leaf) for leaf in leaves]
+        raise ValueError(
+            f"updates need a leading axis of records that all leaves share; they are {shapes}"
+        )
+    return sizes.pop()[0]
+
+
+def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
+    """Raise ValueError unless the caller says that he knows there is no guarantee."""
+    if unsafe_no_dp is not True:
+        raise ValueError(
+            f"{what} has no differential-privacy guarantee. Use {instead}; to reproduce published "
+            "results anyway pass unsafe_no_dp=True."
+        )

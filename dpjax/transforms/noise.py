@@ -1,0 +1,166 @@
+"""Noise as a function of (key, step): Gaussian, uniform in a ball, and on a sphere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from dpjax._numerics.normal import normal_like
+from dpjax._numerics.sphere import ball_like, sphere_like
+from dpjax.transforms.checks import positive, refuse_unless_unsafe
+
+
+class NoiseState(NamedTuple):
+    """The state of every transformation that draws noise.
+
+    Attributes:
+        key: the secret key of the whole run; never changes.
+        step: the number of draws so far.
+    """
+
+    key: PRNGKeyArray
+    step: Int[Array, ""]
+
+
+def key_of(state: NoiseState) -> tuple[PRNGKeyArray, NoiseState]:
+    """The key of this step's noise, and the state of the next step."""
+    return jax.random.fold_in(state.key, state.step), NoiseState(state.key, state.step + 1)
+
+
+def gaussian_noise(stddev: float, key: PRNGKeyArray) -> optax.GradientTransformation:
+    """Add independent normal noise N(0, stddev²) to every number of the updates.
+
+    Args:
+        stddev: in units of the updates: noise multiplier × clip norm, where the updates are the sum
+            that `clip_per_example` returns. May be traced.
+        key: a JAX key, secret, used for nothing else. `transforms.fresh_key()` draws one from the
+            operating system's entropy.
+
+    Returns:
+        A transformation whose state holds the key and the step. The noise of step t is a function
+        of (key, t) alone: a step that is run again after a crash adds the same noise, not a second
+        draw.
+
+    Raises:
+        ValueError: standard deviation negative or not finite.
+
+    Guarantee: with updates of l2 sensitivity C, the output of a step is the Gaussian mechanism with
+    noise multiplier stddev/C. The noise has its full tail (|z| to 9.3); 16-bit updates are
+    perturbed in float32 and rounded after.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import transforms
+        >>> tx = optax.chain(
+        ...     transforms.clip_per_example(1.0),
+        ...     transforms.gaussian_noise(1.1, jax.random.key(0)),
+        ...     optax.scale(1 / 256),  # the expected batch size
+        ...     optax.sgd(0.1),
+        ... )
+        >>> params = {"w": jnp.zeros(3)}
+        >>> update, state = tx.update({"w": jnp.ones((5, 3))}, tx.init(params), params)
+        >>> update["w"].shape
+        (3,)
+
+    References:
+        Dwork et al. 2006, "Our data, ourselves"; Abadi et al. 2016, Algorithm 1.
+    """
+    positive("stddev", stddev, allow_zero=True)
+    return _additive(normal_like, stddev, key)
+
+
+def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
+    """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
+
+    Args:
+        radius: of the ball, in units of the updates. May be traced.
+        key: a JAX key, secret, used for nothing else.
+
+    Raises:
+        ValueError: radius negative or not finite.
+
+    Guarantee: (0, δ)-differential privacy only, with δ the total variation distance of two balls
+    `sensitivity / radius` apart; no ε > 0 improves it (`acc.UniformBall`). In d dimensions that
+    takes a radius near 0.4·√d·sensitivity/δ, far more noise than a Gaussian with ε = 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.ball_noise(2.0, jax.random.key(0))
+        >>> out, _ = tx.update(jnp.zeros(10), tx.init(jnp.zeros(10)))
+        >>> bool(jnp.linalg.norm(out) <= 2.0)
+        True
+
+    References:
+        Tholeti and Kalyani 2021, "Privacy-preserving gradient descent with unit-ball noise".
+    """
+    positive("radius", radius, allow_zero=True)
+    return _additive(ball_like, radius, key)
+
+
+def sphere_noise(
+    radius: float, key: PRNGKeyArray, unsafe_no_dp: bool = False
+) -> optax.GradientTransformation:
+    """Add one draw, uniform on the sphere of the given radius. No privacy whatsoever.
+
+    Two spheres that do not coincide meet in a set of measure zero: the total variation distance of
+    neighbours is 1, however large the radius. Offered to show just that.
+
+    Args:
+        radius: of the sphere, in units of the updates.
+        key: a JAX key, used for nothing else.
+        unsafe_no_dp: must be True.
+
+    Raises:
+        ValueError: `unsafe_no_dp` is not True, radius negative or not finite.
+
+    Example:
+        >>> import jax
+        >>> from dpjax import transforms
+        >>> transforms.sphere_noise(2.0, jax.random.key(0))
+        Traceback (most recent call last):
+        ValueError: noise on a sphere has no differential-privacy guarantee. ...
+
+    References:
+        Tholeti and Kalyani 2021, remark on the surface of the ball.
+    """
+    refuse_unless_unsafe("noise on a sphere", "gaussian_noise", unsafe_no_dp)
+    positive("radius", radius, allow_zero=True)
+    return _additive(sphere_like, radius, key)
+
+
+def _additive(
+    draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
+) -> optax.GradientTransformation:
+    def init(params):
+        del params
+        return NoiseState(key, jnp.zeros((), jnp.int32))
+
+    def update(updates, state, params=None):
+        del params
+        now, state = key_of(state)
+        return add_scaled(updates, draw(now, in_float32(updates)), scale), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def in_float32(updates: PyTree) -> PyTree:
+    """The shapes of the updates, 16-bit floats widened: noise is added before rounding."""
+    return jax.tree.map(
+        lambda u: u if u.dtype.itemsize >= 4 else jax.ShapeDtypeStruct(u.shape, jnp.float32),
+        updates,
+    )
+
+
+def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
+    """updates + scale·noise in the noise's dtype, then in the updates'."""
+    return jax.tree.map(
+        lambda u, z: (u.astype(z.dtype) + jnp.asarray(scale, z.dtype) * z).astype(u.dtype),
+        updates,
+        noise,
+    )
