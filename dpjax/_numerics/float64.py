@@ -1,12 +1,14 @@
-"""Evaluate a pure function in float64, whatever the caller's default precision and whatever his trace.
+"""Evaluate a pure function in float64, whatever the caller's default precision and whatever his
+trace.
 
 Accounting in float32 is off by 0.2 % to 170×, yet a library must not switch its user's program to
-float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace, gathers,
-sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
+float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace,
+gathers, sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
 
 * concrete arguments: a jitted function inside `jax.enable_x64(True)`, results as NumPy float64;
 * traced arguments in a float32 program: `jax.pure_callback` to the first road, with a `custom_jvp`
-  whose Jacobian is the function's own, evaluated by the same three roads (so it nests to any order);
+  whose Jacobian is the function's own, evaluated by the same three roads (so it nests to any
+  order);
 * traced arguments in a float64 program: inlined.
 """
 
@@ -170,8 +172,8 @@ def evaluate(
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
-        traced values otherwise. Inside a float32 program reverse and forward derivatives of any order
-        are those of `core`.
+        traced values otherwise. Inside a float32 program reverse and forward derivatives of any
+        order are those of `core`.
 
     >>> def squares(x):
     ...     return x * x

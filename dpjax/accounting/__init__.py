@@ -1,13 +1,15 @@
 """What does a release cost? Mechanisms in, certified upper bounds of ε and δ out.
 
 >>> from dpjax import accounting as acc
->>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise_multiplier=1.1), rate=0.01), steps=1_000)
+>>> step = acc.PoissonSampled(acc.Gaussian(noise_multiplier=1.1), rate=0.01)
+>>> run = acc.Repeated(step, steps=1_000)
 >>> round(acc.epsilon(run, delta=1e-5, method="rdp"), 2)
 1.71
 """
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.calibration import ImpossibleBudget, calibrate
+from dpjax.accounting.certificate import Certificate, Verification, certify
 from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.lowering import GaussianPair, register_gaussian
@@ -37,6 +39,7 @@ from dpjax.accounting.queries import (
     epsilon,
     epsilon_interval,
     methods,
+    price,
     rdp,
     register_method,
     tradeoff,
@@ -46,6 +49,7 @@ __all__ = [
     "Adjacency",
     "Anisotropic",
     "BoxedAngles",
+    "Certificate",
     "CertificateError",
     "Composed",
     "FixedBatchSampled",
@@ -65,11 +69,14 @@ __all__ = [
     "TangentBall",
     "UniformBall",
     "UnsupportedQuery",
+    "Verification",
     "calibrate",
+    "certify",
     "delta",
     "epsilon",
     "epsilon_interval",
     "methods",
+    "price",
     "rdp",
     "rdp_to_epsilon",
     "register_gaussian",

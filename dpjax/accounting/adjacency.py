@@ -8,8 +8,8 @@ import enum
 class Adjacency(enum.StrEnum):
     """The neighbouring relation a guarantee is stated for.
 
-    * `ADD_REMOVE`: one data set has one record more than the other. Denominators (number of records,
-      batch size) must then be public constants, never counted from the data.
+    * `ADD_REMOVE`: one data set has one record more than the other. Denominators (number of
+      records, batch size) must then be public constants, never counted from the data.
     * `REPLACE_ONE`: equally many records, one of them exchanged. A sum of contributions clipped to
       norm C moves by up to 2C instead of C.
 

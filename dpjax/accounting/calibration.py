@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,9 +113,9 @@ def _solve(
         worst = np.argmax(cost[private] - epsilon)
         least, wanted = cost[private].ravel()[worst], epsilon.ravel()[worst]
         raise ImpossibleBudget(
-            f"epsilon={wanted:g} cannot be reached: the smallest reachable epsilon is {least:.6g}, at "
-            f"parameter {ends[private]:.6g}; lower the steps or the sampling rate, raise the noise, "
-            "or raise epsilon or delta"
+            f"epsilon={wanted:g} cannot be reached: the smallest reachable epsilon is {least:.6g}, "
+            f"at parameter {ends[private]:.6g}; lower the steps or the sampling rate, raise the "
+            "noise, or raise epsilon or delta"
         )
     # Invariant: `safe` keeps the budget, `dear` does not (or is the limit, and is then the answer).
     safe, dear = np.full(shape, ends[private]), np.full(shape, ends[spent])
@@ -138,7 +137,8 @@ def _solve(
             break
         a, b = np.log(safe), np.log(dear)
         # Regula falsi in logarithms, a hair beyond the root on the farther side, so that both ends
-        # close in; a retained end counts half (Illinois); bisection while ε is 0, infinite or stuck.
+        # close in; a retained end counts half (Illinois); bisection while ε is 0, infinite or
+        # stuck.
         weight = h_safe / np.where(h_safe == h_dear, 1.0, h_safe - h_dear)
         hair = 0.3 * _TOLERANCE / np.maximum(width, _TOLERANCE)
         weight = np.clip(weight + np.where(weight < 0.5, hair, -hair), 0.2 * hair, 1.0 - 0.2 * hair)
@@ -152,8 +152,9 @@ def _solve(
         keep = open_ & (value <= epsilon)
         drop = open_ & ~(value <= epsilon)
         safe, dear = np.where(keep, middle, safe), np.where(drop, middle, dear)
-        h_safe = np.where(keep, height(value), np.where(drop & (kept == -1), 0.5 * h_safe, h_safe))
-        h_dear = np.where(drop, height(value), np.where(keep & (kept == 1), 0.5 * h_dear, h_dear))
+        found = height(value)
+        h_safe = np.where(keep, found, np.where(drop & (kept == -1), 0.5, 1.0) * h_safe)
+        h_dear = np.where(drop, found, np.where(keep & (kept == 1), 0.5, 1.0) * h_dear)
         kept = np.where(keep, 1, np.where(drop, -1, kept))
     if whole:
         return safe
@@ -179,9 +180,10 @@ def calibrate(
     """The parameter that spends the budget (ε, δ) as fully as possible and never more.
 
     The parameter may be anything positive that ε is monotone in, rising or falling: a noise
-    multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The answer
-    is a float32 value (exact in float64 too) whose price has been computed as returned, so casting it
-    in a float32 program does not overshoot; whole parameters (such as steps) come back as integers.
+    multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The
+    answer is a float32 value (exact in float64 too) whose price has been computed as returned, so
+    casting it in a float32 program does not overshoot; whole parameters (such as steps) come back
+    as integers.
 
     Arguments:
         make_mechanism: from the parameter to the mechanism. For array targets it is called with

@@ -102,9 +102,9 @@ def epsilon_from_atoms(
 ) -> Converted:
     """ε(δ) of a run through its Rényi curve, the order optimised over the reals.
 
-    ε = min_α RDP(α) + log(1 − 1/α) − log(αδ)/(α − 1), clipped at 0 (Canonne, Kamath and Steinke 2020,
-    Proposition 12; Balle et al. 2020, Theorem 21), or + log(1/δ)/(α − 1) if classic (Mironov 2017,
-    Proposition 3).
+    ε = min_α RDP(α) + log(1 − 1/α) − log(αδ)/(α − 1), clipped at 0 (Canonne, Kamath and Steinke
+    2020, Proposition 12; Balle et al. 2020, Theorem 21), or + log(1/δ)/(α − 1) if classic (Mironov
+    2017, Proposition 3).
 
     >>> from dpjax import accounting as acc
     >>> round(acc.epsilon(acc.Gaussian(1.0), delta=1e-5, method="rdp"), 4)
@@ -185,7 +185,8 @@ def _zcdp_classic(rho: Array, delta: Array) -> Array:
 def zcdp_to_epsilon(
     rho: Float[ArrayLike, "..."], delta: Float[ArrayLike, "..."], *, classic: bool = False
 ) -> float | np.ndarray:
-    """ε of ρ-zCDP (RDP(α) = ρα), by the best order, or ρ + 2√(ρ log(1/δ)) if classic (Bun, Steinke 2016).
+    """ε of ρ-zCDP (RDP(α) = ρα), by the best order, or ρ + 2√(ρ log(1/δ)) if classic (Bun, Steinke
+    2016).
 
     >>> round(zcdp_to_epsilon(0.1, 1e-5), 8)
     1.91423883

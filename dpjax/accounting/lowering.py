@@ -1,11 +1,13 @@
 """From a mechanism to the few numbers that price it.
 
-Nested `Repeated` and `Composed` are flattened into groups of equally built steps, stacked into arrays:
-ten thousand different steps are one vectorised evaluation. What remains of each step is an *atom*, the
+Nested `Repeated` and `Composed` are flattened into groups of equally built steps, stacked into
+arrays: ten thousand different steps are one vectorised evaluation. What remains of each step is an
+*atom*, the
 pair of distributions that dominates it:
 
 * `gaussian`: N(0, 1) against N(μ, 1); these compose exactly into one, by adding μ²;
-* `poisson`: the Poisson-subsampled pair of the adjacency, displacement μ (of adding a record), rate q;
+* `poisson`: the Poisson-subsampled pair of the adjacency, displacement μ (of adding a record), rate
+  q;
 * `fixed`: the fixed-batch pair, displacement μ (of replacing a record), rate q.
 
 A mechanism that is dominated by a Gaussian pair joins by `register_gaussian`.
@@ -72,7 +74,8 @@ class Atoms(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them by.
+    """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them
+    by.
 
     >>> prepare(Repeated(Gaussian(2.0), 3)).key[0][0]
     PyTreeDef(CustomNode(Gaussian[...], [*]))
@@ -89,15 +92,20 @@ _GAUSSIAN: dict[type, tuple[Callable[[Any], GaussianPair], bool]] = {}
 def register_gaussian(
     kind: type, pair: Callable[[Any], GaussianPair], *, samplable: bool = True
 ) -> None:
-    """Say that a mechanism is dominated by a Gaussian pair, so that it composes with everything else.
+    """Say that a mechanism is dominated by a Gaussian pair, so that it composes with everything
+    else.
 
     Arguments:
         kind: the mechanism's class.
         pair: from the mechanism, its fields float64 arrays of one common shape, to `GaussianPair`.
-        samplable: whether adding a record moves the release by a contribution of bounded norm, so that
-            amplification by sampling applies. False for whole runs (hidden-state bounds).
+        samplable: whether adding a record moves the release by a contribution of bounded norm, so
+            that amplification by sampling applies. False for whole runs (hidden-state bounds).
 
-    >>> register_gaussian(Gaussian, lambda m: GaussianPair(m.noise_multiplier**-2.0, 4 * m.noise_multiplier**-2.0))
+    >>> class Half(Mechanism):
+    ...     pass
+    >>> register_gaussian(Half, lambda m: GaussianPair(0.25, 1.0))
+    >>> lowers(Half(), Adjacency.ADD_REMOVE)
+    True
     """
     _GAUSSIAN[kind] = (pair, samplable)
     _kind.cache_clear()
@@ -217,8 +225,8 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
         if adjacency is not Adjacency.REPLACE_ONE:
             raise _refuse(
                 step,
-                "is defined for REPLACE_ONE only (a batch of fixed size does not survive adding a record): "
-                "ask with adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled",
+                "is defined for REPLACE_ONE only (a batch of fixed size does not survive adding a "
+                "record): ask with adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled",
             )
         if _kind_of(step.mechanism, adjacency) != "gaussian" or not _samplable(step.mechanism):
             raise _refuse(step, "is priced around Gaussian releases only")
@@ -343,7 +351,8 @@ def query(
 
     Arguments:
         kernel: pure function of one setting, at module level (compilations are cached by it).
-        extra: further arguments, numbers or arrays or tracers, that broadcast with the run's fields.
+        extra: further arguments, numbers or arrays or tracers, that broadcast with the run's
+            fields.
         extra_ndims: how many trailing axes of each belong to one setting.
         batch, rounding: see `dpjax._numerics.float64.evaluate`.
 

@@ -1,9 +1,9 @@
 """The vocabulary: one frozen pytree for every kind of release.
 
 A mechanism says what is released and nothing of how it is priced. Numeric fields are pytree leaves:
-they may be numbers, arrays (a sweep: fields broadcast against each other) or tracers. Concrete values
-are checked when the mechanism is built. Fields that hold one value per component of a single release
-say so in their shape, as in `RandomizedSensitivity`.
+they may be numbers, arrays (a sweep: fields broadcast against each other) or tracers. Concrete
+values are checked when the mechanism is built. Fields that hold one value per component of a single
+release say so in their shape, as in `RandomizedSensitivity`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def register_mechanism(cls: _Class) -> _Class:
     >>> acc.registered_mechanisms()["Gaussian"] is acc.Gaussian
     True
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    cls = dataclasses.dataclass(frozen=True)(cls)  # pyrefly: ignore
     static = [f.name for f in dataclasses.fields(cls) if str(f.type) in ("bool", "str")]
     data = [f.name for f in dataclasses.fields(cls) if f.name not in static]
     jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=static)
@@ -113,7 +113,8 @@ def _check_mechanism(owner: object, name: str) -> None:
     value = getattr(owner, name)
     if isinstance(value, int | float | str | np.ndarray):
         raise TypeError(
-            f"{type(owner).__name__}.{name} must be a mechanism, such as Gaussian(1.1), got {value!r}"
+            f"{type(owner).__name__}.{name} must be a mechanism, such as Gaussian(1.1), "
+            f"got {value!r}"
         )
 
 
@@ -121,8 +122,8 @@ def _check_mechanism(owner: object, name: str) -> None:
 class Gaussian(Mechanism):
     """A sum of contributions clipped to norm C, plus N(0, (noise_multiplier·C)² I).
 
-    Released: `Σ_i clip_C(x_i) + noise_multiplier · C · Z`. One record moves the sum by at most C under
-    ADD_REMOVE and by at most 2C under REPLACE_ONE, so it is (1/noise_multiplier)-GDP and
+    Released: `Σ_i clip_C(x_i) + noise_multiplier · C · Z`. One record moves the sum by at most C
+    under ADD_REMOVE and by at most 2C under REPLACE_ONE, so it is (1/noise_multiplier)-GDP and
     (2/noise_multiplier)-GDP (Dong, Roth and Su 2022, Theorem 2.7). Dividing the sum by a *public*
     constant (the expected batch size) changes nothing; dividing by the realised batch size is not
     covered.
@@ -145,13 +146,13 @@ class Gaussian(Mechanism):
 class UniformBall(Mechanism):
     """A vector plus noise uniform in a ball (Tholeti and Kalyani 2021).
 
-    Densities of neighbours overlap or not, nothing in between: ε > 0 buys nothing, and δ is the total
-    variation distance `I_{Δ²/4}(1/2, (d+1)/2)` at every ε, Δ the displacement.
+    Densities of neighbours overlap or not, nothing in between: ε > 0 buys nothing, and δ is the
+    total variation distance `I_{Δ²/4}(1/2, (d+1)/2)` at every ε, Δ the displacement.
 
     Fields:
         displacement: sensitivity over the ball's radius, >= 0. Sensitivity is that of the adjacency
-            asked for (2C for replacing a record of a clipped sum, C for adding one): the caller's duty,
-            since the mechanism does not know a clip norm.
+            asked for (2C for replacing a record of a clipped sum, C for adding one): the caller's
+            duty, since the mechanism does not know a clip norm.
         dimension: of the released vector, a whole number >= 1.
 
     >>> from dpjax import accounting as acc
@@ -197,9 +198,10 @@ class PoissonSampled(Mechanism):
 class FixedBatchSampled(Mechanism):
     """The mechanism applied to a uniform batch of fixed size, drawn without replacement.
 
-    REPLACE_ONE only: adding a record changes the law of every other record's presence. The worst pair
-    is `(1−q)N(0,σ²) + qN(2,σ²)` against `N(0,σ²)` and its reverse, q = batch_size/population, which is
-    strictly worse than Poisson sampling's replace-one pair, so the one never stands in for the other.
+    REPLACE_ONE only: adding a record changes the law of every other record's presence. The worst
+    pair is `(1−q)N(0,σ²) + qN(2,σ²)` against `N(0,σ²)` and its reverse, q = batch_size/population,
+    which is strictly worse than Poisson sampling's replace-one pair, so the one never stands in for
+    the other.
 
     Fields:
         mechanism: what is done with the batch.
@@ -232,10 +234,10 @@ class FixedBatchSampled(Mechanism):
 class Shuffled(Mechanism):
     """One pass over the data in `batches` disjoint batches, in the order of one secret permutation.
 
-    Every record takes part in exactly one of the pass's releases, so a pass costs what one release of
-    the mechanism costs. No amplification by subsampling may be claimed. Several passes, over the same
-    or a fresh permutation, are `Repeated(Shuffled(...), steps=passes)`. Under ADD_REMOVE the record's
-    slot must stay empty (a padded batch) rather than shift the others.
+    Every record takes part in exactly one of the pass's releases, so a pass costs what one release
+    of the mechanism costs. No amplification by subsampling may be claimed. Several passes, over the
+    same or a fresh permutation, are `Repeated(Shuffled(...), steps=passes)`. Under ADD_REMOVE the
+    record's slot must stay empty (a padded batch) rather than shift the others.
 
     Fields:
         mechanism: what is done with each batch.
@@ -348,16 +350,17 @@ def _check_descent(owner: Any) -> None:
 class NoisyGradientDescent(Mechanism):
     """Full-batch noisy gradient descent of which only the last iterate is released.
 
-    `θ ← Π(θ − η ∇F(θ) + √(2η)·noise_std · Z)`, `steps` times, from a start that does not depend on the
-    data. F is the *average* loss, m-strongly convex and M-smooth for both neighbours, η < 2/M. The
-    guarantee is conditional: no clipping (except generalised linear models with the regulariser outside
-    the clip), no momentum, no other iterate, loss or checkpoint released.
+    `θ ← Π(θ − η ∇F(θ) + √(2η)·noise_std · Z)`, `steps` times, from a start that does not depend on
+    the data. F is the *average* loss, m-strongly convex and M-smooth for both neighbours, η < 2/M.
+    The guarantee is conditional: no clipping (except generalised linear models with the regulariser
+    outside the clip), no momentum, no other iterate, loss or checkpoint released.
 
     Fields:
         steps: iterations, a whole number >= 0.
         step_size: η > 0.
         noise_std: Langevin noise scale; the noise of a step has standard deviation √(2η)·noise_std.
-        gradient_sensitivity: how far one record moves the average gradient, for the adjacency asked for.
+        gradient_sensitivity: how far one record moves the average gradient, for the adjacency asked
+            for.
         strong_convexity: m >= 0. smoothness: M > 0, both certified constants, not estimates.
         diameter: of the convex set Π projects on; +inf without projection.
 
@@ -380,10 +383,11 @@ class NoisyGradientDescent(Mechanism):
 
 @register_mechanism
 class NoisyCyclicDescent(Mechanism):
-    """Noisy gradient descent over disjoint batches in cyclic order, shuffled once; last iterate only.
+    """Noisy gradient descent over disjoint batches in cyclic order; only the last iterate released.
 
-    As `NoisyGradientDescent` with F the average loss of the step's batch. `steps` counts updates, not
-    passes; the record's batch position is uniform and secret because the data are shuffled once.
+    As `NoisyGradientDescent` with F the average loss of the step's batch. `steps` counts updates,
+    not passes; the record's batch position is uniform and secret because the data are shuffled
+    once.
 
     Fields:
         as `NoisyGradientDescent` (gradient_sensitivity is of the *batch-average* gradient), and
@@ -412,8 +416,8 @@ class NoisyCyclicDescent(Mechanism):
 class RecentredGaussian(Mechanism):
     """Clipping around an anchor: `a + (1/B) Σ clip_r(g_i − a) + noise_std · Z`.
 
-    The anchor a is any function of previous noisy outputs and public data. L2 sensitivity: r/B under
-    ADD_REMOVE, 2r/B under REPLACE_ONE, B a public constant.
+    The anchor a is any function of previous noisy outputs and public data. L2 sensitivity: r/B
+    under ADD_REMOVE, 2r/B under REPLACE_ONE, B a public constant.
 
     Fields:
         radius: r > 0. noise_std: of the released average, >= 0. batch_size: B, a whole number >= 1.
@@ -435,11 +439,11 @@ class RecentredGaussian(Mechanism):
 
 @register_mechanism
 class BoxedAngles(Mechanism):
-    """Mean of per-example angles, each clipped to a box about an anchor direction, plus Gaussian noise.
+    """Mean of per-example angles, each clipped to a box about an anchor, plus Gaussian noise.
 
-    Angles are taken in a chart that puts the anchor far from the poles; all but the last are clipped to
-    ±βπ/2, the last to ±βπ. L2 sensitivity of `Σ(θ_i − θ_anchor)/B`: √(d+2)·βπ/(2B) under ADD_REMOVE,
-    √(d+2)·βπ/B under REPLACE_ONE, d the dimension of the gradient.
+    Angles are taken in a chart that puts the anchor far from the poles; all but the last are
+    clipped to ±βπ/2, the last to ±βπ. L2 sensitivity of `Σ(θ_i − θ_anchor)/B`: √(d+2)·βπ/(2B) under
+    ADD_REMOVE, √(d+2)·βπ/B under REPLACE_ONE, d the dimension of the gradient.
 
     Fields:
         bounding_factor: β in (0, 1]. noise_std: per angle, radians, >= 0.
@@ -464,7 +468,7 @@ class BoxedAngles(Mechanism):
 
 @register_mechanism
 class TangentBall(Mechanism):
-    """Mean of per-example directions in the tangent space of an anchor, clipped to a ball, plus noise.
+    """Mean of per-example directions in an anchor's tangent space, clipped to a ball, plus noise.
 
     L2 sensitivity of the mean tangent: ρ/B under ADD_REMOVE, 2ρ/B under REPLACE_ONE.
 
@@ -519,12 +523,13 @@ class Anisotropic(Mechanism):
 
 @register_mechanism
 class GeoDP(Mechanism):
-    """GeoDP's perturbation as published (Duan et al. 2025). It has no differential-privacy guarantee.
+    """GeoDP's perturbation as published (Duan et al. 2025): no differential-privacy guarantee.
 
-    The angle of an averaged gradient has no bounded sensitivity: two batches whose average has norm C/10
-    differ by an angle ten times the one the noise was scaled for. With B = 2048, β = 0.1, σ = 1 the
-    published claim is ε = 4.38 at δ = 1e-5; explicit neighbours show ε = 18 in the best case and 5·10⁵
-    near a pole. It is priced +inf, and kept for reproducing the paper. Use `RecentredGaussian`.
+    The angle of an averaged gradient has no bounded sensitivity: two batches whose average has norm
+    C/10 differ by an angle ten times the one the noise was scaled for. With B = 2048, β = 0.1, σ =
+    1 the published claim is ε = 4.38 at δ = 1e-5; explicit neighbours show ε = 18 in the best case
+    and 5·10⁵ near a pole. It is priced +inf, and kept for reproducing the paper. Use
+    `RecentredGaussian`.
 
     Fields:
         noise_multiplier: σ >= 0. bounding_factor: β in (0, 1]. batch_size: B. dimension: d.
@@ -548,8 +553,9 @@ class GeoDP(Mechanism):
     def __post_init__(self) -> None:
         if self.unsafe_no_dp is not True:
             raise ValueError(
-                "GeoDP has no differential-privacy guarantee (the angle of an average has unbounded "
-                "sensitivity); use RecentredGaussian, or pass unsafe_no_dp=True to reproduce the paper"
+                "GeoDP has no differential-privacy guarantee (the angle of an average has "
+                "unbounded sensitivity); use RecentredGaussian, or pass unsafe_no_dp=True to "
+                "reproduce the paper"
             )
         check_number(self, "noise_multiplier", 0.0)
         check_number(self, "bounding_factor", 0.0, 1.0, open_low=True)

@@ -1,8 +1,8 @@
 """The questions a mechanism answers, and the table of methods that answer them.
 
-A method is a named set of functions with a predicate saying which mechanisms it can price; it joins by
-`register_method`, in the file that implements it. `"best"` asks the methods in the order of their rank,
-tightest first, and where one has no finite answer, the next.
+A method is a named set of functions with a predicate saying which mechanisms it can price; it joins
+by `register_method`, in the file that implements it. `"best"` asks the methods in the order of
+their rank, tightest first, and where one has no finite answer, the next.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def register_method(
 ) -> Method:
     """Add a way to price mechanisms; see `Method` for the parts.
 
-    Several entries may share a name (say `closed_form`) as long as they support different mechanisms.
-    Registering the same name, rank and description again replaces the entry.
+    Several entries may share a name (say `closed_form`) as long as they support different
+    mechanisms. Registering the same name, rank and description again replaces the entry.
 
     >>> _ = register_method("nothing", supports=lambda run, adjacency: False, describe="an example")
     >>> "nothing" in methods()
@@ -126,7 +126,8 @@ def _choose(run: Mechanism, part: str, name: str, adjacency: Adjacency) -> list[
     if able:
         would = " or ".join(repr(m.name) for m in able)
         raise UnsupportedQuery(
-            f"{_name(run)} has no {question} by method {name!r} under {adjacency.value}; method={would} answers"
+            f"{_name(run)} has no {question} by method {name!r} under {adjacency.value}; "
+            f"method={would} answers"
         )
     other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
     elsewhere = [
@@ -202,7 +203,7 @@ def check_range(
 
 
 def _least(chosen: list[Method], ask: Callable[[Method], Any], hopeless: float) -> Any:
-    """The first method's answer, filled up from the next where it has none better than `hopeless`."""
+    """The first method's answer; where it has none better than `hopeless`, the next one's."""
     answer = ask(chosen[0])
     for method in chosen[1:]:
         if float64.is_traced(answer):
@@ -212,6 +213,33 @@ def _least(chosen: list[Method], ask: Callable[[Method], Any], hopeless: float) 
         else:
             answer = np.minimum(answer, ask(method))
     return float64.plain(np.asarray(answer)) if not float64.is_traced(answer) else answer
+
+
+def price(
+    run: Mechanism,
+    delta: Float[ArrayLike, "..."],
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    method: str = "best",
+) -> tuple[float | np.ndarray, Method]:
+    """ε as by `epsilon`, with the method that gave it (for arrays: the first that was asked).
+
+    >>> from dpjax import accounting as acc
+    >>> acc.price(acc.Gaussian(1.0), 1e-5, method="rdp")[1].name
+    'rdp'
+    """
+    adjacency = check_adjacency(adjacency)
+    check_range("delta", delta, 0.0, 1.0)
+    chosen = _choose(run, "epsilon", method, adjacency)
+    best, used = np.asarray(np.inf), chosen[0]
+    for candidate in chosen:
+        value = np.asarray(candidate.epsilon(run, delta, adjacency))  # pyrefly: ignore
+        if np.all(value < best):
+            used = candidate
+        best = np.minimum(best, value)
+        if np.all(best < np.inf):
+            break
+    return float64.plain(np.asarray(best)), used
 
 
 def epsilon(
@@ -294,14 +322,11 @@ def rdp(
     """
     adjacency = check_adjacency(adjacency)
     orders = orders if float64.is_traced(orders) else np.atleast_1d(np.asarray(orders, np.float64))
-    answers = [m.rdp(run, orders, adjacency) for m in _choose(run, "rdp", "best", adjacency)]  # pyrefly: ignore
-    least = answers[0]
-    for other in answers[1:]:
-        least = (
-            jnp.minimum(least, other)
-            if float64.is_traced(least, other)
-            else np.minimum(least, other)
-        )
+    chosen = _choose(run, "rdp", "best", adjacency)
+    least, *others = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
+    for other in others:
+        traced = float64.is_traced(least, other)
+        least = jnp.minimum(least, other) if traced else np.minimum(least, other)
     return least
 
 

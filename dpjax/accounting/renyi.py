@@ -9,11 +9,12 @@ H = q((p/q)^α − 1 − α(p/q − 1)) >= 0: summing H by the trapezoid rule an
 where the log-moment is tiny (the sum over k >= 2 of a binomial expansion, without its alternating
 signs), and scaled by its largest term it never overflows.
 
-The trapezoid rule's error is bounded, not guessed. Left out: two tails, bounded by Gaussian tails under
-the tangent of log p, log q. Aliases: the integrand is analytic in the strip |Im z| < π/μ and there
-|integrand(z + iy)| <= integrand(z)·e^{y²/2}·cos(μy/2)^{−κ} (κ counts negative powers), so the relative
-error of step h is at most 2e^{−2πy/h + y²/2}cos(μy/2)^{−κ}/(1 − e^{−2πy/h}) for any admissible y. Both
-are added to the moment. Where the nodes do not resolve the integrand the answer is +inf.
+The trapezoid rule's error is bounded, not guessed. Left out: two tails, bounded by Gaussian tails
+under the tangent of log p, log q. Aliases: the integrand is analytic in the strip |Im z| < π/μ and
+there |integrand(z + iy)| <= integrand(z)·e^{y²/2}·cos(μy/2)^{−κ} (κ counts negative powers), so the
+relative error of step h is at most 2e^{−2πy/h + y²/2}cos(μy/2)^{−κ}/(1 − e^{−2πy/h}) for any
+admissible y. Both are added to the moment. Where the nodes do not resolve the integrand the answer
+is +inf.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _window(
         low, high = -11.0 - (mu if pair == "replace" else 0.0 * mu), start + 11.0
 
     # A lower bound of the moment's logarithm, good enough to know which tails matter: the integrand
-    # near its outermost peak. A poor guess widens or narrows the window; the tails are added anyway.
+    # near its outermost peak. A poor guess widens or narrows the window; the tails are added
+    # anyway.
     peak = jax.lax.fori_loop(0, 5, lambda _, z: _exponent(pair, mu, rate, order, z)[1], start)
     level = jnp.maximum(_exponent(pair, mu, rate, order, peak)[0] - 0.5 * peak * peak, 0.0)
 
@@ -255,9 +257,9 @@ def renyi_log_moments(
 ) -> Float[Array, "k"]:
     """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one.
 
-    Under ADD_REMOVE the sampled steps take the `remove` pair: its Rényi divergence is never below the
-    reverse one's at the same order (Mironov, Talwar and Zhang 2019, Theorem 5). Fixed batches take the
-    same pair at the replace-one displacement.
+    Under ADD_REMOVE the sampled steps take the `remove` pair: its Rényi divergence is never below
+    the reverse one's at the same order (Mironov, Talwar and Zhang 2019, Theorem 5). Fixed batches
+    take the same pair at the replace-one displacement.
 
     >>> from dpjax._numerics.float64 import float64_scope
     >>> with float64_scope():
