@@ -1,8 +1,8 @@
 """Mechanisms of private convex optimisation that are not Gaussian pairs, and their prices.
 
-`ObjectivePerturbation`, `PureDP` and `ZeroConcentrated`; alone, or repeated and composed with each
-other through their Rényi curves. The constants published with the algorithms are here too, for
-reference.
+`ObjectivePerturbation`, `PureDP` and `ZeroConcentrated` compose with everything else through their
+Rényi curves; one objective perturbation, and any number of pure releases, also have closed forms.
+The constants published with the algorithms are here too, for reference.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dpjax.accounting.mechanisms import (
     register_mechanism,
 )
 from dpjax.accounting.queries import register_method
+from dpjax.accounting.renyi_curves import register_curve
 
 __all__ = [
     "ObjectivePerturbation",
@@ -42,7 +43,6 @@ __all__ = [
 
 _UP = 1.0 + 1e-10
 _CELLS = 64  # of the angle between two records under replace-one
-_ORDERS = 400
 
 
 @register_mechanism
@@ -142,19 +142,8 @@ def _check_adjacency(owner: Any) -> None:
         )
 
 
-_KINDS = (ObjectivePerturbation, PureDP, ZeroConcentrated)
-
-
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    steps = [step for step, _ in flatten(run)]
-    return bool(steps) and all(
-        isinstance(step, _KINDS) and getattr(step, "adjacency", adjacency) == adjacency
-        for step in steps
-    )
-
-
-def _is_single(run: Mechanism, kind: type) -> bool:
-    return isinstance(run, kind)
+def _holds(run: Any, adjacency: Adjacency) -> bool:
+    return run.adjacency == adjacency
 
 
 # --- one objective perturbation, exactly --------------------------------------------------------
@@ -232,83 +221,77 @@ def _pure_rdp(run: PureDP, orders: Array) -> Array:
     return jnp.clip(value, 0.0, epsilon)
 
 
-def _total_rdp(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
-    if isinstance(run, Repeated):
-        return jnp.where(
-            run.steps > 0, run.steps * _total_rdp(run.mechanism, adjacency, orders), 0.0
-        )
-    if isinstance(run, Composed):
-        return sum(
-            (_total_rdp(m, adjacency, orders) for m in run.mechanisms), jnp.zeros_like(orders)
-        )
-    if isinstance(run, ObjectivePerturbation):
-        return _objective_rdp(run, adjacency, orders)
-    if isinstance(run, PureDP):
-        return _pure_rdp(run, orders)
-    assert isinstance(run, ZeroConcentrated)
+def _zcdp_rdp(run: ZeroConcentrated, orders: Array) -> Array:
     return run.rho * orders
 
 
-def _rdp_curve(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
-    good = (orders > 1) & jnp.isfinite(orders)
-    value = _total_rdp(run, adjacency, jnp.where(good, orders, 2.0))
+def _rounded(value: Array, orders: Array) -> Array:
+    good = (orders > 1) & jnp.isfinite(orders) & ~jnp.isnan(value)
     value = value * (1 + 1e-9) + jnp.where(value > 0, 1e-15, 0.0)
-    return jnp.where(good & ~jnp.isnan(value), value, jnp.inf)
+    return jnp.where(good, value, jnp.inf)
 
 
-def _searched(objective: Callable[[Array], Array]) -> Array:
-    """Least value over real orders: a grid in log(α − 1), then a finer one. Any order is valid."""
-    wide = jnp.linspace(-4.0, 16.0, _ORDERS)
-    best = wide[jnp.argmin(objective(1 + jnp.exp(wide)))]
-    near = best + jnp.linspace(-1.0, 1.0, _ORDERS) * (wide[1] - wide[0])
-    return jnp.min(objective(1 + jnp.exp(near)))
+@functools.lru_cache(maxsize=64)
+def _curve_core(tree: Any, adjacency: Adjacency) -> Callable:
+    def core(orders: Array, *leaves: Array) -> Array:
+        run = jax.tree.unflatten(tree, leaves)
+        safe = jnp.where((orders > 1) & jnp.isfinite(orders), orders, 2.0)
+        if isinstance(run, ObjectivePerturbation):
+            return _rounded(_objective_rdp(run, adjacency, safe), orders)
+        kernel = _pure_rdp if isinstance(run, PureDP) else _zcdp_rdp
+        return _rounded(kernel(run, safe), orders)
+
+    return core
 
 
-def _pure_total(run: Mechanism) -> Array:
-    """Basic composition: the sum of the ε of pure releases, +inf if any is not pure."""
+def _curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    leaves, tree = jax.tree.flatten(run)
+    ndims = (1, *([0] * len(leaves)))
+    return float64.evaluate(_curve_core(tree, adjacency), (orders, *leaves), ndims, rounding="up")
+
+
+register_curve(ObjectivePerturbation, _curve)
+register_curve(PureDP, _curve, _holds)
+register_curve(ZeroConcentrated, _curve, _holds)
+
+
+# --- closed forms -------------------------------------------------------------------------------
+
+
+def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+    if isinstance(run, ObjectivePerturbation):
+        return True
+    steps = [step for step, _ in flatten(run)]
+    return bool(steps) and all(isinstance(s, PureDP) and _holds(s, adjacency) for s in steps)
+
+
+def _pure_total(run: Any) -> Array:
+    """Basic composition: the sum of the ε of pure releases."""
     if isinstance(run, Repeated):
         return jnp.where(run.steps > 0, run.steps * _pure_total(run.mechanism), 0.0)
     if isinstance(run, Composed):
-        return sum((_pure_total(m) for m in run.mechanisms), jnp.zeros(()))
-    return jnp.asarray(run.epsilon, float) if isinstance(run, PureDP) else jnp.asarray(jnp.inf)
+        return sum((_pure_total(part) for part in run.mechanisms), jnp.zeros(()))
+    return jnp.asarray(run.epsilon, float)
 
 
-def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
-    def objective(orders: Array) -> Array:
-        value = _rdp_curve(run, adjacency, orders) + jnp.log1p(-1 / orders)
-        value = value - (jnp.log(delta) + jnp.log(orders)) / (orders - 1)
-        return jnp.where(jnp.isnan(value), jnp.inf, value)
-
-    value = jnp.maximum(_searched(objective), 0.0)
-    total = _pure_total(run)
+def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+    if isinstance(run, ObjectivePerturbation):
+        return _objective_epsilon(run, adjacency, delta)
     # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
-    kept = jnp.where(jnp.isfinite(total), total, 0.0)
-    pure = kept + jnp.log1p(-jnp.minimum(delta * (1 + jnp.exp(-kept)), 1.0))
-    pure = jnp.where(jnp.isfinite(total), jnp.maximum(pure, 0.0), jnp.inf)
-    value = jnp.minimum(value, _UP * pure)
-    if _is_single(run, ObjectivePerturbation):
-        value = jnp.minimum(value, _objective_epsilon(run, adjacency, delta))  # pyrefly: ignore
-    return jnp.where(jnp.isnan(value), jnp.inf, value)
-
-
-def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
-    def objective(orders: Array) -> Array:
-        value = (orders - 1) * (
-            _rdp_curve(run, adjacency, orders) - epsilon + jnp.log1p(-1 / orders)
-        ) - jnp.log(orders)
-        return jnp.where(jnp.isnan(value), jnp.inf, value)
-
-    value = jnp.exp(jnp.minimum(_searched(objective), 0.0))
     total = _pure_total(run)
-    kept = jnp.where(jnp.isfinite(total), total, 0.0)
-    pure = -jnp.expm1(jnp.minimum(epsilon - kept, 0.0)) * jax.nn.sigmoid(kept)
-    value = jnp.minimum(value, jnp.where(jnp.isfinite(total), _UP * pure, 1.0))
-    if _is_single(run, ObjectivePerturbation):
-        value = jnp.minimum(value, _objective_delta(run, adjacency, epsilon))  # pyrefly: ignore
-    return jnp.where(jnp.isnan(value), 1.0, jnp.clip(value, 0.0, 1.0))
+    left = jnp.log1p(-jnp.minimum(delta * (1 + jnp.exp(-total)), 1.0))
+    return jnp.maximum(_UP * (total + left), 0.0)
 
 
-@functools.lru_cache(maxsize=256)
+def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+    if isinstance(run, ObjectivePerturbation):
+        return _objective_delta(run, adjacency, epsilon)
+    total = _pure_total(run)
+    value = -jnp.expm1(jnp.minimum(epsilon - total, 0.0)) * jax.nn.sigmoid(total)
+    return jnp.minimum(_UP * value, 1.0)
+
+
+@functools.lru_cache(maxsize=64)
 def _core(kernel: Callable, tree: Any, adjacency: Adjacency) -> Callable:
     def core(given: Array, *leaves: Array) -> Array:
         return kernel(jax.tree.unflatten(tree, leaves), adjacency, given)
@@ -316,11 +299,11 @@ def _core(kernel: Callable, tree: Any, adjacency: Adjacency) -> Callable:
     return core
 
 
-def _ask(kernel: Callable, ndim: int) -> Callable:
+def _ask(kernel: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         leaves, tree = jax.tree.flatten(run)
         core = _core(kernel, tree, adjacency)
-        return float64.evaluate(core, (given, *leaves), (ndim, *([0] * len(leaves))), rounding="up")
+        return float64.evaluate(core, (given, *leaves), [0] * (1 + len(leaves)), rounding="up")
 
     return ask
 
@@ -329,12 +312,10 @@ register_method(
     "closed_form",
     rank=5.0,
     supports=_supports,
-    epsilon=_ask(_epsilon, 0),
-    delta=_ask(_delta, 0),
-    rdp=_ask(_rdp_curve, 1),
+    epsilon=_ask(_epsilon),
+    delta=_ask(_delta),
     describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, with "
-    "the exact determinant), pure and zero-concentrated releases by their definitions, "
-    "compositions by Rényi curves",
+    "the exact determinant); pure releases by randomised response",
     tier="conditional",
     assumptions=(
         "an objective perturbation minimises a convex, twice differentiable generalised linear "

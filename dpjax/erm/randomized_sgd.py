@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
+from dpjax.accounting.randomized_sensitivity import batch_sensitivities
 from dpjax.erm import _cyclic
 from dpjax.erm.problems import Problem
-from dpjax.erm.sensitivity import cyclic_sensitivities
 from dpjax.erm.solution import (
     Solution,
     bounded_gradient,
@@ -44,12 +44,12 @@ class OutputHistory(NamedTuple):
 
 
 def _sensitivities(problem, *, epochs, step_size, batch_size, average_every=None, **_):
-    return cyclic_sensitivities(
+    return batch_sensitivities(
         _cyclic.batch_sizes(problem.n, batch_size),
         epochs=epochs,
         step_size=step_size,
         average_every=average_every,
-        gradient_diameter=problem.gradient_diameter,
+        gradient_radius=problem.gradient_bound,
         strong_convexity=problem.strong_convexity,
         smoothness=problem.smoothness,
     )

@@ -3,7 +3,9 @@
 One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(w')‖ ≤ ρ‖w − w'‖ +
 ηS/|B|`, else `≤ ρ‖w − w'‖`, with ρ = max(|1 − ημ|, |1 − ηL|) (chen2019 Lemma 2; it holds for every
 η > 0 and for once-differentiable L-smooth losses) and S the diameter of the set of one record's
-gradients, in which the regulariser cancels. Everything below unrolls this recurrence, in float64.
+gradients, in which the regulariser cancels. Everything below unrolls this recurrence, in float64;
+epoch-wise decreasing steps with averaging are
+`dpjax.accounting.randomized_sensitivity.batch_sensitivities`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dpjax._numerics.float64 import evaluate
 __all__ = [
     "bolton_sensitivity",
     "contraction_factor",
-    "cyclic_sensitivities",
     "descent_sensitivity",
     "scheduled_sensitivities",
     "zhang_sensitivity",
@@ -39,74 +40,6 @@ def contraction_factor(step_size, strong_convexity, smoothness):
     if isinstance(low, jax.Array) or isinstance(high, jax.Array):
         return jnp.maximum(low, high)
     return np.maximum(low, high) if np.ndim(low) else max(low, high)
-
-
-def cyclic_sensitivities(
-    sizes,
-    *,
-    epochs: int,
-    step_size,
-    average_every: int | None,
-    gradient_diameter: float,
-    strong_convexity: float,
-    smoothness: float,
-) -> Float[Array, "... m"]:
-    """Δ_j for every batch j of epoch-wise decreasing cyclic SGD (chen2019, Algorithms 1 and 3).
-
-    Step size η₀/h in the h-th epoch since the last restart; every `average_every` epochs the
-    iterate becomes the mean of the iterates since then, and so does its bound (chen2019 Eq. 5).
-
-    >>> cyclic_sensitivities([10, 10], epochs=1, step_size=1.0, average_every=None,
-    ...                      gradient_diameter=2.0, strong_convexity=0.0, smoothness=1.0).round(6)
-    array([0.2, 0.2])
-
-    Args:
-        sizes: [m] batch sizes. step_size: η₀, a number or an array [...] of them.
-
-    Returns: [..., m] float64, rounded up.
-    """
-    core = _cyclic_core(
-        tuple(int(b) for b in np.asarray(sizes)),
-        int(epochs),
-        average_every,
-        float(gradient_diameter),
-        float(strong_convexity),
-        float(smoothness),
-    )
-    return evaluate(core, [step_size], [0], rounding="up")
-
-
-@functools.lru_cache(maxsize=128)
-def _cyclic_core(sizes, epochs, average_every, diameter, convexity, smoothness):
-    m = len(sizes)
-    interval = epochs + 1 if average_every is None else average_every
-
-    def core(step_size):
-        kick_of_unit = diameter / jnp.asarray(sizes, float)
-        after = m - jnp.arange(m)  # steps of an epoch from batch j's own to the end
-
-        def one_epoch(s, state):
-            moves, total = state
-            since = s % interval
-            step = step_size / (since + 1)
-            rho = contraction_factor(step, convexity, smoothness)
-            kicks = step * kick_of_unit
-            total = total + moves * rho * _geometric(rho, m) + kicks * _geometric(rho, after)
-            moves = moves * rho**m + kicks * rho ** (after - 1)
-            restart = since == interval - 1
-            moves = jnp.where(restart, total / (m * interval), moves)
-            return moves, jnp.where(restart, 0.0, total)
-
-        zero = jnp.zeros(m)
-        return _UP * jax.lax.fori_loop(0, epochs, one_epoch, (zero, zero))[0]
-
-    return core
-
-
-def _geometric(rho, k):
-    """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
-    safe = jnp.where(rho == 1.0, 2.0, rho)
-    return jnp.where(rho == 1.0, 1.0 * k, jnp.expm1(k * jnp.log(safe)) / (safe - 1.0))
 
 
 def scheduled_sensitivities(
@@ -167,6 +100,12 @@ def _descent_core(n, steps, diameter, convexity, smoothness):
         return _UP * step_size * diameter / n * _geometric(rho, steps)
 
     return core
+
+
+def _geometric(rho, k):
+    """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
+    safe = jnp.where(rho == 1.0, 2.0, rho)
+    return jnp.where(rho == 1.0, 1.0 * k, jnp.expm1(k * jnp.log(safe)) / (safe - 1.0))
 
 
 def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, strong_convexity: float):
