@@ -28,8 +28,8 @@ _ADULT_RANGES = {
 }
 _ADULT_COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
-    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
-    "income",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week",
+    "native-country", "income",
 )  # fmt: skip
 # The columns of Lee and Kifer's file that are not 0/1 already.
 _BANK_RANGES = {

@@ -98,7 +98,9 @@ def test_sparse_rows_agree_with_dense_ones(name):
         thin.batch(chosen).gradient(w), dense.batch(chosen).gradient(w), atol=1e-5
     )
     np.testing.assert_allclose(
-        thin.slice(jnp.asarray(5), 4).gradient(w), dense.slice(jnp.asarray(5), 4).gradient(w), atol=1e-5
+        thin.slice(jnp.asarray(5), 4).gradient(w),
+        dense.slice(jnp.asarray(5), 4).gradient(w),
+        atol=1e-5,
     )
 
 
@@ -127,9 +129,7 @@ def test_clipped_gradients_match_brute_force_and_never_exceed_the_bound(clip):
                 for i in range(8)
             ]
         )
-        plain = jnp.stack(
-            [problem.batch(jnp.array([i])).gradient_sum(w).ravel() for i in range(8)]
-        )
+        plain = jnp.stack([problem.batch(jnp.array([i])).gradient_sum(w).ravel() for i in range(8)])
         norms = np.linalg.norm(np.asarray(each, np.float64), axis=1)
         assert np.all(norms <= clip)
         size = np.linalg.norm(np.asarray(plain, np.float64), axis=1, keepdims=True)
@@ -194,7 +194,10 @@ def test_huber_pieces_join():
         (lambda: erm.logistic_regression([[1.0]], [1, 0], l2=0.1), r"labels has shape \(2,\)"),
         (lambda: erm.logistic_regression([[1.0]], [1], l2=-0.1), "l2 is -0.1"),
         (lambda: erm.logistic_regression([1.0], [1], l2=0.1), "features has 1 axes"),
-        (lambda: erm.logistic_regression([[1.0]], [1], l2=0.1, feature_norm=0), "feature_norm is 0"),
+        (
+            lambda: erm.logistic_regression([[1.0]], [1], l2=0.1, feature_norm=0),
+            "feature_norm is 0",
+        ),
         (lambda: erm.huber_svm([[1.0]], [1], l2=0.1, width=0.0), "width is 0.0"),
         (lambda: erm.softmax_regression([[1.0]], [3], classes=3, l2=0.1), "classes=3"),
         (lambda: erm.linear_regression([[1.0]], [0.5], l2=0.1, radius=-1), "radius is -1"),
@@ -215,4 +218,7 @@ def test_differentiable_problem_clips_each_record():
     problem = erm.differentiable_problem(lambda w, x: -w @ x, examples, (2,), l2=0.5)
     got = problem.gradient_sum(jnp.zeros(2), clip_norm=1.0)
     np.testing.assert_allclose(got, [-1.0, -0.1], rtol=1e-5)
-    assert jnp.linalg.norm(problem.batch(jnp.array([0])).gradient_sum(jnp.zeros(2), clip_norm=1.0)) <= 1
+    assert (
+        jnp.linalg.norm(problem.batch(jnp.array([0])).gradient_sum(jnp.zeros(2), clip_norm=1.0))
+        <= 1
+    )
