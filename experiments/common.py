@@ -44,23 +44,35 @@ class Run:
     def size(self) -> str:
         return self.choose("small", "full", "tiny")
 
-    def rows(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
+    def rows(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Rows],
+        *,
+        code: Sequence[Any] = (),
+    ) -> Rows:
         """Rows of `compute()`, from the cache if name, settings and code are unchanged.
 
-        The key is a hash of the settings and of the source of the module that defines `compute` and
-        of the modules named in `settings["code"]`. A change in dpjax itself is not seen: delete the
-        `cache` folder then.
+        The key is a hash of the settings and of the source of the functions, classes and modules in
+        `code`: name those that the rows depend on, and not those that only draw. A change in dpjax
+        itself is not seen: delete the `cache` folder then.
         """
-        file = self._cached(name, settings, compute, "json")
+        file = self._cached(name, settings, code, "json")
         if not file.is_file():
             file.write_text(json.dumps(compute()))
         return json.loads(file.read_text())
 
     def arrays(
-        self, name: str, settings: Mapping[str, Any], compute: Callable[[], dict[str, np.ndarray]]
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], dict[str, np.ndarray]],
+        *,
+        code: Sequence[Any] = (),
     ) -> dict[str, np.ndarray]:
         """Arrays of `compute()`, cached like `rows`."""
-        file = self._cached(name, settings, compute, "npz")
+        file = self._cached(name, settings, code, "npz")
         if not file.is_file():
             np.savez(file, **compute())
         with np.load(file) as stored:
@@ -85,11 +97,11 @@ class Run:
         return file
 
     def _cached(
-        self, name: str, settings: Mapping[str, Any], compute: Callable, suffix: str
+        self, name: str, settings: Mapping[str, Any], code: Sequence[Any], suffix: str
     ) -> pathlib.Path:
         digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
-        for module in {compute.__module__, *settings.get("code", ())}:
-            digest.update(inspect.getsource(importlib.import_module(module)).encode())
+        for part in code:
+            digest.update(inspect.getsource(part).encode())
         folder = self.out / "cache"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}-{digest.hexdigest()[:16]}.{suffix}"

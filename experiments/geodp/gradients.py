@@ -28,14 +28,15 @@ def collect(run: Run) -> np.ndarray:
         "images_per_class": run.choose(2_000, 5_000, 20),
         "epochs": run.choose(2, 9, 1),
         "pool": run.choose(8_192, 32_768, 64),
-        "code": ["experiments.geodp.models"],
     }
 
     def compute():
         images = load_cifar10_jpeg(run.data, limit=settings["images_per_class"])
         return {"gradients": _train(images, settings["epochs"], settings["pool"])}
 
-    return run.arrays(f"gradients-{run.size}", settings, compute)["gradients"]
+    return run.arrays(f"gradients-{run.size}", settings, compute, code=(_train, SmallCNN))[
+        "gradients"
+    ]
 
 
 def _train(images, epochs: int, pool: int) -> np.ndarray:

@@ -1,0 +1,31 @@
+"""GeoDP as published, as a function (key, average) -> released average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from dpjax import transforms
+
+
+def geodp(
+    noise_multiplier: float, clip_norm: float, batch_size: int, bounding_factor: float
+) -> Callable[[Array, Array], Array]:
+    """Algorithm 1's perturbation of an averaged clipped gradient. It has no privacy guarantee."""
+    noise = transforms.spherical_noise(
+        noise_multiplier,
+        clip_norm,
+        batch_size,
+        bounding_factor,
+        jax.random.key(0),  # replaced below: every call brings its own
+        unsafe_no_dp=True,
+    )
+
+    def release(key, average):
+        state = transforms.NoiseState(key, jnp.zeros((), jnp.int32))
+        return noise.update(average * batch_size, state)[0] / batch_size
+
+    return release

@@ -1,0 +1,230 @@
+"""One training loop for every row of the tables: DP-SGD, GeoDP and recentred clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.flatten_util import ravel_pytree
+
+from dpjax import gradients, sampling
+from dpjax._numerics.normal import normal
+from experiments.geodp.models import initialise
+from experiments.geodp.published import geodp
+from experiments.images import Images
+
+Strategy = gradients.Strategy
+_MICROBATCH = 128
+# DPSUR's published constants for MNIST: loss differences clipped to 0.001, noise 1, threshold −1.
+_LOSS_CLIP, _LOSS_NOISE, _LOSS_THRESHOLD = 1e-3, 1.0, -1.0
+
+
+class Problem(NamedTuple):
+    """A model and its data. `correct(logits, label)` says whether a prediction is right."""
+
+    model: nn.Module
+    loss: Callable[[Any, Any], jax.Array]
+    correct: Callable[[jax.Array, jax.Array], jax.Array]
+    data: Images
+
+
+class Method(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        name: as printed.
+        noise: "none", "gaussian" (DP-SGD), "geodp" (Algorithm 1 as published: no guarantee) or
+            "recentred" (clipping around the previous release, G3).
+        strategy: how per-example gradients are clipped.
+        bounding_factor: GeoDP's β.
+        radius: G3's radius over the clip norm.
+        selective: DPSUR's selective update; here every attempt is a step and is charged.
+        importance: sampling in proportion to the clipped norm of the last refresh.
+    """
+
+    name: str
+    noise: Literal["none", "gaussian", "geodp", "recentred"] = "gaussian"
+    strategy: Strategy = gradients.Flat()
+    bounding_factor: float = 1.0
+    radius: float = 1.0
+    selective: bool = False
+    importance: bool = False
+
+
+class Setting(NamedTuple):
+    """Hyperparameters that all rows share."""
+
+    noise_multiplier: float
+    batch_size: int
+    steps: int
+    learning_rate: float
+    clip_norm: float = 0.1
+
+
+class Outcome(NamedTuple):
+    """What a run is judged by; the losses are measured on training records and are not private."""
+
+    accuracy: float
+    losses: np.ndarray
+
+
+def train(
+    problem: Problem, method: Method, setting: Setting, seed: int, *, record_every: int = 0
+) -> Outcome:
+    """Trains once; Poisson batches, division by the expected batch size."""
+    population = len(problem.data.labels)
+    images, labels = jnp.asarray(problem.data.images), jnp.asarray(problem.data.labels)
+    key, start = jax.random.split(jax.random.key(seed))
+    params = initialise(problem.model, start, images.shape[1:])
+    weights, restore = ravel_pytree(params)
+    step = _make_step(problem, method, setting, restore, population)
+    refresh = jax.jit(partial(_clipped_norms, problem.loss, method.strategy, setting, restore))
+    shown = images[:4096], labels[:4096]
+    mean_loss = jax.jit(lambda w: jnp.mean(jax.vmap(lambda e: problem.loss(restore(w), e))(shown)))
+    anchor, losses = jnp.zeros_like(weights), []
+    probabilities = jnp.full(population, setting.batch_size / population)
+    scale = jnp.float32(setting.clip_norm)
+    epoch = max(population // setting.batch_size, 1)
+    for t, step_key in enumerate(jax.random.split(key, setting.steps)):
+        step_key, refresh_key = jax.random.split(step_key)
+        if method.importance and t and t % epoch == 0:
+            norms = refresh(weights, images, labels)
+            probabilities, scale = _importance(refresh_key, norms, setting)
+        weights, anchor = step(step_key, weights, anchor, images, labels, probabilities, scale)
+        if record_every and t % record_every == 0:
+            losses.append(float(mean_loss(weights)))
+    test = jnp.asarray(problem.data.test_images), jnp.asarray(problem.data.test_labels)
+    right = _accuracy(problem, restore, weights, *test)
+    return Outcome(float(right), np.asarray(losses))
+
+
+def _make_step(problem, method, setting, restore, population):
+    """One jitted step (key, weights, anchor, data…) -> (weights, anchor)."""
+    batch_size, sigma = setting.batch_size, setting.noise_multiplier
+    published = geodp(sigma, setting.clip_norm, batch_size, method.bounding_factor)
+    capacity = batch_size + math.ceil(6 * math.sqrt(batch_size))
+    capacity = math.ceil(capacity / _MICROBATCH) * _MICROBATCH
+
+    def release(key, anchor, average, scale):
+        """The perturbed average; `scale` is the clip norm that the noise belongs to."""
+        if method.noise == "none":
+            return average
+        if method.noise == "geodp":
+            return published(key, average)
+        radius = method.radius if method.noise == "recentred" else 1.0
+        noise = sigma * radius * scale / batch_size * normal(key, average.shape)
+        return average + noise + (anchor if method.noise == "recentred" else 0.0)
+
+    @jax.jit
+    def step(key, weights, anchor, images, labels, probabilities, scale):
+        sample_key, noise_key, choose_key = jax.random.split(key, 3)
+        if method.importance:
+            include = jax.random.uniform(sample_key, (population,)) < probabilities
+            indices = jnp.nonzero(include, size=capacity, fill_value=0)[0]
+            mask = jnp.arange(capacity) < jnp.sum(include)
+        else:
+            indices, mask = sampling.poisson(
+                sample_key,
+                0,
+                population=population,
+                rate=batch_size / population,
+                capacity=capacity,
+            )
+        batch = images[indices], labels[indices]
+        boost = batch_size / (population * jnp.maximum(probabilities[indices], 1e-12))
+        total = _clipped_sum(
+            problem.loss, method, setting, restore, weights, anchor, batch, mask, boost, scale
+        )
+        released = release(noise_key, anchor, total / batch_size, scale)
+        candidate = weights - setting.learning_rate * released
+        if method.selective:
+            candidate = _select(
+                choose_key, problem.loss, restore, weights, candidate, images, labels, batch_size
+            )
+        return candidate, released
+
+    return step
+
+
+def _clipped_sum(loss, method, setting, restore, weights, anchor, batch, mask, boost, scale):
+    """Σ clip(gᵢ), or Σ clip_r(clip(gᵢ) − anchor), in microbatches; absent records contribute 0."""
+
+    def shorten(vectors, norm):
+        squared = jnp.sum(vectors**2, axis=1)[None]
+        return vectors * gradients.Flat().factors(squared, norm)[0][:, None]
+
+    def piece(total, rows):
+        examples, present, boost = rows
+        grads = jax.vmap(lambda e: jax.grad(lambda w: loss(restore(w), e))(weights))(examples)
+        factors = method.strategy.factors(
+            jnp.sum(grads**2, axis=1)[None], jnp.float32(setting.clip_norm)
+        )[0]
+        clipped = grads * factors[:, None]
+        if method.importance:
+            # The norms behind the weights are those of the last refresh: only the second clip
+            # bounds what a record can add.
+            clipped = shorten(clipped * boost[:, None], scale)
+        if method.noise == "recentred":
+            clipped = shorten(clipped - anchor[None], method.radius * scale)
+        kept = present & jnp.isfinite(factors)
+        return total + jnp.sum(jnp.where(kept[:, None], clipped, 0.0), axis=0), None
+
+    pieces = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, min(_MICROBATCH, len(mask)), *leaf.shape[1:]),
+        (batch, mask, boost),
+    )
+    return jax.lax.scan(piece, jnp.zeros_like(weights), pieces)[0]
+
+
+def _select(key, loss, restore, weights, candidate, images, labels, batch_size):
+    """DPSUR: keep the candidate if a noisy, clipped loss difference is low enough."""
+    sample_key, noise_key = jax.random.split(key)
+    rows = jax.random.randint(sample_key, (min(256, batch_size),), 0, len(labels))
+    batch = images[rows], labels[rows]
+
+    def mean_loss(flat):
+        return jnp.mean(jax.vmap(lambda e: loss(restore(flat), e))(batch))
+
+    difference = jnp.clip(mean_loss(candidate) - mean_loss(weights), -_LOSS_CLIP, _LOSS_CLIP)
+    noisy = difference + _LOSS_NOISE * _LOSS_CLIP * normal(noise_key)
+    return jnp.where(noisy < _LOSS_THRESHOLD * _LOSS_CLIP, candidate, weights)
+
+
+def _clipped_norms(loss, strategy, setting, restore, weights, images, labels):
+    """Norms of all clipped per-example gradients: the pass that importance sampling pays for."""
+
+    def norm(example):
+        gradient = jax.grad(lambda w: loss(restore(w), example))(weights)
+        squared = jnp.sum(gradient**2)
+        factor = strategy.factors(squared[None, None], jnp.float32(setting.clip_norm))[0, 0]
+        return factor * jnp.sqrt(squared)
+
+    return jax.lax.map(norm, (images, labels), batch_size=_MICROBATCH)
+
+
+def _importance(key, norms, setting):
+    """Inclusion probabilities p = B·a/K̃ with a noisy normaliser K̃ (sensitivity C)."""
+    noisy = jnp.sum(norms) + 10.0 * setting.clip_norm * (normal(key) + 3.0)
+    normaliser = jnp.clip(
+        noisy, setting.batch_size * setting.clip_norm, len(norms) * setting.clip_norm
+    )
+    probabilities = jnp.minimum(setting.batch_size * norms / normaliser, 1.0)
+    return probabilities, normaliser / len(norms)
+
+
+def _accuracy(problem, restore, weights, images, labels):
+    @jax.jit
+    def right(weights, images, labels):
+        def one(example):
+            image, label = example
+            return problem.correct(problem.model.apply(restore(weights), image), label)
+
+        return jnp.mean(jax.lax.map(one, (images, labels), batch_size=500).astype(jnp.float32))
+
+    return right(weights, images, labels)
