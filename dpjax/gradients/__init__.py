@@ -1,7 +1,9 @@
 """Per-example clipped gradients of any JAX loss."""
 
 from dpjax.gradients.clipping import clipped_grad as clipped_grad
+from dpjax.gradients.explain import explain_clipping as explain_clipping
 from dpjax.gradients.result import ClippedGradient as ClippedGradient
+from dpjax.gradients.rounding import rounding_slack as rounding_slack
 from dpjax.gradients.strategies import Automatic as Automatic
 from dpjax.gradients.strategies import Flat as Flat
 from dpjax.gradients.strategies import PerGroup as PerGroup
@@ -16,4 +18,6 @@ __all__ = [
     "PerSampleAdaptive",
     "Strategy",
     "clipped_grad",
+    "explain_clipping",
+    "rounding_slack",
 ]

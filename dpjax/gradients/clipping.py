@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.gradients import ghost, per_example
+from dpjax.gradients.explain import Method, choose
 from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
-
-Method = Literal["auto", "ghost", "vmap"]
 
 
 def clipped_grad(
@@ -99,10 +99,13 @@ def clipped_grad(
 
         def piece(batch, keys, mask):
             arguments = trained, (batch, keys), mask, clip_norm, bound
+            choice = choose(method, one, trained, (batch, keys))
+            if choice.plan is not None:
+                return ghost.clipped_sum(choice.plan, *arguments)
+            out = per_example.clipped_sum(one, *arguments)
             if method == "ghost":
-                plan = ghost.make_plan(one, trained, (batch, keys))
-                return ghost.clipped_sum(plan, *arguments)
-            return per_example.clipped_sum(one, *arguments)
+                warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=2)
+            return out
 
         total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, microbatch_size)
         return ClippedGradient(

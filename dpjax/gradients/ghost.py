@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +14,11 @@ from jaxtyping import Array, Bool
 from dpjax.gradients import outer
 from dpjax.gradients.parameters import overlap
 from dpjax.gradients.per_example import (
+    Clipping,
     accumulation_dtype,
     clip_factors,
     norms_dtype,
-    sum_of_kept,
+    squared_norm,
     weighted_sum,
 )
 from dpjax.gradients.rules import OuterProducts
@@ -52,6 +53,7 @@ class Plan:
         jaxpr: the loss of one record.
         families: per parameter, its families; empty for an unused or a copied parameter.
         copied: parameters that are copied once per record.
+        reasons: for every copied parameter, the use that has no rule.
         aux: the structure of the loss's second output.
         shapes: the parameters' shapes and dtypes.
     """
@@ -59,6 +61,7 @@ class Plan:
     jaxpr: Any
     families: tuple[tuple[Family, ...], ...]
     copied: frozenset[int]
+    reasons: Mapping[int, str]
     aux: Any
     shapes: tuple[Any, ...]
 
@@ -72,19 +75,25 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
         lambda flat, one: loss(tree.unflatten(flat), one), return_shape=True
     )(leaves, example)
     copied: set[int] = set()
+    reasons: dict[int, str] = {}
     while True:
         before = set(copied)
         walk = Interpreter(copied, size, None)
         outs = walk.run(closed.jaxpr, closed.consts, _arguments(walk, leaves, closed, None), "")
         walk.as_batched(outs[0], None)
         families = [_families(walk.sites, index) for index in range(len(leaves))]
-        copied.update(index for index, found in enumerate(families) if found is None)
+        for index, found in enumerate(families):
+            if found is None:
+                copied.add(index)
+                reasons[index] = "uses that do not add up"
+        reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
         if copied == before:
             break
     return Plan(
         closed,
         tuple(tuple(found or ()) for found in families),
         frozenset(copied),
+        reasons,
         jax.tree.structure(out[1]),
         tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves),
     )
@@ -126,6 +135,30 @@ def _family(sites: tuple[Site, ...]) -> Family:
     return Family(sites, form, sizes, work, memory)
 
 
+def backward_pass(plan: Plan, params: Any, records: Any) -> tuple[Array, Any, dict, dict]:
+    """(losses, aux, saved inputs by tap, cotangents by tap): one forward and one backward pass."""
+    leaves = jax.tree.leaves(params)
+    size = jax.tree.leaves(records)[0].shape[0]
+    taps: dict[str, Array] = {
+        leaf_key(index): jnp.zeros((size, *leaves[index].shape), leaves[index].dtype)
+        for index in plan.copied
+    }
+    for site in (s for families in plan.families for family in families for s in family.sites):
+        lengths = tuple(length for length, _ in site.scans)
+        taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
+
+    def forward(taps):
+        walk = Interpreter(set(plan.copied), size, taps)
+        args = _arguments(walk, leaves, plan.jaxpr, records)
+        outs = walk.run(plan.jaxpr.jaxpr, plan.jaxpr.consts, args, "")
+        losses = walk.as_batched(outs[0], plan.jaxpr.out_avals[0]).value
+        return losses, ([_spread(value, size) for value in outs[1:]], walk.saved)
+
+    losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)
+    (cotangents,) = backward(jnp.ones_like(losses))
+    return losses, plan.aux.unflatten(aux), saved, cotangents
+
+
 def clipped_sum(
     plan: Plan,
     params: Any,
@@ -137,27 +170,7 @@ def clipped_sum(
     """(sum, norms, losses, records kept, aux), as `per_example.clipped_sum` returns them."""
     leaves, tree = jax.tree.flatten(params)
     size = mask.shape[0]
-    taps: dict[str, Array] = {
-        leaf_key(index): jnp.zeros((size, *leaves[index].shape), leaves[index].dtype)
-        for index in plan.copied
-    }
-    for families in plan.families:
-        for family in families:
-            for site in family.sites:
-                lengths = tuple(length for length, _ in site.scans)
-                taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
-
-    def forward(taps):
-        walk = Interpreter(set(plan.copied), size, taps)
-        args = _arguments(walk, leaves, plan.jaxpr, records)
-        outs = walk.run(plan.jaxpr.jaxpr, plan.jaxpr.consts, args, "")
-        losses = walk.as_batched(outs[0], plan.jaxpr.out_avals[0]).value
-        aux = [_spread(value, size) for value in outs[1:]]
-        return losses, (aux, walk.saved)
-
-    losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)
-    (cotangents,) = backward(jnp.ones_like(losses))
-
+    losses, aux, saved, cotangents = backward_pass(plan, params, records)
     groups = strategy.groups(params)
     parts = [
         cotangents[leaf_key(index)]
@@ -179,8 +192,24 @@ def clipped_sum(
             )
         ]
 
-    sums = sum_of_kept(total, parts, clipping)
-    return tree.unflatten(sums), clipping.norms, losses, clipping.kept, plan.aux.unflatten(aux)
+    sums = _sum_of_kept(total, parts, clipping)
+    return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
+
+
+def _sum_of_kept(total: Callable[[Any], Any], parts: Any, clipping: Clipping) -> Any:
+    """`total(parts)`, with the parts of records that are left out cut out if they are not finite.
+
+    The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass over
+    the data in every step for the sake of the rare bad one.
+    """
+
+    def cut(value):
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return value
+        keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
+        return jnp.where(keep, value, jnp.zeros_like(value))
+
+    return jax.lax.cond(clipping.clean, total, lambda p: total(jax.tree.map(cut, p)), parts)
 
 
 def _spread(value: Any, size: int) -> Any:
@@ -231,11 +260,11 @@ def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Ar
 
 def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) -> Array:
     if not isinstance(part, list):
-        return jnp.sum(jnp.square(part.astype(dtype)).reshape(size, -1), axis=1)
+        return squared_norm(part, dtype)
     squared = jnp.zeros(size, dtype)
     for family, products in zip(families, part, strict=True):
         if family.form == "direct":
-            own = jnp.sum(jnp.square(products), axis=(1, 2, 3))
+            own = squared_norm(products, dtype)
         elif len(products) == 1:
             own = outer.squared_norms(products[0], family.form)
         else:
@@ -245,6 +274,7 @@ def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) 
                 + 2 * outer.inner_products(dense, lookup)
                 + outer.inner_products(lookup, lookup)
             )
+            own = outer.guarded(own, products)
         squared = squared + own.astype(dtype)
     return squared
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.rounding import in_runs, pairwise_sum
 from dpjax.gradients.rules import OuterProducts
 
 Form = Literal["vectors", "direct", "gram", "tokens"]
@@ -62,9 +63,7 @@ def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
         right = _square_sum(columns, (-2, -1))
         left = jnp.ones_like(right) if products.is_lookup else _square_sum(rows, (-2, -1))
         return jnp.sum(left * right, axis=1)
-    if form == "tokens":
-        return _token_norms(rows, columns[:, 0])
-    return inner_products(products, products)
+    return guarded(inner_products(products, products), [products])
 
 
 def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
@@ -83,10 +82,22 @@ def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
     return jnp.sum(rows * columns, axis=(1, 2, 3))
 
 
-def _token_norms(tokens: Array, columns: Array) -> Array:
-    """Σ over distinct tokens of the squared norm of their columns' sum."""
-    full = OuterProducts(tokens, columns[:, None])
-    return inner_products(full, full)
+def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Float[Array, " b"]:
+    """The squared norm, moved up where its terms cancel so far that rounding errors show.
+
+    The terms' sizes add up to S = (Σₜ‖rowsₜ‖‖columnsₜ‖)², and their sum is off by about u·S. Where
+    that is more than the rounding of the factors allows for, it is added: a norm may come out too
+    large there (the record counts less), never too small.
+    """
+    sizes = []
+    for part in parts:
+        lengths = jnp.sqrt(_square_sum(part.columns, (-1,)))
+        if not part.is_lookup:
+            lengths = lengths * jnp.sqrt(_square_sum(part.rows, (-1,)))
+        sizes.append(jnp.sum(lengths, axis=-1))
+    eps = float(jnp.finfo(squared.dtype).eps)
+    error = eps * jnp.sum(jnp.square(sum(sizes[1:], start=sizes[0])), axis=-1)
+    return jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0)
 
 
 def weighted_total(
@@ -106,7 +117,8 @@ def weighted_total(
         rows = rows * factors[:, None, None, None]
     else:
         columns = columns * factors[:, None, None, None]
-    if rows.shape[1] == 1:
-        left, right = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
-        return jnp.swapaxes(_einsum("tn,tk->nk", right, left), 0, 1)[None]
-    return _einsum("bgtk,bgtn->gkn", rows, columns)
+    rows, columns = in_runs(rows), in_runs(columns)
+    if rows.shape[2] == 1:  # without the axis of blocks the product is a plain matrix product
+        product = _einsum("rbtn,rbtk->rnk", columns[:, :, 0], rows[:, :, 0])
+        return jnp.swapaxes(pairwise_sum(product), 0, 1)[None]
+    return pairwise_sum(_einsum("rbgtk,rbgtn->rgkn", rows, columns))

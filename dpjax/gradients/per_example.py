@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from dpjax.gradients.rounding import in_runs, pairwise_sum
 from dpjax.gradients.strategies import Strategy
 
 
@@ -23,13 +24,17 @@ def norms_dtype(leaves: Sequence[Array]) -> Any:
     return jnp.dtype(jnp.float64) if wide else jnp.dtype(jnp.float32)
 
 
+def squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " b"]:
+    """Per-example squared norms of one leaf."""
+    return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
+
+
 def squared_norms(gradients: Sequence[Array], groups: Sequence[int]) -> Float[Array, "groups b"]:
     """Per-example squared norms, one row a group of leaves; leaves carry a leading batch axis."""
     dtype = norms_dtype(gradients)
     rows = [jnp.zeros(gradients[0].shape[0], dtype)] * (max(groups) + 1)
     for leaf, group in zip(gradients, groups, strict=True):
-        wide = leaf.astype(dtype).reshape(leaf.shape[0], -1)
-        rows[group] = rows[group] + jnp.sum(jnp.square(wide), axis=1)
+        rows[group] = rows[group] + squared_norm(leaf, dtype)
     return jnp.stack(rows)
 
 
@@ -67,16 +72,16 @@ def clip_factors(
 
 
 def weighted_sum(factors: Float[Array, " b"], gradient: Float[Array, "b ..."]) -> Array:
-    """Σᵢ cᵢ·gᵢ as one matrix product: no scaled copy of the gradients is ever written."""
+    """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient.
+
+    One fused loop over the gradients, which neither writes a scaled copy nor asks for another
+    layout, as a matrix product would.
+    """
     dtype = accumulation_dtype(gradient.dtype)
-    flat = gradient.reshape(gradient.shape[0], -1)
-    out = jax.lax.dot(
-        factors.astype(dtype)[None, :],
-        flat.astype(dtype),
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=dtype,
-    )
-    return out.reshape(gradient.shape[1:])
+    weights = factors.astype(dtype).reshape((-1,) + (1,) * (gradient.ndim - 1))
+    wide = gradient.astype(dtype)
+    scaled = weights * jnp.where(weights > 0, wide, jnp.zeros_like(wide))
+    return pairwise_sum(jnp.sum(in_runs(scaled), axis=1))
 
 
 def clipped_sum(
@@ -95,26 +100,5 @@ def clipped_sum(
     squared = squared_norms(leaves, groups)
     clipping = clip_factors(strategy, squared, clip_norm, mask)
 
-    def total(leaves):
-        return [
-            weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)
-        ]
-
-    sums = sum_of_kept(total, leaves, clipping)
+    sums = [weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
-
-
-def sum_of_kept(total: Callable[[Any], Any], parts: Any, clipping: Clipping) -> Any:
-    """`total(parts)`, with the parts of records that are left out cut out if they are not finite.
-
-    The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass over
-    the data in every step for the sake of the rare bad one.
-    """
-
-    def cut(value):
-        if not jnp.issubdtype(value.dtype, jnp.inexact):
-            return value
-        keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
-        return jnp.where(keep, value, jnp.zeros_like(value))
-
-    return jax.lax.cond(clipping.clean, total, lambda p: total(jax.tree.map(cut, p)), parts)

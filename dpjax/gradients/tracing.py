@@ -108,6 +108,7 @@ class Interpreter:
         self.taps: dict[str, Any] = taps or {}
         self.saved: dict[str, Any] = {}
         self.sites: dict[str, Site] = {}
+        self.reasons: dict[int, str] = {}
         self.scans: tuple[tuple[str, int], ...] = ()
 
     # -- values ------------------------------------------------------------------------------
@@ -117,11 +118,12 @@ class Interpreter:
             return Parametric(leaf, frozenset([index]), whole(index, leaf.shape))
         return Batched(None if self.dry else _copied(leaf, self.taps[leaf_key(index)]))
 
-    def copy(self, value: Parametric) -> Batched:
+    def copy(self, value: Parametric, why: str) -> Batched:
         """Gives up on sharing: from the next evaluation on, these parameters are copied."""
         if not self.dry:
             raise AssertionError("the plan missed a use of a parameter")
         self.copied.update(value.leaves)
+        self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
         return Batched(None)
 
     def evaluate(self, eqn: Any, values: list[Any]) -> list[Any]:
@@ -147,7 +149,7 @@ class Interpreter:
         if isinstance(value, Batched):
             return value
         if isinstance(value, Parametric):
-            return self.copy(value)
+            return self.copy(value, "output")
         if self.dry:
             return Batched(None)
         return Batched(jnp.broadcast_to(value.value, (self.batch, *aval.shape)))
@@ -192,7 +194,10 @@ class Interpreter:
             rules = _rules(eqn, slot, parametric[0].view)
             if rules and isinstance(ins[rules[0][1].saved], Batched):
                 return [self.tapped(eqn, ins, rules, path)]
-        return self.batched(eqn, [self.copy(v) if isinstance(v, Parametric) else v for v in ins])
+        why = f"{name} {eqn.source_info.name_stack}".strip()
+        return self.batched(
+            eqn, [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
+        )
 
     def derived(self, eqn: Any, ins: list[Any]) -> list[Any]:
         values = self.constant(eqn, ins)
@@ -255,7 +260,9 @@ class Interpreter:
             return self.derived(eqn, ins)
         avals = [v.aval for v in body.jaxpr.invars]
         carry_avals = avals[n_consts : n_consts + n_carry]
-        carry = [self.copy(v) if isinstance(v, Parametric) else v for v in carry]
+        carry = [
+            self.copy(v, "carried by a scan") if isinstance(v, Parametric) else v for v in carry
+        ]
 
         # Which carried values depend on the record? Grows until it is stable.
         probe = Interpreter(set(self.copied), self.batch, None)
@@ -285,7 +292,10 @@ class Interpreter:
                     self.as_batched(o, a) if isinstance(v, Batched) else o
                     for o, v, a in zip(outs, carry, carry_avals, strict=False)
                 ]
-                return [self.copy(o) if isinstance(o, Parametric) else o for o in outs]
+                return [
+                    self.copy(o, "output of a scan") if isinstance(o, Parametric) else o
+                    for o in outs
+                ]
             return self.run_scan(eqn, consts, carry, xs, path)
         finally:
             self.scans = outer

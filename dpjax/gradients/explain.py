@@ -1,0 +1,168 @@
+"""Which method clips a loss's gradients, and at what cost: the choice, and a table of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+from dpjax.gradients import ghost
+
+Method = Literal["auto", "ghost", "vmap"]
+
+# A number that goes through memory costs about as much as this many multiplications; per-example
+# gradients are written once and read twice (norm, sum).
+_MEMORY_WEIGHT = 8
+_PASSES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterCost:
+    """One row of the table: a parameter, where and how it is used, and what that costs.
+
+    Attributes:
+        parameter: its path in the tree.
+        shape: its shape.
+        used_in: the equations it enters, with the model's own scope names where there are any.
+        rule: how its per-example norm is formed.
+        ghost: estimated cost per record beyond the backward pass, ghost method.
+        vmap: the same with per-example gradients.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    used_in: str
+    rule: str
+    ghost: int
+    vmap: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What will be done, and why.
+
+    Attributes:
+        method: "ghost" or "vmap".
+        reason: in words.
+        plan: the ghost method's plan; None for "vmap".
+        rows: the cost of every parameter; empty where the loss could not be traced.
+    """
+
+    method: str
+    reason: str
+    plan: ghost.Plan | None
+    rows: tuple[ParameterCost, ...]
+
+    def __str__(self) -> str:
+        header = ("parameter", "shape", "used in", "rule", "ghost", "vmap")
+        table = [header] + [
+            (r.parameter, str(r.shape), r.used_in, r.rule, f"{r.ghost:,}", f"{r.vmap:,}")
+            for r in self.rows
+        ]
+        widths = [max(len(row[k]) for row in table) for k in range(len(header))]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if k >= 4 else cell.ljust(width)
+                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join([*lines, f"method: {self.method} ({self.reason})"])
+
+
+def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
+    """The method for a loss of `(params, record)`; asks for the plan unless it is "vmap"."""
+    if method == "vmap":
+        return Choice("vmap", "as asked", None, ())
+    try:
+        plan = ghost.make_plan(loss, params, records)
+        _try_out(plan, params, records)
+    except Exception as error:
+        # Whatever goes wrong here, per-example gradients are right: either they work, or they
+        # raise the error that is the user's own.
+        reason = f"not traceable record by record: {type(error).__name__}: {error}".splitlines()[0]
+        return Choice("vmap", reason, None, ())
+    rows = tuple(_rows(plan, params))
+    ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
+    if method == "ghost":
+        return Choice("ghost", "as asked", plan, rows)
+    if ghost_cost < vmap_cost:
+        return Choice("ghost", f"costs {_percent(ghost_cost, vmap_cost)} of vmap", plan, rows)
+    return Choice("vmap", f"ghost would cost {_percent(ghost_cost, vmap_cost)} of it", None, rows)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.3g} %"
+
+
+def _try_out(plan: ghost.Plan, params: Any, records: Any) -> None:
+    jax.eval_shape(lambda p, r: ghost.backward_pass(plan, p, r)[:2], params, records)
+
+
+def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
+    rows = []
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
+        name = jax.tree_util.keystr(path, simple=True, separator="/") or "parameter"
+        size = math.prod(leaf.shape)
+        copies = _PASSES * _MEMORY_WEIGHT * size
+        if index in plan.copied:
+            rows.append(
+                ParameterCost(name, leaf.shape, plan.reasons[index], "copied", copies, copies)
+            )
+            continue
+        sites = [site for family in families for site in family.sites]
+        used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
+        forms = ", ".join(dict.fromkeys(family.form for family in families))
+        cost, full = 0, copies if families else 0
+        for family in families:
+            g, t, k, n = family.sizes
+            product = t * n if family.form == "tokens" else g * t * k * n
+            cost += family.work + _MEMORY_WEIGHT * family.memory + product
+            full += product
+        rows.append(ParameterCost(name, leaf.shape, used or "nowhere", forms or "none", cost, full))
+    return rows
+
+
+def explain_clipping(
+    loss: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    *,
+    method: Method = "auto",
+    has_aux: bool = False,
+    rng: Any = None,
+) -> None:
+    """Prints how `clipped_grad` would treat every parameter, and which method it would use.
+
+    Costs are estimates per record, in multiplications (a number that passes through memory counts
+    as eight), of what clipping adds to the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram"
+    Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is smaller than its factors; "tokens"
+    a look-up's equal tokens; "copied" one copy per record, differentiated by JAX (biases, scales,
+    and every use without a rule).
+
+    Args:
+        loss, params, batch, method, has_aux, rng: as for `clipped_grad` and its function.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax import explain_clipping
+        >>> def loss(params, example):
+        ...     x, y = example
+        ...     return (x @ params["w"] + params["b"] - y) ** 2
+        >>> params = {"w": jnp.zeros(100), "b": jnp.zeros(())}
+        >>> explain_clipping(loss, params, (jnp.ones((8, 100)), jnp.ones(8)))
+        parameter  shape   used in         rule     ghost   vmap
+        b          ()      add             copied      24     24
+        w          (100,)  matrix product  vectors    201  2,500
+        method: ghost (costs 8.91 % of vmap)
+    """
+    from dpjax.gradients.clipping import batch_size, keys_of_records, scalar_loss, trainable
+
+    trained, rebuild = trainable(params)
+    keys = None if rng is None else keys_of_records(rng, batch_size(batch))
+    one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    print(choose(method, one, trained, (batch, keys)))
