@@ -1,0 +1,5 @@
+"""Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
+
+from experiments.yu2020.curvature import figure1, table2
+
+TARGETS = {"table2": table2, "figure1": figure1}
