@@ -2,6 +2,7 @@
 
 from dpjax.gradients.clipping import clipped_grad as clipped_grad
 from dpjax.gradients.explain import explain_clipping as explain_clipping
+from dpjax.gradients.quantile import AdaptiveQuantile as AdaptiveQuantile
 from dpjax.gradients.result import ClippedGradient as ClippedGradient
 from dpjax.gradients.rounding import rounding_slack as rounding_slack
 from dpjax.gradients.strategies import Automatic as Automatic
@@ -11,6 +12,7 @@ from dpjax.gradients.strategies import PerSampleAdaptive as PerSampleAdaptive
 from dpjax.gradients.strategies import Strategy as Strategy
 
 __all__ = [
+    "AdaptiveQuantile",
     "Automatic",
     "ClippedGradient",
     "Flat",

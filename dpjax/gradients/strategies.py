@@ -102,7 +102,7 @@ class Automatic(Strategy):
     gamma: Any = 0.01
 
     def __post_init__(self):
-        _require_positive("gamma", self.gamma)
+        require_positive("gamma", self.gamma)
 
     def factors(self, squared_norms, clip_norm):
         gamma = jnp.asarray(self.gamma, squared_norms.dtype)
@@ -131,7 +131,7 @@ class PerSampleAdaptive(Strategy):
     r: Any = 0.1
 
     def __post_init__(self):
-        _require_positive("r", self.r)
+        require_positive("r", self.r)
 
     def factors(self, squared_norms, clip_norm):
         norms = jnp.sqrt(squared_norms)
@@ -189,7 +189,7 @@ class PerGroup(Strategy):
     def _shares(self, params: Any) -> list[float]:
         weights = [float((self.weights or {}).get(name, 1.0)) for name in self._names(params)[0]]
         for weight in weights:
-            _require_positive("weights", weight)
+            require_positive("weights", weight)
         total = math.sqrt(math.fsum(w * w for w in weights))
         return [w / total for w in weights]
 
@@ -211,6 +211,7 @@ class _Bounded(Strategy):
         return _round_down(_shrink(jnp.sqrt(squared_norms), bounds[:, None]))
 
 
-def _require_positive(name: str, value: Any) -> None:
+def require_positive(name: str, value: Any) -> None:
+    """Refuses a Python number that is not positive and finite; traced values pass."""
     if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value!r}: must be a positive, finite number")
