@@ -20,9 +20,12 @@ from experiments.geodp.published import geodp
 from experiments.images import Images
 
 Strategy = gradients.Strategy
-_MICROBATCH = 128
+_MICROBATCH = 64
 # DPSUR's published constants for MNIST: loss differences clipped to 0.001, noise 1, threshold −1.
-_LOSS_CLIP, _LOSS_NOISE, _LOSS_THRESHOLD = 1e-3, 1.0, -1.0
+_LOSS_CLIP, LOSS_NOISE, _LOSS_THRESHOLD = 1e-3, 1.0, -1.0
+VALIDATION = 256  # expected records of the validation batch
+# Importance sampling renews its norms once, and releases their sum with this noise multiplier.
+REFRESHES, NORMALISER_NOISE = 1, 10.0
 
 
 class Problem(NamedTuple):
@@ -90,10 +93,9 @@ def train(
     anchor, losses = jnp.zeros_like(weights), []
     probabilities = jnp.full(population, setting.batch_size / population)
     scale = jnp.float32(setting.clip_norm)
-    epoch = max(population // setting.batch_size, 1)
     for t, step_key in enumerate(jax.random.split(key, setting.steps)):
         step_key, refresh_key = jax.random.split(step_key)
-        if method.importance and t and t % epoch == 0:
+        if method.importance and t == setting.steps // 2:
             norms = refresh(weights, images, labels)
             probabilities, scale = _importance(refresh_key, norms, setting)
         weights, anchor = step(step_key, weights, anchor, images, labels, probabilities, scale)
@@ -145,7 +147,7 @@ def _make_step(problem, method, setting, restore, population):
         candidate = weights - setting.learning_rate * released
         if method.selective:
             candidate = _select(
-                choose_key, problem.loss, restore, weights, candidate, images, labels, batch_size
+                choose_key, problem.loss, restore, weights, candidate, images, labels
             )
         return candidate, released
 
@@ -182,17 +184,23 @@ def _clipped_sum(loss, method, setting, restore, weights, anchor, batch, mask, b
     return jax.lax.scan(piece, jnp.zeros_like(weights), pieces)[0]
 
 
-def _select(key, loss, restore, weights, candidate, images, labels, batch_size):
+def _select(key, loss, restore, weights, candidate, images, labels):
     """DPSUR: keep the candidate if a noisy, clipped loss difference is low enough."""
     sample_key, noise_key = jax.random.split(key)
-    rows = jax.random.randint(sample_key, (min(256, batch_size),), 0, len(labels))
-    batch = images[rows], labels[rows]
+    rows, mask = sampling.poisson(
+        sample_key,
+        0,
+        population=len(labels),
+        rate=min(VALIDATION / len(labels), 1.0),
+        capacity=min(VALIDATION + 128, len(labels)),
+    )
 
     def mean_loss(flat):
-        return jnp.mean(jax.vmap(lambda e: loss(restore(flat), e))(batch))
+        losses = jax.vmap(lambda e: loss(restore(flat), e))((images[rows], labels[rows]))
+        return jnp.sum(jnp.where(mask, losses, 0.0)) / VALIDATION
 
     difference = jnp.clip(mean_loss(candidate) - mean_loss(weights), -_LOSS_CLIP, _LOSS_CLIP)
-    noisy = difference + _LOSS_NOISE * _LOSS_CLIP * normal(noise_key)
+    noisy = difference + LOSS_NOISE * _LOSS_CLIP * normal(noise_key)
     return jnp.where(noisy < _LOSS_THRESHOLD * _LOSS_CLIP, candidate, weights)
 
 
@@ -210,7 +218,8 @@ def _clipped_norms(loss, strategy, setting, restore, weights, images, labels):
 
 def _importance(key, norms, setting):
     """Inclusion probabilities p = B·a/K̃ with a noisy normaliser K̃ (sensitivity C)."""
-    noisy = jnp.sum(norms) + 10.0 * setting.clip_norm * (normal(key) + 3.0)
+    # Three deviations up: an estimate below the true sum would only raise the sampling rate.
+    noisy = jnp.sum(norms) + NORMALISER_NOISE * setting.clip_norm * (normal(key) + 3.0)
     normaliser = jnp.clip(
         noisy, setting.batch_size * setting.clip_norm, len(norms) * setting.clip_norm
     )
