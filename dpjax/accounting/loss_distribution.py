@@ -60,6 +60,7 @@ class Composed(NamedTuple):
 
 
 _TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
+_TRIES = np.array([-6, -3, 0, 3])
 _TAUS = np.exp(np.linspace(np.log(0.05), np.log(30.0), 24))
 
 
@@ -117,6 +118,8 @@ def compose(
     fall = _moments(pairs, c - taus, reach) - near[1]
     up, down = int(np.argmin((rise + 36.0) / taus)), int(np.argmin((fall + 36.0) / taus))
     top, bottom = (rise[up] + 36.0) / taus[up], -(fall[down] + 36.0) / taus[down]
+    # Those moments were rough: the bound itself tries the neighbours too.
+    near_up, near_down = (taus[np.clip(k + _TRIES, 0, len(taus) - 1)] for k in (up, down))
     top, bottom = max(top, epsilon), min(bottom, epsilon)
     width = 1.1 * (top - bottom) + 1e-9
     ranges = [loss_range(pair, reach) for pair in pairs]
@@ -125,7 +128,8 @@ def compose(
     bottom = bottom - 0.05 * width
 
     spectrum = np.ones(bins // 2 + 1, np.complex128)
-    log_scale, log_alive, shift, wrap_up, wrap_down = 0.0, 0.0, 0.0, 0.0, 0.0
+    log_scale, log_alive, shift = 0.0, 0.0, 0.0
+    wrap_up, wrap_down = np.zeros(len(_TRIES)), np.zeros(len(_TRIES))
     offset, origin = 0, 0.0
     for pair in pairs:
         step = discretise(pair, h, reach)
@@ -140,8 +144,8 @@ def compose(
         shift += pair.count * step.shift
         origin += pair.count * step.origin
         peak = int(np.argmax(tilted))
-        wrap_up += pair.count * _log_mean(tilted, taus[up] * losses)
-        wrap_down += pair.count * _log_mean(tilted, -taus[down] * losses)
+        wrap_up += [pair.count * _log_mean(tilted, tau * losses) for tau in near_up]
+        wrap_down += [pair.count * _log_mean(tilted, -tau * losses) for tau in near_down]
         # Centre every step on its mode, so that phases stay small; count the centres apart.
         offset += round(pair.count) * (step.start + peak)
         folded = np.bincount((np.arange(len(mass)) - peak) % bins, tilted, bins)
@@ -150,8 +154,8 @@ def compose(
     first = round((bottom - origin) / h)
     composed = np.roll(composed, -((first - offset) % bins))
     losses = origin + h * (first + np.arange(bins))
-    escaped = np.exp(min(wrap_up - taus[up] * losses[-1], 0.0))
-    escaped += np.exp(min(wrap_down + taus[down] * losses[0], 0.0))
+    escaped = np.exp(min(np.min(wrap_up - near_up * losses[-1]), 0.0))
+    escaped += np.exp(min(np.min(wrap_down + near_down * losses[0]), 0.0))
     rounding = (10 + 2 * np.log2(bins)) * _EPS * (1 + steps)
     # Error of one bin, summed over the geometric weights e^{−c(l−ε)} of all bins above ε.
     noise = rounding * 2 * np.mean(np.abs(spectrum)) / -np.expm1(-c * h) + escaped
