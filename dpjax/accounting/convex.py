@@ -215,9 +215,9 @@ def _objective_rdp(run: ObjectivePerturbation, adjacency: Adjacency, orders: Arr
 def _pure_rdp(run: PureDP, orders: Array) -> Array:
     """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
     epsilon = jnp.asarray(run.epsilon, float)
-    # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−(2α−1)ε})/(α−1), in [0, ε].
+    # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
     p, q = jax.nn.sigmoid(epsilon), jax.nn.sigmoid(-epsilon)
-    value = epsilon + jnp.log(p + q * jnp.exp(-(2 * orders - 1) * epsilon)) / (orders - 1)
+    value = epsilon + jnp.log(p + q * jnp.exp(-2 * (orders - 1) * epsilon)) / (orders - 1)
     return jnp.clip(value, 0.0, epsilon)
 
 

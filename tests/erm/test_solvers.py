@@ -107,7 +107,7 @@ def test_cyclic_solvers_follow_the_published_algorithm(
 )
 def test_minimisers_reach_a_vanishing_gradient(solve, logistic, key):
     params = solve(logistic, key).params
-    assert jnp.linalg.norm(logistic.gradient(params)) < 2e-6
+    assert jnp.linalg.norm(logistic.gradient(params)) < 5e-6
 
 
 def test_sgd_of_full_batches_heads_for_the_minimum(logistic, key):
