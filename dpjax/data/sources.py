@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -186,9 +186,10 @@ def _idx(content: bytes) -> np.ndarray:
 def _images(*files: bytes) -> Table:
     parts = []
     for pixels, labels in (files[:2], files[2:]):
-        flat = _idx(pixels).reshape(len(_idx(labels)), -1)
+        flat: Any = _idx(pixels).reshape(len(_idx(labels)), -1)
+        numbers: Any = _idx(labels)
         frame = pd.DataFrame(flat, columns=[f"pixel{i}" for i in range(flat.shape[1])])
-        frame.insert(flat.shape[1], "label", _idx(labels))
+        frame.insert(flat.shape[1], "label", numbers)
         parts.append(frame)
     return Table(parts[0], parts[1], "label", _pixels(parts[0], "label", 255))
 

@@ -1,0 +1,92 @@
+"""What the commands share: enumerated options, refusals with exit code 2, reading the data."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from dpjax.data import Dataset
+
+BAD_INPUT = 2
+
+
+class AdjacencyOption(enum.StrEnum):
+    """Neighbouring data sets: one record more or less, or one record exchanged."""
+
+    add_remove = "add-remove"
+    replace_one = "replace-one"
+
+
+def adjacency_of(option: AdjacencyOption) -> Any:
+    """The accountant's value for the option."""
+    from dpjax import accounting as acc
+
+    names = {AdjacencyOption.add_remove: acc.Adjacency.ADD_REMOVE}
+    return names.get(option, acc.Adjacency.REPLACE_ONE)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn the library's complaints about its input into one line on stderr and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        typer.echo(f"error: {where}{reason}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """One JSON object on stdout; infinities become null, since JSON has none."""
+    clean = {
+        name: None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+        for name, value in values.items()
+    }
+    json.dump(clean, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def read_inputs(
+    data: str, target: str | None, schema_file: pathlib.Path | None, test: pathlib.Path | None
+) -> tuple[Dataset, Dataset]:
+    """Training and held-out records, from a file or a named data set (a fifth is held out).
+
+    What was learned from the rows is listed in `learned` of the training records.
+    """
+    from dataclasses import replace
+
+    from dpjax import data as room
+
+    schema = room.read_schema(schema_file) if schema_file is not None else None
+    held_out = None
+    if data in room.names() and not pathlib.Path(data).exists():
+        table = room.load_table(data)
+        frame, held_out = table.train, table.test
+        target = target or table.target
+        schema = schema or table.schema
+    else:
+        frame = room.read_table(data, target=target, schema=schema)
+        if target is None:
+            is_libsvm = pathlib.Path(data).name.lower().removesuffix(".gz").endswith(("svm",))
+            target = schema.target if schema is not None else "label" if is_libsvm else None
+    if test is not None:
+        held_out = room.read_table(test, target=target, schema=schema)
+    if target is None or target not in frame.columns:
+        shown = ", ".join(map(str, frame.columns[:20]))
+        raise room.DataError(
+            f"--target {target!r}: name the column to predict; the columns are {shown}"
+        )
+    everything = room.from_frame(frame, target=target, schema=schema)
+    if held_out is None:
+        return room.split(everything)
+    complete, learned = room.complete_schema(frame, target, schema)
+    return replace(everything, learned=learned), room.encode(held_out, complete)

@@ -1,0 +1,71 @@
+"""`dpjax verify`: recompute a certificate, and say in words what it means."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Annotated
+
+import typer
+
+from dpjax.cli.inputs import print_json, refusing
+
+_REFUSED = 1
+
+
+def verify(
+    certificate: Annotated[
+        pathlib.Path, typer.Argument(help="A certificate.json, or the folder of a run.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the finding as JSON.")] = False,
+) -> None:
+    """Recompute ε from a certificate alone, and say what it covers.
+
+    Reads nothing but the certificate: the mechanism in it is priced again by the bound it names,
+    and checked against an independent one where there is one. Exit code 1 if a field was changed or
+    disagrees; the field is named.
+
+        dpjax verify runs/digits/certificate.json
+    """
+    with refusing():
+        path = certificate / "certificate.json" if certificate.is_dir() else certificate
+        text = path.read_text(encoding="utf-8")
+
+    from dpjax import accounting as acc
+
+    try:
+        found = acc.Certificate.from_json(text)
+        check = found.verify()
+    except acc.CertificateError as error:
+        if as_json:
+            print_json({"valid": False, "field": error.field, "reason": str(error)})
+        else:
+            typer.echo(f"REFUSED: {error}", err=True)
+        raise typer.Exit(_REFUSED) from None
+    if as_json:
+        print_json(
+            {
+                "valid": True,
+                "epsilon": found.epsilon,
+                "delta": found.delta,
+                "adjacency": found.adjacency.value,
+                "tier": found.tier,
+                "method": check.method,
+                "recomputed_epsilon": check.epsilon,
+                "checked_by": check.checked_by,
+                "checked_lower": check.lower,
+                "checked_upper": check.upper,
+                "not_covered": list(found.not_covered),
+                "version": found.version,
+            }
+        )
+        return
+    typer.echo(found.describe())
+    typer.echo(f"\nRecomputed by {check.method}: ε = {check.epsilon:.9g}. The certificate holds.")
+    if check.checked_by is not None:
+        upper = f"{check.upper:.6g}" if math.isfinite(check.upper) else "no upper bound"
+        typer.echo(
+            f"Independently, {check.checked_by} puts ε between {check.lower:.6g} and {upper}."
+        )
+    if found.tier != "proven":
+        typer.echo(f"Note: the guarantee is {found.tier}; read what it assumes.")

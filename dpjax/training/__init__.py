@@ -1,0 +1,48 @@
+"""The private training loop: plan, run, resume, evaluate.
+
+>>> import dpjax, optax, jax, jax.numpy as jnp
+>>> from dpjax import training
+>>> x = jax.random.normal(jax.random.key(0), (400, 5))
+>>> y = (x[:, 0] > 0).astype(jnp.int32)
+>>> model = training.logistic(features=5)
+>>> plan = training.make_plan(400, epsilon=2.0, delta=1e-4, steps=50, batch_size=100)
+>>> result = training.fit(
+...     training.cross_entropy(model), model.init(jax.random.key(1)), (x, y), plan,
+...     optimizer=optax.sgd(1.0), key=jax.random.key(2))
+>>> training.accuracy(model, x, y)(result.params) > 0.8, plan.epsilon() <= 2.0
+(True, True)
+"""
+
+from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, write_atomically
+from dpjax.training.evaluation import accuracy, train_without_privacy
+from dpjax.training.fit import Fit, fit
+from dpjax.training.models import (
+    Model,
+    cross_entropy,
+    from_linen,
+    from_nnx,
+    logistic,
+    mlp,
+    softmax,
+)
+from dpjax.training.plan import Plan, make_plan
+
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "Fit",
+    "Model",
+    "Plan",
+    "accuracy",
+    "cross_entropy",
+    "discard_key",
+    "fit",
+    "from_linen",
+    "from_nnx",
+    "logistic",
+    "make_plan",
+    "mlp",
+    "softmax",
+    "train_without_privacy",
+    "write_atomically",
+]

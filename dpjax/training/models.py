@@ -1,0 +1,187 @@
+"""Models as two pure functions, and adapters for flax; models that mix records are refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+__all__ = ["Model", "cross_entropy", "from_linen", "from_nnx", "logistic", "mlp", "softmax"]
+
+Params = Any
+_WHY_NO_BATCH_NORM = (
+    "batch normalisation makes the gradient of one record depend on the others of its batch, "
+    "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead"
+)
+
+
+class Model(NamedTuple):
+    """A classifier as pure functions of one record.
+
+    init: key -> parameters, drawn without looking at data.
+    apply: (parameters, features of one record) -> logits, [classes].
+
+    >>> model = logistic(features=3)
+    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+    (2,)
+    """
+
+    init: Callable[[Key[Array, ""]], Params]
+    apply: Callable[[Params, Float[Array, " features"]], Float[Array, " classes"]]
+
+
+def logistic(features: int) -> Model:
+    """Logistic regression: two classes with logits (0, z), z = ⟨weights, x⟩ + bias, from zero.
+
+    >>> jax.tree.map(jnp.shape, logistic(4).init(jax.random.key(0)))
+    {'bias': (), 'weights': (4,)}
+    """
+
+    def init(key):
+        del key  # a convex problem starts from zero
+        return {"weights": jnp.zeros(features), "bias": jnp.zeros(())}
+
+    def apply(params, x):
+        z = x @ params["weights"] + params["bias"]
+        return jnp.stack([jnp.zeros_like(z), z])
+
+    return Model(init, apply)
+
+
+def softmax(features: int, classes: int) -> Model:
+    """Softmax regression, one weight vector a class, from zero.
+
+    >>> jax.tree.map(jnp.shape, softmax(4, 3).init(jax.random.key(0)))
+    {'bias': (3,), 'weights': (4, 3)}
+    """
+
+    def init(key):
+        del key  # a convex problem starts from zero
+        return {"weights": jnp.zeros((features, classes)), "bias": jnp.zeros(classes)}
+
+    return Model(init, lambda params, x: x @ params["weights"] + params["bias"])
+
+
+def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
+    """A perceptron with tanh units, whose bounded activations suit clipped gradients.
+
+    >>> model = mlp(4, 3, hidden=(8,))
+    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(4)).shape
+    (3,)
+
+    Source for tanh: Papernot et al. (2021), "Tempered sigmoid activations for deep learning with
+    differential privacy".
+    """
+    sizes = [features, *hidden, classes]
+
+    def init(key):
+        layers = []
+        for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            scale = np.float32(np.sqrt(1 / fan_in))
+            draw = jax.random.truncated_normal(
+                jax.random.fold_in(key, number), -2.0, 2.0, (fan_in, fan_out)
+            )
+            layers.append({"weights": scale * draw, "bias": jnp.zeros(fan_out)})
+        return layers
+
+    def apply(params, x):
+        for layer in params[:-1]:
+            x = jnp.tanh(x @ layer["weights"] + layer["bias"])
+        return x @ params[-1]["weights"] + params[-1]["bias"]
+
+    return Model(init, apply)
+
+
+def from_linen(module: Any, example: Float[Array, ...]) -> Model:
+    """A flax.linen module as a model; `example` is one record's features, for their shape.
+
+    >>> import flax.linen as nn
+    >>> model = from_linen(nn.Dense(2), jnp.ones(3))
+    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+    (2,)
+
+    Raises: ValueError for a module with batch statistics, or with state besides its parameters.
+    """
+
+    def init(key):
+        collections = dict(module.init(key, example[None]))
+        if "batch_stats" in collections:
+            raise ValueError(f"{type(module).__name__} holds batch_stats: {_WHY_NO_BATCH_NORM}")
+        params = collections.pop("params", {})
+        if collections:
+            raise ValueError(
+                f"{type(module).__name__} holds {', '.join(collections)} besides its parameters; "
+                "only parameters are trained privately, so the rest must not depend on data"
+            )
+        return params
+
+    # Shapes alone tell; a refusal belongs where the model is made, not in the middle of a run.
+    jax.eval_shape(init, jax.random.key(0))
+    return Model(init, lambda params, x: module.apply({"params": params}, x[None])[0])
+
+
+def from_nnx(make: Callable[[Any], Any]) -> Model:
+    """A flax.nnx module as a model; `make(rngs)` builds it.
+
+    >>> from flax import nnx
+    >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
+    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+    (2,)
+
+    Raises: ValueError for a module with batch statistics or other state that a call would change.
+    """
+    from flax import nnx
+
+    def build(key):
+        return nnx.split(make(nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
+
+    graph, _, statistics, rest = nnx.eval_shape(lambda: build(jax.random.key(0)))
+    if jax.tree.leaves(statistics):
+        raise ValueError(f"the module holds BatchStat variables: {_WHY_NO_BATCH_NORM}")
+    if any(not issubclass(v.type, nnx.RngState) for v in jax.tree.leaves(rest, is_leaf=_variable)):
+        raise ValueError(
+            "the module holds variables that are neither parameters nor random-number state; "
+            "only parameters are trained privately, so the rest must not depend on data"
+        )
+    if jax.tree.leaves(rest):
+        raise ValueError(
+            "the module holds random-number state (dropout?), which a pure loss cannot advance; "
+            "build it without, for example with rngs=None in nnx.Dropout or a rate of 0"
+        )
+
+    def init(key):
+        return nnx.to_pure_dict(build(key)[1])
+
+    def apply(params, x):
+        state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(jax.random.key(0)))), nnx.Param)[1]
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(graph, state)(x[None])[0]
+
+    return Model(init, apply)
+
+
+def _variable(leaf: Any) -> bool:
+    return hasattr(leaf, "type")
+
+
+def cross_entropy(
+    model: Model,
+) -> Callable[[Params, tuple[Float[Array, " features"], Int[Array, ""]]], Float[Array, ""]]:
+    """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
+
+    >>> loss = cross_entropy(logistic(3))
+    >>> params = {"weights": jnp.zeros(3), "bias": jnp.zeros(())}
+    >>> round(float(loss(params, (jnp.ones(3), jnp.asarray(1)))), 4)
+    0.6931
+    """
+
+    def loss(params, example):
+        features, label = example
+        return -jax.nn.log_softmax(model.apply(params, features))[label]
+
+    return loss
