@@ -18,7 +18,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -125,12 +125,62 @@ def _compiled(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
     return jax.jit(_batched(core, ndims, batch))
 
 
-def _concrete(
+class Ladder(NamedTuple):
+    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
+
+    Fields:
+        cores: same signature and result as the first core, ever more costly.
+        poor: from the result, NumPy arrays with the sweep's axes, to a mask of those axes.
+
+    >>> Ladder((), lambda out: out < 0).cores
+    ()
+    """
+
+    cores: tuple[Callable, ...]
+    poor: Callable[[Any], np.ndarray]
+
+
+def _once(
     core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, device: Any
 ) -> Any:
-    args = [np.asarray(a, np.float64) for a in args]
     with float64_scope(device):
         return jax.tree.map(np.asarray, _compiled(core, ndims, batch)(*args))
+
+
+def _concrete(
+    core: Callable,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    device: Any,
+    ladder: Ladder | None = None,
+) -> Any:
+    args = [np.asarray(a, np.float64) for a in args]
+    out = _once(core, args, ndims, batch, device)
+    lead = _leading(args, ndims)
+    for finer in ladder.cores if ladder is not None else ():
+        poor = np.broadcast_to(ladder.poor(out), lead)  # pyrefly: ignore
+        if not poor.any():
+            break
+        if lead == ():
+            out = _once(finer, args, ndims, batch, device)
+            continue
+        # Only the poor settings, padded so that few sizes are compiled.
+        (index,) = np.nonzero(poor.ravel())
+        padded = np.resize(index, max(batch, 1 << (len(index) - 1).bit_length()))
+        rows = []
+        for a, n in zip(args, ndims, strict=True):
+            tail = a.shape[a.ndim - n :]
+            rows.append(np.broadcast_to(a, lead + tail).reshape((-1, *tail))[padded])
+        better = _once(finer, rows, ndims, batch, device)
+
+        def put(old: np.ndarray, new: np.ndarray, index: np.ndarray = index) -> np.ndarray:
+            flat = np.array(old).reshape((-1, *old.shape[len(lead) :]))
+            flat[index] = new[: len(index)]
+            return flat.reshape(old.shape)
+
+        out = jax.tree.map(put, out, better)
+    return out
 
 
 @functools.lru_cache(maxsize=256)
@@ -157,6 +207,7 @@ def evaluate(
     *,
     batch: int = 8,
     rounding: Rounding = "nearest",
+    ladder: Ladder | None = None,
 ) -> Any:
     """Evaluate `core` in float64 over the broadcast leading axes of `args`.
 
@@ -169,6 +220,8 @@ def evaluate(
         ndims: see `args`.
         batch: settings evaluated together; a sweep runs over blocks of this many.
         rounding: direction of the final cast to float32 inside a float32 program.
+        ladder: finer cores for the settings that need them. Inlined, its first core alone is used;
+            derivatives are always those of `core`.
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
@@ -184,16 +237,22 @@ def evaluate(
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
-        return _concrete(core, args, ndims, batch, _best_device())
+        return _concrete(core, args, ndims, batch, _best_device(), ladder)
     if jax.config.read("jax_enable_x64"):
         with _plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
-            return _batched(core, ndims, batch)(*arrays)
-    return _callback(core, args, ndims, batch, rounding)
+            inline = ladder.cores[0] if ladder is not None and ladder.cores else core
+            return _batched(inline, ndims, batch)(*arrays)
+    return _callback(core, args, ndims, batch, rounding, ladder)
 
 
 def _callback(
-    core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, rounding: Rounding
+    core: Callable,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    rounding: Rounding,
+    ladder: Ladder | None,
 ) -> Any:
     lead = _leading(args, ndims)
 
@@ -224,7 +283,7 @@ def _callback(
         for i, a in enumerate(full):
             if i not in traced:  # under vmap the traced ones grew axes in front
                 full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
-        out = _concrete(core, full, ndims, batch, _cpu())
+        out = _concrete(core, full, ndims, batch, _cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
         return jax.tree.map(
             lambda o, s: np.broadcast_to(_narrow(o, np.float32, rounding), wanted + s.shape),

@@ -7,6 +7,18 @@
 1.71
 """
 
+# Methods join the table of queries when their module is imported.
+from dpjax.accounting import (
+    bounded_noise,
+    convex,
+    gaussian_runs,
+    hidden_state,
+    randomized_sensitivity,
+    renyi_curves,
+    spherical,
+    tight,
+    tracing_diffusion,
+)
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.calibration import ImpossibleBudget, calibrate
 from dpjax.accounting.certificate import Certificate, Verification, certify
@@ -70,19 +82,28 @@ __all__ = [
     "UniformBall",
     "UnsupportedQuery",
     "Verification",
+    "bounded_noise",
     "calibrate",
     "certify",
+    "convex",
     "delta",
     "epsilon",
     "epsilon_interval",
+    "gaussian_runs",
+    "hidden_state",
     "methods",
     "price",
+    "randomized_sensitivity",
     "rdp",
     "rdp_to_epsilon",
     "register_gaussian",
     "register_mechanism",
     "register_method",
     "registered_mechanisms",
+    "renyi_curves",
+    "spherical",
+    "tight",
+    "tracing_diffusion",
     "tradeoff",
     "zcdp_to_epsilon",
 ]

@@ -108,7 +108,7 @@ def register_gaussian(
     True
     """
     _GAUSSIAN[kind] = (pair, samplable)
-    _kind.cache_clear()
+    atom_kind.cache_clear()
 
 
 def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
@@ -196,7 +196,12 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 
 
 @functools.cache
-def _kind(tree: Any, adjacency: Adjacency) -> str:
+def atom_kind(tree: Any, adjacency: Adjacency) -> str:
+    """Which atom a step of this structure becomes: `gaussian`, `poisson` or `fixed`.
+
+    >>> atom_kind(jax.tree.structure(Gaussian(1.0)), Adjacency.ADD_REMOVE)
+    'gaussian'
+    """
     return _kind_of(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
@@ -253,7 +258,7 @@ def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
     >>> check_lowers(Repeated(Gaussian(1.0), 10), Adjacency.ADD_REMOVE)
     """
     for step, _ in flatten(run):
-        _kind(jax.tree.structure(step), adjacency)
+        atom_kind(jax.tree.structure(step), adjacency)
 
 
 def lowers(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -314,7 +319,7 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
         position += width + 1
         count = jnp.prod(factors, axis=-1)
         step = jax.tree.unflatten(tree, fields)
-        kind = _kind(tree, adjacency)
+        kind = atom_kind(tree, adjacency)
         if kind == "gaussian":
             pair = _pair(step)
             own = pair.add_remove if adjacency is Adjacency.ADD_REMOVE else pair.replace_one
@@ -346,6 +351,8 @@ def query(
     *,
     batch: int = 8,
     rounding: float64.Rounding = "up",
+    finer: Sequence[Callable] = (),
+    poor: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Evaluate `kernel(atoms, adjacency, *extra)` in float64 for every setting of the run.
 
@@ -355,19 +362,26 @@ def query(
             fields.
         extra_ndims: how many trailing axes of each belong to one setting.
         batch, rounding: see `dpjax._numerics.float64.evaluate`.
+        finer, poor: kernels to repeat with where `poor` marks the result; see `float64.Ladder`.
 
     >>> query(lambda atoms, adjacency: atoms.gaussian_mu2, Gaussian(2.0), Adjacency.REPLACE_ONE)
     array(1.)
     """
     check_lowers(run, adjacency)
     ready = prepare(run)
-    core = _core(kernel, ready.key, adjacency, len(ready.leaves))
+    size = len(ready.leaves)
+    core = _core(kernel, ready.key, adjacency, size)
+    ladder = None
+    if poor is not None:
+        cores = tuple(_core(k, ready.key, adjacency, size) for k in finer)
+        ladder = float64.Ladder(cores, poor)
     return float64.evaluate(
         core,
         (*ready.leaves, *extra),
         (*ready.ndims, *extra_ndims),
         batch=batch,
         rounding=rounding,
+        ladder=ladder,
     )
 
 

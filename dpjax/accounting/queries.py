@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -39,6 +40,7 @@ class Method(NamedTuple):
         describe: one sentence for certificates: the bound and its source.
         tier: `proven`, or `conditional` when it rests on `assumptions`.
         assumptions: what the caller must have made true, one sentence each.
+        traceable: False for methods that need concrete values; `"best"` skips them under a trace.
 
     >>> methods()["rdp"].name
     'rdp'
@@ -55,6 +57,7 @@ class Method(NamedTuple):
     describe: str = ""
     tier: str = "proven"
     assumptions: tuple[str, ...] = ()
+    traceable: bool = True
 
 
 _METHODS: dict[str, list[Method]] = {}
@@ -207,12 +210,22 @@ def _least(chosen: list[Method], ask: Callable[[Method], Any], hopeless: float) 
     answer = ask(chosen[0])
     for method in chosen[1:]:
         if float64.is_traced(answer):
-            answer = jnp.minimum(answer, ask(method))
+            if method.traceable:
+                answer = _otherwise(answer, method, ask, hopeless)
         elif np.all(np.asarray(answer) < hopeless):
             break
         else:
             answer = np.minimum(answer, ask(method))
     return float64.plain(np.asarray(answer)) if not float64.is_traced(answer) else answer
+
+
+def _otherwise(answer: Array, method: Method, ask: Callable, hopeless: float) -> Array:
+    """The same under a trace: the next method runs only if it is needed."""
+    return jax.lax.cond(
+        jnp.all(answer < hopeless),
+        lambda: answer,
+        lambda: jnp.minimum(answer, jnp.asarray(ask(method), answer.dtype)),
+    )
 
 
 def price(
@@ -420,7 +433,8 @@ def _delta_kernel(
 def _converted(kernel: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         found = lowering.query(kernel, run, adjacency, (given,), (0,))
-        if not float64.is_traced(found) and np.any(found.at_edge):
+        # At enormous ε nobody waits for a better order.
+        if not float64.is_traced(found) and np.any((found.at_edge > 0) & (found.value < 1e3)):
             warnings.warn(
                 f"the best Rényi order for {_name(run)} lies beyond the widest grid searched; "
                 "the bound holds but may be loose",
