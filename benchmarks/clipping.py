@@ -1,18 +1,27 @@
-"""The price of per-example clipping, side by side: python -m benchmarks.clipping [--quick] [--peers].
+"""The price of per-example clipping, side by side: `python -m benchmarks.clipping`.
 
-Every method is timed on the same models, data and machine in interleaved rounds; the figure is the
-median. Ratios are to JAX's own non-private step with the same noise added. Memory is XLA's own
-figure for the compiled step (arguments, outputs and temporaries). PyTorch's peers run on the CPU.
+Every method runs on the same models, data and machine, in interleaved rounds; the figure is the
+median. Ratios are to JAX's own non-private step with the same noise added in the same run. Memory
+is what XLA allots to the compiled step beyond its arguments and results. Peers that are not
+installed, or that a model is too large for (over `--limit` MB), are left out and say so.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
+import importlib.util
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import dpjax
@@ -29,7 +38,6 @@ class Task(NamedTuple):
     params: Any
     batch: Any
     records: int
-    torch: Any = None
 
 
 class Perceptron(nn.Module):
@@ -148,11 +156,130 @@ def steps(t: Task) -> dict[str, Any]:
         mean, _ = aggregate.update(grads, aggregate.init(params))
         return jax.tree.map(lambda p, g: p - RATE * g, params, mean)
 
-    return {
+    methods = {
         "non-private": plain(False),
         "non-private + noise": plain(True),
         "dpjax ghost": ours("ghost"),
+        "dpjax auto": ours("auto"),
         "dpjax vmap": ours("vmap"),
         "vmap of grad": vmap_of_grad,
         "optax aggregate": optax_aggregate,
     }
+    if importlib.util.find_spec("jax_privacy"):
+        from jax_privacy import clipping
+
+        def jax_privacy_step(microbatch_size):
+            def step(params, batch, key):
+                clipped = clipping.clipped_grad(
+                    t.loss,
+                    argnums=0,
+                    batch_argnums=1,
+                    keep_batch_dim=False,
+                    l2_clip_norm=CLIP,
+                    microbatch_size=microbatch_size,
+                )
+                return finish(params, clipped(params, batch), key, t.records, True)
+
+            return step
+
+        methods["jax_privacy"] = jax_privacy_step(None)
+        methods["jax_privacy, microbatch 32"] = jax_privacy_step(32)
+    return methods
+
+
+class Measured(NamedTuple):
+    """Median seconds of a step, and megabytes of temporaries; None where not measured."""
+
+    seconds: float | None
+    megabytes: float | None
+    note: str = ""
+
+
+def measure(t: Task, rounds: int, limit: float, patience: float) -> dict[str, Measured]:
+    compiled, results = {}, {}
+    key = jax.random.key(0)
+    for name, step in steps(t).items():
+        program = jax.jit(step).lower(t.params, t.batch, key).compile()
+        megabytes = program.memory_analysis().temp_size_in_bytes / 1e6
+        if megabytes > limit:
+            results[name] = Measured(None, megabytes, "not run")
+            continue
+        compiled[name] = (
+            lambda program=program: jax.block_until_ready(program(t.params, t.batch, key)),
+            megabytes,
+        )
+    for name, run in torch_steps(t).items():
+        compiled[name] = (run, None)
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    for number in range(rounds + 1):
+        for name, (run, _) in compiled.items():
+            if sum(times[name]) > patience:
+                continue
+            start = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - start
+            if number or seconds > patience:  # the first round warms up
+                times[name].append(seconds)
+    for name, (_, megabytes) in compiled.items():
+        results[name] = Measured(statistics.median(times[name]), megabytes)
+    return results
+
+
+def torch_steps(t: Task) -> dict[str, Callable[[], Any]]:
+    """Opacus's hooks and ghost clipping on the same model, where it is installed."""
+    if not importlib.util.find_spec("opacus"):
+        return {}
+    from benchmarks import torch_models
+
+    x, y = (np.asarray(a) for a in t.batch)
+    return torch_models.steps(t.name, x, y, CLIP, SIGMA, RATE)
+
+
+def table(results: dict[str, dict[str, Measured]]) -> str:
+    names = list(dict.fromkeys(name for row in results.values() for name in row))
+    lines = ["| model | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for model, row in results.items():
+        base = row["non-private + noise"].seconds
+        cells = []
+        for name in names:
+            m = row.get(name)
+            if m is None:
+                cells.append("—")
+            elif m.seconds is None:
+                cells.append(f"{m.note} ({m.megabytes:,.0f} MB)")
+            else:
+                memory = "" if m.megabytes is None else f", {m.megabytes:,.0f} MB"
+                cells.append(f"{m.seconds / base:.2f}× ({1e3 * m.seconds:.3g} ms{memory})")
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--limit", type=float, default=4000.0, help="MB of temporaries at most")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds a method at most")
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    results = {}
+    for t in tasks():
+        if options.only in t.name:
+            results[t.name] = measure(t, options.rounds, options.limit, options.patience)
+            print(table({t.name: results[t.name]}), flush=True)
+    device = jax.devices()[0]
+    text = (
+        "# Per-example clipping: multiples of the non-private step with noise\n\n"
+        f"Device: {device.device_kind} ({device.platform}), {os.cpu_count()} cores; "
+        f"jax {jax.__version__}; median of at most {options.rounds} interleaved rounds; "
+        f"load average {os.getloadavg()[0]:.1f} at the end. Made by "
+        "`python -m benchmarks.clipping`.\n\n" + table(results) + "\n"
+    )
+    out = options.out or pathlib.Path(__file__).parent / "results" / "clipping.md"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(text)
+    print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()
