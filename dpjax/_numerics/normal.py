@@ -32,27 +32,15 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from dpjax._numerics.elementary import log_of_pair, sine_cosine_octant
+from dpjax._numerics.materialise import materialised
+
 __all__ = ["fresh_key", "normal", "normal_like"]
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
 _SMALL = 4096  # leaves below this size share one flat draw
 _ROW = 128  # the shortest innermost axis that is worth a loop of its own
-
-# Minimax polynomials, highest power first, relative errors 2.4e-7, 2.3e-8 and 1e-7:
-# log(1 + m) / m on [sqrt(1/2) - 1, sqrt(2) - 1]; sin(pi t / 4) / t and cos(pi t / 4) in t^2 <= 1.
-_LOG = (
-    -0.100624959,
-    0.161606362,
-    -0.17238664,
-    0.199076297,
-    -0.249718285,
-    0.333348909,
-    -0.500003206,
-    0.999999954,
-)
-_SIN = (-3.58195944e-05, 0.00248976622, -0.0807453122, 0.785398146)
-_COS = (-0.000317579815, 0.0158477268, -0.308423284, 0.999999902)
 
 
 def fresh_key() -> PRNGKeyArray:
@@ -205,24 +193,11 @@ def _leaf(words: Array, number: Array, shape: tuple[int, ...], dtype: np.dtype) 
 def _evaluated_once(pairs: Callable, *args: Array) -> tuple[Array, Array]:
     """pairs(*args), computed in one pass over memory instead of once per output.
 
-    XLA's CPU backend gives each output a kernel of its own, and would run the generator twice. A
-    complex number carries both in one; the conditional, whose predicate it cannot see through,
-    keeps the kernel from being merged into, and repeated for, whatever reads the parts.
+    XLA's CPU backend gives each output a kernel of its own, and would run the generator twice: a
+    complex number carries both in one.
     """
-
-    def packed(*args: Array) -> Array:
-        return lax.complex(*pairs(*args))
-
-    def on_cpu(*args: Array) -> tuple[Array, Array]:
-        spec = jax.eval_shape(packed, *args)
-        true = lax.optimization_barrier(jnp.bool_(True))
-        both = lax.cond(true, packed, lambda *_: jnp.zeros(spec.shape, spec.dtype), *args)
-        return lax.real(both), lax.imag(both)
-
-    def elsewhere(*args: Array) -> tuple[Array, Array]:
-        return lax.optimization_barrier(pairs(*args))
-
-    return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
+    both = materialised(lambda *args: lax.complex(*pairs(*args)), *args)
+    return lax.real(both), lax.imag(both)
 
 
 def _threefry(key: tuple, counter: tuple) -> list[Array]:
@@ -255,25 +230,19 @@ def _box_muller_float32(w0: Array, w1: Array, w2: Array, w3: Array) -> tuple[Arr
     Words 0 and 1 give u = (m + 1/2) / 2^62, m of 62 bits, and with it the radius sqrt(-2 log u).
     Word 2 gives an angle in (-pi/4, pi/4), word 3 turns it into another quadrant.
     """
-    f32 = np.float32
     # u and 1 - u each keep their own leading bits: log u is accurate at both ends.
     high, low = _signed(w0 >> np.uint32(1)), _signed(w1 >> np.uint32(1))
     u = _fraction_float32(high, low)
     one_minus_u = _fraction_float32(high ^ np.int32(0x7FFFFFFF), low ^ np.int32(0x7FFFFFFF))
-    # log u = e log 2 + log(1 + m), with 1 + m in [sqrt(1/2), sqrt(2)): bit arithmetic is twice as
-    # fast as the library's logarithm, which handles arguments that cannot occur here.
-    bits = lax.bitcast_convert_type(u, jnp.int32)
-    e = (bits - np.int32(0x3F3504F3)) >> 23
-    m = lax.bitcast_convert_type(bits - (e << 23), jnp.float32) - f32(1)
-    m = jnp.where(e == 0, -one_minus_u, m)
-    log_u = _horner(_LOG, m) * m + e.astype(jnp.float32) * f32(math.log(2))
-    squared = log_u * f32(-2)
-    radius = squared * lax.rsqrt(squared)
-    angle = (_signed(w2) | np.int32(1)).astype(jnp.float32) * f32(2.0**-31)
-    sine, cosine = _horner(_SIN, angle * angle) * angle, _horner(_COS, angle * angle)
+    radius_squared = log_of_pair(u, one_minus_u) * np.float32(-2)
+    radius = radius_squared * lax.rsqrt(radius_squared)
+    angle = (_signed(w2) | np.int32(1)).astype(jnp.float32) * np.float32(2.0**-31)
+    sine, cosine = sine_cosine_octant(angle)
     turned = _signed(w3) < 0
     flip = (w3 << np.uint32(1)) & np.uint32(0x80000000)
-    cosine = lax.bitcast_convert_type(lax.bitcast_convert_type(cosine, jnp.uint32) ^ flip, f32)
+    cosine = lax.bitcast_convert_type(
+        lax.bitcast_convert_type(cosine, jnp.uint32) ^ flip, jnp.float32
+    )
     return (
         radius * jnp.where(turned, sine, cosine),
         radius * jnp.where(turned, cosine, sine),
@@ -291,17 +260,8 @@ def _box_muller_float64(w0: Array, w1: Array, w2: Array, w3: Array) -> tuple[Arr
     tail = (low + 0.5) * 2.0**-62
     u = high * 2.0**-31 + tail
     one_minus_u = (2.0**31 - 1 - high) * 2.0**-31 + (2.0**-31 - tail)
-    log_u = jnp.where(u < 0.5, jnp.log(u), jnp.log1p(-one_minus_u))
-    radius = jnp.sqrt(-2.0 * log_u)
-    angle = (_signed(w2) | np.int32(1)).astype(jnp.float64) * (2.0**-31 * math.pi / 4)
-    sine, cosine = jnp.sin(angle), jnp.cos(angle)
+    radius = jnp.sqrt(-2.0 * log_of_pair(u, one_minus_u))
+    sine, cosine = sine_cosine_octant((_signed(w2) | np.int32(1)).astype(jnp.float64) * 2.0**-31)
     turned = _signed(w3) < 0
     cosine = jnp.where((w3 << np.uint32(1)) >> np.uint32(31) == 1, -cosine, cosine)
     return radius * jnp.where(turned, sine, cosine), radius * jnp.where(turned, cosine, sine)
-
-
-def _horner(coefficients: tuple[float, ...], t: Array) -> Array:
-    value = jnp.full_like(t, coefficients[0])
-    for c in coefficients[1:]:
-        value = value * t + np.float32(c)
-    return value

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from dpjax.gradients.per_example import (
-    Clipping,
-    clip_factors,
-    squared_norms,
-    sum_of_kept,
-    weighted_sum,
-)
+from dpjax.gradients.per_example import Clipping, clip_factors, squared_norms, weighted_sum
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, positive
 
@@ -82,13 +76,14 @@ def clipped_sum(
     groups = strategy.groups(updates)
     clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask)
 
-    def total(leaves):
-        return [
-            weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)
-        ]
-
-    sums = sum_of_kept(total, leaves, clipping)
+    sums = [weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
     return tree.unflatten([s.astype(x.dtype) for s, x in zip(sums, leaves, strict=True)]), clipping
+
+
+def only(kept: Bool[Array, " b"], values: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
+    """The values of the kept records, zero for the others."""
+    keep = kept.reshape((-1,) + (1,) * (values.ndim - 1))
+    return jnp.where(keep, values, jnp.zeros_like(values))
 
 
 def per_example_norms(updates: PyTree) -> Float[Array, " b"]:

@@ -1,0 +1,100 @@
+"""`spherical_noise`: GeoDP's perturbation as published, for reproducing it. It protects nothing."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from dpjax._numerics.elementary import sine_cosine
+from dpjax._numerics.normal import normal
+from dpjax.transforms.checks import positive, refuse_unless_unsafe
+from dpjax.transforms.coordinates import assemble, norm_and_opposite, ravel, unravel
+from dpjax.transforms.noise import NoiseState, key_of
+
+
+def spherical_noise(
+    noise_multiplier: float,
+    clip_norm: float,
+    batch_size: int,
+    bounding_factor: float,
+    key: PRNGKeyArray,
+    unsafe_no_dp: bool = False,
+) -> optax.GradientTransformation:
+    """Perturb the norm and the angles of a clipped sum apart, as GeoDP does. No privacy guarantee.
+
+    With r and θ the hyperspherical coordinates of the sum of clipped gradients (its angles are the
+    average's), σ the noise multiplier, C the clip norm, B the batch size and β the bounding factor:
+
+        r* = r + C·σ·Z₀,  θ* = θ + (√(d+2)·β·π·σ/B)·Z,  Z₀, Z standard normal.
+
+    Args:
+        noise_multiplier: σ ≥ 0.
+        clip_norm: C > 0.
+        batch_size: B, the expected number of records in the sum.
+        bounding_factor: β in (0, 1]. The published algorithm declares the angles to lie in a box of
+            that relative size, and does not clip them to it.
+        key: a JAX key, used for nothing else.
+        unsafe_no_dp: must be True.
+
+    Returns:
+        A transformation of the sum that `clip_per_example` returns, in O(d): neither angles nor
+        their functions are formed. θ + n has the sine sin θ cos n + cos θ sin n, and so on.
+
+    Raises:
+        ValueError: `unsafe_no_dp` is not True, or an argument out of range.
+
+    Guarantee: none. The angle of an average moves by up to 2C/(B‖ḡ‖) when one record is replaced,
+    which is not bounded; the published claim fails already for d = 2 and a fully aligned batch
+    (claimed ε = 4.38, true 18.0 at σ = 1, B = 2048, β = 0.1, δ = 1e-5). `acc.GeoDP` prices it +inf.
+    Use `recentred_clipping`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.spherical_noise(
+        ...     1.0, 1.0, 2048, 0.1, jax.random.key(0), unsafe_no_dp=True
+        ... )
+        >>> g = {"w": jnp.full(10, 100.0)}
+        >>> out, _ = tx.update(g, tx.init(g))
+        >>> out["w"].shape
+        (10,)
+
+    References:
+        Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically",
+        Algorithm 1.
+    """
+    refuse_unless_unsafe("GeoDP's perturbation", "recentred_clipping", unsafe_no_dp)
+    positive("noise_multiplier", noise_multiplier, allow_zero=True)
+    positive("clip_norm", clip_norm)
+    positive("batch_size", batch_size)
+    positive("bounding_factor", bounding_factor)
+
+    def init(params):
+        del params
+        return NoiseState(key, jnp.zeros((), jnp.int32))
+
+    def update(updates, state, params=None):
+        del params
+        now, state = key_of(state)
+        flat, d = ravel(updates)
+        norm, opposite = norm_and_opposite(flat, d)
+        z = normal(now, flat.shape, flat.dtype)
+        scale = math.sqrt(d + 2) * math.pi * bounding_factor * noise_multiplier / batch_size
+        radius = norm + jnp.asarray(clip_norm * noise_multiplier, z.dtype) * z[d - 1]
+        out = assemble(radius, d, _turned, flat, opposite, z * jnp.asarray(scale, z.dtype))
+        return unravel(out, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _turned(x: Array, opposite: Array, turn: Array) -> tuple[Array, Array]:
+    """Sine and cosine of arctan2(x, opposite) − turn; arctan2(0, 0) = 0."""
+    turn_sine, turn_cosine = sine_cosine(turn)
+    length = jnp.sqrt(jnp.square(x) + jnp.square(opposite))
+    positive = length > 0
+    inverse = 1 / jnp.where(positive, length, 1)
+    sine, cosine = x * inverse, jnp.where(positive, opposite * inverse, 1)
+    return sine * turn_cosine - cosine * turn_sine, cosine * turn_cosine + sine * turn_sine
