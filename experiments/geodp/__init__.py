@@ -1,3 +1,15 @@
-"""placeholder"""
+"""Duan et al. 2025, "Analyzing and Optimizing Perturbation of DP-SGD Geometrically" (GeoDP)."""
 
-TARGETS = {}
+from experiments.geodp import deep, logistic, perturbation, privacy, report, runtime
+
+TARGETS = {
+    "privacy": privacy.privacy,
+    "figure1": perturbation.figure1,
+    "figure3": perturbation.figure3,
+    "figure4": perturbation.figure4,
+    "figure5": logistic.figure5,
+    "figure6": runtime.figure6,
+    "table2": deep.table2,
+    "table3": deep.table3,
+    "report": report.report,
+}

@@ -1,0 +1,65 @@
+"""Fills the tables of README.md from the CSV files of the last run."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import pandas as pd
+
+from experiments.common import Rows, Run, fill_report, markdown_table
+
+_TEMPLATE = pathlib.Path(__file__).resolve().parent / "README.md"
+
+
+def report(run: Run) -> Sequence[pathlib.Path]:
+    """Writes the measured tables into the report, between its marks; missing files are left out."""
+    file = run.out / "README.md"
+    if file != _TEMPLATE:
+        shutil.copy(_TEMPLATE, file)
+    makers = {
+        "privacy": _privacy,
+        "perturbation_summary": _rounded,
+        "figure5_summary": _rounded,
+        "figure6": _rounded,
+        "table2": _rounded,
+        "table3": _rounded,
+    }
+    sections = {
+        name: markdown_table(make(_read(run.out / f"{name}.csv")))
+        for name, make in makers.items()
+        if (run.out / f"{name}.csv").is_file()
+    }
+    fill_report(file, sections)
+    return [file]
+
+
+def _read(file: pathlib.Path) -> Rows:
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in pd.read_csv(file).to_dict("records")
+    ]
+
+
+def _rounded(rows: Rows) -> Rows:
+    return rows
+
+
+def _privacy(rows: Rows) -> Rows:
+    """The settings of the claims: σ = 1 and the smallest and largest noise of the paper."""
+    return [
+        {
+            "d": row["d"],
+            "β": row["beta"],
+            "σ": row["sigma"],
+            "neighbours": row["neighbours"],
+            "claimed ε": row["claimed"],
+            "audit, no assumption": row["threshold"],
+            "audit, Gaussian fit": row["gaussian_fit"],
+            "audit, normal shift": row["normal_shift"],
+            "exact ε": row["exact"],
+        }
+        for row in rows
+        if row["sigma"] in (0.1, 1.0, 10.0)
+    ]
