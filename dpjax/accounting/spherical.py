@@ -148,7 +148,7 @@ def box_sensitivity(
 
 
 def _box_diagonal(bounding_factor: Array, dimension: Array, batch_size: Array) -> Array:
-    return jnp.sqrt(dimension + 2.0) * bounding_factor * np.pi / batch_size
+    return jnp.sqrt(dimension + 2.0) * bounding_factor * np.pi / batch_size * (1 + 1e-15)
 
 
 def spherical_angles(vector: Vector) -> Any:

@@ -1,0 +1,92 @@
+"""The tracing-diffusion bound, its numerical solution and the exact divergence of quadratics."""
+
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.tracing_diffusion import integrate_tracing_rate, tracing_rate
+
+
+def descent(steps, step_size, convexity, moved=1.0, noise=1.0):
+    return acc.NoisyGradientDescent(steps, step_size, noise, moved, convexity, convexity)
+
+
+def exact_quadratic(steps, step_size, convexity):
+    """RDP/α of the exactly Gaussian last iterate, by summing its mean and variance."""
+    c = 1 - step_size * convexity
+    powers = c ** np.arange(steps)
+    mean = step_size * powers.sum()
+    variance = 2 * step_size * np.sum(powers**2)
+    return mean**2 / variance / 2
+
+
+def test_oracles(oracles):
+    forms = {
+        "noisygd_rdp_per_alpha_lower": "lower",
+        "noisygd_rdp_per_alpha_chourasia": "published",
+        "noisygd_rdp_per_alpha_pdi_optimal_gamma": "optimal",
+        "noisygd_exact_gdp_mu_quadratic": "quadratic",
+    }
+    for quantity, form in forms.items():
+        for row in oracles[quantity]:
+            p = row["params"]
+            run = descent(p["K"], p["eta"], p["lam"], p["S_g"] / p["n"], p["sigma"])
+            found = tracing_rate(run, form)
+            found = np.sqrt(2 * found) if form == "quadratic" else found
+            assert found == pytest.approx(row["value"], rel=2e-12)
+
+
+def test_published_bound_is_above_exact_with_the_corrected_exponent():
+    unsafe = 0
+    for convexity in (0.1, 0.5, 1.0, 2.0, 3.0, 8.0, 20.0):
+        for turn in (0.01, 0.1, 0.5, 0.9):
+            for steps in (1, 3, 10, 100):
+                run = descent(steps, turn / convexity, convexity)
+                exact = exact_quadratic(steps, turn / convexity, convexity)
+                assert tracing_rate(run, "quadratic") == pytest.approx(exact, rel=1e-10)
+                published, best = tracing_rate(run), tracing_rate(run, "optimal")
+                assert exact <= best * (1 + 1e-9) <= published * (1 + 1e-9)
+                assert 1.5 < published / exact < 4.01
+                printed = -np.expm1(-steps * turn / convexity / 2) / convexity
+                unsafe += printed < exact
+    assert unsafe > 5  # the exponent as printed elsewhere in the paper is not a bound
+
+
+@pytest.mark.parametrize(("gamma", "form"), [(0.5, "published"), (None, "optimal")])
+def test_numerical_solution_is_the_closed_form(gamma, form):
+    for convexity, time in ((3.0, 2.0), (0.2, 1.0), (1.0, 10.0)):
+        run = descent(1000, time / 1000, convexity)
+        found = integrate_tracing_rate(run, gamma=gamma, intervals=4000)
+        assert found == pytest.approx(tracing_rate(run, form), rel=1e-7)
+    # λ = 3, t = 2 by an independent Runge–Kutta solution.
+    golden = integrate_tracing_rate(descent(2000, 1e-3, 3.0), gamma=0.5)
+    assert golden == pytest.approx(0.316737643877379, rel=1e-10)
+
+
+def test_no_fixed_gamma_beats_the_optimal_one():
+    run = descent(1000, 4e-3, 1.0)
+    best = integrate_tracing_rate(run)
+    assert all(
+        integrate_tracing_rate(run, gamma=g) >= best * (1 - 1e-9) for g in (0.2, 0.5, 0.8, 1.0)
+    )
+
+
+def test_lower_bound_is_below_everything_at_unit_convexity():
+    for steps in (1, 10, 300):
+        run = descent(steps, 0.05, 1.0)
+        assert tracing_rate(run, "lower") <= tracing_rate(run, "quadratic")
+
+
+def test_as_a_method():
+    run = descent(100, 0.01, 1.0, 4 / 5000, 0.02)
+    ours = acc.epsilon(run, delta=1e-5)
+    theirs = acc.epsilon(run, delta=1e-5, method="tracing_diffusion")
+    assert ours < 0.9 * theirs
+    certificate = acc.certify(run, delta=1e-5, method="tracing_diffusion")
+    assert certificate.tier == "conditional"
+    twice = acc.epsilon(acc.Repeated(run, 2), delta=1e-5, method="tracing_diffusion")
+    assert twice > theirs
+    too_long = descent(100, 1.5, 1.0)
+    assert acc.epsilon(too_long, delta=1e-5, method="tracing_diffusion") == np.inf
+    with pytest.raises(ValueError, match="form must be one of"):
+        tracing_rate(run, "printed")
