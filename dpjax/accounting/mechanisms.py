@@ -65,6 +65,7 @@ def check_number(
     *,
     open_low: bool = False,
     whole: bool = False,
+    finite: bool = True,
 ) -> None:
     """Check a field's concrete value; tracers and pytree placeholders pass.
 
@@ -95,7 +96,7 @@ def check_number(
         numbers = np.asarray(value, np.float64)
     except (TypeError, ValueError):
         return
-    good = np.isfinite(numbers) & (numbers <= high)
+    good = (np.isfinite(numbers) | (not finite)) & (numbers <= high)
     good &= (numbers > low) if open_low else (numbers >= low)
     if whole:
         good &= numbers == np.floor(numbers)
@@ -342,8 +343,7 @@ def _check_descent(owner: Any) -> None:
     check_number(owner, "gradient_sensitivity", 0.0)
     check_number(owner, "strong_convexity", 0.0)
     check_number(owner, "smoothness", 0.0, open_low=True)
-    if not (isinstance(owner.diameter, float) and owner.diameter == math.inf):
-        check_number(owner, "diameter", 0.0)
+    check_number(owner, "diameter", 0.0, finite=False)
 
 
 @register_mechanism

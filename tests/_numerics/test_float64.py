@@ -1,0 +1,168 @@
+"""Float64 evaluation under every trace, precision, transformation and thread."""
+
+import threading
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax._numerics.float64 import Ladder, evaluate, is_traced
+
+
+def _core(x, y):
+    return jnp.expm1(x) * y
+
+
+def _vector_core(x):  # one setting: [m] -> (scalar, [m])
+    return jnp.sum(x**2), jnp.cumsum(x)
+
+
+TINY = 1e-12  # expm1(1e-12) has no correct digit in float32
+
+
+def test_concrete_results_are_numpy_float64_and_exact():
+    value = evaluate(_core, (TINY, 2.0), (0, 0))
+    assert isinstance(value, np.ndarray)
+    assert value.dtype == np.float64
+    np.testing.assert_allclose(value, 2 * np.expm1(TINY), rtol=1e-15)
+
+
+def test_same_with_x64_on_and_off_and_from_inside_a_trace():
+    off = evaluate(_core, (0.3, 2.0), (0, 0))
+    with jax.enable_x64(True):
+        on = evaluate(_core, (0.3, 2.0), (0, 0))
+    seen = []
+
+    @jax.jit
+    def f(x):
+        seen.append(evaluate(_core, (0.3, 2.0), (0, 0)))  # concrete, though inside a trace
+        return x
+
+    f(1.0)
+    assert off == on == seen[0]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3,), (2, 3), (17,)])
+def test_leading_axes_broadcast(shape):
+    x = np.linspace(0.1, 1.0, int(np.prod(shape))).reshape(shape)
+    got = evaluate(_core, (x, 2.0), (0, 0), batch=4)
+    assert got.shape == shape
+    np.testing.assert_allclose(got, 2 * np.expm1(x), rtol=1e-15)
+
+
+def test_core_axes_stay_apart_from_the_sweep():
+    x = np.arange(6.0).reshape(2, 3)
+    total, running = evaluate(_vector_core, (x,), (1,))
+    np.testing.assert_array_equal(total, (x**2).sum(-1))
+    np.testing.assert_array_equal(running, x.cumsum(-1))
+
+
+def test_jit_and_vmap_in_a_float32_program():
+    x = jnp.linspace(0.1, 1.0, 5)
+    want = 2 * np.expm1(np.asarray(x, np.float64))
+
+    def f(v):
+        return evaluate(_core, (v, 2.0), (0, 0), rounding="up")
+
+    for got in (jax.jit(f)(x), jax.vmap(f)(x), jax.jit(jax.vmap(f))(x), jax.lax.map(f, x)):
+        assert got.dtype == jnp.float32
+        assert np.all(np.asarray(got, np.float64) >= want)  # rounded up
+        np.testing.assert_allclose(got, want, rtol=2e-7)
+    down = jax.jit(lambda v: evaluate(_core, (v, 2.0), (0, 0), rounding="down"))(x)
+    assert np.all(np.asarray(down, np.float64) <= want)
+
+
+def test_nested_vmap_over_different_arguments():
+    x, y = jnp.linspace(0.1, 1.0, 3), jnp.linspace(1.0, 2.0, 4)
+
+    def f(a, b):
+        return evaluate(_core, (a, b), (0, 0))
+
+    got = jax.vmap(jax.vmap(f, (None, 0)), (0, None))(x, y)
+    np.testing.assert_allclose(got, np.expm1(x)[:, None] * np.asarray(y)[None], rtol=1e-6)
+
+
+def test_derivatives_forward_reverse_and_second():
+    def f(v):
+        return evaluate(_core, (v, 2.0), (0, 0))
+
+    x = 0.7
+    want = 2 * np.exp(x)
+    np.testing.assert_allclose(jax.grad(f)(x), want, rtol=1e-6)
+    np.testing.assert_allclose(jax.jacfwd(f)(x), want, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(x), want, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(jax.grad(f))(jnp.array([0.7, 1.0])), 2 * np.exp([0.7, 1.0]), rtol=1e-6
+    )
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.grad(f)(x), want, rtol=1e-14)
+
+
+def test_derivative_of_vector_cores():
+    x = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    gradient = jax.grad(lambda v: evaluate(_vector_core, (v,), (1,))[0].sum())(x)
+    np.testing.assert_allclose(gradient, 2 * x, rtol=1e-6)
+    jacobian = jax.jacobian(lambda v: evaluate(_vector_core, (v,), (1,))[1])(x[0])
+    np.testing.assert_allclose(jacobian, np.tril(np.ones((3, 3))), rtol=1e-6)
+
+
+def test_integers_pass_under_a_trace():
+    got = jax.jit(lambda n: evaluate(_core, (0.5, n), (0, 0)))(2**24 + 1)
+    np.testing.assert_allclose(got, np.expm1(0.5) * (2**24 + 1), rtol=1e-7)
+
+
+def test_one_compilation_per_shape():
+    @chex.assert_max_traces(n=2)
+    def core(x):
+        return jnp.sin(x)
+
+    for value in np.linspace(0, 1, 10):
+        evaluate(core, (value,), (0,))
+    for _ in range(3):
+        evaluate(core, (np.linspace(0, 1, 10),), (0,))
+
+
+def test_ladder_repeats_only_the_poor():
+    seen = []
+
+    def rough(x):
+        return x, jnp.where(x > 2, 1.0, 0.0)
+
+    def fine(x):
+        seen.append(x.shape)
+        return 10 * x, jnp.zeros_like(x)
+
+    ladder = Ladder((fine,), lambda out: out[1] > 0)
+    value, _ = evaluate(rough, (np.arange(5.0),), (0,), batch=2, ladder=ladder)
+    np.testing.assert_array_equal(value, [0, 1, 2, 30, 40])
+    value, _ = evaluate(rough, (3.0,), (0,), ladder=ladder)
+    assert value == 30
+    seen.clear()
+    evaluate(rough, (1.0,), (0,), ladder=ladder)
+    assert not seen
+    traced = jax.jit(lambda v: evaluate(rough, (v,), (0,), ladder=ladder)[0])(jnp.array([1.0, 3.0]))
+    np.testing.assert_array_equal(traced, [1, 30])
+
+
+def test_threads_agree_and_callers_keep_their_precision():
+    want = evaluate(_core, (0.3, 2.0), (0, 0))
+    results = []
+
+    def work():
+        results.append(evaluate(_core, (0.3, 2.0), (0, 0)))
+        results.append(np.asarray(jnp.ones(()).dtype == jnp.float32))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 16
+    assert all(r in (want, True) for r in results)
+
+
+def test_is_traced():
+    assert not is_traced(1.0, np.ones(2), None)
+    assert jax.eval_shape(lambda x: jnp.asarray(is_traced((x,))), 1.0).shape == ()

@@ -1,0 +1,136 @@
+"""Calibration: as full as possible, never over."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpjax import accounting as acc
+
+
+def by_noise(sigma):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), 0.01), 1_000)
+
+
+def by_steps(steps):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), steps)
+
+
+def by_rate(rate):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), rate), 1_000)
+
+
+def by_batch(batch):
+    return acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(4.0), batch, 60_000), 1_000)
+
+
+def price(run, **options):
+    return acc.epsilon(run, 1e-5, method="rdp", **options)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_noise_is_full_and_never_over(epsilon):
+    sigma = acc.calibrate(by_noise, epsilon, 1e-5, method="rdp")
+    assert isinstance(sigma, float)
+    assert float(np.float32(sigma)) == sigma  # survives a float32 program
+    assert price(by_noise(sigma)) <= epsilon
+    assert price(by_noise(sigma * (1 - 1e-6))) > epsilon
+
+
+def test_known_noise():
+    # contour integration, recorded with the oracles: σ = 1.414619 at ε = 1
+    np.testing.assert_allclose(acc.calibrate(by_noise, 1.0, 1e-5), 1.414619, rtol=1e-6)
+    # analytic Gaussian (Balle and Wang 2018), 20 digits: ε = 0.05, δ = 1e-5
+    sigma = acc.calibrate(acc.Gaussian, 0.05, 1e-5)
+    np.testing.assert_allclose(sigma, 57.77069524456454, rtol=1e-6)
+
+
+def test_recorded_gaussian_noise(oracles):
+    rows = oracles["gaussian_sigma_unit_sens"]
+    epsilon, delta = (np.array([r["params"][k] for r in rows]) for k in ("eps", "delta"))
+    sigma = acc.calibrate(acc.Gaussian, epsilon, delta)
+    want = np.array([r["value"] for r in rows])
+    assert np.all(sigma >= want * (1 - 1e-12))
+    np.testing.assert_allclose(sigma, want, rtol=1e-6)
+
+
+def test_whole_parameters_come_back_whole():
+    steps = acc.calibrate(by_steps, 2.0, 1e-5, method="rdp")
+    assert isinstance(steps, int)
+    assert price(by_steps(steps)) <= 2.0 < price(by_steps(steps + 1))
+    replace = acc.Adjacency.REPLACE_ONE
+    batch = acc.calibrate(by_batch, 2.0, 1e-5, method="rdp", adjacency=replace)
+    assert isinstance(batch, int)
+    assert price(by_batch(batch), adjacency=replace) <= 2.0
+    assert price(by_batch(batch + 1), adjacency=replace) > 2.0
+
+
+def test_rate_and_its_natural_limit():
+    rate = acc.calibrate(by_rate, 2.0, 1e-5, method="rdp")
+    assert price(by_rate(rate)) <= 2.0 < price(by_rate(rate * (1 + 1e-6)))
+    assert acc.calibrate(by_rate, 1e6, 1e-5, method="rdp") == 1.0  # more than all is not to be had
+
+
+def test_targets_in_an_array_equal_a_loop():
+    epsilon = np.array([[0.5, 1.0], [2.0, 4.0]])
+    together = acc.calibrate(by_noise, epsilon, 1e-5, method="rdp")
+    assert together.shape == epsilon.shape
+    apart = [acc.calibrate(by_noise, e, 1e-5, method="rdp") for e in epsilon.ravel()]
+    np.testing.assert_allclose(together.ravel(), apart, rtol=3e-7)
+    assert np.all(price(by_noise(together)) <= epsilon)
+
+
+def test_impossible_budget_says_the_smallest():
+    with pytest.raises(acc.ImpossibleBudget, match=r"smallest reachable epsilon is \d.*steps"):
+        acc.calibrate(by_noise, 0.01, 1e-5, method="rdp", bounds=(0.5, 2.0))
+    with pytest.raises(acc.ImpossibleBudget, match="raise the noise"):
+        acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(0.1), t), 1.0, 1e-5, method="rdp")
+
+
+def test_not_monotone_is_refused():
+    def make(s):
+        return acc.Gaussian(np.abs(np.log(np.asarray(s, float))) + 0.1)
+
+    sigma = acc.calibrate(make, 1.0, 1e-5, method="rdp", bounds=(2.0, 1e9))
+    assert price(make(sigma)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "name"),
+    [
+        (0.0, 1e-5, "epsilon"),
+        (-1.0, 1e-5, "epsilon"),
+        (np.nan, 1e-5, "epsilon"),
+        (1.0, 0.0, "delta"),
+    ],
+)
+def test_bad_budgets(epsilon, delta, name):
+    with pytest.raises(ValueError, match=name):
+        acc.calibrate(by_noise, epsilon, delta)
+
+
+def test_under_a_trace_with_exact_derivative():
+    def f(e):
+        return acc.calibrate(by_noise, e, 1e-5, method="rdp")
+
+    np.testing.assert_allclose(jax.jit(f)(2.0), f(2.0), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(f)(jnp.array([1.0, 2.0])), [f(1.0), f(2.0)], rtol=1e-6)
+    slope = (f(2.02) - f(1.98)) / 0.04
+    np.testing.assert_allclose(jax.grad(f)(2.0), slope, rtol=2e-3)
+
+
+@settings(max_examples=10)
+@given(st.floats(0.05, 20.0), st.floats(1e-10, 1e-2), st.floats(1e-4, 1.0), st.integers(1, 5_000))
+def test_any_budget_is_kept(epsilon, delta, rate, steps):
+    def make(sigma):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sigma = acc.calibrate(make, epsilon, delta, method="rdp")
+        assert acc.epsilon(make(sigma), delta, method="rdp") <= epsilon
+        assert acc.epsilon(make(float(np.float32(sigma))), delta, method="rdp") <= epsilon
