@@ -7,6 +7,14 @@ from dpjax.transforms.clip import clip_per_example as clip_per_example
 from dpjax.transforms.coordinates import Spherical as Spherical
 from dpjax.transforms.coordinates import from_spherical as from_spherical
 from dpjax.transforms.coordinates import to_spherical as to_spherical
+from dpjax.transforms.directions import boxed_angles as boxed_angles
+from dpjax.transforms.directions import tangent_ball as tangent_ball
+from dpjax.transforms.geometric import AnchorState as AnchorState
+from dpjax.transforms.geometric import Release as Release
+from dpjax.transforms.geometric import angle_between as angle_between
+from dpjax.transforms.geometric import anisotropic_clipping as anisotropic_clipping
+from dpjax.transforms.geometric import recentred_clipping as recentred_clipping
+from dpjax.transforms.geometric import shrink_towards as shrink_towards
 from dpjax.transforms.noise import NoiseState as NoiseState
 from dpjax.transforms.noise import ball_noise as ball_noise
 from dpjax.transforms.noise import gaussian_noise as gaussian_noise
@@ -14,16 +22,24 @@ from dpjax.transforms.noise import sphere_noise as sphere_noise
 from dpjax.transforms.spherical import spherical_noise as spherical_noise
 
 __all__ = [
+    "AnchorState",
     "AverageState",
     "NoiseState",
+    "Release",
     "Spherical",
+    "angle_between",
+    "anisotropic_clipping",
     "ball_noise",
+    "boxed_angles",
     "clip_per_example",
     "fresh_key",
     "from_spherical",
     "gaussian_noise",
     "periodic_average",
+    "recentred_clipping",
+    "shrink_towards",
     "sphere_noise",
     "spherical_noise",
+    "tangent_ball",
     "to_spherical",
 ]
