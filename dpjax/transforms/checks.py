@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
     """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite."""
     if isinstance(value, jax.core.Tracer):
         return
-    ok = bool(jnp.all((jnp.asarray(value) > 0) & (jnp.asarray(value) < math.inf)))
-    if allow_zero:
-        ok = ok or bool(jnp.all((jnp.asarray(value) >= 0) & (jnp.asarray(value) < math.inf)))
+    # NumPy: under a trace even constants of jax.numpy are traced.
+    array = np.asarray(value)
+    ok = np.all(np.isfinite(array)) and np.all(array >= 0 if allow_zero else array > 0)
     if not ok:
         least = "zero or positive" if allow_zero else "positive"
         raise ValueError(f"{name}={value!r}: must be {least} and finite")

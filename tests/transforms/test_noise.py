@@ -131,3 +131,14 @@ def test_bad_scale(factory, bad):
 def test_sphere_noise_needs_the_flag():
     with pytest.raises(ValueError, match="unsafe_no_dp"):
         transforms.sphere_noise(1.0, key())
+
+
+def test_arguments_are_checked_inside_a_trace_too():
+    """Constants stay concrete under jit, so a bad one is still refused there."""
+
+    def run(updates):
+        tx = transforms.gaussian_noise(-1.0, key())
+        return tx.update(updates, tx.init(None))[0]
+
+    with pytest.raises(ValueError, match="stddev="):
+        jax.jit(run)(jnp.zeros(3))
