@@ -280,6 +280,20 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     return spent + 0 * xp.asarray(epsilon)
 
 
+def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+    """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
+    ball, rest = _split(run)
+    spent = _total_delta(ball)
+    xp = jnp if float64.is_traced(spent, rates) else np
+    kept = xp.maximum(1 - xp.asarray(spent)[..., None], 0.0)
+    if not rest.mechanisms:
+        return xp.clip(kept - rates, 0.0, 1.0)
+    if np.ndim(kept) > 1:
+        raise queries.UnsupportedQuery("trade-off curves of ball noise: one setting at a time")
+    inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)
+    return kept * queries.tradeoff(rest, inner, adjacency=adjacency)
+
+
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     ball, _ = _split(run)
     spent = _total_delta(ball)
@@ -294,6 +308,7 @@ register_method(
     epsilon=_epsilon,
     delta=_delta,
     epsilon_lower=_epsilon_lower,
+    tradeoff=_tradeoff,
     describe="total variation of shifted uniform balls (Tholeti and Kalyani 2021), composed as "
     "1 − Π(1 − δ_t)",
 )

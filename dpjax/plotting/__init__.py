@@ -1,5 +1,6 @@
 """Pictures of training runs and of privacy guarantees."""
 
+from dpjax.plotting.accounting import plot_privacy, plot_sweep
 from dpjax.plotting.training import plot_training
 
-__all__ = ["plot_training"]
+__all__ = ["plot_privacy", "plot_sweep", "plot_training"]

@@ -130,3 +130,17 @@ def test_optimal_composition_by_brute_force():
         joint_p, joint_q = np.outer(joint_p, p).ravel(), np.outer(joint_q, q).ravel()
     truth = np.maximum(joint_p - np.exp(total) * joint_q, 0).sum()
     assert ball.compose_approximate(epsilon, delta, k, total) == pytest.approx(truth, rel=1e-10)
+
+
+def test_tradeoff_of_balls_alone_and_with_a_gaussian():
+    rates = np.array([0.0, 0.1, 0.6, 1.0])
+    alone = acc.tradeoff(acc.UniformBall(0.1, 1), rates)  # δ = 0.05
+    np.testing.assert_allclose(alone, np.maximum(0.95 - rates, 0), atol=1e-10)
+    mixed = acc.Composed((acc.UniformBall(0.1, 1), acc.Gaussian(1.0)))
+    rates = np.linspace(0.0, 1.0, 201)
+    curve = acc.tradeoff(mixed, rates)
+    # By duality it must be the envelope of the lines that δ(ε) gives.
+    for epsilon in (0.1, 1.0, 2.0):
+        line = 1 - acc.delta(mixed, epsilon=epsilon) - np.exp(epsilon) * rates
+        assert np.all(curve >= line - 1e-9)
+        assert np.min(curve - line) < 1e-3

@@ -1,0 +1,187 @@
+"""Pictures of privacy guarantees: curves of several mechanisms side by side, and a priced grid."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from dpjax import accounting as acc
+from dpjax.accounting import gaussian_dp
+
+__all__ = ["plot_privacy", "plot_sweep"]
+
+# Distinguishable without colour vision (Okabe and Ito), and by line style in print.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_STYLES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+_GREY, _GRID = "#6b7280", "#e5e7eb"
+
+
+def plot_privacy(
+    mechanisms: Mapping[str, acc.Mechanism],
+    path: str | pathlib.Path,
+    *,
+    steps: Sequence[int],
+    delta: float = 1e-5,
+    adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
+    title: str = "",
+) -> pathlib.Path:
+    """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a PNG.
+
+    The first two panels are of the last of `steps`, the third of all of them. A panel leaves out a
+    mechanism that cannot answer it (noise uniform in a ball has no finite Rényi curve).
+
+    Args:
+        mechanisms: one step of each, by the name in the legend.
+        path: where the picture goes.
+        steps: increasing numbers of repetitions.
+        delta: δ of the third panel.
+        adjacency: the neighbouring relation.
+        title: above the panels.
+
+    >>> import tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "curve.png"
+    >>> plot_privacy({"σ = 4": acc.Gaussian(4.0)}, out, steps=[1, 10, 100]).name
+    'curve.png'
+    """
+    path, adjacency = pathlib.Path(path), acc.Adjacency(adjacency)
+    counts = np.asarray(steps)
+    if not mechanisms or counts.ndim != 1 or counts.size == 0 or np.any(np.diff(counts) <= 0):
+        raise ValueError(f"needs a mechanism and increasing numbers of steps, got {steps}")
+    most = int(counts[-1])
+    figure = Figure(figsize=(13.2, 4.7), dpi=150, layout="constrained")
+    renyi, trade, growth = figure.subplots(1, 3)
+    if title:
+        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    orders = 1 + np.logspace(-2, 2, 81)
+    rates = np.concatenate([[0.0], np.logspace(-6, 0, 200)])
+    lines = []
+    for k, (name, step) in enumerate(mechanisms.items()):
+        look: dict[str, Any] = {
+            "color": _COLOURS[k % len(_COLOURS)],
+            "linestyle": _STYLES[k % len(_STYLES)],
+            "linewidth": 2,
+            "label": name,
+        }
+        run = acc.Repeated(step, most)
+        curve = _ask(acc.rdp, run, orders, adjacency)
+        if curve is not None:
+            renyi.plot(orders - 1, curve, **look)
+        trade.plot(rates, _tradeoff(run, rates, adjacency), **look)
+        cost = acc.epsilon(acc.Repeated(step, counts), delta, adjacency=adjacency)
+        lines += growth.plot(counts, np.where(np.isfinite(cost), cost, np.nan), **look)
+
+    shown = f"{most:,} steps" if most > 1 else "1 step"
+    renyi.set(xscale="log", yscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
+    renyi.set_title(f"Rényi curve, {shown}", fontsize=10, loc="left")
+    trade.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=(0, (1, 2)))
+    trade.annotate(
+        "guessing", (0.5, 0.5), (4, 4), textcoords="offset points", color=_GREY, fontsize=8
+    )
+    trade.set(xlim=(0, 1), ylim=(0, 1.005), aspect="equal")
+    trade.set(xlabel="false-positive rate of an attack", ylabel="false-negative rate, at least")
+    trade.set_title(f"Trade-off curve, {shown}", fontsize=10, loc="left")
+    growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
+    if counts.size > 1:
+        growth.set(xscale="log", yscale="log", xlim=(int(counts[0]), most))
+    growth.set_title(f"ε against steps ({adjacency.value})", fontsize=10, loc="left")
+    for axes in (renyi, trade, growth):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color=_GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8)
+    figure.legend(
+        handles=lines,
+        loc="outside lower center",
+        ncols=min(len(lines), 3),
+        frameon=False,
+        fontsize=9,
+        handlelength=3.2,
+    )
+    figure.savefig(path, format="png")
+    return path
+
+
+def _ask(question: Any, run: acc.Mechanism, given: Any, adjacency: acc.Adjacency) -> Any:
+    try:
+        return question(run, given, adjacency=adjacency)
+    except acc.UnsupportedQuery:
+        return None
+
+
+def _tradeoff(run: acc.Mechanism, rates: np.ndarray, adjacency: acc.Adjacency) -> np.ndarray:
+    """The mechanism's own trade-off curve, or the envelope of the lines its δ(ε) allows."""
+    curve = _ask(acc.tradeoff, run, rates, adjacency)
+    if curve is not None:
+        return curve
+    epsilons = np.concatenate([[0.0], np.logspace(-3, 2, 120)])
+    deltas = np.asarray(acc.delta(run, epsilons, adjacency=adjacency))
+    lines = gaussian_dp.approximate_tradeoff(epsilons[:, None], deltas[:, None], rates)
+    return lines.max(axis=0)
+
+
+def plot_sweep(
+    noise_multipliers: Sequence[float],
+    rates: Sequence[float],
+    epsilons: np.ndarray,
+    path: str | pathlib.Path,
+    *,
+    title: str = "",
+    contours: Sequence[float] = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32),
+) -> pathlib.Path:
+    """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a PNG.
+
+    Args:
+        noise_multipliers: [n] increasing, the horizontal axis. rates: [m] increasing, vertical.
+        epsilons: [m, n]; +inf is left white.
+        path: where the picture goes.
+        title: above the picture.
+        contours: the values of ε drawn as lines, as far as they occur.
+
+    >>> import tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "sweep.png"
+    >>> plot_sweep([1.0, 2.0], [0.01, 0.1], np.array([[1.0, 0.5], [4.0, 2.0]]), out).name
+    'sweep.png'
+    """
+    path, epsilons = pathlib.Path(path), np.asarray(epsilons, float)
+    across, up = np.asarray(noise_multipliers, float), np.asarray(rates, float)
+    if epsilons.shape != (up.size, across.size):
+        raise ValueError(
+            f"epsilons must have shape {(up.size, across.size)} (rates by noises), "
+            f"got {epsilons.shape}"
+        )
+    figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    shown = np.ma.masked_where(~np.isfinite(epsilons) | (epsilons <= 0), epsilons)
+    if shown.count() == 0:
+        raise ValueError("no finite, positive ε to draw")
+    norm = LogNorm(float(shown.min()), float(max(shown.max(), shown.min() * 1.001)))
+    picture = axes.pcolormesh(
+        across, up, shown, norm=norm, cmap="viridis_r", shading="nearest", rasterized=True
+    )
+    if min(epsilons.shape) >= 2:
+        levels = [level for level in contours if shown.min() < level < shown.max()]
+        if levels:
+            drawn = axes.contour(across, up, shown, levels, colors="white", linewidths=1.4)
+            axes.clabel(drawn, fmt=lambda value: f"ε = {value:g}", fontsize=8)
+    for axis, values in (("x", across), ("y", up)):
+        if values.size > 1 and values.max() > 4 * values.min() > 0:
+            getattr(axes, f"set_{axis}scale")("log")
+            scale = getattr(axes, f"{axis}axis")
+            scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            scale.set_major_formatter(lambda value, _: f"{value:g}")
+            scale.set_minor_formatter(NullFormatter())
+    axes.set(xlabel="noise multiplier", ylabel="sampling rate")
+    if title:
+        axes.set_title(title, fontsize=10, loc="left")
+    bar = figure.colorbar(picture, ax=axes, label="ε")
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    figure.savefig(path, format="png")
+    return path

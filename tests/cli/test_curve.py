@@ -1,0 +1,47 @@
+"""`dpjax curve` reads mechanisms from text and draws them."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dpjax import accounting as acc
+from dpjax.cli import curve
+
+
+def run(*arguments):
+    app = typer.Typer()
+    app.command()(curve.curve)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_draws(tmp_path):
+    out = tmp_path / "curve.png"
+    found = run("gaussian:noise=20", "shuffled:noise=8,batches=9", "--steps", "50", "--out", out)
+    assert found.exit_code == 0, found.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_kind_is_read():
+    assert curve.parse_step("poisson:noise=1,rate=0.01") == acc.PoissonSampled(
+        acc.Gaussian(1.0), 0.01
+    )
+    assert curve.parse_step("fixed:noise=4,batch=256,records=60000") == acc.FixedBatchSampled(
+        acc.Gaussian(4.0), 256.0, 60000.0
+    )
+    assert curve.parse_step("ball:displacement=1e-6,dimension=10") == acc.UniformBall(1e-6, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("laplace:noise=1", "the kind must be one of"),
+        ("poisson:noise=1", "rate is missing"),
+        ("gaussian:sigma=1", "is not one of noise"),
+        ("gaussian:noise=much", "is not a number"),
+    ],
+)
+def test_bad_text_is_refused(tmp_path, text, complaint):
+    found = run(text, "--out", tmp_path / "x.png")
+    assert found.exit_code == 2
+    assert complaint in found.stderr
+    assert not (tmp_path / "x.png").exists()

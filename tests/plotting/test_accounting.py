@@ -1,0 +1,54 @@
+"""The privacy pictures show every mechanism, and refuse what they cannot show."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from dpjax import accounting as acc
+from dpjax.plotting import plot_privacy, plot_sweep
+from dpjax.plotting.accounting import _tradeoff
+
+
+def test_privacy_picture(tmp_path):
+    mechanisms = {
+        "Gaussian": acc.Gaussian(8.0),
+        "shuffled": acc.Shuffled(acc.Gaussian(4.0), 20),
+        "ball": acc.UniformBall(1e-9, 10),
+    }
+    path = plot_privacy(mechanisms, tmp_path / "curve.png", steps=[1, 10, 100], title="three")
+    picture = imread(path)
+    assert picture.shape[1] > 1500
+    colours = {tuple(np.round(c * 255).astype(int)[:3]) for c in picture[::2, ::2].reshape(-1, 4)}
+    for drawn in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):
+        assert drawn in colours
+
+
+def test_tradeoff_fallback_is_just_below_the_exact_curve(monkeypatch):
+    run, rates = acc.Gaussian(1.0), np.linspace(0.0, 1.0, 21)
+    exact = _tradeoff(run, rates, acc.Adjacency.ADD_REMOVE)
+    np.testing.assert_allclose(exact, acc.tradeoff(run, rates))
+
+    def refuse(*_, **__):
+        raise acc.UnsupportedQuery("no curve")
+
+    monkeypatch.setattr(acc, "tradeoff", refuse)
+    curve = _tradeoff(run, rates, acc.Adjacency.ADD_REMOVE)
+    assert np.all(curve <= exact + 1e-12)
+    np.testing.assert_allclose(curve, exact, atol=2e-3)
+
+
+def test_sweep_picture(tmp_path):
+    noises, rates = np.geomspace(0.5, 4, 8), np.geomspace(1e-3, 1e-1, 6)
+    cost = rates[:, None] / noises[None, :] * 50
+    cost[-1, 0] = np.inf  # white
+    picture = imread(plot_sweep(noises, rates, cost, tmp_path / "sweep.png", title="grid"))
+    assert picture.shape[0] > 700
+
+
+def test_bad_input_is_named(tmp_path):
+    with pytest.raises(ValueError, match="increasing"):
+        plot_privacy({"one": acc.Gaussian(1.0)}, tmp_path / "x.png", steps=[3, 1])
+    with pytest.raises(ValueError, match="shape"):
+        plot_sweep([1.0, 2.0], [0.1], np.ones((2, 1)), tmp_path / "x.png")
+    with pytest.raises(ValueError, match="finite"):
+        plot_sweep([1.0], [0.1], np.full((1, 1), np.inf), tmp_path / "x.png")
