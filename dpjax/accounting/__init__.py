@@ -13,11 +13,13 @@ from dpjax.accounting import (
     convex,
     gaussian_runs,
     hidden_state,
+    loss_distribution,
     randomized_sensitivity,
     renyi_curves,
     spherical,
     tight,
     tracing_diffusion,
+    tuning,
 )
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.calibration import ImpossibleBudget, calibrate
@@ -91,6 +93,7 @@ __all__ = [
     "epsilon_interval",
     "gaussian_runs",
     "hidden_state",
+    "loss_distribution",
     "methods",
     "price",
     "randomized_sensitivity",

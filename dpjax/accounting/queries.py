@@ -205,26 +205,43 @@ def check_range(
         raise ValueError(f"{name} must be in {ends}, got {shown}")
 
 
-def _least(chosen: list[Method], ask: Callable[[Method], Any], hopeless: float) -> Any:
-    """The first method's answer; where it has none better than `hopeless`, the next one's."""
+def _least(part: str, chosen: list[Method], run: Mechanism, given: Any, rest: tuple) -> Any:
+    """The first method's answer; where it is none (∞, or δ = 1), the next one's.
+
+    Later methods see only the settings that need them: they may be far slower.
+    """
+    hopeless = np.inf if part == "epsilon" else 1.0
+
+    def ask(method: Method, run: Mechanism = run, given: Any = given) -> Any:
+        return getattr(method, part)(run, given, *rest)
+
     answer = ask(chosen[0])
     for method in chosen[1:]:
         if float64.is_traced(answer):
             if method.traceable:
-                answer = _otherwise(answer, method, ask, hopeless)
-        elif np.all(np.asarray(answer) < hopeless):
+                answer = _otherwise(answer, lambda m=method: ask(m), hopeless)
+            continue
+        answer = np.asarray(answer)
+        poor = ~(answer < hopeless)
+        if not poor.any():
             break
-        else:
-            answer = np.minimum(answer, ask(method))
-    return float64.plain(np.asarray(answer)) if not float64.is_traced(answer) else answer
+        if answer.ndim == 0 or not lowering.lowers(run, *rest):
+            answer = np.fmin(answer, ask(method))
+            continue
+        some, part_given = jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, answer.shape)[poor],  # noqa: B023
+            (run, given),
+        )
+        answer[poor] = np.fmin(answer[poor], ask(method, some, part_given))
+    return answer if float64.is_traced(answer) else float64.plain(np.asarray(answer))
 
 
-def _otherwise(answer: Array, method: Method, ask: Callable, hopeless: float) -> Array:
+def _otherwise(answer: Array, ask: Callable[[], Any], hopeless: float) -> Array:
     """The same under a trace: the next method runs only if it is needed."""
     return jax.lax.cond(
         jnp.all(answer < hopeless),
         lambda: answer,
-        lambda: jnp.minimum(answer, jnp.asarray(ask(method), answer.dtype)),
+        lambda: jnp.minimum(answer, jnp.asarray(ask(), answer.dtype)),
     )
 
 
@@ -286,7 +303,7 @@ def epsilon(
     adjacency = check_adjacency(adjacency)
     check_range("delta", delta, 0.0, 1.0)
     chosen = _choose(run, "epsilon", method, adjacency)
-    return _least(chosen, lambda m: m.epsilon(run, delta, adjacency), np.inf)  # pyrefly: ignore
+    return _least("epsilon", chosen, run, delta, (adjacency,))
 
 
 def delta(
@@ -308,7 +325,7 @@ def delta(
     adjacency = check_adjacency(adjacency)
     check_range("epsilon", epsilon, 0.0, np.inf, closed_low=True)
     chosen = _choose(run, "delta", method, adjacency)
-    return _least(chosen, lambda m: m.delta(run, epsilon, adjacency), 1.0)  # pyrefly: ignore
+    return _least("delta", chosen, run, epsilon, (adjacency,))
 
 
 def rdp(

@@ -30,7 +30,7 @@ def curve(pair, mu, rate, order, nodes=4096):
 
 
 def binomial(mu, rate, order):
-    """Exact Rényi divergence of the remove pair at a whole order, 60 digits (Mironov et al. 2019)."""
+    """Exact divergence of the remove pair at a whole order, 60 digits (Mironov et al. 2019)."""
     with mpmath.workdps(60):
         q, m = mpmath.mpf(rate), mpmath.mpf(mu)
         total = mpmath.fsum(
