@@ -190,12 +190,13 @@ def _run(
         steps = grid * s.largest
         trials = jax.vmap(lambda size: problem.project(s.params - size * way))(steps)
 
-        def score(params):
-            losses = problem.losses(params)
-            losses = jnp.where(jnp.isfinite(losses), jnp.clip(losses, 0.0, loss_bound), loss_bound)
-            return jnp.sum(losses) + 0.5 * problem.n * problem.l2 * jnp.sum(jnp.square(params))
-
-        utility = -jax.vmap(score)(trials) * line_epsilon / (factor * loss_bound)
+        losses = problem.losses_along(s.params, way, steps)
+        losses = jnp.where(jnp.isfinite(losses), jnp.clip(losses, 0.0, loss_bound), loss_bound)
+        ridge = (
+            0.5 * problem.n * problem.l2 * jnp.sum(jnp.square(trials.reshape(candidates, -1)), 1)
+        )
+        scores = jnp.sum(losses, axis=1) + ridge
+        utility = -scores * line_epsilon / (factor * loss_bound)
         pick = jnp.argmax(utility + jax.random.gumbel(line_key, (candidates,), dtype))
         moved = pick > 0
         updates = s.updates + moved.astype(jnp.int32)

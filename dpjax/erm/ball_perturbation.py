@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from typing import NamedTuple
 
@@ -13,11 +14,13 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
+from dpjax.accounting.bounded_noise import ball_displacement
 from dpjax.erm._features import is_traced
 from dpjax.erm.solution import (
     Solution,
     as_steps,
     count,
+    nonnegative,
     positive,
     private_solver,
     resolve_noise,
@@ -97,7 +100,11 @@ def perturbed_gd(
     make = functools.partial(
         _mechanism, problem, steps=steps, batch_size=batch_size, clip_norm=clip_norm
     )
-    noise = resolve_noise("noise_radius", noise_radius, make, epsilon, delta, adjacency)
+    if noise_radius is None and epsilon is not None and delta is not None:
+        nonnegative("epsilon", epsilon)
+        noise = _radius_for(problem, steps, batch_size, clip_norm, delta)
+    else:
+        noise = resolve_noise("noise_radius", noise_radius, make, epsilon, delta, adjacency)
     mechanism = make(noise)
     _warn_if_void(mechanism, problem.n, noise)
     sizes = as_steps(step_size, steps, problem.dtype)
@@ -105,6 +112,16 @@ def perturbed_gd(
         problem, key, start(problem, init), sizes, noise, clip_norm, batch_size, keep_iterates
     )
     return Solution(params, mechanism, BallHistory(noise, iterates))
+
+
+def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:
+    """The radius at which 1 − (1 − (b/n)·TV)^T = δ: a closed form, since ε plays no part."""
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}: it must be in (0, 1)")
+    per_step = -math.expm1(math.log1p(-delta) / steps)
+    variation = min(per_step * problem.n / batch_size, 1.0)
+    reach = float(ball_displacement(variation * (1 - 1e-9), problem.dimension))
+    return 2.0 * clip_norm / batch_size / reach * (1 + 1e-9)
 
 
 def _warn_if_void(mechanism, n, noise) -> None:

@@ -110,6 +110,16 @@ class Problem:
         """ℓ of every record, regulariser excluded."""
         return self.loss.value(_features.matvec(self.features, params), self.labels)
 
+    def losses_along(
+        self, params: Array, way: Array, sizes: Float[Array, " k"]
+    ) -> Float[Array, "k n"]:
+        """ℓ of every record at Π(w − size·way), for each size; linear scores need two products."""
+        if not math.isinf(self.radius):
+            return jax.vmap(lambda size: self.losses(self.project(params - size * way)))(sizes)
+        here = _features.matvec(self.features, params)
+        slope = _features.matvec(self.features, way)
+        return jax.vmap(lambda size: self.loss.value(here - size * slope, self.labels))(sizes)
+
     def objective(self, params: Array) -> Float[Array, ""]:
         """F(w). A function of private data: for diagnosis, not for release."""
         penalty = 0.5 * self.l2 * jnp.sum(jnp.square(params))

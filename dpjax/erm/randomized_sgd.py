@@ -166,7 +166,8 @@ def rsgd_ar(
     True
 
     Args:
-        epochs: passes over the data. batch_size: records a batch, at most n; the last may be short.
+        epochs: passes over the data. batch_size: records a batch, at most n. The last may be short,
+            and is then the most sensitive by far: prefer ⌈n/m⌉ for m batches.
         step_size: η₀ > 0. Beyond 2/L a step expands; the sensitivity then grows but stays a bound.
         average_every: τ.
         noise_std: standard deviation of the noise per coordinate; 0 is the non-private twin.

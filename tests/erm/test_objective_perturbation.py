@@ -86,9 +86,8 @@ def test_a_missed_tolerance_releases_nothing(solve, logistic, key):
 
 def test_under_a_trace_a_missed_tolerance_gives_nan(logistic):
     def solve(k, tol):
-        return (
-            erm.objective_perturbation(logistic, k, noise_std=1.0, tolerance=tol).params
-        )
+        return erm.objective_perturbation(logistic, k, noise_std=1.0, tolerance=tol).params
+
     keys = jax.random.split(jax.random.key(1), 2)
     found = jax.vmap(solve)(keys, jnp.array([1e-5, 1e-30]))
     assert np.all(np.isfinite(found[0]))

@@ -222,3 +222,14 @@ def test_differentiable_problem_clips_each_record():
         jnp.linalg.norm(problem.batch(jnp.array([0])).gradient_sum(jnp.zeros(2), clip_norm=1.0))
         <= 1
     )
+
+
+@pytest.mark.parametrize("radius", [np.inf, 1.0])
+def test_losses_along_a_line_are_the_losses_at_its_points(radius):
+    problem = erm.logistic_regression(_ROWS, _SIGNS, l2=0.1, radius=radius)
+    w, way = jax.random.normal(jax.random.key(0), (2, 5))
+    sizes = jnp.array([0.0, 0.5, 2.0])
+    found = problem.losses_along(w, way, sizes)
+    for row, size in zip(found, sizes, strict=True):
+        expected = problem.losses(problem.project(w - size * way))
+        np.testing.assert_allclose(row, expected, rtol=2e-4, atol=1e-5)

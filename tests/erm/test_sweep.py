@@ -26,7 +26,7 @@ def test_every_row_is_the_run_it_names(logistic, rows):
         line = result.table.iloc[row]
         alone = erm.dp_gd(
             logistic,
-            keys[int(line.setting), int(line.repeat)],
+            keys[int(line.setting), int(line["repeat"])],
             steps=int(line.steps),
             step_size=line.step_size,
             noise_multiplier=line.noise,
@@ -75,16 +75,17 @@ def test_solvers_in_float64_are_swept_one_by_one(logistic):
 
 def test_the_best_setting_is_labelled_and_a_private_choice_is_priced(logistic, rows, tmp_path):
     result = erm.sweep(
-        erm.dp_gd, logistic, {"step_size": [1e-4, 1.0]}, repeats=3, key=jax.random.key(4),
-        steps=5, noise_multiplier=1.0, test=rows, progress=False,
+        erm.dp_gd, logistic, {"noise_multiplier": [500.0, 0.5]}, repeats=3, key=jax.random.key(4),
+        steps=5, step_size=1.0, test=rows, progress=False,
     )  # fmt: skip
     best = result.best()
-    assert (best.private, best.mechanism, best.setting["step_size"]) == (False, None, 1.0)
+    assert (best.private, best.mechanism) == (False, None)
+    assert best.setting["noise_multiplier"] == 0.5
     assert "NOT PRIVATE" in best.note
     choice = result.choose_privately(jax.random.key(5), noise_multiplier=0.5)
     assert choice.private
-    assert choice.setting["step_size"] == 1.0
-    alone = acc.epsilon(result.mechanisms[0], delta=1e-5)
+    assert choice.setting["noise_multiplier"] == 0.5
+    alone = acc.epsilon(result.mechanisms[1], delta=1e-5)
     assert acc.epsilon(choice.mechanism, delta=1e-5) > alone
     result.to_csv(tmp_path / "sweep.csv")
     pd.testing.assert_frame_equal(
@@ -92,8 +93,8 @@ def test_the_best_setting_is_labelled_and_a_private_choice_is_priced(logistic, r
     )
     figure = result.plot()
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
-        "step_size 0.0001",
-        "step_size 1",
+        "noise_multiplier 500",
+        "noise_multiplier 0.5",
     ]
 
 
