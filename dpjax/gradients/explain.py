@@ -120,7 +120,8 @@ def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
         cost, full = 0, copies if families else 0
         for family in families:
             g, t, k, n = family.sizes
-            product = t * n if family.form == "tokens" else g * t * k * n
+            lookup = family.sites[0].rule.name == "table look-up"
+            product = t * n if lookup else g * t * k * n
             cost += family.work + _MEMORY_WEIGHT * family.memory + product
             full += product
         rows.append(ParameterCost(name, leaf.shape, used or "nowhere", forms or "none", cost, full))
@@ -141,8 +142,8 @@ def explain_clipping(
     Costs are estimates per record, in multiplications (a number that passes through memory counts
     as eight), of what clipping adds to the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram"
     Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is smaller than its factors; "tokens"
-    a look-up's equal tokens; "copied" one copy per record, differentiated by JAX (biases, scales,
-    and every use without a rule).
+    and "sorted" a look-up's equal tokens; "copied" one copy per record, differentiated by JAX
+    (biases, scales, and every use without a rule).
 
     Args:
         loss, params, batch, method, has_aux, rng: as for `clipped_grad` and its function.

@@ -132,6 +132,8 @@ def _family(sites: tuple[Site, ...]) -> Family:
     sizes = (g, sum(positions), k, n)
     lookups = [site.rule.name == "table look-up" for site in sites]
     form, work, memory = outer.cheapest_form(sizes, any(lookups))
+    if form == "sorted" and not all(lookups):
+        form = "tokens"
     return Family(sites, form, sizes, work, memory)
 
 

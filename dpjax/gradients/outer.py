@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,7 +14,8 @@ from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.rounding import in_runs, pairwise_sum
 from dpjax.gradients.rules import OuterProducts
 
-Form = Literal["vectors", "direct", "gram", "tokens"]
+Form = Literal["vectors", "direct", "gram", "tokens", "sorted"]
+_FEW = 96  # positions up to which all pairs are quicker than a sort
 _EXACT = jax.lax.Precision.HIGHEST  # no TF32 or bfloat16 passes in what bounds a norm
 
 
@@ -23,13 +25,16 @@ def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form,
     With `sizes` = (g, t, k, n): "vectors" for t = 1, where ‖x⊗y‖ = ‖x‖·‖y‖; "gram" is
     Σₜₛ (xₜ·xₛ)(yₜ·yₛ), t²(k + n); "direct" forms the g·k·n numbers of the gradient, t·k·n.
     Direct is chosen only where the gradient is smaller than its factors, so its memory is never
-    more than that of the activations.
+    more than that of the activations. For look-ups, "tokens" compares all pairs of positions and
+    "sorted" adds up the columns of equal tokens, which wins for long records.
     """
     g, t, k, n = sizes
-    if lookup:
-        return ("vectors", t * n, 0) if t == 1 else ("tokens", t * t * n, t * t)
+    if lookup and t > 1:
+        if t > _FEW:
+            return "sorted", t * n, 2 * t * n + t * math.ceil(math.log2(t))
+        return "tokens", t * t * n, t * t
     if t == 1:
-        return "vectors", g * (k + n), 0
+        return "vectors", n if lookup else g * (k + n), 0
     gram, direct = g * t * t * (k + n), g * t * k * n
     return ("gram", gram, 2 * g * t * t) if gram < direct else ("direct", direct, g * k * n)
 
@@ -63,7 +68,21 @@ def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
         right = _square_sum(columns, (-2, -1))
         left = jnp.ones_like(right) if products.is_lookup else _square_sum(rows, (-2, -1))
         return jnp.sum(left * right, axis=1)
+    if form == "sorted":
+        return _square_sum(_sums_of_equal_tokens(rows, columns[:, 0]), (-2, -1))
     return guarded(inner_products(products, products), [products])
+
+
+def _sums_of_equal_tokens(tokens: Array, columns: Array) -> Array:
+    """[b, t, n] whose non-zero rows are, per record, the sums of the columns of equal tokens."""
+    positions = tokens.shape[1]
+    place = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32), tokens.shape)
+    ordered, order = jax.lax.sort_key_val(tokens, place, dimension=1)
+    first = (ordered[:, 1:] != ordered[:, :-1]).astype(jnp.int32)
+    group = jnp.pad(jnp.cumsum(first, axis=1), ((0, 0), (1, 0)))
+    dtype = accumulation_dtype(columns.dtype)
+    values = jnp.take_along_axis(columns.astype(dtype), order[:, :, None], axis=1)
+    return jax.vmap(lambda g, v: jnp.zeros_like(v).at[g].add(v))(group, values)
 
 
 def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -36,11 +38,14 @@ def problem():
     return params, (x, y)
 
 
+compiled_gradient = functools.cache(lambda loss: jax.jit(jax.grad(loss)))
+
+
 def brute_force(loss, params, batch, clip_norm):
     """One record at a time, numpy float64 after the gradient."""
     records = jax.tree.leaves(batch)[0].shape[0]
     total, norms = None, []
-    gradient = jax.jit(jax.grad(loss))
+    gradient = compiled_gradient(loss)
     for i in range(records):
         g = jax.tree.map(
             lambda a: np.asarray(a, np.float64),
@@ -62,7 +67,7 @@ def assert_close(got, want, rtol=1e-5):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("microbatch_size", [None, 1, 5, 12, 100])
+@pytest.mark.parametrize("microbatch_size", [None, 5, 100])
 def test_agrees_with_a_loop(problem, method, microbatch_size):
     params, batch = problem
     fn = jax.jit(clipped_grad(perceptron, 0.7, method, microbatch_size=microbatch_size))
@@ -94,7 +99,7 @@ def test_one_record_never_moves_the_sum_beyond_the_bound(problem, method):
     params, batch = problem
     for strategy in (Flat(), Automatic(), PerSampleAdaptive(), PerGroup()):
         fn = jax.jit(clipped_grad(perceptron, 0.7, method, strategy=strategy))
-        for i in range(12):
+        for i in (0, 3, 11):
             alone = fn(params, jax.tree.map(lambda a, i=i: a[i : i + 1], batch)).sum
             norm = np.sqrt(
                 sum(np.sum(np.asarray(a, np.float64) ** 2) for a in jax.tree.leaves(alone))
@@ -107,7 +112,7 @@ def test_half_precision_keeps_norms_and_sums_in_float32(problem, method):
     _, (x, y) = problem
     params = perceptron_params(jax.random.key(0), jnp.bfloat16)
     batch = (x.astype(jnp.bfloat16), y)
-    out = clipped_grad(perceptron, 1.0, method)(params, batch)
+    out = jax.jit(clipped_grad(perceptron, 1.0, method))(params, batch)
     assert out.norms.dtype == jnp.float32
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(out.sum))
     _, norms = brute_force(perceptron, params, batch, 1.0)
@@ -141,8 +146,9 @@ def test_vmap_over_clip_norms_is_a_loop(problem, method):
     swept = jax.jit(jax.vmap(lambda c: clipped_grad(perceptron, c, method)(params, batch).sum))(
         norms
     )
+    single = jax.jit(clipped_grad(perceptron, 1.0, method))
     for i, c in enumerate(norms.tolist()):
-        one = clipped_grad(perceptron, c, method)(params, batch).sum
+        one = single(params, batch, clip_norm=jnp.float32(c)).sum
         assert_close(jax.tree.map(lambda a, i=i: a[i], swept), one)
 
 

@@ -49,12 +49,17 @@ def compare(loss, params, batch, *, copied=None, rtol=1e-5, strategy=None, clip_
         params, batch
     )
     np.testing.assert_allclose(out.norms, norms, rtol=rtol)
-    if strategy is None:
-        factors = np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300))
-        expected = [np.tensordot(factors, leaf, 1) for leaf in leaves]
-        total = np.sqrt(sum((e**2).sum() for e in expected))
-        for got, want in zip(jax.tree.leaves(out.sum), expected, strict=True):
-            assert np.linalg.norm(np.asarray(got) - want) <= rtol * total
+    if isinstance(strategy, PerGroup):
+        members, bound = strategy.groups(params), clip_norm / np.sqrt(len(leaves))
+        assert members == tuple(range(len(leaves)))
+        own = [np.sqrt((leaf.reshape(len(leaf), -1) ** 2).sum(1)) for leaf in leaves]
+        factors = [np.minimum(1.0, bound / np.maximum(norm, 1e-300)) for norm in own]
+    else:
+        factors = [np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300))] * len(leaves)
+    expected = [np.tensordot(f, leaf, 1) for f, leaf in zip(factors, leaves, strict=True)]
+    total = np.sqrt(sum((e**2).sum() for e in expected))
+    for got, want in zip(jax.tree.leaves(out.sum), expected, strict=True):
+        assert np.linalg.norm(np.asarray(got) - want) <= rtol * total
     if copied is not None:
         assert sorted(plan_of(loss, params, batch).copied) == copied
     return out
@@ -94,8 +99,8 @@ def test_matrix_products_in_every_layout(parameter_first):
 
     params = [normal(i, *w) for i, (_, _, w) in enumerate(LAYOUTS)]
     xs = [normal(20 + i, B, *x) for i, (_, x, _) in enumerate(LAYOUTS)]
-    compare(loss, params, xs, copied=[])
-    for i in range(len(LAYOUTS)):  # each alone, too: a wrong small norm could hide in the total
+    compare(loss, params, xs, copied=[], strategy=PerGroup())  # every norm counts alone
+    for i in range(len(LAYOUTS)):
         alone = plan_of(loss, params, xs).families[i]
         assert len(alone) == 1
         assert len(alone[0].sites) == 2
@@ -114,54 +119,63 @@ def test_casts_reshapes_and_pieces_of_one_parameter():
 # -- convolutions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("channels", "features", "groups", "settings"),
-    [
-        (3, 4, 1, {}),
-        (3, 4, 1, {"window_strides": (2, 1), "padding": "VALID"}),
-        (2, 4, 1, {"rhs_dilation": (2, 2)}),
-        (2, 4, 1, {"lhs_dilation": (2, 2), "padding": ((1, 2), (0, 1))}),
-        (4, 6, 2, {"window_strides": (2, 2)}),
-        (4, 8, 4, {}),
-    ],
-)
+CONVOLUTIONS = [  # (channels, features, groups, settings)
+    (3, 4, 1, {}),
+    (3, 4, 1, {"window_strides": (2, 1), "padding": "VALID"}),
+    (2, 4, 1, {"rhs_dilation": (2, 2)}),
+    (2, 4, 1, {"lhs_dilation": (2, 2), "padding": ((1, 2), (0, 1))}),
+    (4, 6, 2, {"window_strides": (2, 2)}),
+    (4, 8, 4, {}),
+]
+
+
 @pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])
-def test_convolutions(channels, features, groups, settings, layout):
-    settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
+def test_convolutions(layout):
+    last = layout[0] == "NHWC"
 
-    def loss(w, x):
-        out = jax.lax.conv_general_dilated(
-            x[None], w, dimension_numbers=layout, feature_group_count=groups, **settings
-        )
-        return jnp.sum(jnp.sin(out) * out)
+    def loss(params, xs):
+        total = jnp.zeros(())
+        for (_, _, groups, settings), w, x in zip(CONVOLUTIONS, params, xs, strict=True):
+            settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
+            out = jax.lax.conv_general_dilated(
+                x[None], w, dimension_numbers=layout, feature_group_count=groups, **settings
+            )
+            total += jnp.sum(jnp.sin(out) * out)
+        return total
 
-    space = (7, 6)
-    x = (*space, channels) if layout[0] == "NHWC" else (channels, *space)
-    inner = channels // groups
-    w = (3, 2, inner, features) if layout[1] == "HWIO" else (features, inner, 3, 2)
-    compare(loss, normal(0, *w), normal(1, B, *x), copied=[])
+    params, xs = [], []
+    for i, (channels, features, groups, _) in enumerate(CONVOLUTIONS):
+        inner = channels // groups
+        params.append(normal(i, *((3, 2, inner, features) if last else (features, inner, 3, 2))))
+        xs.append(normal(10 + i, B, *((7, 6, channels) if last else (channels, 7, 6))))
+    compare(loss, params, xs, copied=[], strategy=PerGroup())  # every norm counts alone
 
 
 # -- look-ups -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "look_up",
-    [
-        lambda e, t: e[t],
-        lambda e, t: jnp.take(e, t, axis=0),
-        lambda e, t: jnp.take(e, t + 2, axis=0, mode="clip"),
-        lambda e, t: e.at[t + 2].get(mode="fill", fill_value=0),
-        lambda e, t: e[t[0]],
-        lambda e, t: e[t.reshape(2, 4)],
-    ],
-)
-def test_embeddings(look_up):
-    def loss(table, example):
-        t, x = example
-        return jnp.sum(jnp.sin(look_up(table, t)) @ x)
+LOOK_UPS = [
+    lambda e, t: e[t],
+    lambda e, t: jnp.take(e, t, axis=0),
+    lambda e, t: jnp.take(e, t + 2, axis=0, mode="clip"),
+    lambda e, t: e.at[t + 2].get(mode="fill", fill_value=0),
+    lambda e, t: e[t[0]],
+    lambda e, t: e[t.reshape(2, 4)],
+    lambda e, t: e[jnp.tile(t, 15)],  # long enough for the sort
+]
 
-    compare(loss, normal(0, 6, 5), (tokens(1, B, 8), normal(2, B, 5)), copied=[])
+
+def test_embeddings():
+    def loss(tables, example):
+        t, x = example
+        parts = [jnp.sum(jnp.sin(f(e, t)) @ x) for f, e in zip(LOOK_UPS, tables, strict=True)]
+        return sum(parts[1:], start=parts[0])
+
+    tables = [normal(10 + i, 6, 5) for i in range(len(LOOK_UPS))]
+    batch = (tokens(1, B, 8), normal(2, B, 5))
+    compare(loss, tables, batch, copied=[], strategy=PerGroup())
+    forms = [family.form for (family,) in plan_of(loss, tables, batch).families]
+    assert forms == ["tokens"] * 4 + ["vectors", "tokens", "sorted"]
 
 
 def test_tied_embedding_adds_its_two_uses_before_the_norm():
@@ -189,26 +203,28 @@ def test_bias_scale_and_normalisation():
         compare(loss, params, normal(4, B, 6, 5), copied=[0, 1, 2])
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda w, x: x @ jnp.tanh(w),
-        lambda w, x: x @ (w @ w.T),
-        lambda w, x: jnp.sum(w * w) + x.sum(),
-        lambda w, x: jnp.where(x[:, None] > 0, w, jnp.sin(w)),
-        lambda w, x: x @ w + jnp.sum(w, 0),
-        lambda w, x: x[:3] @ w[:3] + x[2:] @ w[2:],
-        lambda w, x: jax.lax.stop_gradient(w) * jnp.sum(x) + w,
-        lambda w, x: jnp.linalg.solve(w @ w.T + jnp.eye(5), x),
-        lambda w, x: x @ w[::-1] + x @ w,
-        lambda w, x: jax.nn.relu(w) * x[:, None],
-    ],
-)
-def test_any_other_use_is_exact_too(use):
-    def loss(w, x):
-        return jnp.sum(jnp.sin(use(w, x)))
+USES = [
+    lambda w, x: x @ jnp.tanh(w),
+    lambda w, x: x @ (w @ w.T),
+    lambda w, x: jnp.sum(w * w) + x.sum(),
+    lambda w, x: jnp.where(x[:, None] > 0, w, jnp.sin(w)),
+    lambda w, x: x @ w + jnp.sum(w, 0),
+    lambda w, x: x[:3] @ w[:3] + x[2:] @ w[2:],
+    lambda w, x: jax.lax.stop_gradient(w) * jnp.sum(x) + w,
+    lambda w, x: jnp.linalg.solve(w @ w.T + jnp.eye(5), x),
+    lambda w, x: x @ w[::-1] + x @ w,
+    lambda w, x: jax.nn.relu(w) * x[:, None],
+    lambda w, x: 2 * jnp.sin(w) @ x,
+]
 
-    compare(loss, normal(0, 5, 5), normal(1, B, 5), copied=[0])
+
+def test_any_other_use_is_exact_too():
+    def loss(params, x):
+        parts = [jnp.sum(jnp.sin(use(w, x))) for use, w in zip(USES, params, strict=True)]
+        return sum(parts[1:], start=parts[0])
+
+    params = [normal(i, 5, 5) for i in range(len(USES))]
+    compare(loss, params, normal(20, B, 5), copied=list(range(len(USES))), strategy=PerGroup())
 
 
 def test_frozen_and_unused_parameters_cost_nothing():
@@ -391,7 +407,6 @@ def test_flax_linen(model, x):
     plan = plan_of(loss, params, batch)
     for index in plan.copied:
         assert any(word in names[index] for word in ("bias", "scale", "position")), names[index]
-    compare(loss, params, batch, strategy=PerGroup())
 
 
 @pytest.mark.usefixtures("lenient_promotion")
