@@ -84,10 +84,13 @@ class Checkpoints:
             stored = json.loads(file.read_text())
             words = np.asarray(stored["words"], dtype=np.uint32)
             return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=stored["implementation"])
-        if resume and self._manager.latest_step() is not None:
+        if self._manager.latest_step() is not None:
             raise CheckpointError(
                 f"{self.folder} has no {_KEY_FILE}: the run was finished, or the file is lost, and "
                 "the remaining steps would be drawn with other noise; start a new run"
+                if resume
+                else f"{self.folder} holds the checkpoints of an earlier run: resume it, or choose "
+                "another folder"
             )
         content = {
             "implementation": str(jax.random.key_impl(fresh)),

@@ -83,4 +83,5 @@ def train_without_privacy(
     # The records are an argument, so that no compiled program holds them as constants.
     run = jax.jit(lambda data, carry, rows: jax.lax.scan(partial(step, data), carry, rows)[0])
     rows = jnp.asarray(order.reshape(steps, size), jnp.int32)
-    return run(data, (params, optimizer.init(params)), rows)[0]
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
+        return run(data, (params, optimizer.init(params)), rows)[0]

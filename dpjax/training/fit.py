@@ -23,6 +23,7 @@ from dpjax.training.plan import ARITHMETIC, Plan
 __all__ = ["Fit", "fit"]
 
 _SECONDS_BETWEEN_CHECKPOINTS = 5.0
+_ROWS = 40  # of the metrics, unless told otherwise
 
 
 class Fit(NamedTuple):
@@ -110,7 +111,7 @@ def fit(
     ):
         raise ValueError("params: every leaf must be a floating-point array")
     if log_every is None:
-        log_every = max(1, math.ceil(plan.steps / 40))
+        log_every = max(1, math.ceil(plan.steps / _ROWS))
     data = jax.tree.map(jnp.asarray, data)
     key = fresh_key() if key is None else key
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
@@ -119,7 +120,7 @@ def fit(
             key = store.key(key, resume=resume)
         names = ["train_loss", "nonfinite", *(evaluate(params) if evaluate else ())]
         stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
-        epsilons = np.concatenate([[0.0], np.atleast_1d(plan.epsilon(stops[1:]))])
+        epsilons = np.concatenate([[0.0], _prices(plan, stops[1:])])
         failure = _failure(plan, float(epsilons[-1]))
         advance = _compile(loss, params, plan, optimizer, capacity, method, failure)
         state = {
@@ -205,14 +206,19 @@ def _compile(
 
     @jax.jit
     def advance(state, key, data, stop):
-        sampling_key, noise_key = jax.random.split(key)
+        sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
 
         def step(carry):
             state, totals = carry
             params = state["params"]
             total, seen = batch_sum(params, data, sampling_key, state["step"])
             noisy, _ = perturb(total, transforms.NoiseState(noise_key, state["step"]))
-            mean = jax.tree.map(lambda leaf: leaf / plan.expected_batch_size, noisy)
+            # Rounding to the parameters' dtype comes after the noise: it only post-processes.
+            mean = jax.tree.map(
+                lambda leaf, like: (leaf / plan.expected_batch_size).astype(like.dtype),
+                noisy,
+                params,
+            )
             updates, inner = optimizer.update(mean, state["optimizer"], params)
             new = optax.apply_updates(params, updates)
             state = {"params": new, "optimizer": inner, "step": state["step"] + 1}
@@ -222,6 +228,12 @@ def _compile(
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, none))
 
     return advance
+
+
+def _prices(plan: Plan, steps: np.ndarray) -> np.ndarray:
+    """ε after each of `steps`; queries of one length share one compilation of the accountant."""
+    padded = np.pad(steps, (0, max(0, _ROWS - len(steps))), mode="edge")
+    return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
 
 
 def _failure(plan: Plan, epsilon: float) -> float:

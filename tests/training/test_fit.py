@@ -1,0 +1,260 @@
+"""The loop runs exactly the mechanism that is priced: against brute force, and by its noise."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from dpjax import accounting as acc
+from dpjax import gradients, sampling, training, transforms
+from dpjax.training.fit import _failure, _slack
+
+RECORDS, FEATURES = 60, 4
+
+
+@pytest.fixture
+def flat_price(monkeypatch):
+    """ε = 1 for everything: these tests look at what runs, not at what it costs."""
+    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
+
+
+def quadratic(params, example):
+    x, y = example
+    return 0.5 * (x @ params["w"] + params["b"] - y) ** 2
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+    y = (x[:, 0] - 0.5 * x[:, 1]).astype(np.float32)
+    return {"w": jnp.zeros(FEATURES), "b": jnp.zeros(())}, (x, y)
+
+
+def plan_of(step, steps=6, **changes):
+    settings = {"clip_norm": 0.7, "population": RECORDS, "delta": 1e-5} | changes
+    return training.Plan(acc.Repeated(step, steps), **settings)
+
+
+def poisson_plan(rate=0.5, noise=0.8, **changes):
+    return plan_of(acc.PoissonSampled(acc.Gaussian(noise), rate), **changes)
+
+
+def by_hand(params, data, plan, key, optimizer, slack):
+    """The same run as a plain loop: brute-force clipping, noise, the fixed divisor."""
+    sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
+    state = optimizer.init(params)
+    x, y = data
+    for step in range(plan.steps):
+        if isinstance(plan.step, acc.FixedBatchSampled):
+            size = plan.step.batch_size
+            batch = sampling.fixed_batch(
+                sampling_key, step, population=plan.population, batch_size=size
+            )
+            rows = np.asarray(batch.indices)
+        elif plan.rate < 1:
+            flags = sampling.poisson_inclusion(
+                sampling_key, step, population=plan.population, rate=plan.rate
+            )
+            rows = np.flatnonzero(flags)
+        else:
+            rows = np.arange(plan.population)
+        total = {"w": np.zeros(FEATURES), "b": np.zeros(())}
+        for i in rows:
+            g = jax.grad(quadratic)(params, (x[i], y[i]))
+            norm = np.sqrt(sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(g)))
+            if np.isfinite(norm):
+                factor = min(1.0, plan.clip_norm / max(norm, 1e-30))
+                total = jax.tree.map(lambda t, leaf, f=factor: t + f * np.asarray(leaf), total, g)
+        total = jax.tree.map(lambda t: jnp.asarray(t, jnp.float32), total)
+        std = plan.noise_multiplier * plan.clip_norm * (1 + slack)
+        noise = transforms.gaussian_noise(std, noise_key)
+        noisy, _ = noise.update(total, transforms.NoiseState(noise_key, jnp.asarray(step)))
+        mean = jax.tree.map(lambda t: t / (plan.rate * plan.population), noisy)
+        updates, state = optimizer.update(mean, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+STEPS = {
+    "poisson": acc.PoissonSampled(acc.Gaussian(0.8), 0.5),
+    "fixed batch": acc.FixedBatchSampled(acc.Gaussian(0.8), 20, RECORDS),
+    "everybody": acc.Gaussian(0.8),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
+    params, (x, y) = problem
+    if poisoned:
+        x = x.copy()
+        x[3, 0], x[7, 1] = np.nan, np.inf
+    relation = acc.Adjacency.REPLACE_ONE if kind == "fixed batch" else acc.Adjacency.ADD_REMOVE
+    plan = plan_of(STEPS[kind], adjacency=relation)
+    key = jax.random.key(5)
+    found = training.fit(quadratic, params, (x, y), plan, optimizer=optax.sgd(0.3), key=key)
+    failure = _failure(plan, 1.0)
+    largest = {
+        "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
+        "fixed batch": 20,
+        "everybody": RECORDS,
+    }[kind]
+    slack = _slack(params, largest, largest, failure)
+    expected = by_hand(params, (x, y), plan, key, optax.sgd(0.3), slack)
+    chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
+    assert (found.metrics["nonfinite"][-1] > 0) == poisoned
+    if poisoned and kind == "everybody":
+        assert found.metrics["nonfinite"][-1] == 2 * plan.steps
+
+
+def test_a_batch_larger_than_the_capacity_is_split_not_truncated(problem, flat_price):
+    params, data = problem
+    runs = [
+        training.fit(
+            quadratic,
+            params,
+            data,
+            poisson_plan(),
+            optimizer=optax.sgd(0.3),
+            key=jax.random.key(1),
+            capacity=capacity,
+        ).params
+        for capacity in (None, 7, 1)
+    ]
+    # Smaller pieces have more rounding slack, and so a little more noise.
+    chex.assert_trees_all_close(*runs, atol=2e-4)
+
+
+@pytest.mark.parametrize("wrong", [1.0, 0.97, 1.03])
+def test_the_noise_has_the_scale_that_is_priced(wrong, flat_price):
+    # A loss without gradient: one step of plain descent moves the parameters by −noise / batch.
+    size = 20_000
+    plan = training.Plan(
+        acc.Repeated(acc.Gaussian(1.5), 1), clip_norm=2.0, population=10, delta=1e-5
+    )
+    params = {"a": jnp.zeros(size // 2), "b": jnp.zeros((size // 4, 2))}
+    data = jnp.zeros((10, 1))
+    found = training.fit(
+        lambda p, x: 0.0 * jnp.sum(p["a"]) + 0.0 * jnp.sum(p["b"]) + 0.0 * jnp.sum(x),
+        params,
+        data,
+        plan,
+        optimizer=optax.sgd(1.0),
+        key=jax.random.key(11),
+    )
+    slack = _slack(params, 10, 10, _failure(plan, found.metrics["epsilon"][-1]))
+    drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.params)]) * 10
+    scale = 1.5 * 2.0 * (1 + slack) * wrong
+    pvalue = 2 * min(
+        stats.chi2.cdf((drawn**2).sum() / scale**2, size),
+        stats.chi2.sf((drawn**2).sum() / scale**2, size),
+    )
+    assert (pvalue > 1e-4) == (wrong == 1.0)
+    if wrong == 1.0:
+        assert stats.kstest(drawn / scale, "norm").pvalue > 1e-4
+        assert abs(drawn.mean()) < 4 * scale / np.sqrt(size)
+
+
+def test_replace_one_costs_more_at_the_same_noise():
+    plans = [poisson_plan(noise=4.0, adjacency=relation) for relation in acc.Adjacency]
+    prices = {plan.adjacency: plan.epsilon([6] * 40)[0] for plan in plans}
+    assert prices[acc.Adjacency.REPLACE_ONE] > 1.3 * prices[acc.Adjacency.ADD_REMOVE]
+    # Everybody in every step: exactly the Gaussian of twice the sensitivity.
+    whole = plan_of(acc.Gaussian(4.0), adjacency=acc.Adjacency.REPLACE_ONE)
+    half = plan_of(acc.Gaussian(2.0), adjacency=acc.Adjacency.ADD_REMOVE)
+    assert whole.epsilon([6] * 40)[0] == pytest.approx(half.epsilon([6] * 40)[0], rel=1e-6)
+
+
+def test_one_compilation_for_the_whole_run(problem, flat_price):
+    params, data = problem
+    descend = optax.sgd(0.1)
+    counted = chex.assert_max_traces(lambda *arguments: descend.update(*arguments), n=1)
+    optimizer = optax.GradientTransformation(descend.init, counted)
+    # Ten rows of different lengths, batches of changing size, and an uneven last row.
+    plan = poisson_plan(steps=29)
+    found = training.fit(quadratic, params, data, plan, optimizer=optimizer, log_every=3)
+    assert len(found.metrics["step"]) == 11
+
+
+def test_metrics_hold_a_row_per_log_and_the_price_so_far(problem):
+    params, data = problem
+    seen = []
+    plan = plan_of(acc.Gaussian(2.0), steps=7)
+    found = training.fit(
+        quadratic,
+        params,
+        data,
+        plan,
+        optimizer=optax.sgd(0.3),
+        evaluate=lambda p: {"size": float(jnp.linalg.norm(p["w"]))},
+        log_every=3,
+        on_log=seen.append,
+    )
+    assert found.metrics["step"].tolist() == [0, 3, 6, 7]
+    assert [row["step"] for row in seen] == [0, 3, 6, 7]
+    assert found.metrics["epsilon"][0] == 0.0
+    for step, price in zip([3, 6, 7], found.metrics["epsilon"][1:], strict=True):
+        assert price == acc.epsilon(acc.Repeated(acc.Gaussian(2.0), [step] * 40), plan.delta)[0]
+    assert found.metrics["size"][0] == 0.0
+    first_loss = np.mean(0.5 * np.asarray(data[1]) ** 2)
+    one = training.fit(
+        quadratic, params, data, plan_of(acc.Gaussian(2.0), steps=1), optimizer=optax.sgd(0.3)
+    )
+    assert one.metrics["train_loss"][1] == pytest.approx(first_loss, rel=1e-5)
+
+
+def test_a_run_is_a_function_of_its_key_fresh_by_default(problem, flat_price):
+    params, data = problem
+
+    def run(**key):
+        return training.fit(
+            quadratic, params, data, poisson_plan(), optimizer=optax.sgd(0.3), **key
+        )
+
+    same = [run(key=jax.random.key(3)).params for _ in range(2)]
+    chex.assert_trees_all_equal(*same)
+    fresh = [float(run().params["w"][0]) for _ in range(2)]
+    assert fresh[0] != fresh[1]
+
+
+def test_any_optimiser_and_bfloat16_parameters(problem, lenient_promotion, flat_price):
+    params, data = problem
+    small = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    for optimizer in (optax.adam(0.1), optax.chain(optax.trace(0.9), optax.scale(-0.1))):
+        found = training.fit(quadratic, small, data, poisson_plan(), optimizer=optimizer)
+        assert all(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(found.params))
+        assert bool(jnp.isfinite(found.params["w"].astype(jnp.float32)).all())
+
+
+def test_the_slack_covers_pieces():
+    params = jnp.zeros(100)
+    whole = _slack(params, 64, 64, 1e-12)
+    assert whole == gradients.rounding_slack(64, 100, failure=1e-12)
+    assert _slack(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(16, 100, failure=1e-12)
+    assert 0 < whole < 0.02
+
+
+def test_bad_data_and_parameters_are_refused(problem, flat_price):
+    params, (x, y) = problem
+    with pytest.raises(ValueError, match="data holds 59 records, the plan 60"):
+        training.fit(quadratic, params, (x[1:], y[1:]), poisson_plan(), optimizer=optax.sgd(0.1))
+    with pytest.raises(ValueError, match="same leading axis"):
+        training.fit(quadratic, params, (x, y[1:]), poisson_plan(), optimizer=optax.sgd(0.1))
+    with pytest.raises(ValueError, match="floating-point"):
+        training.fit(
+            quadratic,
+            {"w": jnp.zeros(4, jnp.int32)},
+            (x, y),
+            poisson_plan(),
+            optimizer=optax.sgd(1),
+        )
+    with pytest.raises(ValueError, match="capacity is 0"):
+        training.fit(
+            quadratic, params, (x, y), poisson_plan(), optimizer=optax.sgd(0.1), capacity=0
+        )
