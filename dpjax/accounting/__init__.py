@@ -108,5 +108,6 @@ __all__ = [
     "tight",
     "tracing_diffusion",
     "tradeoff",
+    "tuning",
     "zcdp_to_epsilon",
 ]

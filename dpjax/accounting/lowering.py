@@ -101,10 +101,8 @@ def register_gaussian(
         samplable: whether adding a record moves the release by a contribution of bounded norm, so
             that amplification by sampling applies. False for whole runs (hidden-state bounds).
 
-    >>> class Half(Mechanism):
-    ...     pass
-    >>> register_gaussian(Half, lambda m: GaussianPair(0.25, 1.0))
-    >>> lowers(Half(), Adjacency.ADD_REMOVE)
+    >>> register_gaussian(Gaussian, _gaussian)  # how this module registers it
+    >>> lowers(Gaussian(2.0), Adjacency.ADD_REMOVE)
     True
     """
     _GAUSSIAN[kind] = (pair, samplable)
@@ -385,6 +383,9 @@ def query(
     )
 
 
-register_gaussian(
-    Gaussian, lambda m: GaussianPair(m.noise_multiplier**-2.0, 4.0 * m.noise_multiplier**-2.0)
-)
+def _gaussian(step: Gaussian) -> GaussianPair:
+    mu2 = step.noise_multiplier**-2.0
+    return GaussianPair(mu2, 4.0 * mu2)
+
+
+register_gaussian(Gaussian, _gaussian)

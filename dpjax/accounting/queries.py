@@ -219,7 +219,7 @@ def _least(part: str, chosen: list[Method], run: Mechanism, given: Any, rest: tu
     for method in chosen[1:]:
         if float64.is_traced(answer):
             if method.traceable:
-                answer = _otherwise(answer, lambda m=method: ask(m), hopeless)
+                answer = _otherwise(answer, lambda m=method: ask(m), hopeless)  # pyrefly: ignore
             continue
         answer = np.asarray(answer)
         poor = ~(answer < hopeless)
@@ -348,7 +348,7 @@ def rdp(
 
     >>> from dpjax import accounting as acc
     >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
-    array([0.0001718, 0.0010247])
+    array([0.0001718, 0.0008936])
     """
     adjacency = check_adjacency(adjacency)
     orders = orders if float64.is_traced(orders) else np.atleast_1d(np.asarray(orders, np.float64))
