@@ -23,6 +23,16 @@ from jaxtyping import Array, ArrayLike, Float
 Values = Float[ArrayLike, "..."]
 Steps = Float[ArrayLike, " steps"]
 
+ASSUMPTIONS = (
+    "every record's loss is convex and the average loss strongly convex and smooth with the stated "
+    "constants, for both neighbours",
+    "no clipping, except of generalised linear models with the regulariser outside the clip",
+    "plain gradient steps with step size below 2/smoothness: no momentum, no preconditioning",
+    "the start does not depend on the data",
+    "only the last iterate is released: no other iterate, checkpoint, loss or early stopping",
+    "the projection, if a diameter is stated, is onto a convex set of that diameter at every step",
+)
+
 _UP = 1 + 1e-12
 
 
