@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import pathlib
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dpjax import accounting as acc
 from dpjax import gradients
 from experiments.common import Rows, Run, track
 from experiments.geodp import models, training
-from experiments.geodp.training import Method, Problem, Setting, train
+from experiments.geodp.training import Method, Numbers, Problem
 from experiments.images import Images, load_cifar10_jpeg, load_mnist
 
 DELTA, EPOCHS = 1e-5, 20
@@ -162,31 +161,32 @@ def _measure(run: Run, table: Table, problem: Problem) -> Rows:
     What reaches the averaged gradient is noise of standard deviation Cσ/B: dividing both keeps it,
     and the number of steps, as published; the sampling error of a smaller batch is larger.
     """
-    divisor = run.choose(64, 1, 1_024)
+    divisor = run.choose(128, 1, 1_024)
     seeds = run.choose(1, 3, 1)
     rates = run.choose((2.0, 6.0), (0.5, 2.0, 6.0), (2.0,))
     few = tuple(row for row in table.rows if row.method.name not in _ONLY_FULL)
     rows = run.choose(few, table.rows, (table.rows[1], table.rows[8], table.rows[-3]))
 
+    trainers: dict = {}
+
     def accuracy(row: Row, sigma: float, learning_rate: float) -> float:
-        steps = _steps(row.batch_size, table.records)
-        setting = Setting(
-            sigma / divisor,
-            row.batch_size // divisor,
-            run.choose(steps, steps, 2),
-            learning_rate,
-        )
+        steps = run.choose(*(_steps(row.batch_size, table.records),) * 2, 2)
+        method, batch_size = row.method, row.batch_size // divisor
+        numbers = Numbers(sigma / divisor, learning_rate, method.bounding_factor, method.radius)
+        # Rows that differ in numbers alone share one compilation.
+        shape = method._replace(name="", bounding_factor=1.0, radius=1.0), batch_size
         # One file a run: an interrupted table goes on where it stopped.
-        settings = {"row": repr(row), "setting": setting, "records": len(problem.data.labels)}
-        settings["model"] = inspect.getsource(type(problem.model))
+        settings = {"row": repr((*shape, numbers)), "steps": steps, "seeds": seeds}
+        settings["records"] = len(problem.data.labels)
 
         def compute() -> Rows:
-            found = [train(problem, row.method, setting, seed).accuracy for seed in range(seeds)]
+            if shape not in trainers:
+                trainers[shape] = training.trainer(problem, method, batch_size)
+            found = [trainers[shape](numbers, steps, seed).accuracy for seed in range(seeds)]
             return [{"accuracy": 100.0 * sum(found) / seeds}]
 
-        return run.rows(f"{table.name}-{run.size}", settings, compute, code=(training,))[0][
-            "accuracy"
-        ]
+        code = (training, type(problem.model))
+        return run.rows(f"{table.name}-{run.size}", settings, compute, code=code)[0]["accuracy"]
 
     free = Row(Method("noise-free", "none"), 16_384, None)
     tried = {rate: accuracy(free, 0.0, rate) for rate in rates}
@@ -224,7 +224,7 @@ def _subset(data: Images, train_size: int, test_size: int) -> Images:
 
 def rows2(run: Run) -> Rows:
     """Rows of Table II."""
-    data = _subset(load_mnist(run.data), *run.choose((10_000, 5_000), (60_000, 10_000), (200, 100)))
+    data = _subset(load_mnist(run.data), *run.choose((10_000, 2_000), (60_000, 10_000), (200, 100)))
     model = models.SmallCNN()
     return _measure(run, TABLE2, Problem(model, models.softmax_loss(model), _accuracy, data))
 
@@ -232,7 +232,7 @@ def rows2(run: Run) -> Rows:
 def rows3(run: Run) -> Rows:
     """Rows of Table III."""
     data = load_cifar10_jpeg(run.data, limit=run.choose(1_000, None, 20))
-    data = _subset(data, *run.choose((10_000, 5_000), (50_000, 10_000), (200, 100)))
+    data = _subset(data, *run.choose((10_000, 2_000), (50_000, 10_000), (200, 100)))
     model = models.SmallResNet(run.choose((8, 16, 32), (16, 32, 64), (4, 4, 4)))
     return _measure(run, TABLE3, Problem(model, models.softmax_loss(model), _accuracy, data))
 

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.common import Rows, Run, track
 from experiments.geodp import training
 from experiments.geodp.models import LogisticRegression, binary_loss
-from experiments.geodp.training import Method, Problem, Setting, train
+from experiments.geodp.training import Method, Numbers, Problem
 from experiments.images import Images, load_mnist
 
 ITERATIONS, LEARNING_RATE = 350, 0.5
@@ -62,11 +62,16 @@ def _measure(run: Run, divisor: int, iterations: int, records: int) -> Rows:
     model = LogisticRegression()
     problem = Problem(model, binary_loss(model), lambda logit, label: (logit > 0) == label, data)
     rows: Rows = []
+    trainers: dict = {}
     for curve in track(CURVES, "figure 5"):
-        setting = Setting(
-            curve.sigma / divisor, max(curve.batch_size // divisor, 1), iterations, LEARNING_RATE
+        method, batch_size = curve.method, curve.batch_size // divisor
+        numbers = Numbers(
+            curve.sigma / divisor, LEARNING_RATE, method.bounding_factor, method.radius
         )
-        outcome = train(problem, curve.method, setting, 0, record_every=max(iterations // 35, 1))
+        shape = method.noise, batch_size
+        if shape not in trainers:
+            trainers[shape] = training.trainer(problem, method, batch_size)
+        outcome = trainers[shape](numbers, iterations, 0, record_every=max(iterations // 35, 1))
         steps = np.arange(len(outcome.losses)) * max(iterations // 35, 1)
         rows += [
             {
@@ -82,11 +87,11 @@ def _measure(run: Run, divisor: int, iterations: int, records: int) -> Rows:
 
 
 def table(run: Run) -> Rows:
-    """Losses of every curve; the smaller grid divides batch and noise by four."""
+    """Losses of every curve; the smaller grid divides batch and noise by eight."""
     settings = {
-        "divisor": run.choose(4, 1, 16),
+        "divisor": run.choose(8, 1, 16),
         "iterations": run.choose(ITERATIONS, ITERATIONS, 4),
-        "records": run.choose(20_000, 60_000, 500),
+        "records": run.choose(10_000, 60_000, 500),
     }
     return run.rows(
         f"figure5-{run.size}",

@@ -23,11 +23,12 @@ DIMENSIONS = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
 BATCHES = (512, 1_024, 2_048, 4_096, 8_192, 16_384)
 BETAS = (0.01, 0.1, 1.0)
 FIGURE4_BETAS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+ALL_BETAS = tuple(sorted({*BETAS, *FIGURE4_BETAS}))
 RADII = (0.25, 0.5, 1.0)
 SHRINKAGES = (0.1, 0.25, 0.5, 0.75)
 
 
-@partial(jax.jit, static_argnames=("sigma", "batch_size", "betas"))
+@partial(jax.jit, static_argnames=("batch_size",))
 def _errors(key, batch, previous, *, sigma, batch_size, betas):
     """Errors {method: (θ, g, angle²)} of one perturbation of a batch's average.
 
@@ -36,7 +37,7 @@ def _errors(key, batch, previous, *, sigma, batch_size, betas):
     average of the previous batch.
     """
     average, anchor_average = (jnp.sum(b, axis=0) / batch_size for b in (batch, previous))
-    keys = jax.random.split(key, 2 + len(RADII) + len(betas))
+    keys = jax.random.split(key, 3 + len(RADII))
     std = CLIP_NORM * sigma / batch_size
     anchor = anchor_average + std * normal(keys[0], average.shape)
     plain = average + std * normal(keys[1], average.shape)
@@ -49,9 +50,9 @@ def _errors(key, batch, previous, *, sigma, batch_size, betas):
         centred = centred * jnp.minimum(1.0, radius * CLIP_NORM / norms)
         mean = jnp.sum(centred, axis=0) / batch_size
         released[f"G3 {radius:g}"] = anchor + mean + radius * std * normal(noise_key, mean.shape)
-    for beta, noise_key in zip(betas, keys[2 + len(RADII) :], strict=True):
-        perturb = geodp(sigma, CLIP_NORM, batch_size, beta)
-        released[f"GeoDP {beta:g}"] = perturb(noise_key, average)
+    geometric = jax.vmap(lambda beta, k: geodp(sigma, CLIP_NORM, batch_size, beta)(k, average))
+    spherical = geometric(betas, jax.random.split(keys[-1], len(betas)))
+    released |= {f"GeoDP #{i}": value for i, value in enumerate(spherical)}
     return {
         name: jnp.stack(
             [
@@ -78,11 +79,13 @@ def _measure(gradients, settings, repeats) -> Rows:
             found = _errors(
                 jax.random.key(repeat),
                 *worlds,
-                sigma=sigma,
+                sigma=jnp.float32(sigma),
                 batch_size=batch_size,
-                betas=tuple(betas),
+                betas=jnp.asarray(betas, jnp.float32),
             )
+            names = {f"GeoDP #{i}": f"GeoDP {beta:g}" for i, beta in enumerate(betas)}
             for name, value in found.items():
+                name = names.get(name, name)
                 sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64) / repeats
         for name, (theta, gradient, angle) in sums.items():
             rows.append(
@@ -110,13 +113,13 @@ def table(run: Run) -> Rows:
     dimensions = run.choose(DIMENSIONS, DIMENSIONS, (50, 100))
     sigmas = run.choose(SIGMAS, SIGMAS, (1.0, 10.0))
     middle = run.choose((5_000, 2_048, 10_000, 4_096), (5_000, 2_048, 10_000, 4_096), (50, 16) * 2)
-    grid = {(s, middle[0], middle[1], BETAS) for s in sigmas}
-    grid |= {(8.0, d, middle[3], BETAS) for d in dimensions}
-    grid |= {(8.0, middle[2], b, BETAS) for b in batches}
-    wide = {(8.0, d, middle[3], FIGURE4_BETAS) for d in dimensions[-3:]}
+    grid = {(s, middle[0], middle[1], ALL_BETAS) for s in sigmas}
+    grid |= {(8.0, d, middle[3], ALL_BETAS) for d in dimensions}
+    grid |= {(8.0, middle[2], b, ALL_BETAS) for b in batches}
+    # All settings carry the β of Figures 3 and 4, so that one shape is compiled once.
     settings = {
-        "grid": sorted(grid) + sorted(wide),
-        "repeats": run.choose(5, 100, 2),
+        "grid": sorted(grid),
+        "repeats": run.choose(3, 100, 2),
     }
     return run.rows(
         f"perturbation-{run.size}",
@@ -197,14 +200,9 @@ def _best_g3(rows: Rows) -> Rows:
     return [{**min(g, key=lambda r: r["gradient_mse"]), "method": "G3"} for g in groups.values()]
 
 
-def _unique(rows: Rows) -> Rows:
-    """The wide β grid repeats some settings; keep each (setting, method) once."""
-    return list({(r["sigma"], r["d"], r["B"], r["method"]): r for r in rows}.values())
-
-
 def figure1(run: Run) -> Sequence[pathlib.Path]:
     """Figure 1: errors of directions and of gradients against the noise multiplier, β = 1."""
-    rows = _unique(table(run))
+    rows = table(run)
     d, batch = _middle(rows)
     figure, axis = plt.subplots(figsize=(5.6, 4.2))
     _panel(axis, rows, "sigma", 1.0, f"d = {d:,}, B = {batch:,}, β = 1", d=d, B=batch)
@@ -215,9 +213,9 @@ def figure1(run: Run) -> Sequence[pathlib.Path]:
 
 def figure3(run: Run) -> Sequence[pathlib.Path]:
     """Figure 3: the same against σ, d and B (rows) for β = 1, 0.1 and 0.01 (columns)."""
-    rows = _unique(table(run))
+    rows = table(run)
     d, batch = _middle(rows)
-    large_b = max(r["B"] for r in rows if r["sigma"] == 8.0 and r["d"] == min(_values(rows, "d")))
+    large_b = _batch_of_dimensions(rows)
     wide_d = max(r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == min(_values(rows, "B")))
     layout = (
         ("sigma", f"d = {d:,}, B = {batch:,}", {"d": d, "B": batch}),
@@ -241,11 +239,12 @@ def figure3(run: Run) -> Sequence[pathlib.Path]:
 def figure4(run: Run) -> Sequence[pathlib.Path]:
     """Figure 4: errors against the bounding factor; DP-SGD and G3 do not depend on it."""
     rows = table(run)
-    dims = sorted({r["d"] for r in rows if r["method"] == "GeoDP 0.4"}, reverse=True)
+    batch = _batch_of_dimensions(rows)
+    some = {r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == batch}
+    dims = sorted(some, reverse=True)[:3]
     figure, axes = plt.subplots(1, len(dims), figsize=(4.2 * len(dims), 3.8), squeeze=False)
     best = _best_g3(rows)
     for axis, d in zip(axes[0], dims, strict=True):
-        batch = next(r["B"] for r in rows if r["method"] == "GeoDP 0.4")
         fixed = {"sigma": 8.0, "d": d, "B": batch}
         for measure, style, name in (("theta_mse", "-", "θ"), ("gradient_mse", "--", "g")):
             curve = [_select(rows, measure, f"GeoDP {b:g}", **fixed)[1][-1] for b in FIGURE4_BETAS]
@@ -269,3 +268,9 @@ def _middle(rows: Rows) -> tuple[int, int]:
     """The d and B at which σ is varied."""
     some = next(r for r in rows if r["sigma"] != 8.0)
     return some["d"], some["B"]
+
+
+def _batch_of_dimensions(rows: Rows) -> int:
+    """The B at which d is varied."""
+    smallest = min(_values(rows, "d"))
+    return max(r["B"] for r in rows if r["sigma"] == 8.0 and r["d"] == smallest)

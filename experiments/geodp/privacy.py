@@ -51,23 +51,20 @@ def neighbours(kind: str, dimension: int, angle_std: float) -> tuple[np.ndarray,
     )
 
 
-def attack(dimension: int, beta: float, sigma: float, first: np.ndarray, second: np.ndarray):
-    """The likelihood ratio of the perturbed norm and angles, recovered from the released vector."""
-    angle_std = noise_std(dimension, beta, sigma)
+def attack(key, world):
+    """The likelihood ratio of the perturbed norm and angles, recovered from the released vector.
+
+    A world is (batch, (σ, β), midpoint, difference); the last two describe both worlds.
+    """
+    batch, (sigma, beta), middle, shift = world
+    clip = jnp.minimum(1.0, CLIP_NORM / jnp.linalg.norm(batch, axis=1))
+    average = jnp.sum(batch * clip[:, None], axis=0) / BATCH_SIZE
+    released = geodp(sigma, CLIP_NORM, BATCH_SIZE, beta)(key, average)
+    turned = wrap(angles(released) - middle[1])
+    lengthened = jnp.linalg.norm(released) - middle[0]
+    angle_std = noise_std(batch.shape[1], beta, sigma)
     norm_std = CLIP_NORM * sigma / BATCH_SIZE
-    centres = [jnp.asarray(batch).mean(axis=0) for batch in (first, second)]
-    middle, shift = _coordinates(centres)
-    release = geodp(sigma, CLIP_NORM, BATCH_SIZE, beta)
-
-    def mechanism(key, batch):
-        clip = jnp.minimum(1.0, CLIP_NORM / jnp.linalg.norm(batch, axis=1))
-        average = jnp.sum(batch * clip[:, None], axis=0) / BATCH_SIZE
-        released = release(key, average)
-        turned = wrap(angles(released) - middle[1])
-        lengthened = jnp.linalg.norm(released) - middle[0]
-        return (turned @ shift[1]) / angle_std**2 + lengthened * shift[0] / norm_std**2
-
-    return mechanism
+    return (turned @ shift[1]) / angle_std**2 + lengthened * shift[0] / norm_std**2
 
 
 def noise_std(dimension: int, beta: float, sigma: float) -> float:
@@ -83,25 +80,26 @@ def _coordinates(centres):
     return middle, (norms[1] - norms[0], turn)
 
 
-def _rows(dimensions, betas, sigmas, trials) -> Rows:
+def _rows(d: int, betas, sigmas, trials) -> Rows:
     rows: Rows = []
     grid = [
-        (d, beta, sigma, kind)
-        for d in dimensions
+        (beta, sigma, kind)
         for beta in betas
         for sigma in sigmas
         for kind in KINDS
         if not (kind == "pole" and d == 2)
     ]
-    for d, beta, sigma, kind in track(grid, "audits of GeoDP"):
+    for beta, sigma, kind in track(grid, f"audits of GeoDP, d = {d}"):
         # float64: at σ = 1e-4 the noise on an angle is below what float32 resolves.
         with jax.enable_x64(True):
             worlds = neighbours(kind, d, noise_std(d, beta, sigma))
+            centres = [jnp.asarray(world).mean(axis=0) for world in worlds]
+            known = jnp.array([sigma, beta]), *_coordinates(centres)
             scores = audit.run_trials(
-                attack(d, beta, sigma, *worlds),
-                *map(jnp.asarray, worlds),
+                attack,
+                *((jnp.asarray(world), *known) for world in worlds),
                 key=jax.random.key(0),
-                trials=trials if d <= 100 else max(trials // 10, 100),
+                trials=trials if d <= 100 else max(trials // 20, 100),
                 chunk_size=2_000 if d <= 100 else 200,
             )
         bounds = [
@@ -147,8 +145,14 @@ def table(run: Run) -> Rows:
         "trials": run.choose(100_000, 1_000_000, 20_000),
     }
     code = (_rows, neighbours, attack, noise_std, _coordinates, angles)
-    grid = [settings[name] for name in ("dimensions", "betas", "sigmas", "trials")]
-    return run.rows(f"privacy-{run.size}", settings, lambda: _rows(*grid), code=code)
+    dimensions = settings.pop("dimensions")
+    return [
+        row
+        for d in dimensions
+        for row in run.rows(
+            f"privacy-{run.size}-{d}", settings, lambda d=d: _rows(d, **settings), code=code
+        )
+    ]
 
 
 def privacy(run: Run) -> Sequence[pathlib.Path]:

@@ -20,6 +20,7 @@ from experiments.geodp.published import geodp
 from experiments.images import Images
 
 Strategy = gradients.Strategy
+CLIP_NORM = 0.1
 _MICROBATCH = 64
 # DPSUR's published constants for MNIST: loss differences clipped to 0.001, noise 1, threshold −1.
 _LOSS_CLIP, LOSS_NOISE, _LOSS_THRESHOLD = 1e-3, 1.0, -1.0
@@ -60,14 +61,13 @@ class Method(NamedTuple):
     importance: bool = False
 
 
-class Setting(NamedTuple):
-    """Hyperparameters that all rows share."""
+class Numbers(NamedTuple):
+    """What may change between runs without compiling again."""
 
     noise_multiplier: float
-    batch_size: int
-    steps: int
     learning_rate: float
-    clip_norm: float = 0.1
+    bounding_factor: float = 1.0
+    radius: float = 1.0
 
 
 class Outcome(NamedTuple):
@@ -77,54 +77,66 @@ class Outcome(NamedTuple):
     losses: np.ndarray
 
 
-def train(
-    problem: Problem, method: Method, setting: Setting, seed: int, *, record_every: int = 0
-) -> Outcome:
-    """Trains once; Poisson batches, division by the expected batch size."""
+Trainer = Callable[..., Outcome]
+
+
+def trainer(problem: Problem, method: Method, batch_size: int) -> Trainer:
+    """A training loop `(numbers, steps, seed, record_every=0) -> Outcome`, compiled once.
+
+    Poisson batches, division by the expected batch size. The method's bounding factor and radius
+    are taken from `numbers`, so that methods that differ in them alone can share a trainer.
+    """
     population = len(problem.data.labels)
     images, labels = jnp.asarray(problem.data.images), jnp.asarray(problem.data.labels)
-    key, start = jax.random.split(jax.random.key(seed))
-    params = initialise(problem.model, start, images.shape[1:])
-    weights, restore = ravel_pytree(params)
-    step = _make_step(problem, method, setting, restore, population)
-    refresh = jax.jit(partial(_clipped_norms, problem.loss, method.strategy, setting, restore))
+    start = initialise(problem.model, jax.random.key(0), images.shape[1:])
+    restore = ravel_pytree(start)[1]
+    step = _make_step(problem, method, batch_size, restore, population)
+    refresh = jax.jit(partial(_clipped_norms, problem.loss, method.strategy, restore))
     shown = images[:4096], labels[:4096]
     mean_loss = jax.jit(lambda w: jnp.mean(jax.vmap(lambda e: problem.loss(restore(w), e))(shown)))
-    anchor, losses = jnp.zeros_like(weights), []
-    probabilities = jnp.full(population, setting.batch_size / population)
-    scale = jnp.float32(setting.clip_norm)
-    for t, step_key in enumerate(jax.random.split(key, setting.steps)):
-        step_key, refresh_key = jax.random.split(step_key)
-        if method.importance and t == setting.steps // 2:
-            norms = refresh(weights, images, labels)
-            probabilities, scale = _importance(refresh_key, norms, setting)
-        weights, anchor = step(step_key, weights, anchor, images, labels, probabilities, scale)
-        if record_every and t % record_every == 0:
-            losses.append(float(mean_loss(weights)))
-    test = jnp.asarray(problem.data.test_images), jnp.asarray(problem.data.test_labels)
-    right = _accuracy(problem, restore, weights, *test)
-    return Outcome(float(right), np.asarray(losses))
+    right = jax.jit(partial(_accuracy, problem, restore))
+
+    def run(numbers: Numbers, steps: int, seed: int, record_every: int = 0) -> Outcome:
+        key, start_key = jax.random.split(jax.random.key(seed))
+        params = initialise(problem.model, start_key, images.shape[1:])
+        weights = ravel_pytree(params)[0]
+        anchor, losses = jnp.zeros_like(weights), []
+        probabilities = jnp.full(population, batch_size / population)
+        scale = jnp.float32(CLIP_NORM)
+        traced = Numbers(*map(jnp.float32, numbers))
+        for t, step_key in enumerate(jax.random.split(key, steps)):
+            step_key, refresh_key = jax.random.split(step_key)
+            if method.importance and t == steps // 2:
+                norms = refresh(weights, images, labels)
+                probabilities, scale = _importance(refresh_key, norms, batch_size)
+            weights, anchor = step(
+                step_key, weights, anchor, traced, images, labels, probabilities, scale
+            )
+            if record_every and t % record_every == 0:
+                losses.append(float(mean_loss(weights)))
+        return Outcome(float(right(weights)), np.asarray(losses))
+
+    return run
 
 
-def _make_step(problem, method, setting, restore, population):
-    """One jitted step (key, weights, anchor, data…) -> (weights, anchor)."""
-    batch_size, sigma = setting.batch_size, setting.noise_multiplier
-    published = geodp(sigma, setting.clip_norm, batch_size, method.bounding_factor)
+def _make_step(problem, method, batch_size, restore, population):
+    """One jitted step (key, weights, anchor, numbers, data…) -> (weights, anchor)."""
     capacity = batch_size + math.ceil(6 * math.sqrt(batch_size))
     capacity = math.ceil(capacity / _MICROBATCH) * _MICROBATCH
 
-    def release(key, anchor, average, scale):
+    def release(key, anchor, average, numbers, scale):
         """The perturbed average; `scale` is the clip norm that the noise belongs to."""
+        sigma = numbers.noise_multiplier
         if method.noise == "none":
             return average
         if method.noise == "geodp":
-            return published(key, average)
-        radius = method.radius if method.noise == "recentred" else 1.0
+            return geodp(sigma, CLIP_NORM, batch_size, numbers.bounding_factor)(key, average)
+        radius = numbers.radius if method.noise == "recentred" else 1.0
         noise = sigma * radius * scale / batch_size * normal(key, average.shape)
         return average + noise + (anchor if method.noise == "recentred" else 0.0)
 
     @jax.jit
-    def step(key, weights, anchor, images, labels, probabilities, scale):
+    def step(key, weights, anchor, numbers, images, labels, probabilities, scale):
         sample_key, noise_key, choose_key = jax.random.split(key, 3)
         if method.importance:
             include = jax.random.uniform(sample_key, (population,)) < probabilities
@@ -140,11 +152,10 @@ def _make_step(problem, method, setting, restore, population):
             )
         batch = images[indices], labels[indices]
         boost = batch_size / (population * jnp.maximum(probabilities[indices], 1e-12))
-        total = _clipped_sum(
-            problem.loss, method, setting, restore, weights, anchor, batch, mask, boost, scale
-        )
-        released = release(noise_key, anchor, total / batch_size, scale)
-        candidate = weights - setting.learning_rate * released
+        args = problem.loss, method, numbers.radius, restore, weights, anchor
+        total = _clipped_sum(*args, batch, mask, boost, scale)
+        released = release(noise_key, anchor, total / batch_size, numbers, scale)
+        candidate = weights - numbers.learning_rate * released
         if method.selective:
             candidate = _select(
                 choose_key, problem.loss, restore, weights, candidate, images, labels
@@ -154,7 +165,7 @@ def _make_step(problem, method, setting, restore, population):
     return step
 
 
-def _clipped_sum(loss, method, setting, restore, weights, anchor, batch, mask, boost, scale):
+def _clipped_sum(loss, method, radius, restore, weights, anchor, batch, mask, boost, scale):
     """Σ clip(gᵢ), or Σ clip_r(clip(gᵢ) − anchor), in microbatches; absent records contribute 0."""
 
     def shorten(vectors, norm):
@@ -164,16 +175,16 @@ def _clipped_sum(loss, method, setting, restore, weights, anchor, batch, mask, b
     def piece(total, rows):
         examples, present, boost = rows
         grads = jax.vmap(lambda e: jax.grad(lambda w: loss(restore(w), e))(weights))(examples)
-        factors = method.strategy.factors(
-            jnp.sum(grads**2, axis=1)[None], jnp.float32(setting.clip_norm)
-        )[0]
+        factors = method.strategy.factors(jnp.sum(grads**2, axis=1)[None], jnp.float32(CLIP_NORM))[
+            0
+        ]
         clipped = grads * factors[:, None]
         if method.importance:
             # The norms behind the weights are those of the last refresh: only the second clip
             # bounds what a record can add.
             clipped = shorten(clipped * boost[:, None], scale)
         if method.noise == "recentred":
-            clipped = shorten(clipped - anchor[None], method.radius * scale)
+            clipped = shorten(clipped - anchor[None], radius * scale)
         kept = present & jnp.isfinite(factors)
         return total + jnp.sum(jnp.where(kept[:, None], clipped, 0.0), axis=0), None
 
@@ -204,36 +215,30 @@ def _select(key, loss, restore, weights, candidate, images, labels):
     return jnp.where(noisy < _LOSS_THRESHOLD * _LOSS_CLIP, candidate, weights)
 
 
-def _clipped_norms(loss, strategy, setting, restore, weights, images, labels):
+def _clipped_norms(loss, strategy, restore, weights, images, labels):
     """Norms of all clipped per-example gradients: the pass that importance sampling pays for."""
 
     def norm(example):
         gradient = jax.grad(lambda w: loss(restore(w), example))(weights)
         squared = jnp.sum(gradient**2)
-        factor = strategy.factors(squared[None, None], jnp.float32(setting.clip_norm))[0, 0]
+        factor = strategy.factors(squared[None, None], jnp.float32(CLIP_NORM))[0, 0]
         return factor * jnp.sqrt(squared)
 
     return jax.lax.map(norm, (images, labels), batch_size=_MICROBATCH)
 
 
-def _importance(key, norms, setting):
+def _importance(key, norms, batch_size):
     """Inclusion probabilities p = B·a/K̃ with a noisy normaliser K̃ (sensitivity C)."""
     # Three deviations up: an estimate below the true sum would only raise the sampling rate.
-    noisy = jnp.sum(norms) + NORMALISER_NOISE * setting.clip_norm * (normal(key) + 3.0)
-    normaliser = jnp.clip(
-        noisy, setting.batch_size * setting.clip_norm, len(norms) * setting.clip_norm
-    )
-    probabilities = jnp.minimum(setting.batch_size * norms / normaliser, 1.0)
-    return probabilities, normaliser / len(norms)
+    noisy = jnp.sum(norms) + NORMALISER_NOISE * CLIP_NORM * (normal(key) + 3.0)
+    normaliser = jnp.clip(noisy, batch_size * CLIP_NORM, len(norms) * CLIP_NORM)
+    return jnp.minimum(batch_size * norms / normaliser, 1.0), normaliser / len(norms)
 
 
-def _accuracy(problem, restore, weights, images, labels):
-    @jax.jit
-    def right(weights, images, labels):
-        def one(example):
-            image, label = example
-            return problem.correct(problem.model.apply(restore(weights), image), label)
+def _accuracy(problem, restore, weights):
+    def one(example):
+        image, label = example
+        return problem.correct(problem.model.apply(restore(weights), image), label)
 
-        return jnp.mean(jax.lax.map(one, (images, labels), batch_size=500).astype(jnp.float32))
-
-    return right(weights, images, labels)
+    test = jnp.asarray(problem.data.test_images), jnp.asarray(problem.data.test_labels)
+    return jnp.mean(jax.lax.map(one, test, batch_size=500).astype(jnp.float32))

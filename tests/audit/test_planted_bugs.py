@@ -18,7 +18,7 @@ from dpjax import audit, sampling
 from dpjax._numerics.normal import normal
 
 _CLIP = 0.5
-_RUNS = 40_000
+_RUNS = 20_000
 _clipped = dpjax.clipped_grad(audit.linear_loss, clip_norm=_CLIP)
 
 
@@ -110,7 +110,7 @@ def test_a_shuffled_pass_priced_as_poisson(shuffled):
     worlds = -jnp.ones((population, 1)), (-jnp.ones((population, 1))).at[-1, 0].set(1.0)
     replace = acc.Adjacency.REPLACE_ONE
     poisson = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), 1 / batches), batches)
-    bound = _audit(epoch, worlds, 1e-3, runs=16_000)
+    bound = _audit(epoch, worlds, 1e-3, runs=12_000)
     assert bound.contradicts(acc.epsilon(poisson, delta=1e-3, adjacency=replace)) is shuffled
     shuffle = acc.Shuffled(acc.Gaussian(sigma), batches)
     assert not bound.contradicts(acc.epsilon(shuffle, delta=1e-3, adjacency=replace))
