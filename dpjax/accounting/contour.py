@@ -42,7 +42,7 @@ from dpjax.accounting.pairs import Family
 _EPS = float(np.finfo(np.float64).eps)
 _TILTS = np.log(2e-3) + np.log(3e6) / 27 * np.arange(28)  # log c from 2e-3 to 6e3
 _COARSE = 64  # nodes of the search for c, which need not be exact: every c gives a bound
-_NEWTON = 12
+_NEWTON = 16
 
 
 class Resolution(NamedTuple):
@@ -120,6 +120,7 @@ class Line(NamedTuple):
       slack: bound on all errors but aliasing.
       scale_error: bound on the relative error of e^{log_scale}.
       alias_tilt, alias_moment: c' − c and ΣK(c') − ΣK(c), for the bound on the aliases.
+      blur: μ² of the Gaussian release that was composed to make the line converge; mostly 0.
     """
 
     c: Float[Array, ""]
@@ -131,6 +132,7 @@ class Line(NamedTuple):
     scale_error: Float[Array, ""]
     alias_tilt: Float[Array, " tilts"]
     alias_moment: Float[Array, " tilts"]
+    blur: Float[Array, ""]
 
 
 class Bounds(NamedTuple):
@@ -138,7 +140,8 @@ class Bounds(NamedTuple):
 
     Fields:
       lower, upper: the truth lies between them.
-      share: the part of δ that the upper end's error bounds are; small means resolved.
+      share: small means resolved: (upper − lower)/upper, or an estimate of it where a transform
+        that decays too slowly had to be blurred; then the lower end is 0.
     """
 
     lower: Float[Array, "*shape"]
@@ -187,27 +190,45 @@ def _saddle(
     """Where to integrate for a target δ or ε."""
     tilts = jnp.exp(_TILTS)
 
-    def moments(family: Family, mu: Array, rate: Array) -> tuple[Array, Array]:
+    def moments(family: Family, mu: Array, rate: Array) -> tuple[Array, Array, Array]:
         coarse = jax.vmap(lambda c: pairs.tilt(family, sign, mu, rate, c, _COARSE))(tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
         mode = (tilts + 1) * jnp.log(rate) + 0.5 * tilts * (tilts + 1) * mu * mu
-        mode = jnp.where(sign > 0, mode, -jnp.inf) if family == "poisson" else mode
-        return jnp.maximum(coarse.log_moment, mode), coarse.variance
+        missed = mode > coarse.log_moment
+        missed = missed & (sign > 0) if family == "poisson" else missed
+        slope = jnp.log(rate) + (tilts + 0.5) * mu * mu
+        return (
+            jnp.where(missed, mode, coarse.log_moment),
+            jnp.where(missed, slope, coarse.mean),
+            jnp.where(missed, mu * mu, coarse.variance),
+        )
 
-    plain = 0.5 * run.gaussian_mu2 * tilts * (tilts + 1), run.gaussian_mu2 * jnp.ones_like(tilts)
-    total, variance = _sum(moments, run, plain)
-    prefactor = _TILTS + jnp.log1p(tilts)
-    if epsilon is None:
-        epsilon = jnp.maximum(jnp.min((total - prefactor - log_delta) / tilts), 0.0)
-    height = total - tilts * epsilon - prefactor
-    i = jnp.clip(jnp.argmin(height), 1, len(_TILTS) - 2)
-    before, here, after = height[i - 1], height[i], height[i + 1]
-    curvature = before - 2 * here + after
-    shift = 0.5 * (before - after) / jnp.where(curvature > 0, curvature, 1.0)
-    shift = jnp.where(curvature > 0, jnp.clip(shift, -1.0, 1.0), 0.0)
-    c = jnp.exp(jnp.asarray(_TILTS)[i] + shift * (_TILTS[1] - _TILTS[0]))
-    depth = jnp.maximum(-log_delta if log_delta is not None else -here, 0.0)
-    deviation = jnp.sqrt(jnp.maximum(variance[i], 1e-290))
+    mu2 = run.gaussian_mu2 * jnp.ones_like(tilts)
+    plain = 0.5 * mu2 * tilts * (tilts + 1), mu2 * (tilts + 0.5), mu2
+    total, mean, variance = _sum(moments, run, plain)
+    # The saddle-point approximation: every c is the saddle of one ε, and gives its δ.
+    at = mean - 1 / tilts - 1 / (tilts + 1)
+    curvature = variance + 1 / tilts**2 + 1 / (tilts + 1) ** 2
+    height = total - tilts * at - _TILTS - jnp.log1p(tilts) - 0.5 * jnp.log(2 * np.pi * curvature)
+    least = jnp.zeros(()) if epsilon is None else epsilon
+    past = (at >= least) if log_delta is None else (at >= least) & (height <= log_delta)
+    i = jnp.clip(jnp.where(jnp.any(past), jnp.argmax(past), len(_TILTS)), 1, len(_TILTS) - 1)
+
+    def crossing(values: Array, target: Array) -> Array:
+        step = values[i] - values[i - 1]
+        return (target - values[i - 1]) / jnp.where(step == 0, 1.0, step)
+
+    part = crossing(at, least)
+    part = part if log_delta is None else jnp.maximum(part, crossing(height, log_delta))
+    part = jnp.clip(jnp.nan_to_num(part), 0.0, 1.0)
+
+    def between(values: Array) -> Array:
+        return values[i - 1] + part * (values[i] - values[i - 1])
+
+    c = jnp.exp(between(jnp.asarray(_TILTS)))
+    epsilon = jnp.maximum(between(at), 0.0) if epsilon is None else epsilon
+    depth = jnp.maximum(-between(height) if log_delta is None else -log_delta, 0.0)
+    deviation = jnp.exp(0.5 * between(jnp.log(jnp.maximum(variance, 1e-290))))
     return jax.lax.stop_gradient(Saddle(c, depth, deviation, epsilon))
 
 
@@ -306,19 +327,30 @@ def _line(
     amplitude = kernel * jnp.exp(total["log_size"])
     phase = total["argument"] - jnp.arctan2(t, c) - jnp.arctan2(t, c + 1)
     error = jnp.expm1(jnp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
-    slack = jnp.sum(jnp.minimum(amplitude * error, 2 * kernel))
-    ends = 1 / (_BEYOND * t[-1])
-    tail = jnp.sum(jnp.exp(total["decay"]) * (ends - jnp.append(ends[1:], 0.0))) / np.pi
+
+    def errors(b2: Array) -> Array:
+        damped = jnp.exp(-0.5 * b2 * t * t) * jnp.minimum(amplitude * error, 2 * kernel)
+        ends = _BEYOND * t[-1]
+        beyond = jnp.exp(total["decay"] - 0.5 * b2 * ends**2)
+        return (
+            jnp.sum(damped) + jnp.sum(beyond * (1 / ends - jnp.append(1 / ends[1:], 0.0))) / np.pi
+        )
+
+    # A transform that has not decayed is composed with a tiny Gaussian release, μ² = b²: the
+    # profile can only grow, by about b²(c + 1)/2 in ε.
+    unresolved = errors(jnp.zeros(())) > 1e-9 * jnp.sum(amplitude)
+    b2 = jax.lax.stop_gradient(jnp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0))
     return Line(
         c=c,
         spacing=spacing,
-        log_scale=total["moment"],
-        amplitude=amplitude,
-        phase=phase,
-        slack=slack + tail,
+        log_scale=total["moment"] + 0.5 * b2 * c * (c + 1),
+        amplitude=amplitude * jnp.exp(-0.5 * b2 * t * t),
+        phase=phase + 0.5 * b2 * t * (2 * c + 1),
+        slack=errors(b2),
         scale_error=total["scale_error"],
         alias_tilt=alias_tilt,
         alias_moment=alias_moment,
+        blur=b2,
     )
 
 
@@ -328,8 +360,8 @@ def _chernoff(line: Line) -> Array:
     return bound + line.scale_error + 1e-14 * jnp.abs(line.log_scale)
 
 
-def _log_delta(line: Line, epsilon: Array) -> tuple[Array, Array, Array, Array]:
-    """At one ε: log of δ's upper and lower end, d log δ/dε, and the error's share."""
+def _log_delta(line: Line, epsilon: Array) -> tuple[Array, Array, Array]:
+    """At one ε: log of δ's upper and lower end, and d log δ/dε."""
     t = line.spacing * jnp.arange(line.amplitude.shape[0])
     angle = line.phase - t * epsilon
     total = jnp.sum(line.amplitude * jnp.cos(angle))
@@ -346,9 +378,23 @@ def _log_delta(line: Line, epsilon: Array) -> tuple[Array, Array, Array, Array]:
     right = jnp.min(jnp.exp(jnp.clip(exponent, -745.0, 300.0)) * 1.01)
     lower = jnp.log(jnp.maximum(total - slack - 2 * (left + right), 1e-300))
     upper = jnp.minimum(upper + front, _chernoff(line) - line.c * epsilon)
-    share = (slack + left + right) / jnp.maximum(total, 1e-300)
     derivative = -line.c + slope / jnp.maximum(total, 1e-300)
-    return jnp.minimum(upper, 0.0), lower + front, derivative, share
+    return jnp.minimum(upper, 0.0), lower + front, derivative
+
+
+def _bounds(lower: Array, upper: Array, blur: Array, growth: Array) -> Bounds:
+    width = (upper - lower) / jnp.maximum(upper, 1e-300)
+    return Bounds(jnp.where(blur > 0, 0.0, lower), upper, jnp.where(blur > 0, growth, width))
+
+
+def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
+    """0 where nothing is released, +∞ where nothing can be said."""
+    certain = nothing | unknown
+    return Bounds(
+        jnp.where(certain | jnp.isnan(bounds.lower), 0.0, jnp.minimum(bounds.lower, bounds.upper)),
+        jnp.where(unknown, jnp.inf, jnp.where(nothing, 0.0, bounds.upper)),
+        jnp.where(certain | (bounds.upper <= 0), 0.0, jnp.nan_to_num(bounds.share, nan=jnp.inf)),
+    )
 
 
 def _total_variation(run: Composition) -> Array:
@@ -374,8 +420,9 @@ def _impossible(run: Composition) -> Array:
 
 def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resolution) -> Bounds:
     line = _line(run, sign, _saddle(run, sign, None, epsilon), at)
-    upper, lower, _, share = _log_delta(line, epsilon)
-    return Bounds(jnp.exp(lower) * (1 - 1e-14), jnp.exp(upper) * (1 + 1e-14), share)
+    upper, lower, _ = _log_delta(line, epsilon)
+    growth = jnp.expm1(0.5 * line.blur * line.c * (line.c + 1))
+    return _bounds(jnp.exp(lower) * (1 - 1e-14), jnp.exp(upper) * (1 + 1e-14), line.blur, growth)
 
 
 def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resolution) -> Bounds:
@@ -395,27 +442,27 @@ def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resoluti
         below = root - pad - 1.05 * (gap + 1e-13) / jnp.maximum(-kept[0, 2], 1e-300)
         last = jnp.where(above, root + pad, jnp.where(zero, 0.0, jnp.maximum(below, 0.0)))
         at = jnp.where(i < _NEWTON, x, last)
-        upper, lower, slope, share = _log_delta(line, at)
+        upper, lower, slope = _log_delta(line, at)
         kept = jnp.where(
-            jnp.arange(3)[:, None] == i - _NEWTON, jnp.stack([upper, lower, slope, share, at]), kept
+            jnp.arange(3)[:, None] == i - _NEWTON, jnp.stack([upper, lower, slope, at]), kept
         )
         enough = upper <= log_delta
         low, high = jnp.where(enough, low, at), jnp.where(enough, jnp.minimum(high, at), high)
         guess = x - (upper - log_delta) / jnp.where(slope < 0, slope, -1.0)
-        inside = (guess > low) & (guess < high) & (slope < 0)
+        inside = (guess > low) & (guess < high) & (slope < 0) & (slope > -1e9)
         new = jnp.where(inside, guess, 0.5 * (low + high))
         # Converged, Newton leaves the bracket's interior by rounding: stay.
         new = jnp.where((jnp.abs(guess - x) <= 1e-14 * (1 + x)) | (i >= _NEWTON), x, new)
         return low, high, new, jnp.where(i < _NEWTON, jnp.abs(new - x), moved), root, kept
 
     zero = jnp.zeros_like(start)
-    state = (zero, start, start, start, start, jnp.zeros((3, 5)))
+    state = (zero, start, start, start, start, jnp.zeros((3, 4)))
     _, high, _, _, _, kept = jax.lax.fori_loop(0, _NEWTON + 3, improve, state)
-    (_, _, _, share, _), (zero_up, _, _, zero_share, _), (_, below_low, _, _, below) = kept
+    _, (zero_up, _, _, _), (_, below_low, _, below) = kept
     lower = jnp.where(below_low >= log_delta, below, 0.0)
     upper = jnp.where(zero_up <= log_delta, 0.0, high)
-    share = jnp.where(upper > 0, share, jnp.where(zero_up < log_delta - 1e-6, 0.0, zero_share))
-    return Bounds(lower, upper, share)
+    growth = 0.5 * line.blur * (saddle.c + 1) / jnp.maximum(upper, 1e-300)
+    return _bounds(lower, upper, line.blur, growth)
 
 
 def _both(
@@ -425,17 +472,12 @@ def _both(
     impossible = _impossible(run)
     run = _clean(run)
     each = jax.vmap(lambda sign: direction(run, sign, target, at))(jnp.asarray(signs, float))
-    bounds = Bounds(jnp.max(each.lower), jnp.max(each.upper), jnp.max(each.share))
     idle = run.gaussian_mu2 + sum(jnp.sum(g.count) for g in run.steps.values()) == 0
-    known = jnp.where(idle, 0.0, jnp.inf)
-    broken = impossible | jnp.isnan(bounds.upper) | idle
-    return Bounds(
-        jnp.where(broken | jnp.isnan(bounds.lower), 0.0, bounds.lower),
-        jnp.where(broken, jnp.where(impossible, jnp.inf, known), bounds.upper),
-        jnp.where(
-            idle | impossible, 0.0, jnp.where(jnp.isnan(bounds.share), jnp.inf, bounds.share)
-        ),
-    )
+    worse = jnp.argmax(each.upper)
+    upper, lower = each.upper[worse], jnp.max(each.lower)
+    unknown = impossible | jnp.isnan(upper)
+    # Only the worse direction has to be resolved.
+    return _settle(Bounds(lower, upper, each.share[worse]), idle & ~impossible, unknown)
 
 
 def delta(
@@ -502,9 +544,7 @@ def epsilon(
     # δ(0) is at most the total variation distance: nothing to integrate where that is enough.
     free = ((_total_variation(run) <= delta) | idle | (delta >= 1)) & ~impossible
     unknown = ~(delta >= 1e-290) & ~free
-    upper = jnp.where(free, 0.0, jnp.where(unknown, jnp.inf, bounds.upper))
-    lower = jnp.where(free | unknown, 0.0, jnp.minimum(bounds.lower, bounds.upper))
-    return Bounds(lower, upper, jnp.where(free | unknown, 0.0, bounds.share))
+    return _settle(bounds, free, unknown)
 
 
 def _height(run: Composition, epsilon: Array, sign: Array, at: Resolution) -> Array:

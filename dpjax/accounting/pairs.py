@@ -100,7 +100,7 @@ class Tilted(NamedTuple):
       log_moment: K(c) = log E_P[e^{cL}].
       weight: probabilities of the nodes, summing to one.
       loss: L at the nodes.
-      variance: variance of L under the weights.
+      mean, variance: of L under the weights; the mean is K'(c).
       spread: E|L| under the weights, the condition of the transform's sum.
       moment_error: bound on the relative rounding error of e^{K(c)}.
       truncated: bound on what the cut ends of the line add, relative to e^{K(c)}.
@@ -110,6 +110,7 @@ class Tilted(NamedTuple):
     log_moment: Float[Array, ""]
     weight: Float[Array, " nodes"]
     loss: Float[Array, " nodes"]
+    mean: Float[Array, ""]
     variance: Float[Array, ""]
     spread: Float[Array, ""]
     moment_error: Float[Array, ""]
@@ -254,6 +255,7 @@ def tilt(
         log_moment=log_moment,
         weight=mass / total,
         loss=loss,
+        mean=mean,
         variance=second / total - mean * mean,
         spread=spread / total,
         moment_error=error,
