@@ -149,7 +149,7 @@ def _holds(run: Any, adjacency: Adjacency) -> bool:
 # --- one objective perturbation, exactly --------------------------------------------------------
 
 
-def _objective_delta(run: ObjectivePerturbation, adjacency: Adjacency, epsilon: Array) -> Array:
+def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
     safe = jnp.where(run.noise_std > 0, run.noise_std, 1.0)
     mu2 = jnp.where(run.noise_std > 0, (run.gradient_bound / safe) ** 2, jnp.inf)
@@ -168,7 +168,7 @@ def _objective_delta(run: ObjectivePerturbation, adjacency: Adjacency, epsilon: 
     return jnp.where(run.noise_std > 0, jnp.minimum(_UP * total, 1.0), 1.0)
 
 
-def _objective_epsilon(run: ObjectivePerturbation, adjacency: Adjacency, delta: Array) -> Array:
+def _objective_epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     def over(epsilon: Array) -> Array:
         return _objective_delta(run, adjacency, epsilon) > delta
 
@@ -192,7 +192,7 @@ def _objective_epsilon(run: ObjectivePerturbation, adjacency: Adjacency, delta: 
 # --- Rényi curves -------------------------------------------------------------------------------
 
 
-def _objective_rdp(run: ObjectivePerturbation, adjacency: Adjacency, orders: Array) -> Array:
+def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     """J + s²/2 + log E e^{(α−1)|N(0, s²)|}/(α−1) + αρ²/2, s = R/σ, doubled under replace-one.
 
     The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
@@ -212,7 +212,7 @@ def _objective_rdp(run: ObjectivePerturbation, adjacency: Adjacency, orders: Arr
     return jnp.where(run.noise_std > 0, value, jnp.inf)
 
 
-def _pure_rdp(run: PureDP, orders: Array) -> Array:
+def _pure_rdp(run: Any, orders: Array) -> Array:
     """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
     epsilon = jnp.asarray(run.epsilon, float)
     # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
@@ -221,7 +221,7 @@ def _pure_rdp(run: PureDP, orders: Array) -> Array:
     return jnp.clip(value, 0.0, epsilon)
 
 
-def _zcdp_rdp(run: ZeroConcentrated, orders: Array) -> Array:
+def _zcdp_rdp(run: Any, orders: Array) -> Array:
     return run.rho * orders
 
 
@@ -268,7 +268,8 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 def _pure_total(run: Any) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     if isinstance(run, Repeated):
-        return jnp.where(run.steps > 0, run.steps * _pure_total(run.mechanism), 0.0)
+        steps: Any = run.steps
+        return jnp.where(steps > 0, steps * _pure_total(run.mechanism), 0.0)
     if isinstance(run, Composed):
         return sum((_pure_total(part) for part in run.mechanisms), jnp.zeros(()))
     return jnp.asarray(run.epsilon, float)

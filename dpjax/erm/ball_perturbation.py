@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class BallHistory(NamedTuple):
     1.0
     """
 
-    noise_radius: Array
+    noise_radius: Any
     iterates: Array | None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -58,6 +59,7 @@ def one_vs_rest(
     scalar_scores(problem, "one_vs_rest")
     spec = spec_of(solver)
     adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
+    make = functools.partial(spec.mechanism, problem, adjacency=adjacency)
     numbers = jnp.asarray(class_labels)
     if numbers.shape != (problem.n,):
         raise ValueError(f"class_labels has shape {numbers.shape}: it must be ({problem.n},)")
@@ -84,7 +86,7 @@ def one_vs_rest(
         noise = resolve_noise(
             spec.noise,
             given,
-            lambda noise: acc.Repeated(spec.mechanism(problem, noise, **hyperparameters), classes),
+            lambda noise: acc.Repeated(make(noise, **hyperparameters), classes),
             epsilon,
             delta,
             adjacency,
@@ -100,7 +102,7 @@ def one_vs_rest(
         params = jnp.stack([run.params for run in runs], axis=-1)
         return Solution(params, acc.Repeated(runs[0].mechanism, classes), None)
     params = jax.vmap(lambda side, k: train(side, k).params, out_axes=-1)(sides, keys)
-    mechanism = spec.mechanism(problem, settings[spec.noise], **hyperparameters)
+    mechanism = make(settings[spec.noise], **hyperparameters)
     return Solution(params, acc.Repeated(mechanism, classes), None)
 
 

@@ -114,7 +114,7 @@ def calibrate_noise(
     spec = spec_of(solver)
     adjacency = spec.adjacency if adjacency is None else adjacency
     return acc.calibrate(
-        lambda noise: spec.mechanism(problem, noise, **hyperparameters),
+        lambda noise: spec.mechanism(problem, noise, adjacency=adjacency, **hyperparameters),
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,

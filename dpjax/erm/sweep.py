@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import pathlib
@@ -115,12 +116,12 @@ class SweepResult(NamedTuple):
         if metric not in self.table:
             raise ValueError(f"metric is {metric!r}: the table has {list(self.table.columns)}")
         values = self.table.groupby("setting", sort=True)[metric].mean()
-        return values.to_numpy(np.float64)
+        return np.asarray(values, np.float64)
 
     def plot(self, metric: str = "accuracy") -> matplotlib.figure.Figure:
         """Mean ± one standard deviation of the metric for every setting, as a figure."""
         grouped = self.table.groupby("setting", sort=True)[metric]
-        mean, spread = grouped.mean(), grouped.std(ddof=0)
+        mean, spread = (np.asarray(part) for part in (grouped.mean(), grouped.std(ddof=0)))
         names = [
             ", ".join(f"{name} {_short(setting[name])}" for name in self.names)
             for setting in self.settings
@@ -198,6 +199,9 @@ def sweep(
         for point in itertools.product(*grid.values())
     ]
     adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
+    # Some mechanisms are made for one adjacency, and so are their runs.
+    solver = functools.partial(solver, adjacency=adjacency)
+    spec = spec._replace(mechanism=functools.partial(spec.mechanism, adjacency=adjacency))
     noises, mechanisms = _calibrate(spec, problem, settings, adjacency)
     keys = jax.random.split(key, (len(settings), repeats))
     scorer = _scorer(problem, test)
@@ -208,7 +212,7 @@ def sweep(
     params: list[Any] = [None] * len(settings)
     scores: list[Any] = [None] * len(settings)
     with rich.progress.Progress(disable=not progress) as bar:
-        task = bar.add_task(solver.__name__, total=len(settings) * repeats)
+        task = bar.add_task(solver.func.__name__, total=len(settings) * repeats)
         for members in groups.values():
             run = _run_concrete if spec.concrete else _run_group
             found = run(

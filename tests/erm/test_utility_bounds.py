@@ -164,3 +164,13 @@ def test_conditions_are_named():
             step_size=1.0, steps=3, noise_std=0.1, dimension=2, smoothness=2.0,
             strong_convexity=0.5, start_distance_squared=1.0,
         )  # fmt: skip
+
+
+def test_dp_sgd_is_priced_exactly():
+    # q = 0.1, T = 50, ε = 0.1, δ = 1/36176²: σ = 36.1696 exact, 47.1 by the moments accountant.
+    problem = erm.logistic_regression([[1.0]], [1], l2=0.1)
+    mechanism = erm.mechanism_of(
+        erm.dp_sgd, problem, 36.169579569842995, steps=50, rate=0.1, step_size=1.0
+    )
+    delta = 36176.0**-2
+    assert delta * (1 - 1e-5) < acc.delta(mechanism, epsilon=0.1) < delta * (1 + 1e-3)
