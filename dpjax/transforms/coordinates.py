@@ -198,15 +198,16 @@ def assemble(
     half = jnp.exp(0.5 * running_sums(-jnp.abs(logarithm)))
     # The last cosine's sign touches the last number alone, and is negative half of the time.
     place = jnp.arange(sine.shape[0])
-    negative = jnp.where(place == d - 2, -1, logarithm)
     end = jnp.where(logarithm[d - 2] > 0, -1, 1).astype(sine.dtype)
     product = radius * half * half * jnp.where(place == d - 1, end, sine)
 
-    def signed(product, negative):
-        count = running_sums((negative > 0).astype(product.dtype))  # exact below 2^24
+    def signed(product, pair):
+        negative = (lax.real(pair) > 0) & (place != d - 2)
+        count = running_sums(negative.astype(product.dtype))  # exact below 2^24
         return product * (1 - 2 * (count % 2))
 
-    return lax.cond(jnp.max(negative) > 0, signed, lambda p, _: p, product, negative)
+    turned = jnp.max(jnp.where(place == d - 2, -1, logarithm)) > 0
+    return lax.cond(turned, signed, lambda p, _: p, product, pair)
 
 
 def _tiny(dtype) -> float:

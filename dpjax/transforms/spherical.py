@@ -6,13 +6,16 @@ import math
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, PRNGKeyArray
+from jax import lax
+from jaxtyping import PRNGKeyArray
 
 from dpjax._numerics.elementary import sine_cosine
 from dpjax._numerics.normal import normal
 from dpjax.transforms.checks import positive, refuse_unless_unsafe
-from dpjax.transforms.coordinates import assemble, norm_and_opposite, ravel, unravel
+from dpjax.transforms.coordinates import assemble, ravel, running_sums, unravel
 from dpjax.transforms.noise import NoiseState, key_of
+
+_LEAST = 1e-37  # squares below it are zero
 
 
 def spherical_noise(
@@ -80,21 +83,30 @@ def spherical_noise(
         del params
         now, state = key_of(state)
         flat, d = ravel(updates)
-        norm, opposite = norm_and_opposite(flat, d)
+        # Beside the largest number, suffixes below 1e-19 count as zero: their place is lost anyway.
+        largest = jnp.max(jnp.abs(flat))
+        unit = 1 / jnp.where(largest > 0, largest, 1)
+        following = running_sums(jnp.square(flat * unit), reverse=True)
+        norm = largest * jnp.sqrt(jnp.square(flat[0] * unit) + following[0])
         z = normal(now, flat.shape, flat.dtype)
         scale = math.sqrt(d + 2) * math.pi * bounding_factor * noise_multiplier / batch_size
+        scale = jnp.asarray(scale, z.dtype)
         radius = norm + jnp.asarray(clip_norm * noise_multiplier, z.dtype) * z[d - 1]
-        out = assemble(radius, d, _turned, flat, opposite, z * jnp.asarray(scale, z.dtype))
+        last = jnp.sign(flat[d - 1])
+
+        def turned(x, following, z, unit, scale, last):
+            x, end = x * unit, jnp.arange(x.size) == d - 2
+            total = jnp.square(x) + following
+            inverse = lax.rsqrt(jnp.maximum(total, _LEAST))
+            cosine = following * lax.rsqrt(jnp.maximum(following, _LEAST)) * inverse
+            cosine = jnp.where(total > _LEAST, jnp.where(end, last * cosine, cosine), 1)
+            sine, (turn_sine, turn_cosine) = x * inverse, sine_cosine(z * scale)
+            return (
+                sine * turn_cosine - cosine * turn_sine,
+                cosine * turn_cosine + sine * turn_sine,
+            )
+
+        out = assemble(radius, d, turned, flat, following, z, unit, scale, last)
         return unravel(out, updates), state
 
     return optax.GradientTransformation(init, update)
-
-
-def _turned(x: Array, opposite: Array, turn: Array) -> tuple[Array, Array]:
-    """Sine and cosine of arctan2(x, opposite) − turn; arctan2(0, 0) = 0."""
-    turn_sine, turn_cosine = sine_cosine(turn)
-    length = jnp.sqrt(jnp.square(x) + jnp.square(opposite))
-    positive = length > 0
-    inverse = 1 / jnp.where(positive, length, 1)
-    sine, cosine = x * inverse, jnp.where(positive, opposite * inverse, 1)
-    return sine * turn_cosine - cosine * turn_sine, cosine * turn_cosine + sine * turn_sine
