@@ -74,14 +74,16 @@ def clip_factors(
 def weighted_sum(factors: Float[Array, " b"], gradient: Float[Array, "b ..."]) -> Array:
     """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient.
 
-    One fused loop over the gradients, which neither writes a scaled copy nor asks for another
-    layout, as a matrix product would.
+    A contraction with the factors: no scaled copy of the gradients is ever written.
     """
     dtype = accumulation_dtype(gradient.dtype)
-    weights = factors.astype(dtype).reshape((-1,) + (1,) * (gradient.ndim - 1))
-    wide = gradient.astype(dtype)
-    scaled = weights * jnp.where(weights > 0, wide, jnp.zeros_like(wide))
-    return pairwise_sum(jnp.sum(in_runs(scaled), axis=1))
+    weights = factors.astype(dtype)
+    flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
+    finite = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
+    sums = jnp.einsum(
+        "rb,rbd->rd", in_runs(weights), in_runs(finite), precision=jax.lax.Precision.HIGHEST
+    )
+    return pairwise_sum(sums).reshape(gradient.shape[1:])
 
 
 def clipped_sum(
