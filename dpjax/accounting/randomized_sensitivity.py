@@ -353,7 +353,7 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any] | None:
         return None
     squares, weights = np.asarray([float(shift)]), np.ones(1)
     for step, factors in own:
-        more, chances = np.square(_mus(step)), np.asarray(step.weights, np.float64)
+        more, chances = np.square(_mus(step)), np.asarray(step.weights, np.float64)  # pyrefly: ignore
         if not np.all(np.isfinite(more)) or np.prod(factors) > 10_000:
             return None
         for _ in range(int(np.prod(factors))):

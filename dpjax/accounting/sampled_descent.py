@@ -141,7 +141,7 @@ queries.register_method(
     supports=_supports,
     epsilon=_ask(queries.epsilon),
     delta=_ask(queries.delta),
-    describe="shifted interpolation with the noise of the last steps split between hiding the batch "
+    describe="shifted interpolation, the noise of the last steps split between hiding the batch "
     "and hiding the past; derived for dpjax",
     tier="conditional",
     assumptions=(
