@@ -55,7 +55,7 @@ def dp_agd(
     max_step_size=2.0,
     candidates: int = 20,
     clip_norm=1.0,
-    loss_bound=1.0,
+    loss_bound=3.0,
     growth=0.1,
     line_share=0.5,
     total_noise=None,
@@ -68,9 +68,9 @@ def dp_agd(
     """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
 
     Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among
-    `candidates` steps along −g̃/‖g̃‖, step 0 included, the one of least clipped loss. Where step 0
-    wins, the gradient is measured again at the same point, the two are averaged by their precision
-    (a running average, never normalised), and ρ_g grows by `growth` for good.
+    `candidates` steps along −g̃/‖g̃‖, geometrically spaced and 0 included, the one of least clipped
+    loss. Where step 0 wins, the gradient is measured again at the same point, the two are averaged
+    by their precision (a running average, never normalised), and ρ_g grows by `growth` for good.
 
     >>> import dpjax, jax
     >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
@@ -85,7 +85,7 @@ def dp_agd(
         max_step_size: largest candidate ‖step‖ at first; then 1.1 times the largest one chosen
             lately.
         clip_norm, loss_bound: C on a record's gradient, and the bound on a record's loss in the
-            choice.
+            choice; too low a loss_bound hides the records that are wrong by far.
         growth: γ > 0. line_share: part of a round's budget that the choice gets, in (0, 1).
         total_noise: 1/√(2ρ) > 0, the noise multiplier of a single Gaussian release of the same
             cost.
@@ -170,7 +170,8 @@ def _run(
     line_cost = line_share * rho / planned_steps
     # Exponential mechanism P ∝ exp(−εL/Δ): ε²/8-zCDP where ε is the range of its exponent.
     line_epsilon = jnp.sqrt(8.0 * line_cost)
-    grid = jnp.linspace(0.0, 1.0, candidates, dtype=dtype)
+    # Three decades, so that a point where only a short step helps is not taken for a minimum.
+    grid = jnp.concatenate([jnp.zeros(1), jnp.geomspace(1e-3, 1.0, candidates - 1)]).astype(dtype)
     clip_norm = jnp.asarray(clip_norm, dtype)
 
     def body(s: _State) -> _State:

@@ -32,7 +32,7 @@ def test_with_plenty_of_budget_it_comes_near_the_minimum(logistic):
 
 def test_at_the_minimum_no_candidate_wins_and_the_gradient_is_refined(logistic):
     best = erm.lbfgs(logistic).params
-    run = erm.dp_agd(logistic, jax.random.key(2), total_noise=0.02, init=best, max_step_size=50.0)
+    run = erm.dp_agd(logistic, jax.random.key(2), total_noise=0.02, init=best, max_step_size=1e4)
     assert run.history.refinements > run.history.updates
     assert logistic.objective(run.params) - logistic.objective(best) < 0.05
 
@@ -63,7 +63,7 @@ def test_replace_one_adds_twice_the_noise():
                 adjacency=adjacency,
                 init=start,
                 candidates=2,
-                max_step_size=1.0,
+                max_step_size=1000.0,  # the shortest of the geometric candidates is then 1
             ).params
             for key in jax.random.split(jax.random.key(4), 30)
         ]
