@@ -1,0 +1,71 @@
+"""The choice of method: by cost, said out loud, and never at the price of a wrong norm."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.gradients import clipped_grad, explain_clipping, ghost
+from dpjax.gradients.clipping import scalar_loss, trainable
+from dpjax.gradients.explain import choose
+
+
+def linear(params, x):
+    return jnp.sin(x @ params["w"])
+
+
+def elementwise(params, x):
+    return jnp.sum(jnp.sin(x * params["w"]))
+
+
+PARAMS, BATCH = {"w": jnp.ones(6)}, jnp.arange(18.0).reshape(3, 6)
+
+
+def choice(method, loss):
+    trained, rebuild = trainable(PARAMS)
+    return choose(method, scalar_loss(loss, rebuild, False, False), trained, (BATCH, None))
+
+
+def test_auto_takes_the_cheaper_method():
+    assert choice("auto", linear).method == "ghost"
+    assert choice("auto", elementwise).method == "vmap"
+    assert choice("ghost", elementwise).method == "ghost"
+    assert choice("vmap", linear).plan is None
+
+
+def test_costs_are_those_of_the_shapes():
+    (row,) = choice("ghost", linear).rows
+    assert (row.parameter, row.shape, row.rule) == ("w", (6,), "vectors")
+    # norm: 6 + 1 multiplications; sum: 6. vmap: 6, and 6 numbers through memory three times.
+    assert (row.ghost, row.vmap) == (13, 6 + 6 * 3 * 8)
+
+
+def test_the_table_is_printed(capsys):
+    explain_clipping(elementwise, PARAMS, BATCH)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split()[:2] == ["parameter", "shape"]
+    assert printed[1].split()[:4] == ["w", "(6,)", "mul", "copied"]
+    assert printed[2].startswith("method: vmap")
+
+
+def test_a_loss_that_cannot_be_traced_falls_back_and_says_so(monkeypatch):
+    def fail(*_):
+        raise NotImplementedError("no such equation")
+
+    expected = clipped_grad(linear, 1.0, "vmap")(PARAMS, BATCH)
+    monkeypatch.setattr(ghost, "make_plan", fail)
+    with pytest.warns(UserWarning, match="no such equation"):
+        out = clipped_grad(linear, 1.0, "ghost")(PARAMS, BATCH)
+    silent = clipped_grad(linear, 1.0, "auto")(PARAMS, BATCH)
+    np.testing.assert_array_equal(out.sum["w"], expected.sum["w"])
+    np.testing.assert_array_equal(silent.sum["w"], expected.sum["w"])
+
+
+def test_the_users_own_error_is_the_users():
+    def broken(params, x):
+        raise KeyError("my own mistake")
+
+    for method in ("auto", "ghost", "vmap"):
+        with pytest.raises(KeyError, match="my own mistake"):
+            clipped_grad(broken, 1.0, method)(PARAMS, BATCH)
