@@ -202,11 +202,11 @@ def assemble(
     product = radius * half * half * jnp.where(place == d - 1, end, sine)
 
     def signed(product, pair):
-        negative = (lax.real(pair) > 0) & (place != d - 2)
+        negative = (lax.real(pair) > 0) & (place < d - 2)
         count = running_sums(negative.astype(product.dtype))  # exact below 2^24
         return product * (1 - 2 * (count % 2))
 
-    turned = jnp.max(jnp.where(place == d - 2, -1, logarithm)) > 0
+    turned = jnp.max(jnp.where(place < d - 2, logarithm, -1)) > 0
     return lax.cond(turned, signed, lambda p, _: p, product, pair)
 
 

@@ -21,10 +21,10 @@ def published(g, z, sigma, clip_norm, batch_size, beta):
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
-@pytest.mark.parametrize("d", [2, 3, 40])
+@pytest.mark.parametrize("d", [2, 40, 3000])
 def test_is_algorithm_1(d, sigma):
     key = jax.random.key(5)
-    g = jnp.asarray(np.random.default_rng(d).standard_normal(d).astype(np.float32)) * 50
+    g = jnp.asarray(np.random.default_rng(d + 1).standard_normal(d).astype(np.float32)) * 50
     tx = transforms.spherical_noise(sigma, 1.5, 64, 0.5, key, unsafe_no_dp=True)
     out, _ = jax.jit(tx.update)(g, tx.init(g))
     # The same draw: one number a coordinate, padded to a multiple of 32, the d-th for the norm.
