@@ -134,21 +134,20 @@ def _choose(run: Mechanism, part: str, name: str, adjacency: Adjacency) -> list[
         )
     other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
     elsewhere = [
-        m.name
+        m
         for group in _METHODS.values()
         for m in group
-        if getattr(m, part) and m.supports(run, other)
+        if getattr(m, part) and m.rank is not None and m.supports(run, other)
     ]
+    elsewhere.sort(key=lambda m: m.rank)
     reason = ""
     try:
         lowering.check_lowers(run, adjacency)
     except UnsupportedQuery as refusal:
         reason = f": {refusal}"
-    advice = (
-        f"; adjacency=Adjacency.{other.name} with method={elsewhere[0]!r} answers"
-        if elsewhere
-        else ""
-    )
+    advice = ""
+    if elsewhere:
+        advice = f"; adjacency=Adjacency.{other.name} with method={elsewhere[0].name!r} answers"
     raise UnsupportedQuery(
         f"{_name(run)} has no {question} by any method under {adjacency.value}{reason}{advice}"
     )
