@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import enum
 import io
+import math
 import pathlib
 import tempfile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -199,15 +200,26 @@ def _complete(data: Dataset, delta, model, batch_size, learning_rate) -> dict[st
 def _plan(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
     from dpjax import training
 
-    return training.make_plan(
-        records,
-        epsilon=epsilon,
-        delta=options["delta"],
-        steps=steps,
-        batch_size=options["batch_size"],
-        clip_norm=clip_norm,
-        adjacency=adjacency,
-    )
+    settings = {
+        "delta": options["delta"],
+        "steps": steps,
+        "batch_size": options["batch_size"],
+        "clip_norm": clip_norm,
+        "adjacency": adjacency,
+    }
+    plan = training.make_plan(records, epsilon=epsilon, **settings)
+    # Beyond this noise, all gradients of the run together, each at the clip norm and all pointing
+    # the same way, would not stand out of one coordinate of the noise.
+    most = plan.expected_batch_size * math.sqrt(steps)
+    if plan.noise_multiplier > most:
+        least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
+        raise ValueError(
+            f"--epsilon {epsilon:g} is impossible here: it takes a noise multiplier of "
+            f"{plan.noise_multiplier:.3g}, which drowns every gradient (at most {most:.3g} leaves a "
+            f"trace); the smallest reachable ε with these settings is {least:.3g}: raise --epsilon "
+            "or --delta, or train on more records"
+        )
+    return plan
 
 
 def _not_covered(data: Dataset, seed: int | None) -> list[str]:

@@ -161,12 +161,11 @@ def _one_hot(values: pd.Series, column: Column) -> np.ndarray:
             "such as 'unknown' there"
         )
     assert column.categories is not None
-    numbers: Any = pd.Categorical(
-        [class_name(v) for v in values], categories=list(column.categories)
-    ).codes
+    listed = pd.Index(column.categories)
+    numbers = listed.get_indexer(pd.Index([class_name(v) for v in values]))  # -1: not listed
     encoded = np.zeros((len(values), len(column.categories)))
     known = numbers >= 0
-    encoded[np.flatnonzero(known), numbers[known]] = 1.0
+    encoded[np.nonzero(known)[0], numbers[known]] = 1.0
     return encoded
 
 

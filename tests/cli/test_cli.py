@@ -1,0 +1,265 @@
+"""The command line end to end: what it leaves, what it says, what it refuses and how."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpjax import accounting as acc
+from dpjax import training
+from dpjax.cli import app
+
+QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", "--seed", "1"]
+
+
+def dpjax(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A small table whose target follows from one column."""
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 90, size=240)
+    job = rng.choice(["baker", "smith"], size=240)
+    path = tmp_path_factory.mktemp("data") / "people.csv"
+    lines = [f"{a},{j},{'high' if a > 50 else 'low'}" for a, j in zip(age, job, strict=True)]
+    path.write_text("age,job,income\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(people, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "first"
+    result = dpjax("train", "--data", people, "--target", "income", *QUICK, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def test_training_shows_the_plan_and_leaves_everything(finished):
+    out, shown = finished
+    names = ("training records", "adjacency", "expected batch size", "sampling rate", "steps")
+    names += ("clip norm", "noise multiplier", "ε it will cost", "at δ", "by the bound")
+    assert all(name in shown for name in names)
+    assert "same model without privacy" in shown
+    assert {p.name for p in out.iterdir()} == {
+        *("certificate.json", "metrics.csv", "training.png", "params.npz", "checkpoint")
+    }
+    assert not (out / "checkpoint" / "noise_key.json").exists()
+    certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
+    assert certificate.epsilon <= 3.0
+    assert any("ranges learned from the rows: age" in line for line in certificate.not_covered)
+    assert any("seed given by hand" in line for line in certificate.not_covered)
+    with (out / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(9))
+    prices = [float(row["epsilon"]) for row in rows]
+    assert prices == sorted(prices)
+    assert prices[-1] == pytest.approx(certificate.epsilon, rel=1e-6)
+    with np.load(out / "params.npz") as params:
+        assert params["weights"].shape == (3,)
+
+
+def test_a_second_run_never_overwrites_the_first(finished, people):
+    out, _ = finished
+    before = (out / "certificate.json").read_bytes()
+    result = dpjax(
+        *("train", "--data", people, "--target", "income", *QUICK, "--out", out, "--json")
+    )
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["folder"].endswith("first-2")
+    assert 0.5 < summary["test_accuracy"] <= 1.0
+    assert summary["epsilon"] <= 3.0
+    assert (out / "certificate.json").read_bytes() == before
+    again = dpjax("train", "--data", people, "--target", "income", *QUICK, "--out", out, "--resume")
+    assert again.exit_code == 0
+    assert "finished run" in again.output
+    # The same seed gave the same bits.
+    for name in ("params.npz", "metrics.csv"):
+        assert (out / name).read_bytes() == (out.with_name("first-2") / name).read_bytes()
+
+
+def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_path, monkeypatch):
+    out, _ = finished
+    arguments = ("train", "--data", people, "--target", "income", *QUICK, "--out", tmp_path / "b")
+    whole_fit = training.fit
+
+    def interrupted(*positional, on_log, **named):
+        def stop(row):
+            on_log(row)
+            if row["step"] == 5:
+                raise KeyboardInterrupt
+
+        return whole_fit(*positional, on_log=stop, checkpoint_every=1, **named)
+
+    monkeypatch.setattr(training, "fit", interrupted)
+    assert dpjax(*arguments).exit_code != 0
+    assert not (tmp_path / "b" / "certificate.json").exists()
+    monkeypatch.setattr(training, "fit", whole_fit)
+    other = dpjax(*arguments, "--resume", "--learning-rate", "0.1")
+    assert other.exit_code == 2
+    assert "belongs to another run: its learning rate differs" in other.output
+    resumed = dpjax(*arguments, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    for name in ("params.npz", "metrics.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    written = [json.loads((f / "certificate.json").read_text()) for f in (out, tmp_path / "b")]
+    assert written[0]["epsilon"] == written[1]["epsilon"]
+
+
+def test_verify_says_in_words_what_holds(finished):
+    out, _ = finished
+    result = dpjax("verify", out / "certificate.json")
+    assert result.exit_code == 0, result.output
+    for words in ("Released:", "add-remove", "Poisson sample", "Bound:", "Assumes:", "Software:"):
+        assert words in result.output
+    assert "Not covered: ranges learned from the rows: age" in result.output
+    assert "The certificate holds." in result.output
+    found = json.loads(dpjax("verify", out, "--json").stdout)
+    assert found["valid"]
+    assert found["recomputed_epsilon"] == pytest.approx(found["epsilon"], rel=1e-6)
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta", "adjacency", "not_covered", "mechanism"])
+def test_a_tampered_certificate_is_refused_by_field(finished, tmp_path, field):
+    out, _ = finished
+    content = json.loads((out / "certificate.json").read_text())
+    changes = {"epsilon": 0.5, "delta": 1e-9, "adjacency": "replace-one", "not_covered": []}
+    if field == "mechanism":
+        content["mechanism"]["steps"] = 3
+    else:
+        content[field] = changes[field]
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(content))
+    result = dpjax("verify", path)
+    assert result.exit_code == 1
+    assert "REFUSED" in result.output
+    assert field in result.output
+    assert json.loads(dpjax("verify", path, "--json").stdout)["field"] == field
+
+
+def test_a_corrupted_certificate_is_refused(tmp_path):
+    path = tmp_path / "certificate.json"
+    path.write_text('{"mechanism": ')
+    assert dpjax("verify", path).exit_code == 1
+    missing = dpjax("verify", tmp_path / "none.json")
+    assert missing.exit_code == 2
+    assert "No such file" in missing.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--data", "nowhere.csv"], "there is no file nowhere.csv"),
+        (["--target", "salary"], "the columns are age, job, income"),
+        (["--epsilon", "0"], "--epsilon 0.0"),
+        (["--epsilon", "-1"], "--epsilon -1.0"),
+        (["--epsilon", "1e-9"], "the smallest reachable ε with these settings is 0.0"),
+        (["--delta", "0"], "--delta 0.0"),
+        (["--delta", "1.5"], "--delta 1.5"),
+        (["--batch-size", "500"], "batch_size is 500"),
+        (["--clip-norm", "0"], "--clip-norm 0.0"),
+        (["--clip-norm", "-1"], "--clip-norm -1.0"),
+        (["--steps", "0"], "steps is 0"),
+        (["--learning-rate", "-2"], "--learning-rate -2.0"),
+        (["--schema", "none.toml"], "cannot read the schema none.toml"),
+        (["--out", "/proc/nowhere/run"], "cannot write there"),
+        (["--model", "forest"], "forest"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_code_2(people, tmp_path, changes, message):
+    arguments = {
+        "--data": people,
+        "--target": "income",
+        "--epsilon": "3",
+        "--delta": "1e-4",
+        "--out": tmp_path / "run",
+    }
+    arguments |= dict(zip(changes[::2], changes[1::2], strict=True))
+    flat = [part for pair in arguments.items() for part in pair]
+    result = dpjax("train", *flat)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x,income\n", "no rows"),
+        ("x,income\n1,a\n2,a\n3,a\n4,a\n5,a\n6,a\n", "is constant"),
+        ("x,income\n1,a\n,b\n3,a\n4,b\n", "'x' holds nan in row 1"),
+        ("x,income\n1,a\ninf,b\n3,a\n4,b\n", "'x' holds inf in row 1"),
+        ("x,income\n1,a\n2,b,3\n", "line 3: 3 cells"),
+    ],
+)
+def test_bad_cells_are_one_clear_error_and_code_2(tmp_path, content, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    result = dpjax("train", "--data", path, "--target", "income", "--epsilon", "1")
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_delta_that_is_too_large_is_warned_about(people, tmp_path):
+    settings = ["--epsilon", "3", "--delta", "0.01", "--steps", "8", "--out", tmp_path / "run"]
+    result = dpjax("train", "--data", people, "--target", "income", *settings)
+    assert result.exit_code == 0, result.output
+    assert "not below 1 / 192 records" in " ".join(result.output.split())
+
+
+def test_epsilon_and_calibrate_agree_with_the_library_and_each_other():
+    settings = ["--rate", "0.25", "--steps", "8", "--delta", "1e-4"]
+    found = json.loads(dpjax("calibrate", "--epsilon", "3", *settings, "--json").stdout)
+    noise = found["noise_multiplier"]
+    assert found["epsilon"] <= 3.0
+    priced = dpjax("epsilon", "--noise-multiplier", noise, *settings, "--json")
+    assert json.loads(priced.stdout)["epsilon"] == pytest.approx(found["epsilon"], rel=1e-9)
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), 0.25), 8)
+    assert acc.epsilon(run, 1e-4) == pytest.approx(found["epsilon"], rel=1e-9)
+    same = ["--batch-size", "50", "--records", "200", *settings[2:]]
+    assert "ε = " in dpjax("epsilon", "--noise-multiplier", noise, *same).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--noise-multiplier", "0"], "--noise-multiplier 0.0"),
+        (["--noise-multiplier", "1", "--rate", "2"], "--rate 2.0"),
+        (["--noise-multiplier", "1", "--batch-size", "9"], "needs --records"),
+        (["--noise-multiplier", "1", "--batch-size", "9", "--records", "4"], "between 1 and 4"),
+        (["--noise-multiplier", "1", "--method", "magic"], "magic"),
+        (["--noise-multiplier", "1", "--steps", "-3"], "--steps -3"),
+    ],
+)
+def test_pricing_refuses_nonsense_with_code_2(arguments, message):
+    result = dpjax("epsilon", "--delta", "1e-5", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert dpjax("epsilon", "--delta", "2", "--noise-multiplier", "1").exit_code == 2
+    assert dpjax("calibrate", "--epsilon", "-1", "--delta", "1e-5").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["train", "epsilon", "calibrate", "verify"])
+def test_help_teaches_with_an_example(command):
+    shown = dpjax(command, "--help")
+    assert shown.exit_code == 0
+    assert f"dpjax {command} " in shown.output
+
+
+def test_the_command_starts_without_the_training_libraries():
+    code = (
+        "import sys, dpjax.cli; "
+        "heavy = {'jax', 'pandas', 'flax', 'orbax', 'matplotlib', 'sklearn'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
