@@ -1,0 +1,188 @@
+"""Contour integration against mpmath in 30 digits, closed forms and recorded values."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax._numerics.float64 import float64_scope
+from dpjax.accounting import contour, gaussian_dp
+
+FINE = contour.RESOLUTIONS[2]
+
+
+@functools.cache
+def _program(question, family, signs, level):
+    ask = contour.epsilon if question == "epsilon" else contour.delta
+
+    def core(target, mu, rate, count):
+        run = contour.Composition(jnp.zeros(()), {family: contour.Steps(mu, rate, count)})
+        return ask(run, target, signs, contour.RESOLUTIONS[level])
+
+    return jax.jit(core)
+
+
+def _ask(question, target, mu, rate, count, family="poisson", signs=(1, -1), level=2):
+    with float64_scope():
+        arrays = [jnp.atleast_1d(jnp.asarray(v, float)) for v in (mu, rate, count)]
+        bounds = _program(question, family, signs, level)(jnp.asarray(float(target)), *arrays)
+        return tuple(float(v) for v in bounds)
+
+
+# noise multiplier, rate, steps, δ, ε add/remove, ε replace-one (contour in long double, brentq)
+REFERENCE = [
+    (1.0, 0.01, 1_000, 1e-5, 1.8282366665, 2.8434402593),
+    (0.8, 256 / 60_000, 14_062, 1e-5, 4.549838726, 7.104809735),
+    (4.0, 0.1, 800, 1e-9, 4.392120189, 9.069618000),
+]
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps", "delta", "add_remove", "replace"), REFERENCE)
+@pytest.mark.parametrize("level", [0, 2])
+def test_reference_points(sigma, rate, steps, delta, add_remove, replace, level):
+    low, high, share = _ask("epsilon", delta, 1 / sigma, rate, steps, level=level)
+    assert low <= high
+    assert high == pytest.approx(add_remove, abs=1e-9)
+    assert low == pytest.approx(add_remove, abs=1e-9)
+    assert share < 1e-9
+    low, high, _ = _ask("epsilon", delta, 1 / sigma, rate, steps, "replace", (1,), level)
+    assert low <= high
+    assert high == pytest.approx(replace, abs=1e-8)
+    assert low == pytest.approx(replace, abs=1e-8)
+
+
+def test_fixed_batches_lie_between_one_direction_and_the_symmetrised_pair():
+    low, _, _ = _ask("epsilon", 1e-5, 2.0, 0.01, 1_000)
+    _, high, _ = _ask("epsilon", 1e-5, 2.0, 0.01, 1_000, "symmetrised", (1,))
+    assert low == pytest.approx(13.360823985349608, rel=1e-9)
+    assert high == pytest.approx(14.8207, abs=1e-3)
+
+
+_FAMILIES = {
+    "add_remove_dirA": ("poisson", (1,), 1.0),
+    "add_remove_dirB": ("poisson", (-1,), 1.0),
+    "poisson_replace_one": ("replace", (1,), 1.0),
+    "wor_replace_one_dirA": ("poisson", (1,), 2.0),
+    "wor_replace_one_dirB": ("poisson", (-1,), 2.0),
+    "wor_replace_one_symmetric_Cp_upper": ("symmetrised", (1,), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+@pytest.mark.parametrize("question", ["delta", "epsilon"])
+def test_every_recorded_composition(oracles, name, question):
+    rows = oracles[f"composed_{'delta' if question == 'delta' else 'eps'}_{name}"]
+    family, signs, reach = _FAMILIES[name]
+    resolved = 0
+    for row in rows:
+        p = row["params"]
+        target = p["eps"] if question == "delta" else p["delta"]
+        arguments = (target, reach / p["sigma"], p["q"], p["T"], family, signs)
+        low, high, share = _ask(question, *arguments)
+        room = 10.0 ** (1 - row["digits"]) * row["value"]
+        assert low <= row["value"] + room, row["id"]
+        assert high >= row["value"] - room, row["id"]
+        if share < 1e-6:
+            resolved += 1
+            assert high == pytest.approx(row["value"], rel=max(2e-6, 10.0 ** (1 - row["digits"])))
+    assert resolved >= 0.7 * len(rows)
+
+
+@functools.cache
+def _mpmath_delta(sigma, rate, steps, epsilon):
+    """δ of direction "remove" by the contour in 30 digits, on a line and grids of its own."""
+    with mpmath.workdps(30):
+        h = mpmath.mpf(1) / 12
+        q, s = mpmath.mpf(rate), mpmath.mpf(sigma)
+        nodes = [h * k for k in range(-12 * 11, 12 * 22)]
+        losses = [mpmath.log(1 - q + q * mpmath.exp(y / s - 1 / (2 * s * s))) for y in nodes]
+        masses = [h * mpmath.npdf(y) * mpmath.exp(v) for y, v in zip(nodes, losses, strict=True)]
+        c, step, total = mpmath.mpf(12), mpmath.mpf(1) / 4, mpmath.mpf(0)
+        tilted = [m * mpmath.exp(c * v) for m, v in zip(masses, losses, strict=True)]
+        turn = [mpmath.expj(step * v) for v in losses]
+        for k in range(120):
+            z = mpmath.mpc(c, step * k)
+            moment = mpmath.fsum(tilted)
+            value = moment**steps * mpmath.exp(-z * epsilon) / (z * (z + 1))
+            total += value.real * (mpmath.mpf(1) / 2 if k == 0 else 1)
+            tilted = [w * u for w, u in zip(tilted, turn, strict=True)]
+        return float(total * step / mpmath.pi)
+
+
+@pytest.mark.parametrize("epsilon", [3.2, 5.2])
+def test_small_delta_against_mpmath(epsilon):
+    exact = _mpmath_delta(1.0, 0.01, 1_000, epsilon)
+    assert exact < 1e-9
+    low, high, _ = _ask("delta", epsilon, 1.0, 0.01, 1_000, signs=(1,))
+    assert low <= exact * (1 + 1e-12)
+    assert high >= exact * (1 - 1e-12)
+    assert high == pytest.approx(exact, rel=1e-8)
+    low, high, _ = _ask("epsilon", exact, 1.0, 0.01, 1_000, signs=(1,))
+    assert low <= epsilon <= high + 1e-12
+    assert high == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_delta_of_1e_16_is_reached():
+    assert _mpmath_delta(1.0, 0.01, 1_000, 5.2) < 1e-15
+
+
+def test_plain_gaussians_are_exact():
+    with float64_scope():
+        run = contour.Composition(jnp.asarray(1.0), {})
+        bounds = jax.jit(lambda r, d: contour.epsilon(r, d, (1,), FINE))(run, jnp.asarray(1e-5))
+        exact = float(gaussian_dp.epsilon(1.0, 1e-5))
+        assert float(bounds.upper) == pytest.approx(exact, rel=1e-10)
+        assert float(bounds.lower) == pytest.approx(exact, rel=1e-10)
+
+
+def test_groups_compose_as_repetitions_do():
+    whole = _ask("epsilon", 1e-5, 1.0, 0.01, 1_000)
+    parts = _ask("epsilon", 1e-5, [1.0] * 4, [0.01] * 4, [400.0, 300.0, 300.0, 0.0])
+    assert parts[1] == pytest.approx(whole[1], abs=1e-9)
+
+
+def test_derivatives_are_those_of_the_root():
+    core = _program("epsilon", "poisson", (1, -1), 0)
+
+    def epsilon(sigma, rate, count, delta):
+        return core(delta, *(jnp.atleast_1d(v) for v in (1 / sigma, rate, count))).upper
+
+    at = (1.0, 0.01, 1_000.0, 1e-5)
+    with float64_scope():
+        arrays = [jnp.asarray(v) for v in at]
+        slopes = jax.jit(jax.grad(epsilon, argnums=(0, 1, 2, 3)))(*arrays)
+        for i, (value, slope) in enumerate(zip(at, slopes, strict=True)):
+            step = 1e-4 * value
+            ends = [epsilon(*arrays[:i], arrays[i] + s, *arrays[i + 1 :]) for s in (step, -step)]
+            assert float(slope) == pytest.approx(float(ends[0] - ends[1]) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mu", "rate", "count", "upper"),
+    [
+        (0.0, 0.01, 1_000, 0.0),
+        (1.0, 0.0, 1_000, 0.0),
+        (1.0, 0.01, 0, 0.0),
+        (np.inf, 0.01, 10, np.inf),
+        (np.nan, 0.01, 10, np.inf),
+    ],
+)
+def test_ends_of_the_range(mu, rate, count, upper):
+    low, high, _ = _ask("epsilon", 1e-5, mu, rate, count)
+    assert (low, high) == (0.0, upper)
+
+
+@pytest.mark.parametrize("steps", [1, 100])
+@pytest.mark.parametrize("rate", [1e-6, 1e-3])
+@pytest.mark.parametrize("sigma", [0.2, 1.0, 30.0])
+def test_rarely_hit_records_still_get_a_bound(sigma, rate, steps):
+    """Where the transform hardly decays: finite, not negative, at most the total variation's δ."""
+    low, high, _ = _ask("delta", 0.5, 1 / sigma, rate, steps, level=0)
+    assert 0 <= low <= high <= 1.01 * rate * steps
+    low, high, _ = _ask("epsilon", 1e-9, 1 / sigma, rate, steps, level=0)
+    assert 0 <= low <= high < np.inf

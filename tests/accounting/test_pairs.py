@@ -1,0 +1,128 @@
+"""Dominating pairs against mpmath: moments, cut tails, quadrature and decay bounds."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax._numerics.float64 import float64_scope
+from dpjax.accounting import pairs
+
+# family, sign, mu, rate, c
+CASES = [
+    ("poisson", 1, 1.0, 0.01, 5.0),
+    ("poisson", -1, 1.0, 0.01, 5.0),
+    ("poisson", 1, 5.0, 1e-3, 0.7),
+    ("poisson", -1, 0.25, 0.9, 12.0),
+    ("poisson", 1, 1.0, 1.0, 2.0),
+    ("replace", 1, 1.0, 0.01, 5.0),
+    ("replace", 1, 0.5, 1.0, 3.0),
+    ("symmetrised", 1, 2.0, 0.01, 3.0),
+]
+
+
+def _transform(family, sign, mu, rate, z):
+    """E_P[e^{zL}] by 30-digit quadrature of the definition."""
+    mu, rate = mpmath.mpf(mu), mpmath.mpf(rate)
+    r = lambda y: 1 - rate + rate * mpmath.exp(mu * y - mu**2 / 2)  # noqa: E731
+    g = lambda y: mpmath.exp(-(y**2) / 2) / mpmath.sqrt(2 * mpmath.pi)  # noqa: E731
+    ends = list(range(-16, 41, 4))
+    if family == "poisson" and sign > 0:
+        return mpmath.quad(lambda y: g(y) * r(y) ** (z + 1), ends)
+    if family == "poisson":
+        return mpmath.quad(lambda y: g(y) * r(y) ** (-z), ends)
+    if family == "replace":
+        return mpmath.quad(lambda y: g(y) * r(y) ** (z + 1) * r(-y) ** (-z), ends)
+    half = [mu / 2 + x for x in range(0, 41, 4)]
+    body = mpmath.quad(lambda y: g(y) * (r(y) ** (z + 1) + r(y) ** (-z)), half)
+    return body + (1 - rate) * (2 * mpmath.ncdf(mu / 2) - 1)
+
+
+def _arguments(sign, mu, rate, c):
+    return tuple(jnp.asarray(float(v)) for v in (sign, mu, rate, c))
+
+
+@pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
+def test_moment_is_the_integral(family, sign, mu, rate, c):
+    with mpmath.workdps(30):
+        exact = float(mpmath.log(_transform(family, sign, mu, rate, mpmath.mpf(c))))
+    with float64_scope():
+        step = pairs.tilt(family, *_arguments(sign, mu, rate, c), 512)
+        found, claimed = float(step.log_moment), float(step.moment_error)
+    assert abs(found - exact) <= claimed + 1e-16
+    assert claimed < 1e-13 * max(1.0, abs(exact) * 10)
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-6])
+def test_tiny_moments_keep_their_digits(rate):
+    """K(1) of "remove" is log(1 + q²(e^{μ²} − 1)): far below the unit roundoff, yet known."""
+    with float64_scope():
+        step = pairs.tilt("poisson", *_arguments(1, 1.0, rate, 1.0), 256)
+        found = float(step.log_moment)
+    assert found == pytest.approx(np.log1p(rate**2 * np.expm1(1.0)), rel=1e-8)
+
+
+@pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
+@pytest.mark.parametrize("t", [3.0, 17.0])
+def test_transform_is_within_the_quadrature_bound(family, sign, mu, rate, c, t):
+    with mpmath.workdps(30):
+        at_c = _transform(family, sign, mu, rate, mpmath.mpf(c))
+        exact = complex(_transform(family, sign, mu, rate, mpmath.mpc(c, t)) / at_c)
+    with float64_scope():
+        arguments = _arguments(sign, mu, rate, c)
+        for nodes in (96, 512):
+            step = pairs.tilt(family, *arguments, nodes)
+            found = complex(
+                np.sum(np.asarray(step.weight) * np.exp(1j * t * np.asarray(step.loss)))
+            )
+            bound = pairs.quadrature_error(
+                family, arguments[0], arguments[1], arguments[3], step.spacing, jnp.array([t])
+            )
+            # at c the rule errs too, hence twice
+            allowed = 2 * float(bound[0]) + 2 * float(step.truncated) + 1e-14
+            assert abs(found - exact) <= allowed
+
+
+@pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
+def test_decay_bounds_the_transform(family, sign, mu, rate, c):
+    t = np.array([0.5, 2.0, 8.0, 30.0])
+    with float64_scope():
+        arguments = _arguments(sign, mu, rate, c)
+        step = pairs.tilt(family, *arguments, 4096)
+        bound = np.asarray(pairs.decay(family, *arguments, step, jnp.asarray(t)))
+        weight, loss = np.asarray(step.weight), np.asarray(step.loss)
+    beyond = np.concatenate([t, t * 1.3, t * 3.0])
+    size = np.abs(np.exp(1j * beyond[:, None] * loss) @ weight)
+    assert np.all(size <= np.exp(np.tile(bound, 3)) * (1 + 1e-10) + 1e-13)
+    assert np.all(np.diff(bound) <= 1e-12)
+    assert bound[-1] < 0  # it says something
+
+
+def test_decay_is_exact_for_a_wide_gaussian():
+    with float64_scope():
+        arguments = _arguments(1, 0.1, 1.0, 20.0)
+        step = pairs.tilt("poisson", *arguments, 512)
+        found = np.asarray(pairs.decay("poisson", *arguments, step, jnp.array([10.0, 20.0])))
+    np.testing.assert_allclose(found, [-0.5, -2.0], rtol=0.03)
+
+
+def test_log_ratio_is_monotone_and_keeps_small_values():
+    with float64_scope():
+        y = jnp.linspace(-30.0, 300.0, 2_000)
+        for mu in (0.01, 1.0, 5.0):
+            for rate in (1e-9, 0.3, 1.0):
+                value = np.asarray(pairs.log_ratio(y, jnp.asarray(mu), jnp.asarray(rate)))
+                assert np.all(np.isfinite(value))
+                assert np.all(np.diff(value) >= 0)
+        tiny = pairs.log_ratio(jnp.asarray(1.0), jnp.asarray(1.0), jnp.asarray(1e-9))
+        assert float(tiny) == pytest.approx(1e-9 * np.expm1(0.5), rel=1e-9)
+
+
+def test_slope_of_the_loss_is_the_posterior():
+    with float64_scope():
+        y, mu, rate = jnp.asarray(1.7), jnp.asarray(0.8), jnp.asarray(0.05)
+        slope = jax.grad(pairs.log_ratio)(y, mu, rate)
+        assert float(slope) == pytest.approx(float(mu * pairs.posterior(y, mu, rate)), rel=1e-12)
