@@ -165,7 +165,7 @@ def _measure(run: Run, table: Table, problem: Problem) -> Rows:
     seeds = run.choose(1, 3, 1)
     rates = run.choose((2.0, 6.0), (0.5, 2.0, 6.0), (2.0,))
     few = tuple(row for row in table.rows if row.method.name not in _ONLY_FULL)
-    rows = run.choose(few, table.rows, (table.rows[1], table.rows[8], table.rows[-3]))
+    rows = run.choose(few, table.rows, (table.rows[1], table.rows[8]))
 
     trainers: dict = {}
 

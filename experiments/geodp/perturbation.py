@@ -37,21 +37,21 @@ def _errors(key, batch, previous, *, sigma, batch_size, betas):
     average of the previous batch.
     """
     average, anchor_average = (jnp.sum(b, axis=0) / batch_size for b in (batch, previous))
-    keys = jax.random.split(key, 3 + len(RADII))
+    anchor_key, plain_key, centred_key, spherical_key = jax.random.split(key, 4)
     std = CLIP_NORM * sigma / batch_size
-    anchor = anchor_average + std * normal(keys[0], average.shape)
-    plain = average + std * normal(keys[1], average.shape)
+    anchor = anchor_average + std * normal(anchor_key, average.shape)
+    plain = average + std * normal(plain_key, average.shape)
     released = {"DP": plain, "anchor": anchor}
     for weight in SHRINKAGES:
         released[f"shrunk {weight:g}"] = weight * plain + (1.0 - weight) * anchor
-    for radius, noise_key in zip(RADII, keys[2:], strict=False):
+    for radius, noise_key in zip(RADII, jax.random.split(centred_key, len(RADII)), strict=True):
         centred = batch - anchor[None]
         norms = jnp.linalg.norm(centred, axis=1, keepdims=True)
         centred = centred * jnp.minimum(1.0, radius * CLIP_NORM / norms)
         mean = jnp.sum(centred, axis=0) / batch_size
         released[f"G3 {radius:g}"] = anchor + mean + radius * std * normal(noise_key, mean.shape)
     geometric = jax.vmap(lambda beta, k: geodp(sigma, CLIP_NORM, batch_size, beta)(k, average))
-    spherical = geometric(betas, jax.random.split(keys[-1], len(betas)))
+    spherical = geometric(betas, jax.random.split(spherical_key, len(betas)))
     released |= {f"GeoDP #{i}": value for i, value in enumerate(spherical)}
     return {
         name: jnp.stack(

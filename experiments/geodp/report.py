@@ -10,6 +10,14 @@ import pandas as pd
 
 from experiments.common import Rows, Run, fill_report, markdown_table
 
+_TABLES = (
+    "privacy",
+    "perturbation_summary",
+    "figure5_summary",
+    "figure6",
+    "table2",
+    "table3",
+)
 _TEMPLATE = pathlib.Path(__file__).resolve().parent / "README.md"
 
 
@@ -18,32 +26,13 @@ def report(run: Run) -> Sequence[pathlib.Path]:
     file = run.out / "README.md"
     if file != _TEMPLATE:
         shutil.copy(_TEMPLATE, file)
-    makers = {
-        "privacy": _privacy,
-        "perturbation_summary": _rounded,
-        "figure5_summary": _rounded,
-        "figure6": _rounded,
-        "table2": _rounded,
-        "table3": _rounded,
-    }
-    sections = {
-        name: markdown_table(make(_read(run.out / f"{name}.csv")))
-        for name, make in makers.items()
-        if (run.out / f"{name}.csv").is_file()
-    }
+    sections = {}
+    for name in _TABLES:
+        if (run.out / f"{name}.csv").is_file():
+            rows = pd.read_csv(run.out / f"{name}.csv").to_dict("records")
+            sections[name] = markdown_table(_privacy(rows) if name == "privacy" else rows)
     fill_report(file, sections)
     return [file]
-
-
-def _read(file: pathlib.Path) -> Rows:
-    return [
-        {str(name): value for name, value in row.items()}
-        for row in pd.read_csv(file).to_dict("records")
-    ]
-
-
-def _rounded(rows: Rows) -> Rows:
-    return rows
 
 
 def _privacy(rows: Rows) -> Rows:

@@ -18,12 +18,14 @@ from experiments.geodp.published import geodp
 CLIP_NORM, BATCH_SIZE = 0.1, 2_048
 
 
-def _seconds(function: Callable, *arguments, repeats: int) -> float:
-    jax.block_until_ready(function(*arguments))
+def _seconds(function: Callable, argument, repeats: int) -> float:
+    """Median seconds of `function(key, argument)`, each call with a key of its own."""
+    first, *keys = jax.random.split(jax.random.key(0), repeats + 1)
+    jax.block_until_ready(function(first, argument))
     times = []
-    for _ in range(repeats):
+    for key in keys:
         start = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
+        jax.block_until_ready(function(key, argument))
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 
@@ -37,7 +39,8 @@ _geodp = jax.jit(geodp(1.0, CLIP_NORM, BATCH_SIZE, 0.1))
 
 
 @jax.jit
-def _clipped_average(batch):
+def _clipped_average(key, batch):
+    del key
     norms = jnp.linalg.norm(batch, axis=1, keepdims=True)
     return jnp.sum(batch * jnp.minimum(1.0, CLIP_NORM / norms), axis=0) / len(batch)
 
@@ -53,20 +56,20 @@ def table(run: Run) -> Rows:
     repeats = run.choose(7, 25, 2)
     rows: Rows = []
     for d in track(dimensions, "run times"):
-        key, average = jax.random.key(0), jnp.linspace(-1.0, 1.0, d)
+        average = jnp.linspace(-1.0, 1.0, d)
         rows.append(
             {
                 "d": d,
                 "batch": None,
-                "gaussian_s": _seconds(_gaussian, key, average, repeats=repeats),
-                "geodp_s": _seconds(_geodp, key, average, repeats=repeats),
+                "gaussian_s": _seconds(_gaussian, average, repeats),
+                "geodp_s": _seconds(_geodp, average, repeats),
             }
         )
         for batch_size in batches:
             if batch_size * d > 2**28:
                 continue
-            batch = jnp.ones((batch_size, d)) * jnp.linspace(-1.0, 1.0, d)
-            clipping = _seconds(_clipped_average, batch, repeats=repeats)
+            batch = jnp.broadcast_to(average, (batch_size, d)) + 0.0
+            clipping = _seconds(_clipped_average, batch, repeats)
             rows.append({**rows[-1], "batch": batch_size, "clipping_s": clipping})
     for row in rows:
         row["ratio"] = row["geodp_s"] / row["gaussian_s"]
