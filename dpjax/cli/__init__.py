@@ -1,4 +1,4 @@
-"""The command line: `dpjax train | epsilon | calibrate | verify`.
+"""The command line: `dpjax train | epsilon | calibrate | verify | curve | sweep`.
 
 Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input.
 """
@@ -10,7 +10,7 @@ import pathlib
 
 import typer
 
-from dpjax.cli import price, train, verify
+from dpjax.cli import curve, price, sweep, train, verify
 
 app = typer.Typer(
     help="Differentially private training, priced exactly.",
@@ -23,6 +23,8 @@ app.command("train")(train.train)
 app.command("epsilon")(price.epsilon)
 app.command("calibrate")(price.calibrate)
 app.command("verify")(verify.verify)
+app.command("curve")(curve.curve)
+app.command("sweep")(sweep.sweep)
 
 
 def main() -> None:

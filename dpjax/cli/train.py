@@ -215,8 +215,8 @@ def _plan(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
         least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
         raise ValueError(
             f"--epsilon {epsilon:g} is impossible here: it takes a noise multiplier of "
-            f"{plan.noise_multiplier:.3g}, which drowns every gradient (at most {most:.3g} leaves a "
-            f"trace); the smallest reachable ε with these settings is {least:.3g}: raise --epsilon "
+            f"{plan.noise_multiplier:.3g}, which drowns every gradient (at most {most:.3g} leaves "
+            f"a trace); the smallest reachable ε with these settings is {least:.3g}: raise --epsilon "
             "or --delta, or train on more records"
         )
     return plan
