@@ -352,20 +352,22 @@ def main() -> None:
         text = ["# Every solver on Adult and Bank", "", head, *table]
         (RESULTS / "erm_accuracy.md").write_text("\n".join(text) + "\n")
         return
+    text = ["# Private convex optimisation", "", head]
+
+    def add(title: str, lines: list[str]) -> None:
+        # Written after every section, so that an interrupted run keeps what it has measured.
+        text.extend(["", f"## {title}", "", *lines])
+        (RESULTS / "erm.md").write_text("\n".join(text) + "\n")
+        print("\n".join([title, *lines]), flush=True)
+
     split = data_sets.split(data_sets.adult(arguments.data), seed=0)
     lines, result = sweep_table(split, arguments.repeats, arguments.rounds)
     result.plot().savefig(RESULTS / "erm_sweep.png", dpi=150)
-    peers = diffprivlib_rows(split, arguments.diffprivlib, fits=10)
+    add("DP-GD on Adult: a sweep against a loop", [*lines, "", "![sweep](erm_sweep.png)"])
+    add("One fit beside diffprivlib", diffprivlib_rows(split, arguments.diffprivlib, fits=10))
     scaling, rows = scaling_table(arguments.data, arguments.rounds)
     picture(rows, RESULTS / "erm_scaling.png")
-    text = [
-        "# Private convex optimisation", "", head, "",
-        "## DP-GD on Adult: a sweep against a loop", "",
-        *lines, "", "![sweep](erm_sweep.png)", "", "## One fit beside diffprivlib", "", *peers, "",
-        "## RSGD-AR beside objective perturbation", "", *scaling, "", "![scaling](erm_scaling.png)",
-    ]  # fmt: skip
-    (RESULTS / "erm.md").write_text("\n".join(text) + "\n")
-    print("\n".join(text))
+    add("RSGD-AR beside objective perturbation", [*scaling, "", "![scaling](erm_scaling.png)"])
 
 
 if __name__ == "__main__":
