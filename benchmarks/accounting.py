@@ -4,18 +4,14 @@
     python -m benchmarks.accounting --compare 500  # where the libraries differ, and who is right
     python -m benchmarks.accounting --soundness 2000
 
-Times are medians of five or more; a sweep of the rivals is timed on a few settings and extrapolated,
-and the table says so. The rivals' numerical libraries run on one thread.
+Times are medians of five or more; a sweep of the rivals is timed on a few settings and
+extrapolated, and the table says so. The rivals' numerical libraries run on one thread.
 """
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 import argparse
+import os
 import pathlib
 import resource
 import statistics
@@ -25,12 +21,15 @@ import time
 import warnings
 from collections.abc import Callable
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # read when the rivals' libraries are first loaded
 
-from dpjax import accounting as acc
-from dpjax.accounting import loss_distribution as pld
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from dpjax import accounting as acc  # noqa: E402
+from dpjax.accounting import loss_distribution as pld  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "accounting.md"
 TRUTH = 1.8282366665165795  # σ = 1, rate 0.01, 1,000 steps, δ = 1e-5; contour in long double
