@@ -216,8 +216,8 @@ def _plan(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
         raise ValueError(
             f"--epsilon {epsilon:g} is impossible here: it takes a noise multiplier of "
             f"{plan.noise_multiplier:.3g}, which drowns every gradient (at most {most:.3g} leaves "
-            f"a trace); the smallest reachable ε with these settings is {least:.3g}: raise --epsilon "
-            "or --delta, or train on more records"
+            f"a trace); the smallest reachable ε with these settings is {least:.3g}: raise "
+            "--epsilon or --delta, or train on more records"
         )
     return plan
 

@@ -162,10 +162,10 @@ def _one_hot(values: pd.Series, column: Column) -> np.ndarray:
         )
     assert column.categories is not None
     listed = pd.Index(column.categories)
-    numbers = listed.get_indexer(pd.Index([class_name(v) for v in values]))  # -1: not listed
+    numbers: Any = listed.get_indexer(pd.Index([class_name(v) for v in values]))  # -1: not listed
     encoded = np.zeros((len(values), len(column.categories)))
-    known = numbers >= 0
-    encoded[np.nonzero(known)[0], numbers[known]] = 1.0
+    rows: Any = np.arange(len(values))
+    encoded[rows[numbers >= 0], numbers[numbers >= 0]] = 1.0
     return encoded
 
 
