@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax.accounting import contour, lowering
+from dpjax.accounting import contour, lowering, queries
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import Atoms
 from dpjax.accounting.mechanisms import Mechanism
@@ -63,7 +63,9 @@ def _poor(bounds: contour.Bounds) -> Any:
 def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
 ) -> contour.Bounds:
-    finer = [_kernel(question, lower, k) for k in range(1, len(contour.RESOLUTIONS))]
+    settings = max(np.size(leaf) for leaf in [*jax.tree.leaves(run), given])
+    levels = len(contour.RESOLUTIONS) if settings <= queries.PATIENCE else 2
+    finer = [_kernel(question, lower, k) for k in range(1, levels)]
     return lowering.query(
         _kernel(question, lower, 0),
         run,
