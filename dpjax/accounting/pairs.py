@@ -128,12 +128,13 @@ def _range(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tup
         floor = 0.5 * mu + (jnp.log1p(-rate) - jnp.log(rate)) / mu
         pull = jnp.minimum(s * mu, jnp.maximum(-floor, 0.0) + jnp.log1p(s * mu) / mu)
         add_low = -REACH - pull
-        add_high = REACH - s * mu * posterior(add_low, mu, rate)
+        # E[r] = 1 is used, so that r's own mass, which lies around μ, has to be covered.
+        add_high = REACH + mu
         return jnp.where(sign > 0, remove_low, add_low), jnp.where(sign > 0, remove_high, add_high)
     if family == "replace":
         start = posterior(-REACH + 0 * mu, mu, rate)
         other = posterior(0 * mu, mu, rate)
-        low = -REACH + (c + 1) * mu * start
+        low = jnp.minimum(-REACH + (c + 1) * mu * start, -REACH - mu)
         return low, (c + 1) * mu + c * mu * other + REACH
     return 0.5 * mu, 0.5 * mu + REACH + (c + 0.5) * mu
 
