@@ -179,3 +179,20 @@ def test_targets_write_what_they_promise(run, target):
         assert file.stat().st_size > 100
         if file.suffix == ".csv":
             assert len(pd.read_csv(file)) > 0
+
+
+def test_command_line_lists_refuses_and_runs(tmp_path):
+    import typer
+    from typer.testing import CliRunner
+
+    from experiments.__main__ import main
+
+    app = typer.Typer()
+    app.command()(main)
+    listed = CliRunner().invoke(app, ["geodp"])
+    assert listed.exit_code == 0
+    assert "table2" in listed.output
+    assert CliRunner().invoke(app, ["geodp", "table9"]).exit_code == 2
+    written = CliRunner().invoke(app, ["geodp", "report", "--out", str(tmp_path)])
+    assert written.exit_code == 0
+    assert (tmp_path / "README.md").is_file()
