@@ -59,7 +59,7 @@ def train_without_privacy(
     >>> model = logistic(1)
     >>> fitted = train_without_privacy(
     ...     cross_entropy(model), model.init(jax.random.key(0)), data, steps=50)
-    >>> float(fitted["weights"][0]) > 0.5
+    >>> float(fitted["weights"][0]) > 0.2
     True
     """
     records = len(jax.tree.leaves(data)[0])
