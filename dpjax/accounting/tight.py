@@ -83,7 +83,9 @@ def _upper(question: str, nothing: float):
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         bounds = _bounds(question, run, given, adjacency)
         xp = jnp if float64.is_traced(bounds) else np
-        good = (bounds.share <= _USABLE) & ~xp.isnan(bounds.upper)
+        # A loose bracket is valid, but another method may do better.
+        close = ~(bounds.upper - bounds.lower > 1e-2 * bounds.upper)
+        good = (bounds.share <= _USABLE) & close & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)
 
     return ask
