@@ -188,7 +188,7 @@ def _origin(pair: Pair, h: float) -> tuple[float, bool]:
 
     def lump(at: float) -> tuple[float, float]:
         edge = float(_inverse(np.asarray(pair.sign * at + h), mu, rate))
-        excess = rate * (ndtr(edge - mu) / ndtr(edge) - 1)
+        excess = rate * (ndtr(edge - mu) / max(ndtr(edge), 1e-300) - 1)
         return pair.sign * np.log1p(excess), float(ndtr(edge))
 
     origin, mass = pair.sign * np.log1p(-rate), 0.0

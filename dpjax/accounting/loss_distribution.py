@@ -167,7 +167,7 @@ def compose(
 
 def _log_mean(mass: np.ndarray, exponent: np.ndarray) -> float:
     top = float(exponent.max())
-    return top + float(np.log(mass @ np.exp(exponent - top)))
+    return top + float(np.log(max(mass @ np.exp(exponent - top), 1e-300)))
 
 
 def _power(spectrum: np.ndarray, count: float) -> np.ndarray:
