@@ -20,7 +20,7 @@ import dpjax
 from dpjax import accounting as acc
 from dpjax import audit, sampling
 from dpjax._numerics.normal import normal
-from dpjax.accounting import convex, tuning
+from dpjax.accounting import convex, sampled_descent, tuning
 
 _ADD, _REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _clipped = dpjax.clipped_grad(audit.linear_loss, clip_norm=1.0)
@@ -170,6 +170,27 @@ def _descent(steps, size, std, sensitivity, curvature, batches=0):
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), _REPLACE, reach=0.4)
 
 
+def _sampled_descent(steps, size, std, sensitivity, curvature, batch, population):
+    """The record is in each step's batch with probability batch/population, and moves its mean."""
+
+    def release(key, moved):
+        batch_key, noise_key = jax.random.split(key)
+        inside = jax.random.bernoulli(batch_key, batch / population, (steps,))
+        noise = jnp.sqrt(2.0 * size) * std * normal(noise_key, (steps,))
+
+        def step(theta, t):
+            gradient = curvature * theta - jnp.where(inside[t], moved * sensitivity, 0.0)
+            return theta - size * gradient + noise[t], None
+
+        return jax.lax.scan(step, 0.0, jnp.arange(steps))[0]
+
+    mechanism = sampled_descent.NoisySampledDescent(
+        steps, size, std, sensitivity, curvature, curvature, batch, population
+    )
+    # Composition of sampled steps is not tight for the last iterate.
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), _REPLACE, reach=0.1)
+
+
 def _shifted(mechanism, shift, noise_std, adjacency=_ADD, reach=0.5):
     """A vector moved by `shift` in one world, with its own noise on every coordinate."""
     shift, noise_std = jnp.asarray(shift), jnp.asarray(noise_std)
@@ -282,6 +303,7 @@ CASES = {
     "RandomizedSensitivity": _randomised_sensitivity([0.5, 1.5], [0.5, 0.5], 1.0),
     "NoisyGradientDescent": _descent(10, 0.2, 1.0, 1.0, 1.0),
     "NoisyCyclicDescent": _descent(12, 0.2, 0.6, 1.0, 1.0, batches=3),
+    "NoisySampledDescent": _sampled_descent(6, 0.2, 0.3, 1.0, 1.0, 5, 10),
     "RecentredGaussian": _recentred(0.5, 0.02, 16),
     "BoxedAngles": _boxed(0.2, 0.04, 16, 10),
     "TangentBall": _tangent(0.3, 0.02, 16),
