@@ -102,7 +102,7 @@ def _mpmath_delta(sigma, rate, steps, epsilon):
         nodes = [h * k for k in range(-12 * 11, 12 * 22)]
         losses = [mpmath.log(1 - q + q * mpmath.exp(y / s - 1 / (2 * s * s))) for y in nodes]
         masses = [h * mpmath.npdf(y) * mpmath.exp(v) for y, v in zip(nodes, losses, strict=True)]
-        c, step, total = mpmath.mpf(12), mpmath.mpf(1) / 4, mpmath.mpf(0)
+        c, step, total = mpmath.mpf(6), mpmath.mpf(1) / 4, mpmath.mpf(0)
         tilted = [m * mpmath.exp(c * v) for m, v in zip(masses, losses, strict=True)]
         turn = [mpmath.expj(step * v) for v in losses]
         for k in range(120):
