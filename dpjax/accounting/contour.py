@@ -172,8 +172,8 @@ def _clean(run: Composition) -> Composition:
     def clean(steps: Steps) -> Steps:
         idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~jnp.isfinite(steps.mu)
         return Steps(
-            jnp.where(idle, 1.0, steps.mu),
-            jnp.where(idle, 0.5, jnp.clip(steps.rate, 1e-300, 1.0)),
+            jnp.where(idle, 0.1, steps.mu),
+            jnp.where(idle, 1e-3, jnp.clip(steps.rate, 1e-300, 1.0)),
             jnp.where(idle, 0.0, steps.count),
         )
 
