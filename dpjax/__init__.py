@@ -40,7 +40,7 @@ _HOMES = {
     "clipped_grad": "gradients",
     "explain_clipping": "gradients",
 }
-__all__ = ["__version__", *_ROOMS, *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_ROOMS, *_HOMES]
 
 
 def __getattr__(name: str):
