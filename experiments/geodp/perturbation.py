@@ -188,6 +188,7 @@ def _panel(axis, rows, x, beta, title, **fixed):
         )
     axis.set(xscale="log", yscale="log", xlabel={"sigma": "σ"}.get(x, x), title=title)
     axis.title.set_fontsize(9)
+    axis.minorticks_off()
     axis.grid(alpha=0.3)
 
 
