@@ -159,7 +159,7 @@ def cyclic_permutation(
     _positive("population", population)
     _between("batch_size", batch_size, 1, population)
     batches = -(-population // batch_size)
-    order = jax.random.permutation(key, population).astype(jnp.int32)
+    order = jax.random.permutation(jax.random.fold_in(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
     start = (jnp.asarray(step, jnp.int32) % batches) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
