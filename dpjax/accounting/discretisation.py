@@ -233,8 +233,8 @@ def discretise(pair: Pair, h: float, reach: float = 9.0) -> Discretised:
     upper, lower = np.zeros(len(losses)), np.zeros(len(losses))
     upper[:-1] += p - b
     upper[1:] += b
-    beyond = np.append(np.cumsum(q[::-1])[::-1][2:], [0.0, 0.0])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    beyond = np.append(np.cumsum(q[::-1])[::-1][2:], [0.0, 0.0])[: len(q)]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         need = np.where(p > 0, np.log1p(np.expm1(h) * q / (4 * beyond)), 0.0)
     need = np.where(np.isfinite(need), need, np.inf)
     lump = np.zeros(len(p), bool)
