@@ -15,17 +15,30 @@ from dpjax.transforms.geometric import angle_between as angle_between
 from dpjax.transforms.geometric import anisotropic_clipping as anisotropic_clipping
 from dpjax.transforms.geometric import recentred_clipping as recentred_clipping
 from dpjax.transforms.geometric import shrink_towards as shrink_towards
+from dpjax.transforms.importance import ImportanceDraw as ImportanceDraw
+from dpjax.transforms.importance import importance_inclusion as importance_inclusion
+from dpjax.transforms.importance import importance_mean as importance_mean
+from dpjax.transforms.importance import importance_normaliser as importance_normaliser
+from dpjax.transforms.importance import importance_rate as importance_rate
 from dpjax.transforms.noise import NoiseState as NoiseState
 from dpjax.transforms.noise import ball_noise as ball_noise
 from dpjax.transforms.noise import gaussian_noise as gaussian_noise
 from dpjax.transforms.noise import sphere_noise as sphere_noise
+from dpjax.transforms.selective import Attempts as Attempts
+from dpjax.transforms.selective import Selective as Selective
+from dpjax.transforms.selective import SelectiveState as SelectiveState
+from dpjax.transforms.selective import selective_update as selective_update
 from dpjax.transforms.spherical import spherical_noise as spherical_noise
 
 __all__ = [
     "AnchorState",
+    "Attempts",
     "AverageState",
+    "ImportanceDraw",
     "NoiseState",
     "Release",
+    "Selective",
+    "SelectiveState",
     "Spherical",
     "angle_between",
     "anisotropic_clipping",
@@ -35,8 +48,13 @@ __all__ = [
     "fresh_key",
     "from_spherical",
     "gaussian_noise",
+    "importance_inclusion",
+    "importance_mean",
+    "importance_normaliser",
+    "importance_rate",
     "periodic_average",
     "recentred_clipping",
+    "selective_update",
     "shrink_towards",
     "sphere_noise",
     "spherical_noise",

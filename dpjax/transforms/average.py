@@ -18,6 +18,14 @@ class AverageState(NamedTuple):
     Attributes:
         mean: of the iterates since the last restart.
         count: how many they are.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.periodic_average(3)
+        >>> _, state = tx.update(jnp.array(1.0), tx.init(jnp.array(0.0)), jnp.array(0.0))
+        >>> float(state.mean), int(state.count)
+        (1.0, 1)
     """
 
     mean: PyTree

@@ -11,7 +11,7 @@ import numpy as np
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
     """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite."""
-    if isinstance(value, jax.core.Tracer):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
         return
     # NumPy: under a trace even constants of jax.numpy are traced.
     array = np.asarray(value)

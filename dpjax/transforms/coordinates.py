@@ -29,6 +29,13 @@ class Spherical(NamedTuple):
     Attributes:
         norm: ‖g‖ ≥ 0.
         elevations: in [−π/2, π/2], the last in (−π, π]; 0 where g_z and all that follow are zero.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> point = transforms.Spherical(jnp.array(2.0), jnp.array([math.pi / 2]))
+        >>> [f"{x:.3f}" for x in transforms.from_spherical(point, jnp.zeros(2)) + 1e-6]
+        ['2.000', '0.000']
     """
 
     norm: Float[Array, ""]

@@ -31,6 +31,14 @@ class Release(optax.GradientTransformationExtraArgs):
     Attributes:
         released: the names of the accountant's mechanisms, each with its fields. One step costs
             `acc.Composed(tuple(getattr(acc, n)(**f) for n, f in tx.released.items()))`.
+
+    Example:
+        >>> import jax
+        >>> from dpjax import accounting as acc, transforms
+        >>> tx = transforms.recentred_clipping(0.5, 0.1, batch_size=8, key=jax.random.key(0))
+        >>> step = acc.Composed(tuple(getattr(acc, n)(**f) for n, f in tx.released.items()))
+        >>> step.mechanisms[0].radius
+        0.5
     """
 
     released: dict[str, dict[str, Any]]
@@ -42,6 +50,13 @@ class AnchorState(NamedTuple):
     Attributes:
         anchor: what the next step clips about, in float32 at least.
         noise: key and step.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.recentred_clipping(0.5, 0.1, batch_size=8, key=jax.random.key(0))
+        >>> tx.init(jnp.zeros(3)).anchor.tolist()
+        [0.0, 0.0, 0.0]
     """
 
     anchor: PyTree

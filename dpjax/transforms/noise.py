@@ -21,6 +21,14 @@ class NoiseState(NamedTuple):
     Attributes:
         key: the secret key of the whole run; never changes.
         step: the number of draws so far.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.gaussian_noise(1.0, jax.random.key(0))
+        >>> _, state = tx.update(jnp.zeros(2), tx.init(jnp.zeros(2)))
+        >>> int(state.step)
+        1
     """
 
     key: PRNGKeyArray

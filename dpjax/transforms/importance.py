@@ -1,0 +1,280 @@
+"""Importance sampling: records take part in proportion to their gradients' norms, privately.
+
+Sampling a record with probability p(x) ≤ q is sampling it with probability q, then replacing what
+it adds by zero on the toss of a coin that only it decides. So Poisson sampling's price at rate q
+covers it under either adjacency, as long as q is fixed in advance and the normaliser of the
+probabilities is public or was itself released with noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from dpjax import sampling
+from dpjax._numerics.normal import normal_like
+from dpjax.gradients.per_example import clip_factors, squared_norms
+from dpjax.gradients.strategies import Flat, Strategy
+from dpjax.transforms.checks import batch_of, positive, whole
+from dpjax.transforms.clip import clipped_sum
+from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
+from dpjax.transforms.scalar_sum import noisy_total
+
+_GRID = 2**32
+
+
+class ImportanceDraw(NamedTuple):
+    """Who takes part in a step, and how much each of them counts.
+
+    Attributes:
+        included: True for the records of the batch.
+        probabilities: with which each record was included: multiples of 2⁻³², 0 for zero norms.
+        sensitivity: K̃/(N·b), what a record adds to the average, at most.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> draw = transforms.importance_inclusion(
+        ...     jax.random.key(0), 0, jnp.array([0.5, 1.0]), normaliser=4.0, batch_size=1,
+        ...     clip_norm=1.0, rate=0.25)
+        >>> draw.probabilities.tolist(), float(draw.sensitivity)
+        ([0.125, 0.25], 2.0)
+    """
+
+    included: Bool[Array, " n"]
+    probabilities: Float[Array, " n"]
+    sensitivity: Float[Array, ""]
+
+
+def importance_rate(batch_size: float, clip_norm: float, normaliser: float) -> float:
+    """The largest inclusion probability b·C/K̃, on the sampler's grid: the rate to price.
+
+    Args:
+        batch_size: b > 0.
+        clip_norm: C > 0.
+        normaliser: K̃ ≥ b·C, the least that will be used: a public bound, or a floor under noisy
+            estimates. A number fixed before the run.
+
+    Raises:
+        ValueError: an argument out of range, or K̃ < b·C, where a probability would exceed 1.
+
+    Example:
+        >>> from dpjax import transforms
+        >>> transforms.importance_rate(64, 1.0, 256.0)
+        0.25
+    """
+    positive("batch_size", batch_size)
+    positive("clip_norm", clip_norm)
+    positive("normaliser", normaliser)
+    if normaliser < batch_size * clip_norm:
+        raise ValueError(
+            f"normaliser={normaliser!r}: must be at least batch_size·clip_norm = "
+            f"{batch_size * clip_norm}, or a record would take part with a probability above 1"
+        )
+    return sampling.realised_rate(batch_size * clip_norm / normaliser)
+
+
+def importance_normaliser(
+    norms: Float[Array, " n"], clip_norm: float, noise_multiplier: float, key: PRNGKeyArray
+) -> Float[Array, ""]:
+    """A private estimate of K = Σᵢ min(‖gᵢ‖, C) over all records: K + noise_multiplier·C·Z.
+
+    Args:
+        norms: of all records' gradients; NaN counts as 0.
+        clip_norm: C > 0.
+        noise_multiplier: > 0, a concrete number.
+        key: used once.
+
+    Returns:
+        The estimate, which may be off either way, and negative. `importance_inclusion` puts a
+        floor under it.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Guarantee: a Gaussian mechanism on all records, without amplification by sampling:
+    `acc.Gaussian(noise_multiplier)` for *every* refresh. (Norms lie in [0, C], so exchanging a
+    record moves K by C and not 2C; the price allows for more.) The exact K is not private: do not
+    use it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> estimate = transforms.importance_normaliser(
+        ...     jnp.full(1000, 0.5), 1.0, 5.0, jax.random.key(0))
+        >>> 475 < float(estimate) < 525
+        True
+    """
+    positive("clip_norm", clip_norm)
+    positive("noise_multiplier", noise_multiplier)
+    return noisy_total(norms, clip_norm, noise_multiplier, key)
+
+
+def importance_inclusion(
+    key: Key[Array, ""],
+    step: int | Int[Array, ""],
+    norms: Float[Array, " n"],
+    *,
+    normaliser: float | Float[Array, ""],
+    batch_size: float,
+    clip_norm: float,
+    rate: float,
+) -> ImportanceDraw:
+    """Include record i with probability b·min(‖gᵢ‖, C)/K̃, rounded up to a multiple of 2⁻³².
+
+    Args:
+        key: a typed JAX key, as secret as the data, used for nothing else.
+        step: the step's number.
+        norms: of all N records' clipped gradients, now or at the last refresh, each a function of
+            its own record and of earlier releases; clipped to C here as well. NaN counts as 0.
+        normaliser: K̃, public (N·C always holds as a bound) or from `importance_normaliser`, never
+            the exact sum. Raised to b·C/rate where it is below. May be traced.
+        batch_size: b: the batch has b·K/K̃ records on average.
+        clip_norm: C > 0.
+        rate: q in (0, 1], the largest probability, fixed before the run: the price depends on it
+            alone. `importance_rate` gives it for the least K̃.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Guarantee: no record takes part with a probability above `sampling.realised_rate(rate)`,
+    whatever norms and normaliser are: the cap is an integer comparison. The batch must not be
+    truncated: work through all records that are included.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> norms = jnp.array([0.1] * 900 + [1.0] * 100)
+        >>> draw = transforms.importance_inclusion(
+        ...     jax.random.key(0), 0, norms, normaliser=200.0, batch_size=50, clip_norm=1.0,
+        ...     rate=0.25)
+        >>> int(draw.included[:900].sum()), int(draw.included[900:].sum())
+        (24, 24)
+    """
+    positive("batch_size", batch_size)
+    positive("clip_norm", clip_norm)
+    most = round(sampling.realised_rate(rate) * _GRID)
+    floor = np.float32(batch_size * clip_norm / rate)
+    normaliser = jnp.maximum(jnp.asarray(normaliser, jnp.float32), floor)
+    norms = jnp.clip(norms.astype(jnp.float32), 0.0, clip_norm)
+    norms = jnp.where(jnp.isnan(norms), jnp.zeros_like(norms), norms)
+    wanted = jnp.ceil(np.float32(batch_size) * norms / normaliser * np.float32(_GRID))
+    # 2³² itself does not fit into 32 bits: certain inclusion is a flag of its own.
+    certain = (wanted >= np.float32(_GRID)) & (most == _GRID)
+    limit = np.uint32(min(most, _GRID - 1))
+    threshold = jnp.where(wanted >= np.float32(_GRID), limit, wanted.astype(jnp.uint32))
+    threshold = jnp.minimum(threshold, limit)
+    bits = jax.random.bits(jax.random.fold_in(key, step), norms.shape, dtype=jnp.uint32)
+    probabilities = threshold.astype(jnp.float32) / np.float32(_GRID)
+    return ImportanceDraw(
+        (bits < threshold) | certain,
+        jnp.where(certain, jnp.ones_like(probabilities), probabilities),
+        normaliser / np.float32(batch_size * norms.size),
+    )
+
+
+def importance_mean(
+    clip_norm: float,
+    noise_multiplier: float,
+    population: int,
+    key: PRNGKeyArray,
+    *,
+    strategy: Strategy | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """The noisy average gradient of all N records, estimated from an importance-sampled batch.
+
+        out = Σᵢ clip_Δ(clip_C(gᵢ)/(N·pᵢ)) + σ·Δ·Z,  Δ = K̃/(N·b).
+
+    Where the pᵢ come from the norms of these very clip_C(gᵢ), clip_C(gᵢ)/(N·pᵢ) has norm Δ at
+    most, and the second clip does nothing: the expectation is (1/N)·Σᵢ clip_C(gᵢ). With norms of an
+    earlier refresh, or of another strategy, it is what keeps the guarantee, and costs a bias.
+
+    Args:
+        clip_norm: C > 0, as in `importance_inclusion`.
+        noise_multiplier: σ ≥ 0, over Δ. May be traced.
+        population: N, a public constant.
+        key: a JAX key, secret, used for nothing else.
+        strategy: how gradients are clipped to C; `dpjax.gradients.Flat()` by default.
+
+    Returns:
+        A transformation of updates with a leading axis of records, which it drops. `update` needs
+        `probabilities` [b], those of `importance_inclusion` at the batch's records, its
+        `sensitivity`, and takes a `mask` [b], False for records that do not take part. The output
+        is the released average: nothing is left to divide.
+
+    Raises:
+        ValueError: an argument out of range; `probabilities` or `sensitivity` left out.
+
+    Guarantee: with the batch from `importance_inclusion(..., rate=q)`, a step costs
+    `acc.PoissonSampled(acc.Gaussian(noise_multiplier), sampling.realised_rate(q))`, besides
+    `acc.Gaussian` for every refresh of K̃. N is taken as public. Float rounding of the sum adds to
+    its sensitivity what `gradients.rounding_slack` bounds.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> gradients = jnp.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.1]])
+        >>> norms = jnp.linalg.norm(gradients, axis=1)
+        >>> draw = transforms.importance_inclusion(
+        ...     jax.random.key(0), 0, norms, normaliser=3.0, batch_size=3, clip_norm=1.0, rate=1.0)
+        >>> tx = transforms.importance_mean(1.0, 0.0, 3, jax.random.key(1))
+        >>> out, _ = tx.update(gradients, tx.init(jnp.zeros(2)), mask=draw.included,
+        ...                    probabilities=draw.probabilities, sensitivity=draw.sensitivity)
+        >>> out.shape
+        (2,)
+
+    References:
+        Wei et al. 2022, "DPIS: an enhanced mechanism for differentially private SGD with
+        importance sampling".
+    """
+    positive("clip_norm", clip_norm)
+    positive("noise_multiplier", noise_multiplier, allow_zero=True)
+    whole("population", population)
+    strategy = Flat() if strategy is None else strategy
+
+    def init(params):
+        del params
+        return NoiseState(key, jnp.zeros((), jnp.int32))
+
+    def update(
+        updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
+    ):
+        del params, extra
+        if probabilities is None or sensitivity is None:
+            raise ValueError(
+                "importance_mean needs probabilities=draw.probabilities[batch] and "
+                "sensitivity=draw.sensitivity"
+            )
+        records = batch_of(updates)
+        mask = jnp.ones(records, bool) if mask is None else jnp.asarray(mask, bool)
+        mask = mask & (probabilities > 0)
+        weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
+        scaled = _scale(updates, clip_norm, strategy, mask, weights)
+        total, _ = clipped_sum(scaled, sensitivity, Flat(), mask)
+        now, state = key_of(state)
+        stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
+        noisy = add_scaled(total, normal_like(now, in_float32(total)), stddev)
+        return noisy, state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _scale(updates: Any, clip_norm: float, strategy: Strategy, mask: Array, weights: Array) -> Any:
+    """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
+    leaves, tree = jax.tree.flatten(updates)
+    if hasattr(strategy, "bind"):
+        strategy = strategy.bind(updates)
+    groups = strategy.groups(updates)
+    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask)
+
+    def one(group, leaf):
+        factors = (clipping.factors[group] * weights).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
+        return kept * factors.astype(leaf.dtype)
+
+    return tree.unflatten([one(g, leaf) for g, leaf in zip(groups, leaves, strict=True)])
