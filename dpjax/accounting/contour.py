@@ -52,18 +52,20 @@ class Resolution(NamedTuple):
       nodes: quadrature nodes in the sample space.
       blocks: the line has blocks² points.
       margin: aliases are at most e^{−margin} of the sum.
+      rare: tilted probability of outcomes that the lower end may give up, each.
     """
 
     nodes: int
     blocks: int
     margin: float
+    rare: float
 
 
 RESOLUTIONS = (
-    Resolution(192, 8, 28.0),
-    Resolution(448, 16, 32.0),
-    Resolution(1536, 32, 36.0),
-    Resolution(4096, 64, 36.0),
+    Resolution(192, 8, 28.0, 1e-14),
+    Resolution(448, 16, 30.0, 1e-13),
+    Resolution(1536, 32, 34.0, 1e-13),
+    Resolution(4096, 64, 34.0, 1e-12),
 )
 
 
@@ -119,6 +121,7 @@ class Line(NamedTuple):
       amplitude, phase: |·| and arg of weight·e^{ΣK(z)−ΣK(c)}/(z(z+1)).
       slack: bound on all errors but aliasing.
       scale_error: bound on the relative error of e^{log_scale}.
+      rare: bound on what the sum holds for outcomes that the lower end gives up.
       alias_tilt, alias_moment: c' − c and ΣK(c') − ΣK(c), for the bound on the aliases.
       blur: μ² of the Gaussian release that was composed to make the line converge; mostly 0.
     """
@@ -130,6 +133,7 @@ class Line(NamedTuple):
     phase: Float[Array, " points"]
     slack: Float[Array, ""]
     scale_error: Float[Array, ""]
+    rare: Float[Array, ""]
     alias_tilt: Float[Array, " tilts"]
     alias_moment: Float[Array, " tilts"]
     blur: Float[Array, ""]
@@ -150,15 +154,15 @@ class Bounds(NamedTuple):
 
 
 def _sum(function: Callable, run: Composition, plain: Any) -> Any:
-    """`plain` and Σ over steps of count·function(family, mu, rate), few steps at a time."""
+    """`plain` and Σ over steps of count·function(family, mu, rate, count), few steps at a time."""
     total = plain
     for family, steps in run.steps.items():
         groups = steps.mu.shape[0]
         if groups == 1:
-            values = function(family, steps.mu[0], steps.rate[0])
+            values = function(family, steps.mu[0], steps.rate[0], steps.count[0])
             values = jax.tree.map(lambda v, n=steps.count[0]: n * v, values)
         else:
-            rows = (steps.mu, steps.rate)
+            rows = (steps.mu, steps.rate, steps.count)
             one = functools.partial(function, family)
             values = jax.lax.map(lambda row, f=one: f(*row), rows, batch_size=min(groups, 16))
             values = jax.tree.map(lambda v, n=steps.count: jnp.tensordot(n, v, axes=1), values)
@@ -190,7 +194,7 @@ def _saddle(
     """Where to integrate for a target δ or ε."""
     tilts = jnp.exp(_TILTS)
 
-    def moments(family: Family, mu: Array, rate: Array) -> tuple[Array, Array, Array]:
+    def moments(family: Family, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
         coarse = jax.vmap(lambda c: pairs.tilt(family, sign, mu, rate, c, _COARSE))(tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
         mode = (tilts + 1) * jnp.log(rate) + 0.5 * tilts * (tilts + 1) * mu * mu
@@ -226,6 +230,10 @@ def _saddle(
         return values[i - 1] + part * (values[i] - values[i - 1])
 
     c = jnp.exp(between(jnp.asarray(_TILTS)))
+    # Just below a jump to a second mode its few heavy losses would shorten the step: keep away.
+    jump = variance[jnp.minimum(i + 1, len(_TILTS) - 1)] > 4 * variance[i - 1]
+    jump = jump & (c * c * variance[i - 1] < 4.0) & (log_delta is not None)
+    c = jnp.where(jump, 0.7 * c, c)
     epsilon = jnp.maximum(between(at), 0.0) if epsilon is None else epsilon
     depth = jnp.maximum(-between(height) if log_delta is None else -log_delta, 0.0)
     deviation = jnp.exp(0.5 * between(jnp.log(jnp.maximum(variance, 1e-290))))
@@ -257,8 +265,8 @@ def _tilted(family, mu, rate, sign, c, nodes) -> pairs.Tilted:
     return pairs.tilt(family, sign, mu, rate, c, nodes)
 
 
-_BEYOND = np.array([1.0, 2.0, 4.0, 16.0])
-_ALIAS_TILTS = np.array([0.4, 1.0, 2.0, 3.5, 6.0, 12.0])
+_ENDS = np.array([0.0625, 0.125, 0.25, 0.5, 1.0, 8.0])  # of the line, where its rest is bounded
+_ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 
 
 def _line(
@@ -270,36 +278,38 @@ def _line(
     """Evaluate the integrand on the line, with bounds on everything that is not exact."""
     points = resolution.blocks**2
     c = saddle.c
-    # The nodes reach 9 past the mode at c, and past the one at c + 5.5/μ still by 3.5.
-    steepest = [jnp.max(g.mu) * (2.0 if f == "replace" else 1.0) for f, g in run.steps.items()]
-    reach = 5.5 / functools.reduce(jnp.maximum, steepest, jnp.sqrt(run.gaussian_mu2) * 1e-3 + 1e-9)
-    alias_tilt = jnp.minimum(_ALIAS_TILTS / saddle.deviation, reach * np.linspace(0.4, 1.0, 6))
+    alias_tilt = jnp.asarray(_ALIAS_TILTS) / saddle.deviation
     tilted = functools.partial(_tilted, sign=sign, c=c, nodes=resolution.nodes)
     alone = None
     if [g.mu.shape for g in run.steps.values()] == [(1,)]:
         ((family, group),) = run.steps.items()
         alone = tilted(family, group.mu[0], group.rate[0])
 
-    def alias(family: Family, mu: Array, rate: Array) -> Array:
+    def alias(family: Family, mu: Array, rate: Array, count: Array) -> tuple[Array, Array]:
+        # The lower end may give up rare outcomes, without which every tilt has a moment; where the
+        # tilted mass piles up at the last node the sum is more than the integral.
         step = alone or tilted(family, mu, rate)
-        grown = jnp.expm1(jnp.minimum(alias_tilt[:, None] * step.loss, 300.0))
-        return jnp.log1p(grown @ step.weight)
+        kept = count * step.weight >= resolution.rare
+        exponent = alias_tilt[:, None] * jnp.where(kept, step.loss, 0.0)
+        moment = jnp.log1p(jnp.expm1(jnp.minimum(exponent, 600.0)) @ step.weight)
+        lost = jnp.sum(jnp.where(kept, 0.0, step.weight)) + step.truncated
+        return jnp.where(jnp.max(exponent, axis=1) > 600.0, 1e30, moment), lost
 
     gaussian = 0.5 * run.gaussian_mu2 * alias_tilt * (alias_tilt + 2 * c + 1)
-    alias_moment = _sum(alias, run, gaussian)
+    alias_moment, rare = _sum(alias, run, (gaussian, jnp.zeros(())))
     # The period is the shortest with both aliases below e^{−margin} of the sum.
     right = jnp.min((alias_moment + resolution.margin) / alias_tilt) - saddle.epsilon
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / jax.lax.stop_gradient(jnp.maximum(jnp.maximum(left, right), 1e-3 / c))
     t = spacing * jnp.arange(points)
 
-    def contributions(family: Family, mu: Array, rate: Array) -> dict[str, Array]:
+    def contributions(family: Family, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
         step = alone or tilted(family, mu, rate)
         real, imag = _transform(step, spacing, resolution.blocks)
         square = jnp.maximum(2 * real + real * real + imag * imag, -1 + 1e-30)
         log_size = 0.5 * jnp.log1p(square)
         argument = jnp.arctan2(imag, 1 + real)
-        quadrature = pairs.quadrature_error(family, sign, mu, c, step.spacing, t)
+        quadrature = pairs.quadrature_error(family, sign, mu, rate, c, step, t)
         rounding = 32 * _EPS * jnp.minimum(step.spread * t, 2.0)
         absolute = quadrature + step.truncated + rounding
         relative = jnp.log1p(absolute * jnp.exp(-jnp.maximum(log_size, -40.0)))
@@ -309,7 +319,7 @@ def _line(
             "log_size": log_size,
             "argument": argument,
             "relative": relative + 8 * _EPS * (jnp.abs(log_size) + jnp.abs(argument)),
-            "decay": pairs.decay(family, sign, mu, rate, c, step, jnp.asarray(_BEYOND) * t[-1]),
+            "decay": pairs.decay(family, sign, mu, rate, c, step, jnp.asarray(_ENDS) * t[-1]),
         }
 
     mu2 = run.gaussian_mu2
@@ -319,7 +329,7 @@ def _line(
         "log_size": -0.5 * mu2 * t * t,
         "argument": 0.5 * mu2 * t * (2 * c + 1),
         "relative": 8 * _EPS * mu2 * t * (t + 2 * c + 1),
-        "decay": -0.5 * mu2 * (_BEYOND * t[-1]) ** 2,
+        "decay": -0.5 * mu2 * (_ENDS * t[-1]) ** 2,
     }
     total = _sum(contributions, run, plain)
     weight = spacing / np.pi * jnp.where(jnp.arange(points) == 0, 0.5, 1.0)
@@ -328,26 +338,34 @@ def _line(
     phase = total["argument"] - jnp.arctan2(t, c) - jnp.arctan2(t, c + 1)
     error = jnp.expm1(jnp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
 
+    ends = _ENDS * t[-1]
+    within = t <= ends[:5, None]
+    fraction = 1 / ends - jnp.append(1 / ends[1:], 0.0)
+
     def errors(b2: Array) -> Array:
         damped = jnp.exp(-0.5 * b2 * t * t) * jnp.minimum(amplitude * error, 2 * kernel)
-        ends = _BEYOND * t[-1]
-        beyond = jnp.exp(total["decay"] - 0.5 * b2 * ends**2)
-        return (
-            jnp.sum(damped) + jnp.sum(beyond * (1 / ends - jnp.append(1 / ends[1:], 0.0))) / np.pi
-        )
+        beyond = jnp.exp(total["decay"] - 0.5 * b2 * ends**2) * fraction
+        # All that lies beyond an end: the integral of ρ(t)/t², and one more step for the sum.
+        rest = (1 + spacing / ends) * jnp.cumsum(beyond[::-1])[::-1] / np.pi
+        return within @ damped + rest[:5]
 
     # A transform that has not decayed is composed with a tiny Gaussian release, μ² = b²: the
     # profile can only grow, by about b²(c + 1)/2 in ε.
-    unresolved = errors(jnp.zeros(())) > 1e-9 * jnp.sum(amplitude)
+    plainly = errors(jnp.zeros(()))
+    unresolved = jnp.min(plainly) > 1e-9 * jnp.sum(jnp.where(within[0], amplitude, 0.0))
     b2 = jax.lax.stop_gradient(jnp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0))
+    slack = jnp.where(unresolved, errors(b2), plainly)
+    end = jnp.argmin(slack)
+    inside = t <= ends[end]
     return Line(
         c=c,
         spacing=spacing,
         log_scale=total["moment"] + 0.5 * b2 * c * (c + 1),
-        amplitude=amplitude * jnp.exp(-0.5 * b2 * t * t),
+        amplitude=jnp.where(inside, amplitude * jnp.exp(-0.5 * b2 * t * t), 0.0),
         phase=phase + 0.5 * b2 * t * (2 * c + 1),
-        slack=errors(b2),
+        slack=slack[end],
         scale_error=total["scale_error"],
+        rare=2 * rare * jnp.sum(kernel),
         alias_tilt=alias_tilt,
         alias_moment=alias_moment,
         blur=b2,
@@ -376,7 +394,7 @@ def _log_delta(line: Line, epsilon: Array) -> tuple[Array, Array, Array]:
     left = jnp.exp(jnp.clip(-line.c * period - front, -745.0, 300.0))
     exponent = line.alias_moment - line.alias_tilt * (epsilon + period)
     right = jnp.min(jnp.exp(jnp.clip(exponent, -745.0, 300.0)) * 1.01)
-    lower = jnp.log(jnp.maximum(total - slack - 2 * (left + right), 1e-300))
+    lower = jnp.log(jnp.maximum(total - slack - line.rare - 2 * (left + right), 1e-300))
     upper = jnp.minimum(upper + front, _chernoff(line) - line.c * epsilon)
     derivative = -line.c + slope / jnp.maximum(total, 1e-300)
     return jnp.minimum(upper, 0.0), lower + front, derivative

@@ -34,9 +34,12 @@ from jaxtyping import Array, Float
 
 Family = Literal["poisson", "replace", "symmetrised"]
 
-REACH = 9.0  # standard deviations kept on either side; Φ(−9) = 1e-19, and what is cut is bounded
+REACH = 11.0  # standard deviations looked at on either side; Φ(−11) = 2e-28
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 _PANEL = 32
+_CELLS = 48
+_KEPT = 56.0  # what is cut weighs about e^{−56} where that can be told
+_TRIANGLE = np.tril(np.ones((_CELLS + 1, _CELLS)), -1)
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(_PANEL)
 
 
@@ -105,6 +108,7 @@ class Tilted(NamedTuple):
       moment_error: bound on the relative rounding error of e^{K(c)}.
       truncated: bound on what the cut ends of the line add, relative to e^{K(c)}.
       spacing: distance of the nodes (trapezoid) or half-width of a panel (Gauss).
+      first: position of the first node.
     """
 
     log_moment: Float[Array, ""]
@@ -116,10 +120,11 @@ class Tilted(NamedTuple):
     moment_error: Float[Array, ""]
     truncated: Float[Array, ""]
     spacing: Float[Array, ""]
+    first: Float[Array, ""]
 
 
-def _range(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tuple[Array, Array]:
-    """An interval that holds the tilted measure but for Gaussian tails beyond REACH."""
+def _reach(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tuple[Array, Array]:
+    """An interval beyond which a Gaussian tail with the steepest slope bounds what is left."""
     if family == "poisson":
         s = jnp.where(sign > 0, c + 1, c)
         # Stationary points solve ±y = sμπ(y); where r has reached its floor 1 − q nothing pulls on.
@@ -149,28 +154,68 @@ def _log_tail(log_value: Array, slope: Array, edge: Array) -> Array:
     return log_value + 0.5 * slope * slope - slope * edge + _log_normal_tail(edge - slope)
 
 
-def _truncation(
-    family: Family, sign: Array, mu: Array, rate: Array, c: Array, low: Array, high: Array
-) -> Array:
-    """log of the mass cut at both ends, every factor replaced by a steeper exponential."""
-    at_low, at_high = log_ratio(low, mu, rate), log_ratio(high, mu, rate)
-    if family == "poisson":
-        remove = jnp.logaddexp(
-            _log_tail((c + 1) * at_high, (c + 1) * mu, high),
-            (c + 1) * at_low + _log_normal_tail(-low),
-        )
-        steep = _log_tail(-c * at_low, c * mu, -low)
-        # r ≥ 1 − q everywhere, so that r^{−c} cannot grow for ever.
-        flat = -c * jnp.log1p(-rate) + _log_normal_tail(-low)
-        add = jnp.logaddexp(-c * at_high + _log_normal_tail(high), jnp.fmin(steep, flat))
-        return jnp.where(sign > 0, remove, add)
-    mirrored_low, mirrored_high = log_ratio(-low, mu, rate), log_ratio(-high, mu, rate)
+def _window(
+    family: Family, sign: Array, mu: Array, rate: Array, c: Array
+) -> tuple[Array, Array, Array]:
+    """The interval that is kept, and a bound on log of the mass outside it.
+
+    Between the steep ends the exponent h(y) of e^{cL}P/g is bounded cell by cell by a straight line
+    (log r is convex: its chord where it enters with a plus, its tangent where with a minus), and
+    ∫ g e^{line} over a cell by e to the largest value of line − y²/2. At a high tilt this tells
+    that a second mode, reached only by records that surely took part, weighs nothing.
+    """
+    low, high = _reach(family, sign, mu, rate, c)
+    edges = low + (high - low) / _CELLS * jnp.arange(_CELLS + 1)
+    ratio = log_ratio(edges, mu, rate)
+    hit = posterior(edges, mu, rate)
+    power = jnp.where(sign > 0, c + 1, -c) if family == "poisson" else c + 1
+    width = (high - low) / _CELLS
+    chord = (ratio[1:] - ratio[:-1]) / width
+    slope = power * jnp.where(power > 0, chord, mu * hit[:-1])
+    value = power * ratio
+    lowest = jnp.where(sign > 0, (c + 1) * ratio[0], 0.0) if family == "poisson" else value[0]
+    steepest, floor = (c + 1) * mu, value[-1]
     if family == "replace":
-        left = (c + 1) * at_low - c * mirrored_low + _log_normal_tail(-low)
-        steep = _log_tail((c + 1) * at_high - c * mirrored_high, (2 * c + 1) * mu, high)
-        flat = _log_tail((c + 1) * at_high - c * jnp.log1p(-rate), (c + 1) * mu, high)
-        return jnp.logaddexp(left, jnp.fmin(steep, flat))
-    return jnp.logaddexp(_log_tail((c + 1) * at_high, (c + 1) * mu, high), _log_normal_tail(high))
+        mirrored = log_ratio(-edges, mu, rate)
+        value = value - c * mirrored
+        slope = slope + c * mu * posterior(-edges[:-1], mu, rate)
+        lowest = value[0]
+        # r ≥ 1 − q everywhere, so that r^{−c} cannot grow for ever.
+        floor = floor - c * jnp.log1p(-rate)
+    peak = jnp.clip(slope, edges[:-1], edges[1:])
+    cells = value[:-1] + slope * (peak - edges[:-1]) - 0.5 * peak * peak
+    right = _log_tail(floor, steepest, high)
+    if family == "replace":
+        right = jnp.fmin(right, _log_tail(value[-1], steepest + c * mu, high))
+    left = lowest + _log_normal_tail(-low)
+    if family == "poisson":
+        steep = _log_tail(-c * ratio[0], c * mu, -low)
+        flat = -c * jnp.log1p(-rate) + _log_normal_tail(-low)
+        left = jnp.where(sign > 0, left, jnp.fmin(steep, flat))
+        right = jnp.where(sign > 0, right, -c * ratio[-1] + _log_normal_tail(high))
+    elif family == "symmetrised":
+        left, right = jnp.full_like(low, -1e3), jnp.logaddexp(right, _log_normal_tail(high))
+    # Mass left of every edge and right of it; the triangles sum, at most 64 terms.
+    level = jnp.maximum(jnp.max(cells), 0.0)
+    mass = jnp.exp(cells - level)
+    before, after = _TRIANGLE @ mass, (1 - _TRIANGLE) @ mass
+    enough = np.exp(-_KEPT)
+    first = jnp.sum(before[1:] <= enough)
+    last = jnp.sum(after > enough)
+    if family == "symmetrised":
+        first = jnp.zeros_like(first)
+    # The sums E[r] = 1 that are used for small moments need r's own mass.
+    need = 9.0 + mu if family != "symmetrised" else 0.5 * mu + 9.0
+    last = jnp.maximum(last, jnp.sum(edges < need))
+    last = jnp.clip(last, first + 1, _CELLS)
+    first = jnp.minimum(first, jnp.sum(edges <= -9.0) - 1) if family != "symmetrised" else first
+    first = jnp.maximum(first, 0)
+    outside = jnp.stack([before, after]) * jnp.stack(
+        [jnp.arange(_CELLS + 1) == first, jnp.arange(_CELLS + 1) == last]
+    )
+    cut = level + jnp.log(jnp.sum(outside) + 1e-300)
+    cut = jnp.logaddexp(cut, jnp.logaddexp(left, right))
+    return low + width * first, low + width * last, cut
 
 
 def tilt(
@@ -203,8 +248,7 @@ def tilt(
       ...     print(round(float(pairs.tilt("poisson", one, one, one, one, 128).log_moment), 12))
       1.0
     """
-    low, high = _range(family, sign, mu, rate, c)
-    low, high = jax.lax.stop_gradient(low), jax.lax.stop_gradient(high)
+    low, high, cut = jax.lax.stop_gradient(_window(family, sign, mu, rate, c))
     eps = np.finfo(np.float64).eps
     if family == "symmetrised":
         panels = nodes // _PANEL
@@ -260,10 +304,9 @@ def tilt(
         variance=second / total - mean * mean,
         spread=spread / total,
         moment_error=error,
-        truncated=jnp.exp(
-            jnp.minimum(_truncation(family, sign, mu, rate, c, low, high) - log_moment, 50.0)
-        ),
+        truncated=jnp.exp(jnp.minimum(cut - log_moment, 50.0)),
         spacing=half,
+        first=low,
     )
 
 
@@ -271,34 +314,42 @@ def quadrature_error(
     family: Family,
     sign: Float[Array, ""],
     mu: Float[Array, ""],
+    rate: Float[Array, ""],
     c: Float[Array, ""],
-    spacing: Float[Array, ""],
+    tilted: Tilted,
     t: Float[Array, " points"],
 ) -> Float[Array, " points"]:
     """Bound on the quadrature's error in E_P[e^{(c+it)L}], relative to e^{K(c)}.
 
     Trapezoid with spacing h of a function analytic in |Im y| < a: at most 2M/(e^{2πa/h} − 1), M the
-    largest integral of its modulus on a line of the strip. There |g(y + ib)| = g(y)e^{b²/2},
-    cos(μb/2)·r(y) ≤ |r(y + ib)| ≤ r(y) and |arg r(y + ib)| ≤ μ|b|, because r is a convex
-    combination of 1 and e^{w}. Gauss panels of half-width H: 64/15·M ρ^{−2n}/(1 − ρ^{−2}) in the
-    ellipse whose half-axes sum to ρH. The width of the strip is the best of eight.
+    largest integral of its modulus on a line of the strip. There |g(y + ib)| = g(y)e^{b²/2} and
+    r(y + ib) = r(y)(1 − π + πe^{iμb}), so that M is a sum over the same nodes, doubled for its own
+    error. Its logarithm is convex in t: chords between a few values of t bound it. The edge of the
+    strip may be any path, also one that comes down where the nodes end. Gauss panels of half-width
+    H: 64/15·M ρ^{−2n}/(1 − ρ^{−2}) in the ellipse whose half-axes sum to ρH, with
+    |arg r(y + ib)| ≤ μ|b|. The best of several strips.
+
+    Args:
+      family, sign, mu, rate, c: as for `tilt`.
+      tilted: what `tilt` returned.
+      t: ascending from 0.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from dpjax.accounting import pairs
       >>> with jax.enable_x64(True):
       ...     one = jnp.float64(1.0)
-      ...     error = pairs.quadrature_error("poisson", one, one, one, 0.1 * one, jnp.zeros(1))
-      ...     print(bool(error[0] < 1e-40))
+      ...     step = pairs.tilt("poisson", one, one, one, one, 128)
+      ...     error = pairs.quadrature_error("poisson", one, one, one, one, step, jnp.arange(9.0))
+      ...     print(bool(error[8] < 1e-30))
       True
 
     References:
       Trefethen, Weideman 2014, Theorem 5.1; Trefethen 2019, Theorem 19.3.
     """
-    angle = np.pi * np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96])[:, None]
-    slope = 2 * mu if family == "replace" else mu
-    shrink = jnp.where(sign > 0, 0.0, c) if family == "poisson" else c
+    spacing = tilted.spacing
     if family == "symmetrised":
+        angle = np.pi * np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96])[:, None]
         a = jnp.minimum(angle / mu, 4.0)
         ratio = a / spacing
         ellipse = ratio + jnp.sqrt(1 + ratio * ratio)
@@ -308,25 +359,47 @@ def quadrature_error(
             np.log(64 / 15 * 4)
             + 0.5 * a * a
             + mu * t * a
-            - shrink * jnp.log(jnp.cos(0.5 * mu * a))
+            - c * jnp.log(jnp.cos(0.5 * mu * a))
             + bulge * (REACH + (c + 1) * mu)
             - 2 * _PANEL * jnp.log(ellipse)
             - jnp.log1p(-(ellipse**-2.0))
         )
-    else:
-        wave = 2 * np.pi / spacing
-        a = jnp.minimum(angle / mu, jnp.maximum(wave - slope * t, 1e-3))
-        log_error = (
-            np.log(2.0)
-            + 0.5 * a * a
-            + slope * t * a
-            - shrink * jnp.log(jnp.cos(0.5 * mu * a))
-            - wave * a
-            - jnp.log(-jnp.expm1(-wave * a))
-        )
-    return jnp.exp(jnp.minimum(jnp.min(log_error, axis=0), 50.0))
+        return jnp.exp(jnp.minimum(jnp.min(log_error, axis=0), 50.0))
+    wave = 2 * np.pi / spacing
+    a = jnp.minimum(np.pi * _STRIPS / mu, 0.9 * wave)
+    y = tilted.first + spacing * jnp.arange(tilted.weight.shape[0])
+    knots = t[-1] * _KNOTS
+    angle = mu * a[:, None, None]
+    log_size, argument = _turn(posterior(y, mu, rate), angle)
+    power = jnp.where(sign > 0, c + 1, -c) if family == "poisson" else c + 1
+    size = power * log_size
+    if family == "replace":
+        log_other, other = _turn(posterior(-y, mu, rate), angle)
+        size, argument = size - c * log_other, argument + other
+    exponent = size + knots[:, None] * argument
+    top = jnp.max(exponent, axis=2)
+    inside = top + jnp.log(jnp.exp(exponent - top[:, :, None]) @ tilted.weight)
+    # Past the window, where only arg ζ ≤ θ is known, the path comes down to 1/(wave + slope·t) in a
+    # vertical step at the last nodes; on it |ζ| ≥ cos(θ/2), and arg ζ ≤ πθ for π ≤ 1/2.
+    outer = jnp.where(power < 0, -power, 0.0) if family == "poisson" else c
+    slope = 2 * mu if family == "replace" else mu
+    ends = jnp.stack([y[0], y[-1]])
+    pull = posterior(ends, mu, rate) + (posterior(-ends, mu, rate) if family == "replace" else 0.0)
+    pull = jnp.where(jnp.max(pull) < 0.5, mu * jnp.max(pull), slope)
+    edge = jnp.log(tilted.weight[0] + tilted.weight[-1] + tilted.truncated) + jnp.log1p(a / spacing)
+    edge = edge - outer * jnp.log(jnp.cos(0.5 * mu * a))
+    outside = edge[:, None] + pull * a[:, None] * knots
+    beyond = edge + 1.0 - outer * jnp.log(jnp.cos(0.5 * mu / wave)) + 0.5 / wave**2
+    beyond = np.log(4.0) + beyond[:, None] + jnp.log1p(slope * knots / wave)
+    front = np.log(4.0) + 0.5 * a * a - wave * a - jnp.log(-jnp.expm1(-wave * a))
+    log_error = jnp.logaddexp(jnp.logaddexp(inside, outside) + front[:, None], beyond)
+    rise = (log_error[:, 1:] - log_error[:, :-1]) / jnp.maximum(knots[1:] - knots[:-1], 1e-300)
+    chords = log_error[:, :-1, None] + rise[:, :, None] * (t - knots[:-1, None])
+    return jnp.exp(jnp.minimum(jnp.min(jnp.max(chords, axis=1), axis=0), 50.0))
 
 
+_STRIPS = np.array([0.03, 0.1, 0.3, 0.6, 0.95])  # of the width π/μ, where r could vanish
+_KNOTS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0])
 _SHIFTS = np.array([0.25, 0.6, 1.1, 1.8])
 _WIDEST = 2.3  # radians; below π, where r could vanish
 
@@ -359,8 +432,7 @@ def decay(
     theta = (t[:, None] * mu * mu / (1 + mu * mu) * _SHIFTS)[:, :, None]
     if family == "symmetrised":
         return _half_line_decay(theta, mu, rate, c, tilted, t[:, None, None])
-    low, high = _range(family, sign, mu, rate, c)
-    y = low + (high - low) / (tilted.weight.shape[0] - 1) * jnp.arange(tilted.weight.shape[0])
+    y = tilted.first + tilted.spacing * jnp.arange(tilted.weight.shape[0])
     t = t[:, None, None]
     hit = posterior(y, mu, rate)
     other = posterior(-y, mu, rate) if family == "replace" else jnp.zeros_like(hit)
