@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
-from dpjax.accounting import gaussian_dp
 
 __all__ = ["plot_privacy", "plot_sweep"]
 
@@ -72,7 +71,7 @@ def plot_privacy(
         curve = _ask(acc.rdp, run, orders, adjacency)
         if curve is not None:
             renyi.plot(orders - 1, curve, **look)
-        trade.plot(rates, _tradeoff(run, rates, adjacency), **look)
+        trade.plot(rates, acc.tradeoff(run, rates, adjacency=adjacency), **look)
         cost = acc.epsilon(acc.Repeated(step, counts), delta, adjacency=adjacency)
         lines += growth.plot(counts, np.where(np.isfinite(cost), cost, np.nan), **look)
 
@@ -112,17 +111,6 @@ def _ask(question: Any, run: acc.Mechanism, given: Any, adjacency: acc.Adjacency
         return question(run, given, adjacency=adjacency)
     except acc.UnsupportedQuery:
         return None
-
-
-def _tradeoff(run: acc.Mechanism, rates: np.ndarray, adjacency: acc.Adjacency) -> np.ndarray:
-    """The mechanism's own trade-off curve, or the envelope of the lines its δ(ε) allows."""
-    curve = _ask(acc.tradeoff, run, rates, adjacency)
-    if curve is not None:
-        return curve
-    epsilons = np.concatenate([[0.0], np.logspace(-3, 2, 120)])
-    deltas = np.asarray(acc.delta(run, epsilons, adjacency=adjacency))
-    lines = gaussian_dp.approximate_tradeoff(epsilons[:, None], deltas[:, None], rates)
-    return lines.max(axis=0)
 
 
 def plot_sweep(

@@ -6,7 +6,6 @@ from matplotlib.image import imread
 
 from dpjax import accounting as acc
 from dpjax.plotting import plot_privacy, plot_sweep
-from dpjax.plotting.accounting import _tradeoff
 
 
 def test_privacy_picture(tmp_path):
@@ -21,20 +20,6 @@ def test_privacy_picture(tmp_path):
     colours = {tuple(np.round(c * 255).astype(int)[:3]) for c in picture[::2, ::2].reshape(-1, 4)}
     for drawn in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):
         assert drawn in colours
-
-
-def test_tradeoff_fallback_is_just_below_the_exact_curve(monkeypatch):
-    run, rates = acc.Gaussian(1.0), np.linspace(0.0, 1.0, 21)
-    exact = _tradeoff(run, rates, acc.Adjacency.ADD_REMOVE)
-    np.testing.assert_allclose(exact, acc.tradeoff(run, rates))
-
-    def refuse(*_, **__):
-        raise acc.UnsupportedQuery("no curve")
-
-    monkeypatch.setattr(acc, "tradeoff", refuse)
-    curve = _tradeoff(run, rates, acc.Adjacency.ADD_REMOVE)
-    assert np.all(curve <= exact + 1e-12)
-    np.testing.assert_allclose(curve, exact, atol=2e-3)
 
 
 def test_sweep_picture(tmp_path):
