@@ -1,0 +1,39 @@
+"""Every notebook runs at a small size, and is kept with the outputs of a full run."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+
+from notebooks.__main__ import HERE, execute
+
+NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
+
+
+def test_there_are_five():
+    assert len(NOTEBOOKS) == 5
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_kept_with_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    opening = notebook.cells[0].source
+    assert f"/github/dpjax/dpjax/blob/main/notebooks/{path.name})" in opening
+    assert re.search(r"Expected run time: \w+", opening)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert '"google.colab" in sys.modules' in code[0].source
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    text = path.read_text()
+    assert not re.search(r"/(home|root|tmp|work|Users)/", text), "a path of one machine"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_at_a_small_size(path):
+    notebook = execute(path, small=True)
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
