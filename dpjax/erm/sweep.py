@@ -148,7 +148,7 @@ def _short(value: Any) -> str:
 def sweep(
     solver: Callable,
     problem: Problem,
-    grid: Mapping[str, Sequence],
+    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
     *,
     repeats: int,
     key: Array,
@@ -174,7 +174,8 @@ def sweep(
     (12, False)
 
     Args:
-        grid: hyperparameter -> values. "epsilon" and "delta" may be axes too.
+        grid: hyperparameter -> values, of which every combination is run; or the points themselves,
+            dictionaries with the same names. "epsilon" and "delta" may be among them.
         repeats: runs per point. key: split over all of them.
         epsilon, delta, adjacency: the budget of *one* run; or give the solver's noise argument.
         test: (features, labels) for the accuracy column, prepared like the training rows.
@@ -191,13 +192,9 @@ def sweep(
     spec = spec_of(solver)
     count("repeats", repeats)
     positive("memory_budget", memory_budget)
-    if not grid or any(len(values) == 0 for values in grid.values()):
-        raise ValueError("grid is empty: every hyperparameter in it needs at least one value")
+    points = _points(grid)
     budget = {k: v for k, v in (("epsilon", epsilon), ("delta", delta)) if v is not None}
-    settings = [
-        {**budget, **fixed, **dict(zip(grid, point, strict=True))}
-        for point in itertools.product(*grid.values())
-    ]
+    settings = [{**budget, **fixed, **point} for point in points]
     adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
     # Some mechanisms are made for one adjacency, and so are their runs.
     solver = functools.partial(solver, adjacency=adjacency)
@@ -232,9 +229,23 @@ def sweep(
         np.concatenate([np.asarray(p) for p in params]),
         settings,
         mechanisms,
-        tuple(grid),
+        tuple(points[0]),
         None if test is None else len(test[1]),
     )
+
+
+def _points(grid) -> list[dict[str, Any]]:
+    """The points of a grid, or the points given."""
+    if isinstance(grid, Mapping):
+        if not grid or any(len(values) == 0 for values in grid.values()):
+            raise ValueError("grid is empty: every hyperparameter in it needs at least one value")
+        return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+    points = [dict(point) for point in grid]
+    if not points or not points[0]:
+        raise ValueError("grid is empty: it needs at least one point with a hyperparameter")
+    if any(set(point) != set(points[0]) for point in points):
+        raise ValueError("grid holds points of different hyperparameters: sweep them one by one")
+    return points
 
 
 def _hyperparameters(spec, setting: dict) -> dict:

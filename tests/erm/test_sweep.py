@@ -98,10 +98,36 @@ def test_the_best_setting_is_labelled_and_a_private_choice_is_priced(logistic, r
     ]
 
 
+def test_the_adaptive_solver_is_swept_under_either_adjacency(logistic):
+    noise = {}
+    for adjacency in acc.Adjacency:
+        result = erm.sweep(
+            erm.dp_agd, logistic, {"epsilon": [0.5, 1.0]}, repeats=2, key=jax.random.key(6),
+            delta=1e-5, adjacency=adjacency, planned_steps=5, progress=False,
+        )  # fmt: skip
+        for mechanism, epsilon in zip(result.mechanisms, (0.5, 1.0), strict=True):
+            spent = acc.epsilon(mechanism, delta=1e-5, adjacency=adjacency)
+            assert 0.99 * epsilon < spent <= epsilon
+        noise[adjacency] = result.table["noise"].to_numpy()
+    # The noise is in units of the whole budget ρ, which is the same; the steps double theirs.
+    np.testing.assert_allclose(*noise.values(), rtol=1e-5)
+
+
+def test_points_may_be_given_instead_of_a_grid(logistic):
+    kept = {"repeats": 2, "key": jax.random.key(8), "noise_multiplier": 2.0, "progress": False}
+    points = [{"steps": 2, "step_size": 0.5}, {"steps": 5, "step_size": 1.0}]
+    result = erm.sweep(erm.dp_gd, logistic, points, **kept)
+    assert result.names == ("steps", "step_size")
+    assert result.table[["steps", "step_size"]].drop_duplicates().to_dict("records") == points
+    with pytest.raises(ValueError, match="different hyperparameters"):
+        erm.sweep(erm.dp_gd, logistic, [{"steps": 2}, {"step_size": 0.5}], **kept)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"grid": {}}, "grid is empty"),
+        ({"grid": []}, "grid is empty"),
         ({"solver": erm.gradient_descent}, "not a private solver"),
         ({"epsilon": 1.0, "delta": 1e-5}, "not both"),
         ({"repeats": 0}, "repeats is 0"),
