@@ -25,6 +25,7 @@ def main(
     ] = None,
 ) -> None:
     """Re-runs the figures and tables of a paper; writes PNG and CSV files."""
+    _keep_compiled_programs()
     if not target:
         for name in [paper] if paper else papers():
             typer.echo(f"{name}: {', '.join(targets(name))}")
@@ -39,6 +40,13 @@ def main(
         files = compute(Run(out or _HERE / paper, data, full))
         written = ", ".join(file.name for file in files)
         typer.echo(f"{paper} {name}: {written} ({time.perf_counter() - start:.0f} s)")
+
+
+def _keep_compiled_programs() -> None:
+    """Compiled programs outlive the process, as for the `dpjax` command: they hold no records."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "dpjax" / "compiled"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 if __name__ == "__main__":

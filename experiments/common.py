@@ -56,11 +56,13 @@ class Run:
 
         The key is a hash of the settings and of the source of the functions, classes and modules in
         `code`: name those that the rows depend on, and not those that only draw. A change in dpjax
-        itself is not seen: delete the `cache` folder then.
+        itself is not seen: delete the `cache` folder then. Long runs ask once for every part, so
+        that an interrupted one goes on where it was.
         """
         file = self._cached(name, settings, code, "json")
         if not file.is_file():
-            file.write_text(json.dumps(compute()))
+            content = json.dumps(compute())
+            _replace(file, lambda partial: partial.write_text(content))
         return json.loads(file.read_text())
 
     def arrays(
@@ -74,7 +76,8 @@ class Run:
         """Arrays of `compute()`, cached like `rows`."""
         file = self._cached(name, settings, code, "npz")
         if not file.is_file():
-            np.savez(file, **compute())
+            content = compute()
+            _replace(file, lambda partial: np.savez(partial, **content))
         with np.load(file) as stored:
             return dict(stored)
 
@@ -84,6 +87,14 @@ class Run:
         file = self.out / f"{name}.csv"
         table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         table.to_csv(file, index=False, float_format="%.6g")
+        return file
+
+    def save_certificates(self, name: str, lines: Sequence[str]) -> pathlib.Path:
+        """Writes certificates/`name`.jsonl, a certificate a line; `dpjax verify` reads each."""
+        folder = self.out / "certificates"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}.jsonl"
+        file.write_text("".join(f"{line}\n" for line in lines))
         return file
 
     def save_figure(self, name: str, figure: Any) -> pathlib.Path:
@@ -105,6 +116,13 @@ class Run:
         folder = self.out / "cache"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}-{digest.hexdigest()[:16]}.{suffix}"
+
+
+def _replace(file: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
+    """Writes the whole file or none of it, so that an interrupted run leaves nothing half done."""
+    partial = file.with_name(f"partial-{file.name}")
+    write(partial)
+    partial.replace(file)
 
 
 Target = Callable[[Run], Sequence[pathlib.Path]]

@@ -1,18 +1,25 @@
-"""Private solvers side by side on one split: every method's grid as vmapped sweeps, best per ε."""
+"""Private solvers side by side on one split: their points as vmapped sweeps, the best per ε."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from dpjax import accounting as acc
 from dpjax import erm
+from dpjax._numerics.normal import normal
 from dpjax.erm.solution import spec_of
+
+Rows = list[dict[str, Any]]
+CHOSEN_BY_ACCURACY = "the hyperparameters: the best of a grid by accuracy on held-out rows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +34,11 @@ class Method:
         fixed: hyperparameters that do not vary.
         noise: (problem, ε, δ, hyperparameters) -> the noise argument, where the method is to be
             priced otherwise than by the accountant's best bound.
+        noise_of: hyperparameters that the noise depends on; the others share a calibration.
+        at_the_end: the only noise is one Gaussian on the result, of the noise argument's size, so
+            that one run without it serves every ε.
+        repeats: of every setting; None: as many as the comparison asks for.
+        at_epsilon: (problem, ε, δ) -> hyperparameters that follow from the budget.
     """
 
     name: str
@@ -35,59 +47,152 @@ class Method:
     adjacency: acc.Adjacency = acc.Adjacency.REPLACE_ONE
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     noise: Callable[..., float] | None = None
+    noise_of: tuple[str, ...] | None = None
+    at_the_end: bool = False
+    repeats: int | None = None
+    at_epsilon: Callable[..., dict[str, float]] | None = None
+
+    def points(self) -> Rows:
+        """Every combination of the grid."""
+        return [
+            dict(zip(self.grid, values, strict=True))
+            for values in itertools.product(*self.grid.values())
+        ]
+
+
+def label(point: Mapping[str, Any]) -> str:
+    """A setting in words, as it stands in the tables."""
+    return ", ".join(f"{name}={value:g}" for name, value in point.items())
+
+
+def calibrate(
+    method: Method, problem: erm.Problem, epsilons: Sequence[float], delta: float
+) -> Rows:
+    """A row for every ε and point: epsilon, point, noise, setting.
+
+    The noise depends on n and the problem's constants, not on the records.
+    """
+    spec = spec_of(method.solver)
+    relevant = [n for n in method.grid if method.noise_of is None or n in method.noise_of]
+    cases = []
+    for epsilon in epsilons:
+        extra = method.at_epsilon(problem, epsilon, delta) if method.at_epsilon else {}
+        cases += [(epsilon, {**point, **extra}) for point in method.points()]
+    # Whatever the noise does not depend on shares one calibration; what the mechanism takes as
+    # arrays, one call.
+    batches: dict[tuple, dict[tuple, tuple[float, dict]]] = {}
+    for epsilon, point in cases:
+        needed = {k: v for k, v in point.items() if k in relevant or k not in method.grid}
+        whole = tuple((k, v) for k, v in needed.items() if k not in spec.traced)
+        batches.setdefault(whole, {})[(epsilon, *needed.values())] = (epsilon, needed)
+    found: dict[tuple, float] = {}
+    for batch in batches.values():
+        group = list(batch.values())
+        if method.noise is not None:
+            price = method.noise
+            noises = [price(problem, e, delta, {**method.fixed, **n}) for e, n in group]
+        else:
+            columns = {}
+            for name in group[0][1]:
+                values = [needed[name] for _, needed in group]
+                columns[name] = values[0] if len(set(values)) == 1 else np.asarray(values)
+            settings = {**method.fixed, **columns}
+            noises = acc.calibrate(
+                lambda noise, settings=settings: spec.mechanism(
+                    problem, noise, adjacency=method.adjacency, **settings
+                ),
+                epsilon=np.asarray([epsilon for epsilon, _ in group]),
+                delta=delta,
+                adjacency=method.adjacency,
+            )
+        found |= {key: float(noise) for key, noise in zip(batch, noises, strict=True)}
+    rows = []
+    for epsilon, point in cases:
+        needed = [v for k, v in point.items() if k in relevant or k not in method.grid]
+        rows.append(
+            {
+                "epsilon": epsilon,
+                "point": point,
+                "noise": found[(epsilon, *needed)],
+                "setting": label({name: point[name] for name in method.grid}),
+            }
+        )
+    return rows
 
 
 def run_method(
     method: Method,
     problem: erm.Problem,
-    test: tuple[np.ndarray, np.ndarray],
-    epsilons: Sequence[float],
-    delta: float,
+    test: tuple[Any, Any],
+    noises: Rows,
     *,
     repeats: int,
     key: jax.Array,
     memory_budget: float = 2**30,
 ) -> pd.DataFrame:
-    """One row a run: method, epsilon, the hyperparameters, noise, accuracy, objective."""
-    common = {
-        "repeats": repeats,
-        "key": key,
-        "test": test,
-        "progress": False,
-        "memory_budget": memory_budget,
-        **method.fixed,
-    }
-    if method.noise is None:
-        grid = {"epsilon": list(epsilons), **method.grid}
-        table = erm.sweep(
-            method.solver, problem, grid, delta=delta, adjacency=method.adjacency, **common
-        ).table
-    else:
-        name = spec_of(method.solver).noise
-        parts = []
-        for epsilon in epsilons:
-            for point in _points(method.grid):
-                noise = method.noise(problem, epsilon, delta, {**method.fixed, **point})
-                grid = {k: [v] for k, v in point.items()} | {name: [noise]}
-                part = erm.sweep(method.solver, problem, grid, **common).table
-                parts.append(part.assign(epsilon=epsilon))
-        table = pd.concat(parts, ignore_index=True)
-    settings = [
-        ", ".join(f"{name}={row[name]:g}" for name in method.grid)
-        for row in table.to_dict("records")
-    ]
-    columns = ["epsilon", "noise", "accuracy", "objective", "repeat"]
-    return table[columns].assign(method=method.name, setting=settings)
+    """One row a run: method, epsilon, setting, noise, accuracy, objective, repeat.
+
+    Args:
+        noises: from `calibrate`; may be of any problem with the same n and constants.
+    """
+    repeats = method.repeats or repeats
+    spec = spec_of(method.solver)
+    common = {"repeats": repeats, "progress": False, "memory_budget": memory_budget}
+    common |= {"adjacency": method.adjacency, **method.fixed}
+    run_key, noise_key = jax.random.split(key)
+    if method.at_the_end:
+        return _noise_at_the_end(
+            method, problem, test, noises, {**common, spec.noise: 0.0}, run_key, noise_key
+        )
+    points = [{**row["point"], spec.noise: row["noise"]} for row in noises]
+    # Calibration has priced them; the solver is given the noise.
+    table = erm.sweep(method.solver, problem, points, key=run_key, test=test, **common).table
+    return pd.DataFrame(
+        {
+            "method": method.name,
+            "epsilon": [noises[i]["epsilon"] for i in table["setting"]],
+            "setting": [noises[i]["setting"] for i in table["setting"]],
+            **{name: table[name] for name in ("noise", "accuracy", "objective", "repeat")},
+        }
+    )
 
 
-def _points(grid: Mapping[str, Sequence]) -> list[dict[str, Any]]:
-    points: list[dict[str, Any]] = [{}]
-    for name, values in grid.items():
-        points = [{**point, name: value} for point in points for value in values]
-    return points
+def _noise_at_the_end(method, problem, test, noises, common, run_key, noise_key) -> pd.DataFrame:
+    """Runs without noise once, then the noise of every ε on their results."""
+    points = method.points()
+    exact = erm.sweep(method.solver, problem, points, key=run_key, **common)
+    repeats = common["repeats"]
+    params = np.asarray(exact.params).reshape(len(points), repeats, -1)
+    where = {label(point): number for number, point in enumerate(points)}
+    features, labels = test
+
+    @jax.jit
+    def score(problem, params):
+        return (
+            jax.vmap(problem.objective)(params),
+            jax.vmap(lambda w: problem.accuracy(w, features, labels))(params),
+        )
+
+    tables = []
+    for number, row in enumerate(noises):
+        results = jnp.asarray(params[where[row["setting"]]])
+        shake = normal(jax.random.fold_in(noise_key, number), results.shape, results.dtype)
+        objectives, accuracies = score(problem, results + row["noise"] * shake)
+        named = {"method": method.name, **{k: row[k] for k in ("epsilon", "setting", "noise")}}
+        tables.append(
+            pd.DataFrame(
+                {
+                    **named,
+                    "accuracy": np.asarray(accuracies, np.float64),
+                    "objective": np.asarray(objectives, np.float64),
+                    "repeat": np.arange(repeats),
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
 
 
-def best_per_epsilon(table: pd.DataFrame) -> pd.DataFrame:
+def best_per_epsilon(table: pd.DataFrame, *, by: str = "accuracy") -> pd.DataFrame:
     """Mean and standard error of the best setting of every (method, ε).
 
     The setting is chosen by its mean test accuracy, as the papers do: not a private choice.
@@ -101,8 +206,60 @@ def best_per_epsilon(table: pd.DataFrame) -> pd.DataFrame:
         runs=("accuracy", "size"),
         noise=("noise", "mean"),
     ).reset_index()
-    chosen = means.groupby(["method", "epsilon"], sort=False)["accuracy"].idxmax()
+    ranked = means[by] if by == "accuracy" else -means[by]
+    chosen = ranked.groupby([means["method"], means["epsilon"]], sort=False).idxmax()
     return means.loc[chosen].reset_index(drop=True)
+
+
+def certificate(
+    method: Method,
+    problem: erm.Problem,
+    row: Mapping[str, Any],
+    delta: float,
+    *,
+    data: str,
+    not_covered: Sequence[str] = (),
+    classes: int = 1,
+) -> str:
+    """The certificate, as one line of JSON, of one run of a row of `calibrate`."""
+    mechanism = erm.mechanism_of(
+        method.solver,
+        problem,
+        float(row["noise"]),
+        adjacency=method.adjacency,
+        **method.fixed,
+        **row["point"],
+    )
+    return certificate_line(
+        acc.Repeated(mechanism, classes) if classes > 1 else mechanism,
+        delta,
+        adjacency=method.adjacency,
+        records=problem.n,
+        method=method.name,
+        data=data,
+        target=row["epsilon"],
+        not_covered=[CHOSEN_BY_ACCURACY, *not_covered],
+    )
+
+
+def certificate_line(
+    mechanism: Any,
+    delta: float,
+    *,
+    adjacency: acc.Adjacency,
+    records: int,
+    method: str,
+    data: str,
+    target: float,
+    not_covered: Sequence[str] = (),
+) -> str:
+    """A certificate as one line of JSON, labelled by method, data set and the ε asked for."""
+    declared: dict[str, Any] = {"records": records, "target epsilon": target}
+    declared |= {"method": method, "data set": data}
+    found = acc.certify(
+        mechanism, delta, adjacency=adjacency, declared=declared, not_covered=not_covered
+    )
+    return json.dumps(json.loads(found.to_json()), ensure_ascii=False)
 
 
 def draw(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,23 +12,37 @@ import numpy as np
 import pandas as pd
 
 from dpjax import erm
-from experiments import data_sets
+from experiments import comparison, data_sets
+from experiments.chen2019 import methods as lines
 from experiments.chen2019.methods import HUBER, L2, STYLES, methods
-from experiments.common import Run, track
-from experiments.comparison import best_per_epsilon, draw, run_method
+from experiments.common import Rows, Run, track
+from experiments.comparison import best_per_epsilon, draw
 
 _DELTA = 1e-8
-_DATA = {"Adult": data_sets.adult, "Bank": data_sets.bank}
+_DATA: dict[str, Callable[[pathlib.Path], data_sets.DataSet]] = {
+    "Adult": data_sets.adult,
+    "Bank": data_sets.bank,
+    "IPUMS-BR": functools.partial(data_sets.ipums, name="IPUMS-BR"),
+    "IPUMS-US": functools.partial(data_sets.ipums, name="IPUMS-US"),
+}
+_CODE = (
+    comparison.run_method,
+    comparison.calibrate,
+    lines.methods,
+    data_sets.adult,
+    data_sets.bank,
+    data_sets.ipums,
+)
 
 
-def _folds(rows: int, repeats: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """5-fold cross-validation, `repeats` times; folds of one size, so that one program fits all."""
+def _folds(rows: int, number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """5-fold cross-validation, repeated; folds of one size, so that one program fits all."""
     size = rows // 5
-    for repeat in range(repeats):
+    for index in range(number):
+        repeat, fold = divmod(index, 5)
         order = np.random.default_rng(repeat).permutation(rows)[: 5 * size]
-        for fold in range(5):
-            test = order[fold * size : (fold + 1) * size]
-            yield np.setdiff1d(order, test), test
+        test = order[fold * size : (fold + 1) * size]
+        yield np.setdiff1d(order, test), test
 
 
 def _problem(task: str, features: np.ndarray, labels: np.ndarray) -> erm.Problem:
@@ -36,103 +51,162 @@ def _problem(task: str, features: np.ndarray, labels: np.ndarray) -> erm.Problem
     return erm.huber_svm(features, labels, l2=L2, width=HUBER)
 
 
-def _rows(
-    data: data_sets.DataSet,
-    task: str,
-    size: str,
-    epsilons: list[float],
-    folds: int,
-    repeats: int,
-    rows: int | None,
-) -> list[dict[str, Any]]:
-    features, labels = data.features[:rows], data.labels[:rows]
-    cases = list(_folds(len(labels), max(1, folds // 5)))[:folds]
-    tables, baselines = [], []
-    for number, (train, held_out) in enumerate(track(cases, f"chen2019 {data.name} {task}")):
-        problem = _problem(task, features[train], labels[train])
-        test = (features[held_out], labels[held_out])
-        for method in methods(problem, size):
-            table = run_method(
-                method,
-                problem,
-                test,
-                epsilons,
-                _DELTA,
-                repeats=repeats,
-                key=jax.random.key(number),
-            )
-            tables.append(table.assign(fold=number))
-        exact = erm.lbfgs(problem)
-        said = np.asarray(problem.scores(exact.params, test[0])) >= 0
-        baselines.append(
-            {
-                "accuracy": float(np.mean(said == (test[1] > 0))),
-                "objective": float(problem.objective(exact.params)),
-                "majority": float(max(np.mean(test[1] > 0), 1 - np.mean(test[1] > 0))),
-            }
-        )
-    best = best_per_epsilon(pd.concat(tables, ignore_index=True))
-    base = pd.DataFrame(baselines).mean()
-    for name, accuracy, objective in (
-        ("NonPrivate", base["accuracy"], base["objective"]),
-        ("Majority", base["majority"], np.nan),
-    ):
-        row = {"method": name, "epsilon": np.nan, "setting": "", "accuracy": accuracy}
-        best.loc[len(best)] = pd.Series({**row, "objective": objective, "runs": len(cases)})
-    records = best.assign(**{"data set": data.name, "task": task}).to_dict("records")
+def _baselines(problem: erm.Problem, test: tuple[np.ndarray, np.ndarray]) -> Rows:
+    exact = erm.lbfgs(problem).params
+    share = float(np.mean(test[1] > 0))
     return [
-        {k: None if isinstance(v, float) and np.isnan(v) else v for k, v in r.items()}
-        for r in records
+        {
+            "method": "NonPrivate",
+            "accuracy": float(problem.accuracy(exact, *test)),
+            "objective": float(problem.objective(exact)),
+        },
+        {"method": "Majority", "accuracy": max(share, 1 - share), "objective": None},
     ]
+
+
+def _runs(run: Run, name: str, task: str, which: str) -> tuple[pd.DataFrame, list[str]]:
+    """Every run of a data set, and the certificates of the best setting of every (method, ε)."""
+    epsilons = run.choose(
+        [0.05, 0.1, 0.2, 0.5, 1.0], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1.0]
+    )
+    folds, repeats = run.choose(5, 100, 1), run.choose(2, 1, 2)
+    rows = run.choose(None, None, 1_000)
+    settings = {"size": run.size, "epsilons": epsilons, "repeats": repeats, "rows": rows}
+    settings |= {"task": task, "data": which, "delta": _DELTA}
+    code = (*_CODE, _problem, _folds, _baselines)
+
+    @functools.cache
+    def data() -> data_sets.DataSet:
+        whole = _DATA[which](run.data)
+        return whole._replace(features=whole.features[:rows], labels=whole.labels[:rows])
+
+    @functools.lru_cache(maxsize=1)
+    def fold(number: int) -> tuple[erm.Problem, tuple[np.ndarray, np.ndarray]]:
+        features, labels = data().features, data().labels
+        train, held_out = list(_folds(len(labels), number + 1))[-1]
+        problem = _problem(task, features[train], labels[train])
+        return problem, (features[held_out], labels[held_out])
+
+    # Names, grids and noises are the same for all folds: they depend on n and constants alone.
+    shape = run.rows(f"{name}-{which}-n", settings, lambda: [{"n": fold(0)[0].n}], code=code)
+    every = {m.name: m for m in methods(_shaped(task, shape[0]["n"]), run.size)}
+    noises, tables = {}, []
+    for method in track(every.values(), f"{name} {which}: noise"):
+        noises[method.name] = run.rows(
+            f"{name}-{which}-noise",
+            {**settings, "method": method.name},
+            lambda method=method: comparison.calibrate(method, fold(0)[0], epsilons, _DELTA),
+            code=code,
+        )
+    work = [(number, m) for number in range(folds) for m in (None, *every.values())]
+    for number, method in track(work, f"{name} {which}: runs"):
+        if method is None:
+            part = run.rows(
+                f"{name}-{which}-baselines",
+                {**settings, "fold": number},
+                lambda number=number: _baselines(*fold(number)),
+                code=code,
+            )
+        else:
+            part = run.rows(
+                f"{name}-{which}-runs",
+                {**settings, "fold": number, "method": method.name},
+                lambda number=number, method=method: comparison.run_method(
+                    method,
+                    *fold(number),
+                    noises[method.name],
+                    repeats=repeats,
+                    key=jax.random.key(number),
+                ).to_dict("records"),
+                code=code,
+            )
+        tables.append(pd.DataFrame(part).assign(fold=number))
+    table = pd.concat(tables, ignore_index=True)
+    best = best_per_epsilon(table[table["epsilon"].notna()])
+
+    def certify() -> list[dict[str, Any]]:
+        out = []
+        for row in track(best.to_dict("records"), f"{name} {which}: certificates"):
+            noise = next(
+                n
+                for n in noises[row["method"]]
+                if (n["epsilon"], n["setting"]) == (row["epsilon"], row["setting"])
+            )
+            line = comparison.certificate(
+                every[row["method"]],
+                fold(0)[0],
+                noise,
+                _DELTA,
+                data=f"{which}, {task}",
+                not_covered=[data_sets.NOT_COVERED],
+            )
+            out.append({"line": line})
+        return out
+
+    chosen = best[["method", "epsilon", "setting"]].to_dict("records")
+    certificates = run.rows(
+        f"{name}-{which}-certificates", {**settings, "chosen": chosen}, certify, code=code
+    )
+    flat = table[table["epsilon"].isna()].groupby("method", sort=False)
+    base = pd.DataFrame(
+        {
+            "accuracy": flat["accuracy"].mean(),
+            "accuracy_se": flat["accuracy"].sem(),
+            "objective": flat["objective"].mean(),
+            "objective_se": flat["objective"].sem(),
+            "runs": flat.size(),
+        }
+    ).reset_index()
+    both = pd.concat([best, base], ignore_index=True).assign(**{"data set": which, "task": task})
+    return both, [row["line"] for row in certificates]
+
+
+def _shaped(task: str, n: int) -> erm.Problem:
+    """A problem of the constants and the size alone."""
+    return _problem(task, np.zeros((n, 1), np.float32), np.zeros(n, np.int32))
 
 
 def _figure(run: Run, name: str, task: str, title: str) -> list[pathlib.Path]:
     import matplotlib.pyplot as plt
 
-    settings = {
-        "size": run.size,
-        "epsilons": run.choose(
-            [0.05, 0.1, 0.2, 0.5, 1.0], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1.0]
-        ),
-        "folds": run.choose(5, 100, 1),
-        "repeats": run.choose(4, 1, 1),
-        "rows": run.choose(None, None, 1_000),
-    }
-    code = ["experiments.chen2019.methods", "experiments.comparison", "experiments.data_sets"]
-    rows: list[dict[str, Any]] = []
-    for which, load in _DATA.items():
-        rows += run.rows(
-            f"{name}-{which}",
-            {**settings, "task": task, "code": code},
-            lambda load=load: _rows(load(run.data), task, **settings),
-        )
-    table = pd.DataFrame(rows)
-    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.0), layout="constrained", sharex=True)
-    for column, which in enumerate(_DATA):
+    present = [w for w in _DATA if not w.startswith("IPUMS") or data_sets.has_ipums(run.data, w)]
+    parts = [_runs(run, name, task, which) for which in present]
+    table = pd.concat([part for part, _ in parts], ignore_index=True)
+    figure, axes = plt.subplots(
+        2, len(present), figsize=(4.8 * len(present), 7.4), layout="constrained", sharex=True
+    )
+    for column, which in enumerate(present):
         mine = table[table["data set"] == which]
-        flat = {
-            n: float(mine[mine["method"] == n]["accuracy"].iloc[0])
-            for n in ("NonPrivate", "Majority")
-        }
-        draw(axes[0, column], mine, STYLES, lines=flat)
-        least = {"NonPrivate": float(mine[mine["method"] == "NonPrivate"]["objective"].iloc[0])}
+        flat = mine.set_index("method").loc[["NonPrivate", "Majority"]]
+        draw(axes[0, column], mine, STYLES, lines=flat["accuracy"].to_dict())
+        least = {"NonPrivate": float(flat.loc["NonPrivate", "objective"])}
         draw(axes[1, column], mine, STYLES, metric="objective", lines=least)
         axes[0, column].set_title(which, fontsize=10)
-        axes[1, column].set_xlabel("ε (δ = 1e-8, replace-one)")
+        axes[1, column].set_xlabel("ε (δ = 1e-8; replace-one unless said)")
         axes[1, column].set_yscale("log")
+        # What fails altogether would squeeze the rest into a line.
+        top = 100 * float(flat.loc["NonPrivate", "accuracy"])
+        low = 100 * float(flat.loc["Majority", "accuracy"])
+        axes[0, column].set_ylim(low - 1.2 * (top - low), top + 0.1 * (top - low))
+        axes[1, column].set_ylim(0.95 * least["NonPrivate"], 12 * least["NonPrivate"])
     axes[0, 0].set_ylabel("test accuracy, %")
     axes[1, 0].set_ylabel("objective")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10)
-    return [run.save_table(name, table), run.save_figure(name, figure)]
+    certificates = [line for _, lines in parts for line in lines]
+    return [
+        run.save_table(name, table),
+        run.save_figure(name, figure),
+        run.save_certificates(name, certificates),
+    ]
 
 
 def figure1(run: Run) -> list[pathlib.Path]:
-    """Figure 1: logistic regression, Adult and Bank."""
+    """Figure 1: logistic regression, Adult and Bank (IPUMS where its files are)."""
     return _figure(run, "figure1", "logistic", "chen2019, Figure 1: logistic regression, λ = 0.001")
 
 
 def figure2(run: Run) -> list[pathlib.Path]:
-    """Figure 2: huberised SVM (h = 0.5), Adult and Bank."""
-    return _figure(run, "figure2", "svm", "chen2019, Figure 2: huberised SVM, h = 0.5")
+    """Figure 2: huberised SVM (h = 0.5), Adult and Bank (IPUMS where its files are)."""
+    return _figure(run, "figure2", "svm", "chen2019, Figure 2: huberised SVM, h = 0.5, λ = 0.001")

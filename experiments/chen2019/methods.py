@@ -43,41 +43,52 @@ def _multiplier_of_2019(problem: erm.Problem, epsilon: float, delta: float, sett
     )
 
 
+def kifer_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
+    """Kifer et al.'s rule n(l2 + extra) ≥ 2c/ε: how much regularisation the Jacobian needs."""
+    ridge = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)
+    return {"extra_l2": max(0.0, ridge - problem.l2)}
+
+
 def methods(problem: erm.Problem, size: str) -> list[Method]:
     """Every private line of Figures 1 and 2, with the grid of a small or a full run."""
     batch = min(BATCH, problem.n // 2)
     limit = 2.0 / (problem.smoothness + problem.strong_convexity)
     small = size != "full"
-    epochs = [10] if size == "tiny" else [5, 10] if small else [5, 10, 20, 50]
+    epochs = [5] if size == "tiny" else [5, 10] if small else [5, 10, 20, 50]
     rates = [1.0] if size == "tiny" else [0.3, 1.0, 3.0] if small else [0.1, 0.3, 1.0, 3.0, 6.0]
-    ma_steps = [20] if size == "tiny" else [200, 1000] if small else [200, 1000, 4000]
+    ma_steps = [20] if size == "tiny" else [400] if small else [200, 400, 1000, 4000]
+    ma_rates = [1.0] if size == "tiny" else [1.0, 4.0] if small else [0.3, 1.0, 3.0, 6.0]
     gd_steps = [10] if size == "tiny" else [20, 60] if small else [10, 20, 60, 200]
     cyclic = {"epochs": epochs, "step_size": rates}
-    descent = {"steps": ma_steps, "step_size": rates}
+    descent = {"steps": ma_steps, "step_size": ma_rates}
+    batches = {"batch_size": batch}
     return [
-        Method("RSGD-AR", erm.rsgd_ar, cyclic, fixed={"batch_size": batch}),
+        Method("RSGD-AR", erm.rsgd_ar, cyclic, fixed=batches, at_the_end=True),
         Method(
             "RSGD-AR, priced as in 2019",
             erm.rsgd_ar,
             cyclic,
-            fixed={"batch_size": batch},
+            fixed=batches,
             noise=_noise_of_2019,
+            at_the_end=True,
         ),
-        Method("RSGD (no averaging)", erm.rsgd, cyclic, fixed={"batch_size": batch}),
-        Method("NSGD", erm.nsgd, cyclic, fixed={"batch_size": batch}),
-        Method("ObjPert", erm.objective_perturbation, {}),
+        Method("RSGD (no averaging)", erm.rsgd, cyclic, fixed=batches, at_the_end=True),
+        Method("NSGD", erm.nsgd, cyclic, fixed=batches, at_the_end=True),
+        Method("ObjPert", erm.objective_perturbation, {}, at_epsilon=kifer_ridge),
         Method(
             "OutPert-GD",
             erm.output_perturbed_gd,
             {"steps": gd_steps, "step_size": [limit / 4, limit]},
+            at_the_end=True,
         ),
         Method("DP-AGD", erm.dp_agd, {"planned_steps": [60] if small else [30, 60, 120]}),
-        Method("SGD-MA", erm.sgd_ma, descent),
+        Method("SGD-MA", erm.sgd_ma, descent, noise_of=("steps",)),
         Method(
             "SGD-MA, add/remove as in 2019",
             erm.sgd_ma,
             descent,
             adjacency=acc.Adjacency.ADD_REMOVE,
             noise=_multiplier_of_2019,
+            noise_of=("steps",),
         ),
     ]
