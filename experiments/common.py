@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import inspect
@@ -112,10 +113,16 @@ class Run:
     ) -> pathlib.Path:
         digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
         for part in code:
-            digest.update(inspect.getsource(part).encode())
+            digest.update(_source(part).encode())
         folder = self.out / "cache"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}-{digest.hexdigest()[:16]}.{suffix}"
+
+
+@functools.lru_cache
+def _source(part: Any) -> str:
+    """The source at first use: what runs, even if the file changes meanwhile."""
+    return inspect.getsource(part)
 
 
 def _replace(file: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:

@@ -16,6 +16,7 @@ import pandas as pd
 from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.normal import normal
+from dpjax.erm import losses
 from dpjax.erm.solution import spec_of
 
 Rows = list[dict[str, Any]]
@@ -39,6 +40,7 @@ class Method:
             that one run without it serves every ε.
         repeats: of every setting; None: as many as the comparison asks for.
         at_epsilon: (problem, ε, δ) -> hyperparameters that follow from the budget.
+        classes: one binary classifier per class, which share the budget; 1: none of that.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Method:
     at_the_end: bool = False
     repeats: int | None = None
     at_epsilon: Callable[..., dict[str, float]] | None = None
+    classes: int = 1
 
     def points(self) -> Rows:
         """Every combination of the grid."""
@@ -73,6 +76,7 @@ def calibrate(
     The noise depends on n and the problem's constants, not on the records.
     """
     spec = spec_of(method.solver)
+    problem = _binary(method, problem)
     relevant = [n for n in method.grid if method.noise_of is None or n in method.noise_of]
     cases = []
     for epsilon in epsilons:
@@ -98,9 +102,7 @@ def calibrate(
                 columns[name] = values[0] if len(set(values)) == 1 else np.asarray(values)
             settings = {**method.fixed, **columns}
             noises = acc.calibrate(
-                lambda noise, settings=settings: spec.mechanism(
-                    problem, noise, adjacency=method.adjacency, **settings
-                ),
+                lambda noise, settings=settings: _mechanism(method, problem, noise, settings),
                 epsilon=np.asarray([epsilon for epsilon, _ in group]),
                 delta=delta,
                 adjacency=method.adjacency,
@@ -118,6 +120,19 @@ def calibrate(
             }
         )
     return rows
+
+
+def _binary(method: Method, problem: erm.Problem) -> erm.Problem:
+    """One class against the rest, for methods that can only do that; `one_vs_rest` sets labels."""
+    if method.classes == 1:
+        return problem
+    sides = jnp.ones(problem.n, problem.dtype)
+    return dataclasses.replace(problem, loss=losses.Logistic(), labels=sides)
+
+
+def _mechanism(method: Method, problem: erm.Problem, noise: Any, settings: Mapping[str, Any]):
+    run = erm.mechanism_of(method.solver, problem, noise, adjacency=method.adjacency, **settings)
+    return acc.Repeated(run, method.classes) if method.classes > 1 else run
 
 
 def run_method(
@@ -140,6 +155,8 @@ def run_method(
     common = {"repeats": repeats, "progress": False, "memory_budget": memory_budget}
     common |= {"adjacency": method.adjacency, **method.fixed}
     run_key, noise_key = jax.random.split(key)
+    if method.classes > 1:
+        return _one_vs_rest(method, problem, test, noises, repeats, run_key, noise_key)
     if method.at_the_end:
         return _noise_at_the_end(
             method, problem, test, noises, {**common, spec.noise: 0.0}, run_key, noise_key
@@ -192,6 +209,42 @@ def _noise_at_the_end(method, problem, test, noises, common, run_key, noise_key)
     return pd.concat(tables, ignore_index=True)
 
 
+def _one_vs_rest(method, problem, test, noises, repeats, run_key, noise_key) -> pd.DataFrame:
+    """A classifier per class, all of one budget; the objective is not defined."""
+    binary, spec = _binary(method, problem), spec_of(method.solver)
+    keys = jax.random.split(run_key, (len(noises), repeats))
+
+    def train(key, point, noise):
+        return erm.one_vs_rest(
+            method.solver,
+            binary,
+            key,
+            classes=method.classes,
+            class_labels=problem.labels,
+            adjacency=method.adjacency,
+            **{**method.fixed, **point, spec.noise: noise},
+        ).params
+
+    rows, exact = [], {}
+    for number, row in enumerate(noises):
+        for repeat in range(repeats):
+            if method.at_the_end:
+                case = (row["setting"], repeat)
+                if case not in exact:
+                    exact[case] = train(keys[len(exact), repeat], row["point"], 0.0)
+                shake_key = jax.random.fold_in(noise_key, number * repeats + repeat)
+                shake = normal(shake_key, exact[case].shape, exact[case].dtype)
+                params = exact[case] + row["noise"] * shake
+            else:
+                params = train(keys[number, repeat], row["point"], row["noise"])
+            said = np.asarray(erm.predict_class(binary, params, test[0]))
+            named = {k: row[k] for k in ("epsilon", "setting", "noise")}
+            accuracy = float(np.mean(said == np.asarray(test[1])))
+            found = {"accuracy": accuracy, "objective": None, "repeat": repeat}
+            rows.append({"method": method.name, **named, **found})
+    return pd.DataFrame(rows)
+
+
 def best_per_epsilon(table: pd.DataFrame, *, by: str = "accuracy") -> pd.DataFrame:
     """Mean and standard error of the best setting of every (method, ε).
 
@@ -219,19 +272,11 @@ def certificate(
     *,
     data: str,
     not_covered: Sequence[str] = (),
-    classes: int = 1,
 ) -> str:
     """The certificate, as one line of JSON, of one run of a row of `calibrate`."""
-    mechanism = erm.mechanism_of(
-        method.solver,
-        problem,
-        float(row["noise"]),
-        adjacency=method.adjacency,
-        **method.fixed,
-        **row["point"],
-    )
+    settings = {**method.fixed, **row["point"]}
     return certificate_line(
-        acc.Repeated(mechanism, classes) if classes > 1 else mechanism,
+        _mechanism(method, _binary(method, problem), float(row["noise"]), settings),
         delta,
         adjacency=method.adjacency,
         records=problem.n,

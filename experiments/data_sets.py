@@ -12,11 +12,14 @@ that is not the data.
 
 from __future__ import annotations
 
+import lzma
 import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from experiments import images
 
 NOT_COVERED = "the category lists and numeric ranges, read off the whole data set"
 _ADULT_RANGES = {
@@ -149,7 +152,52 @@ class Sparse(NamedTuple):
     labels: np.ndarray
 
 
-# (features, classes): what the published files have. Rows: 72,309 of real-sim; RCV1's training
+def rcv1_extract(folder: str | pathlib.Path) -> tuple[Sparse, Sparse]:
+    """RCV1's small extract in Vowpal Wabbit's format: (1,000 rows, 500 rows), 47,118 columns.
+
+    A stand-in for the LIBSVM file. Rows have unit norm as published; nothing is read off the data.
+    """
+    from scipy import sparse
+
+    root = pathlib.Path(folder) / "rcv1-vw-small"
+    facts = {"rcv1_small.dat": (1_000, 459), "rcv1_small_test.data": (500, 245)}
+    parts = []
+    for name, (rows, positives) in facts.items():
+        file = root / f"{name}.xz"
+        if not file.is_file():
+            raise FileNotFoundError(f"no {file.name} in {root}: name the data folder by --data")
+        with lzma.open(file, "rt") as stream:
+            lines = [line.partition("|f") for line in stream]
+        cells = [[cell.split(":") for cell in line[2].split()] for line in lines]
+        ends = np.cumsum([0] + [len(row) for row in cells])
+        columns = np.array([int(cell[0]) for row in cells for cell in row])
+        values = np.array([float(cell[1]) for row in cells for cell in row], np.float32)
+        labels = np.array([int(line[0]) > 0 for line in lines], np.int32)
+        matrix = sparse.csr_matrix((values, columns, ends), shape=(len(lines), 47_118))
+        _check(file, matrix.shape, (rows, 47_118), labels, positives)
+        parts.append(Sparse("RCV1 (extract)", matrix, labels))
+    return parts[0], parts[1]
+
+
+def mnist(folder: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """All 70,000 images of MNIST: (pixels [n, 784] as rows of unit norm, digits [n]).
+
+    Nothing is read off the data: pixels have the range of their format.
+    """
+    every = images.load_mnist(pathlib.Path(folder))
+    pixels = np.concatenate([every.images, every.test_images]).reshape(-1, 784)
+    digits = np.concatenate([every.labels, every.test_labels])
+    _check(
+        pathlib.Path(folder) / "mnist" / "*-ubyte.gz",
+        pixels.shape,
+        (70_000, 784),
+        digits == 1,
+        6_742 + 1_135,
+    )
+    return _unit((pixels + 1.0) / 2.0), digits
+
+
+# Features of the published files. Rows: 72,309 of real-sim; RCV1's training
 # file has 20,242 and its test file 677,399, of which yu2020 takes 50,000 without saying which.
 _LIBSVM = {"real-sim": 20_958, "rcv1": 47_236}
 
