@@ -4,211 +4,118 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
-from dpjax import accounting as acc
-from dpjax import gradients
 from experiments.common import Rows, Run, track
-from experiments.geodp import models, training
+from experiments.geodp import models, prices, tables, training
+from experiments.geodp.tables import LARGE, Row, Table
 from experiments.geodp.training import Method, Numbers, Problem
 from experiments.images import Images, load_cifar10_jpeg, load_mnist
 
-DELTA, EPOCHS = 1e-5, 20
-_ONLY_FULL = ("GeoDP+IS β=0.1", "GeoDP+SUR β=0.1", "GeoDP+AUTO-S β=0.1", "GeoDP+PSAC β=0.1")
-_AUTO_S, _PSAC = gradients.Automatic(), gradients.PerSampleAdaptive()
+_FREE, _DP, _G3 = Method("noise-free", "none"), Method("DP"), tables.recentred(0.5)
+Accuracy = Callable[[Method, int, float], dict[str, float]]
 
 
-class Row(NamedTuple):
-    """A row of a table: what is run, at which batch size, and the accuracies the paper prints."""
-
-    method: Method
-    batch_size: int
-    published: tuple[float, float] | None
-
-
-class Table(NamedTuple):
-    """A table: its two noise multipliers, the paper's noise-free accuracy, and its rows."""
-
-    name: str
-    sigmas: tuple[float, float]
-    noise_free: float
-    records: int
-    rows: tuple[Row, ...]
-
-
-def _rows(dp, geodp, sound) -> tuple[Row, ...]:
-    """Both tables list the same variants; `dp`, `geodp` give the published accuracies in order."""
-    variants = (
-        ("", {}),
-        ("+IS", {"importance": True}),
-        ("+SUR", {"selective": True}),
-        ("+AUTO-S", {"strategy": _AUTO_S}),
-        ("+PSAC", {"strategy": _PSAC}),
-        ("+SUR+PSAC", {"selective": True, "strategy": _PSAC}),
-    )
-    rows = [Row(Method("DP"), 8_192, dp[0])]
-    for (suffix, options), published in zip(variants, dp[1:], strict=True):
-        rows.append(Row(Method(f"DP{suffix}", **options), 16_384, published))
-    for beta, batch, published in geodp[:3]:
-        rows.append(
-            Row(Method(f"GeoDP β={beta:g}", "geodp", bounding_factor=beta), batch, published)
-        )
-    for (suffix, options), published in zip(variants[1:], geodp[3:], strict=True):
-        method = Method(f"GeoDP{suffix} β=0.1", "geodp", bounding_factor=0.1, **options)
-        rows.append(Row(method, 16_384, published))
-    for radius, options in sound:
-        suffix = "+PSAC" if "strategy" in options else ""
-        name = f"G3{suffix} r={radius:g}C"
-        rows.append(Row(Method(name, "recentred", radius=radius, **options), 16_384, None))
-    return tuple(rows)
-
-
-_SOUND = ((0.5, {}), (1.0, {}), (0.5, {"strategy": _PSAC}))
-TABLE2 = Table(
-    "table2",
-    (10.0, 1.0),
-    99.11,
-    60_000,
-    _rows(
-        (
-            (87.93, 94.25),
-            (88.12, 95.52),
-            (88.43, 95.63),
-            (88.47, 95.75),
-            (88.40, 95.71),
-            (88.48, 95.83),
-            (89.83, 96.91),
-        ),
-        (
-            (0.1, 8_192, (90.31, 96.47)),
-            (0.1, 16_384, (93.58, 98.04)),
-            (0.5, 8_192, (53.80, 60.31)),
-            (93.60, 98.13),
-            (93.68, 98.22),
-            (93.64, 98.17),
-            (94.13, 98.24),
-            (95.27, 98.69),
-        ),
-        _SOUND,
-    ),
-)
-TABLE3 = Table(
-    "table3",
-    (0.1, 0.01),
-    67.43,
-    50_000,
-    _rows(
-        (
-            (59.39, 63.27),
-            (60.12, 63.84),
-            (60.27, 64.07),
-            (61.73, 64.83),
-            (60.51, 63.91),
-            (61.30, 64.71),
-            (62.91, 65.60),
-        ),
-        (
-            (1.0, 8_192, (61.47, 65.93)),
-            (1.0, 16_384, (63.38, 66.51)),
-            (0.1, 16_384, (65.47, 67.35)),
-            (65.51, 67.35),
-            (65.53, 67.36),
-            (65.58, 67.37),
-            (65.58, 67.38),
-            (66.03, 67.40),
-        ),
-        _SOUND,
-    ),
-)
-
-
-def proven_epsilon(row: Row, sigma: float, records: int) -> float:
-    """ε at δ = 1e-5 that the accountant certifies for the row at the paper's own settings.
-
-    Poisson sampling, add/remove, 20 epochs. Selective updates charge every attempt: its training
-    step, and the noisy loss difference, a number in [−1, 1] units plus noise of one unit.
-    Importance sampling charges its normaliser at every refresh, and is priced at its smallest
-    sampling rate, B/n. GeoDP has no guarantee.
-    """
-    if row.method.noise == "geodp":
-        return math.inf
-    rate = row.batch_size / records
-    steps = _steps(row.batch_size, records)
-    parts = [acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)]
-    if row.method.selective:
-        test = acc.Gaussian(training.LOSS_NOISE / 2.0)
-        rate = training.VALIDATION / records
-        parts.append(acc.Repeated(acc.PoissonSampled(test, rate), steps))
-    if row.method.importance:
-        parts.append(acc.Repeated(acc.Gaussian(training.NORMALISER_NOISE), training.REFRESHES))
-    return acc.epsilon(acc.Composed(tuple(parts)), delta=DELTA)
-
-
-def _steps(batch_size: int, records: int) -> int:
-    return round(EPOCHS * records / batch_size)
-
-
-def _accuracy(predicted, label):
+def _correct(predicted, label):
     return jnp.argmax(predicted) == label
 
 
-def _measure(run: Run, table: Table, problem: Problem) -> Rows:
-    """Accuracy of every row; the smaller grid divides batch and noise by the same number.
+def _accuracies(run: Run, table: Table, problem: Problem) -> tuple[Accuracy, float]:
+    """(method, batch size, σ) -> {"mean", "spread"} of the accuracy, in percent; learning rate.
 
-    What reaches the averaged gradient is noise of standard deviation Cσ/B: dividing both keeps it,
-    and the number of steps, as published; the sampling error of a smaller batch is larger.
+    The smaller grid divides batch and noise by the same number. What reaches the averaged gradient
+    is noise of standard deviation Cσ/B: that, and the number of steps, stay as published; the
+    sampling error of a smaller batch is larger.
     """
-    divisor = run.choose(128, 1, 1_024)
-    seeds = run.choose(1, 3, 1)
-    rates = run.choose((2.0, 6.0), (0.5, 2.0, 6.0), (2.0,))
-    few = tuple(row for row in table.rows if row.method.name not in _ONLY_FULL)
-    rows = run.choose(few, table.rows, (table.rows[1], table.rows[8]))
-
+    divisor = run.choose(64, 1, 1_024)
+    seeds = run.choose(2, 3, 1)
+    rates = run.choose((12.0, 24.0, 48.0), (2.0, 6.0, 12.0, 24.0, 48.0), (2.0,))
     trainers: dict = {}
 
-    def accuracy(row: Row, sigma: float, learning_rate: float) -> float:
-        steps = run.choose(*(_steps(row.batch_size, table.records),) * 2, 2)
-        method, batch_size = row.method, row.batch_size // divisor
-        numbers = Numbers(sigma / divisor, learning_rate, method.bounding_factor, method.radius)
+    def measure(method: Method, batch_size: int, sigma: float, rate: float) -> dict[str, float]:
+        count = run.choose(*(prices.steps(batch_size, table.records),) * 2, 2)
+        numbers = Numbers(sigma / divisor, rate, method.bounding_factor, method.radius)
         # Rows that differ in numbers alone share one compilation.
-        shape = method._replace(name="", bounding_factor=1.0, radius=1.0), batch_size
+        shape = (
+            method._replace(name="", bounding_factor=1.0, radius=1.0),
+            batch_size // divisor,
+        )
         # One file a run: an interrupted table goes on where it stopped.
-        settings = {"row": repr((*shape, numbers)), "steps": steps, "seeds": seeds}
+        settings = {"row": repr((*shape, numbers)), "steps": count, "seeds": seeds}
         settings["records"] = len(problem.data.labels)
 
         def compute() -> Rows:
             if shape not in trainers:
-                trainers[shape] = training.trainer(problem, method, batch_size)
-            found = [trainers[shape](numbers, steps, seed).accuracy for seed in range(seeds)]
-            return [{"accuracy": 100.0 * sum(found) / seeds}]
+                trainers[shape] = training.trainer(problem, *shape)
+            found = [100 * trainers[shape](numbers, count, seed).accuracy for seed in range(seeds)]
+            mean = sum(found) / seeds
+            return [{"mean": mean, "spread": max(found) - min(found)}]
 
         code = (training, type(problem.model))
-        return run.rows(f"{table.name}-{run.size}", settings, compute, code=code)[0]["accuracy"]
+        return run.rows(f"{table.name}-{run.size}", settings, compute, code=code)[0]
 
-    free = Row(Method("noise-free", "none"), 16_384, None)
-    tried = {rate: accuracy(free, 0.0, rate) for rate in rates}
+    tried = {rate: measure(_FREE, LARGE, 0.0, rate)["mean"] for rate in rates}
     best = max(tried, key=lambda rate: tried[rate])
-    out: Rows = [
-        {
-            "method": "noise-free",
-            "B": 16_384,
-            **{f"published σ={s:g}": table.noise_free for s in table.sigmas},
-            **{f"measured σ={s:g}": tried[best] for s in table.sigmas},
-            **{f"proven ε, σ={s:g}": math.inf for s in table.sigmas},
-            "learning_rate": best,
-        }
-    ]
+    return lambda method, batch_size, sigma: measure(method, batch_size, sigma, best), best
+
+
+def _epsilon(run: Run, table: Table, row: Row, sigma: float) -> float:
+    def compute() -> Rows:
+        return [{"ε": prices.proven_epsilon(row.method, row.batch_size, sigma, table.records)}]
+
+    settings = {"row": repr(row), "sigma": sigma, "records": table.records}
+    return run.rows("price", settings, compute, code=(prices,))[0]["ε"]
+
+
+def _sigma(run: Run, table: Table, method: Method, sigma: float) -> float:
+    def compute() -> Rows:
+        return [{"σ": prices.equal_sigma(method, LARGE, sigma, table.records)}]
+
+    settings = {"method": repr(method), "sigma": sigma, "records": table.records}
+    return run.rows("sigma", settings, compute, code=(prices,))[0]["σ"]
+
+
+def _beside(run: Run, table: Table, accuracy: Accuracy) -> Rows:
+    """Every published row as measured, and plain DP-SGD and G3 at its batch size and noise."""
+    rows = run.choose(table.rows, table.rows, (table.rows[1], table.rows[8]))
+    free: dict = {"method": "noise-free", "B": LARGE}
+    for sigma in table.sigmas:
+        measured = accuracy(_FREE, LARGE, 0.0)
+        free[f"published σ={sigma:g}"] = table.noise_free
+        free[f"measured σ={sigma:g}"] = measured["mean"]
+        free |= {f"DP σ={sigma:g}": math.nan, f"G3 σ={sigma:g}": math.nan}
+        free[f"proven ε, σ={sigma:g}"] = math.inf
+        free[f"spread σ={sigma:g}"] = measured["spread"]
+    out: Rows = [free]
     for row in track(rows, table.name):
-        published = row.published or (math.nan, math.nan)
         entry: dict = {"method": row.method.name, "B": row.batch_size}
-        for sigma, printed in zip(table.sigmas, published, strict=True):
+        for sigma, printed in zip(table.sigmas, row.published, strict=True):
+            measured = accuracy(row.method, row.batch_size, sigma)
             entry[f"published σ={sigma:g}"] = printed
-            entry[f"measured σ={sigma:g}"] = accuracy(row, sigma, best)
-            entry[f"proven ε, σ={sigma:g}"] = proven_epsilon(row, sigma, table.records)
-        entry["learning_rate"] = best
+            entry[f"measured σ={sigma:g}"] = measured["mean"]
+            entry[f"DP σ={sigma:g}"] = accuracy(_DP, row.batch_size, sigma)["mean"]
+            entry[f"G3 σ={sigma:g}"] = accuracy(_G3, row.batch_size, sigma)["mean"]
+            entry[f"proven ε, σ={sigma:g}"] = _epsilon(run, table, row, sigma)
+            entry[f"spread σ={sigma:g}"] = measured["spread"]
+        out.append(entry)
+    return out
+
+
+def _equal(run: Run, table: Table, accuracy: Accuracy) -> Rows:
+    """The mechanisms that keep their promise, each with the noise that makes it cost the same."""
+    out: Rows = []
+    dp = Row(_DP, LARGE, (math.nan, math.nan))
+    for method in track(run.choose(tables.SOUND, tables.SOUND, tables.SOUND[:1]), table.name):
+        entry: dict = {"method": method.name}
+        for sigma in table.real:
+            name = f"ε = {_epsilon(run, table, dp, sigma):.3g}"
+            noise = _sigma(run, table, method, sigma)
+            measured = accuracy(method, LARGE, noise)
+            entry[f"σ, {name}"] = noise
+            entry[f"accuracy, {name}"] = measured["mean"]
+            entry[f"spread, {name}"] = measured["spread"]
         out.append(entry)
     return out
 
@@ -222,26 +129,38 @@ def _subset(data: Images, train_size: int, test_size: int) -> Images:
     )
 
 
-def rows2(run: Run) -> Rows:
-    """Rows of Table II."""
-    data = _subset(load_mnist(run.data), *run.choose((10_000, 2_000), (60_000, 10_000), (200, 100)))
+def _save(run: Run, table: Table, problem: Problem) -> Sequence[pathlib.Path]:
+    accuracy, rate = _accuracies(run, table, problem)
+    files = []
+    for name, rows in (
+        (table.name, _beside(run, table, accuracy)),
+        (f"{table.name}_equal", _equal(run, table, accuracy)),
+    ):
+        files.append(run.save_table(name, [row | {"learning_rate": rate} for row in rows]))
+    return files
+
+
+def problem2(run: Run) -> Problem:
+    """The CNN and the part of MNIST that Table II is run with."""
+    sizes = run.choose((20_000, 5_000), (60_000, 10_000), (200, 100))
+    data = _subset(load_mnist(run.data), *sizes)
     model = models.SmallCNN()
-    return _measure(run, TABLE2, Problem(model, models.softmax_loss(model), _accuracy, data))
+    return Problem(model, models.softmax_loss(model), _correct, data)
 
 
-def rows3(run: Run) -> Rows:
-    """Rows of Table III."""
-    data = load_cifar10_jpeg(run.data, limit=run.choose(1_000, None, 20))
-    data = _subset(data, *run.choose((10_000, 2_000), (50_000, 10_000), (200, 100)))
+def problem3(run: Run) -> Problem:
+    """The ResNet and the part of CIFAR-10 (JPEG) that Table III is run with."""
+    data = load_cifar10_jpeg(run.data, limit=run.choose(2_000, None, 20))
+    data = _subset(data, *run.choose((20_000, 5_000), (50_000, 10_000), (200, 100)))
     model = models.SmallResNet(run.choose((8, 16, 32), (16, 32, 64), (4, 4, 4)))
-    return _measure(run, TABLE3, Problem(model, models.softmax_loss(model), _accuracy, data))
+    return Problem(model, models.softmax_loss(model), _correct, data)
 
 
 def table2(run: Run) -> Sequence[pathlib.Path]:
-    """Table II: test accuracy of a CNN on MNIST."""
-    return [run.save_table("table2", rows2(run))]
+    """Table II: test accuracy of a CNN on MNIST, and of its sound rows at equal ε."""
+    return _save(run, tables.TABLE2, problem2(run))
 
 
 def table3(run: Run) -> Sequence[pathlib.Path]:
-    """Table III: test accuracy of a ResNet on CIFAR-10 (JPEG)."""
-    return [run.save_table("table3", rows3(run))]
+    """Table III: test accuracy of a ResNet on CIFAR-10 (JPEG), and of its sound rows at equal ε."""
+    return _save(run, tables.TABLE3, problem3(run))

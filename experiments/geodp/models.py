@@ -63,9 +63,10 @@ class SmallCNN(nn.Module):
 class SmallResNet(nn.Module):
     """Three residual blocks of two convolutions and one ReLU each, as the paper describes.
 
-    The paper names neither widths nor a normalisation; this has 19,786 parameters at the default
-    widths and no normalisation (a batch's would mix the examples, whose gradients are then not
-    per-example gradients).
+    The paper names neither widths, nor a normalisation, nor what stands between the blocks and the
+    classes. This has 24,586 parameters at the default widths, no normalisation (a batch's would
+    mix the examples, whose gradients are then not per-example gradients), and one dense layer on
+    all features: averaged over the image, they learn less in as few steps.
     """
 
     widths: tuple[int, ...] = (8, 16, 32)
@@ -80,7 +81,7 @@ class SmallResNet(nn.Module):
             if inner.shape != image.shape:
                 image = Convolution(width, size=1, stride=stride, pad=False)(image)
             image = image + inner
-        return nn.Dense(10)(jnp.mean(image, axis=(0, 1)))
+        return nn.Dense(10)(image.reshape(-1))
 
 
 def binary_loss(model: nn.Module):

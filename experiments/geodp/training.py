@@ -13,7 +13,7 @@ import numpy as np
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 
-from dpjax import gradients, sampling
+from dpjax import gradients, sampling, transforms
 from dpjax._numerics.normal import normal
 from experiments.geodp.models import initialise
 from experiments.geodp.published import geodp
@@ -22,11 +22,12 @@ from experiments.images import Images
 Strategy = gradients.Strategy
 CLIP_NORM = 0.1
 _MICROBATCH = 64
-# DPSUR's published constants for MNIST: loss differences clipped to 0.001, noise 1, threshold −1.
-_LOSS_CLIP, LOSS_NOISE, _LOSS_THRESHOLD = 1e-3, 1.0, -1.0
+# Selective updates: each record's loss difference is clipped to ±1; DPSUR's noise, over that clip.
+_LOSS_CLIP, LOSS_NOISE = 1.0, 1.0
 VALIDATION = 256  # expected records of the validation batch
-# Importance sampling renews its norms once, and releases their sum with this noise multiplier.
-REFRESHES, NORMALISER_NOISE = 1, 10.0
+# Importance sampling renews its norms once, half way, releases their sum with this noise
+# multiplier, and lets no record take part with more than this multiple of the rate B/n.
+NORMALISER_NOISE, RATE_CAP = 10.0, 1.5
 
 
 class Problem(NamedTuple):
@@ -48,7 +49,8 @@ class Method(NamedTuple):
         strategy: how per-example gradients are clipped.
         bounding_factor: GeoDP's β.
         radius: G3's radius over the clip norm.
-        selective: DPSUR's selective update; here every attempt is a step and is charged.
+        shrink: weight of the previous release in the next one, which costs no privacy.
+        selective: selective update; every attempt is a step and is charged.
         importance: sampling in proportion to the clipped norm of the last refresh.
     """
 
@@ -57,6 +59,7 @@ class Method(NamedTuple):
     strategy: Strategy = gradients.Flat()
     bounding_factor: float = 1.0
     radius: float = 1.0
+    shrink: float = 0.0
     selective: bool = False
     importance: bool = False
 
@@ -101,16 +104,21 @@ def trainer(problem: Problem, method: Method, batch_size: int) -> Trainer:
         params = initialise(problem.model, start_key, images.shape[1:])
         weights = ravel_pytree(params)[0]
         anchor, losses = jnp.zeros_like(weights), []
-        probabilities = jnp.full(population, batch_size / population)
-        scale = jnp.float32(CLIP_NORM)
+        # Before the first refresh every record counts alike.
+        norms = jnp.full(population, CLIP_NORM)
+        normaliser = jnp.float32(population * CLIP_NORM)
         traced = Numbers(*map(jnp.float32, numbers))
         for t, step_key in enumerate(jax.random.split(key, steps)):
             step_key, refresh_key = jax.random.split(step_key)
             if method.importance and t == steps // 2:
                 norms = refresh(weights, images, labels)
-                probabilities, scale = _importance(refresh_key, norms, batch_size)
+                estimate = transforms.importance_normaliser(
+                    norms, CLIP_NORM, NORMALISER_NOISE, refresh_key
+                )
+                # Three deviations up: an estimate below the true sum would only raise the rate.
+                normaliser = estimate + 3.0 * NORMALISER_NOISE * CLIP_NORM
             weights, anchor = step(
-                step_key, weights, anchor, traced, images, labels, probabilities, scale
+                step_key, weights, anchor, traced, images, labels, norms, normaliser
             )
             if record_every and t % record_every == 0:
                 losses.append(float(mean_loss(weights)))
@@ -136,12 +144,23 @@ def _make_step(problem, method, batch_size, restore, population):
         return average + noise + (anchor if method.noise == "recentred" else 0.0)
 
     @jax.jit
-    def step(key, weights, anchor, numbers, images, labels, probabilities, scale):
+    def step(key, weights, anchor, numbers, images, labels, norms, normaliser):
         sample_key, noise_key, choose_key = jax.random.split(key, 3)
+        scale, boost = jnp.float32(CLIP_NORM), jnp.ones(capacity)
         if method.importance:
-            include = jax.random.uniform(sample_key, (population,)) < probabilities
-            indices = jnp.nonzero(include, size=capacity, fill_value=0)[0]
-            mask = jnp.arange(capacity) < jnp.sum(include)
+            draw = transforms.importance_inclusion(
+                sample_key,
+                0,
+                norms,
+                normaliser=normaliser,
+                batch_size=batch_size,
+                clip_norm=CLIP_NORM,
+                rate=min(RATE_CAP * batch_size / population, 1.0),
+            )
+            indices = jnp.nonzero(draw.included, size=capacity, fill_value=0)[0]
+            mask = jnp.arange(capacity) < jnp.sum(draw.included)
+            chosen = jnp.maximum(draw.probabilities[indices], 1e-12)
+            scale, boost = draw.sensitivity * batch_size, batch_size / (population * chosen)
         else:
             indices, mask = sampling.poisson(
                 sample_key,
@@ -151,10 +170,10 @@ def _make_step(problem, method, batch_size, restore, population):
                 capacity=capacity,
             )
         batch = images[indices], labels[indices]
-        boost = batch_size / (population * jnp.maximum(probabilities[indices], 1e-12))
         args = problem.loss, method, numbers.radius, restore, weights, anchor
         total = _clipped_sum(*args, batch, mask, boost, scale)
         released = release(noise_key, anchor, total / batch_size, numbers, scale)
+        released = released + method.shrink * (anchor - released)
         candidate = weights - numbers.learning_rate * released
         if method.selective:
             candidate = _select(
@@ -196,7 +215,7 @@ def _clipped_sum(loss, method, radius, restore, weights, anchor, batch, mask, bo
 
 
 def _select(key, loss, restore, weights, candidate, images, labels):
-    """DPSUR: keep the candidate if a noisy, clipped loss difference is low enough."""
+    """Keep the candidate if a noisy validation loss is lower; every attempt is charged."""
     sample_key, noise_key = jax.random.split(key)
     rows, mask = sampling.poisson(
         sample_key,
@@ -206,13 +225,18 @@ def _select(key, loss, restore, weights, candidate, images, labels):
         capacity=min(VALIDATION + 128, len(labels)),
     )
 
-    def mean_loss(flat):
-        losses = jax.vmap(lambda e: loss(restore(flat), e))((images[rows], labels[rows]))
-        return jnp.sum(jnp.where(mask, losses, 0.0)) / VALIDATION
+    def losses(flat):
+        return jax.vmap(lambda e: loss(restore(flat), e))((images[rows], labels[rows]))
 
-    difference = jnp.clip(mean_loss(candidate) - mean_loss(weights), -_LOSS_CLIP, _LOSS_CLIP)
-    noisy = difference + LOSS_NOISE * _LOSS_CLIP * normal(noise_key)
-    return jnp.where(noisy < _LOSS_THRESHOLD * _LOSS_CLIP, candidate, weights)
+    test = transforms.selective_update(_LOSS_CLIP, LOSS_NOISE, VALIDATION, noise_key, attempts=1)
+    update, _ = test.update(
+        candidate - weights,
+        test.init(weights),
+        weights,
+        validation_losses=losses,
+        validation_mask=mask,
+    )
+    return weights + update
 
 
 def _clipped_norms(loss, strategy, restore, weights, images, labels):
@@ -225,14 +249,6 @@ def _clipped_norms(loss, strategy, restore, weights, images, labels):
         return factor * jnp.sqrt(squared)
 
     return jax.lax.map(norm, (images, labels), batch_size=_MICROBATCH)
-
-
-def _importance(key, norms, batch_size):
-    """Inclusion probabilities p = B·a/K̃ with a noisy normaliser K̃ (sensitivity C)."""
-    # Three deviations up: an estimate below the true sum would only raise the sampling rate.
-    noisy = jnp.sum(norms) + NORMALISER_NOISE * CLIP_NORM * (normal(key) + 3.0)
-    normaliser = jnp.clip(noisy, batch_size * CLIP_NORM, len(norms) * CLIP_NORM)
-    return jnp.minimum(batch_size * norms / normaliser, 1.0), normaliser / len(norms)
 
 
 def _accuracy(problem, restore, weights):

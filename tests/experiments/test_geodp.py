@@ -13,7 +13,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax.accounting import spherical
 from experiments import common, images
-from experiments.geodp import deep, logistic, models, privacy, training
+from experiments.geodp import logistic, models, prices, privacy, tables, training
 from experiments.geodp.angles import angle_between, angles, direction_error
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -90,7 +90,7 @@ def test_models_have_the_published_sizes():
             ]
         )
     ]
-    assert sizes == [785, 21_840, 19_786]
+    assert sizes == [785, 21_840, 24_586]
 
 
 def test_patches_are_convolutions():
@@ -141,17 +141,31 @@ def test_audit_refutes_the_published_claim(run):
 
 
 def test_proven_prices():
-    rows = {row.method.name: row for row in deep.TABLE2.rows if row.batch_size == 16_384}
-    plain = deep.proven_epsilon(rows["DP"], 10.0, 60_000)
+    rows = {row.method.name: row for row in tables.TABLE2.rows if row.batch_size == tables.LARGE}
+
+    def price(method):
+        return prices.proven_epsilon(method, tables.LARGE, 10.0, 60_000)
+
+    plain = price(rows["DP"].method)
     assert plain == pytest.approx(
         acc.epsilon(
             acc.Repeated(acc.PoissonSampled(acc.Gaussian(10.0), 16_384 / 60_000), 73), delta=1e-5
         )
     )
-    assert deep.proven_epsilon(rows["G3 r=0.5C"], 10.0, 60_000) == plain
-    assert deep.proven_epsilon(rows["DP+SUR"], 10.0, 60_000) > plain
-    assert deep.proven_epsilon(rows["DP+IS"], 10.0, 60_000) > plain
-    assert deep.proven_epsilon(rows["GeoDP β=0.1"], 10.0, 60_000) == math.inf
+    assert price(tables.recentred(0.5)) == plain
+    assert price(rows["DP+SUR"].method) > plain
+    assert price(rows["DP+IS"].method) > plain
+    assert price(rows["GeoDP β=0.1"].method) == math.inf
+
+
+def test_equal_noise_costs_the_same():
+    selective = next(method for method in tables.SOUND if method.name == "DP+SUR")
+    numbers = tables.LARGE, 10.0, 60_000
+    assert prices.equal_sigma(tables.recentred(0.5), *numbers) == 10.0
+    noise = prices.equal_sigma(selective, *numbers)
+    budget = prices.proven_epsilon(training.Method("DP"), *numbers)
+    found = prices.proven_epsilon(selective, tables.LARGE, noise, 60_000)
+    assert 0.999 * budget < found <= budget
 
 
 def test_training_learns_and_noise_matters(run):
