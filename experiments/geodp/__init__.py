@@ -1,12 +1,12 @@
 """Duan et al. 2025, "Analyzing and Optimizing Perturbation of DP-SGD Geometrically" (GeoDP)."""
 
-from experiments.geodp import deep, logistic, perturbation, privacy, report, runtime
+from experiments.geodp import deep, logistic, perturbation_figures, privacy, report, runtime
 
 TARGETS = {
     "privacy": privacy.privacy,
-    "figure1": perturbation.figure1,
-    "figure3": perturbation.figure3,
-    "figure4": perturbation.figure4,
+    "figure1": perturbation_figures.figure1,
+    "figure3": perturbation_figures.figure3,
+    "figure4": perturbation_figures.figure4,
     "figure5": logistic.figure5,
     "figure6": runtime.figure6,
     "table2": deep.table2,

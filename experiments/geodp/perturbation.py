@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
 from dpjax._numerics.normal import normal
@@ -154,124 +151,3 @@ def summary(rows: Rows) -> Rows:
             }
         )
     return out
-
-
-def _select(rows, measure, method, **fixed):
-    some = [r for r in rows if r["method"] == method and all(r[k] == v for k, v in fixed.items())]
-    return some, [r[measure] for r in some]
-
-
-def _panel(axis, rows, x, beta, title, **fixed):
-    """The paper's four curves, and the sound geometric mechanism at DP's guarantee."""
-    best = _best_g3(rows)
-    curves = [
-        ("DP", "theta_mse", "k", "o", "DP, θ"),
-        (f"GeoDP {beta:g}", "theta_mse", "tab:red", "s", "GeoDP, θ"),
-        ("G3", "theta_mse", "tab:purple", "^", "G3 (sound), θ"),
-        ("DP", "gradient_mse", "tab:blue", "o", "DP, g"),
-        (f"GeoDP {beta:g}", "gradient_mse", "tab:green", "s", "GeoDP, g"),
-        ("G3", "gradient_mse", "tab:pink", "^", "G3 (sound), g"),
-    ]
-    for method, measure, colour, marker, label in curves:
-        some, values = _select(best if method == "G3" else rows, measure, method, **fixed)
-        order = np.argsort([r[x] for r in some])
-        style = "-" if measure == "theta_mse" else "--"
-        axis.plot(
-            [some[i][x] for i in order],
-            [values[i] for i in order],
-            style,
-            marker=marker,
-            color=colour,
-            ms=4,
-            lw=1.2,
-            label=label,
-        )
-    axis.set(xscale="log", yscale="log", xlabel={"sigma": "σ"}.get(x, x), title=title)
-    axis.title.set_fontsize(9)
-    axis.minorticks_off()
-    axis.grid(alpha=0.3)
-
-
-def _best_g3(rows: Rows) -> Rows:
-    """G3 at the radius with the smallest gradient error in each setting."""
-    groups: dict[tuple, list] = {}
-    for r in rows:
-        if r["method"].startswith("G3"):
-            groups.setdefault((r["sigma"], r["d"], r["B"]), []).append(r)
-    return [{**min(g, key=lambda r: r["gradient_mse"]), "method": "G3"} for g in groups.values()]
-
-
-def figure1(run: Run) -> Sequence[pathlib.Path]:
-    """Figure 1: errors of directions and of gradients against the noise multiplier, β = 1."""
-    rows = table(run)
-    d, batch = _middle(rows)
-    figure, axis = plt.subplots(figsize=(5.6, 4.2))
-    _panel(axis, rows, "sigma", 1.0, f"d = {d:,}, B = {batch:,}, β = 1", d=d, B=batch)
-    axis.set_ylabel("mean squared error")
-    axis.legend(fontsize=8)
-    return [run.save_figure("figure1", figure)]
-
-
-def figure3(run: Run) -> Sequence[pathlib.Path]:
-    """Figure 3: the same against σ, d and B (rows) for β = 1, 0.1 and 0.01 (columns)."""
-    rows = table(run)
-    d, batch = _middle(rows)
-    large_b = _batch_of_dimensions(rows)
-    wide_d = max(r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == min(_values(rows, "B")))
-    layout = (
-        ("sigma", f"d = {d:,}, B = {batch:,}", {"d": d, "B": batch}),
-        ("d", f"σ = 8, B = {large_b:,}", {"sigma": 8.0, "B": large_b}),
-        ("B", f"d = {wide_d:,}, σ = 8", {"sigma": 8.0, "d": wide_d}),
-    )
-    figure, axes = plt.subplots(3, 3, figsize=(12, 10.5))
-    for row, (x, title, fixed) in zip(axes, layout, strict=True):
-        for axis, beta in zip(row, reversed(BETAS), strict=True):
-            _panel(axis, rows, x, beta, f"{title}, β = {beta:g}", **fixed)
-        row[0].set_ylabel("mean squared error")
-    axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
-    return [
-        run.save_table("perturbation", rows),
-        run.save_table("perturbation_summary", summary(rows)),
-        run.save_figure("figure3", figure),
-    ]
-
-
-def figure4(run: Run) -> Sequence[pathlib.Path]:
-    """Figure 4: errors against the bounding factor; DP-SGD and G3 do not depend on it."""
-    rows = table(run)
-    batch = _batch_of_dimensions(rows)
-    some = {r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == batch}
-    dims = sorted(some, reverse=True)[:3]
-    figure, axes = plt.subplots(1, len(dims), figsize=(4.2 * len(dims), 3.8), squeeze=False)
-    best = _best_g3(rows)
-    for axis, d in zip(axes[0], dims, strict=True):
-        fixed = {"sigma": 8.0, "d": d, "B": batch}
-        for measure, style, name in (("theta_mse", "-", "θ"), ("gradient_mse", "--", "g")):
-            curve = [_select(rows, measure, f"GeoDP {b:g}", **fixed)[1][-1] for b in FIGURE4_BETAS]
-            axis.plot(FIGURE4_BETAS, curve, "s" + style, color="tab:red", label=f"GeoDP, {name}")
-            for method, colour, source in (("DP", "k", rows), ("G3", "tab:purple", best)):
-                level = _select(source, measure, method, **fixed)[1][-1]
-                axis.axhline(level, ls=style, color=colour, label=f"{method}, {name}")
-        axis.set(yscale="log", xlabel="bounding factor β", title=f"d = {d:,}, σ = 8, B = {batch:,}")
-        axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("mean squared error")
-    axes[0][0].legend(fontsize=8)
-    figure.tight_layout()
-    return [run.save_figure("figure4", figure)]
-
-
-def _values(rows: Rows, column: str) -> list:
-    return sorted({r[column] for r in rows})
-
-
-def _middle(rows: Rows) -> tuple[int, int]:
-    """The d and B at which σ is varied."""
-    some = next(r for r in rows if r["sigma"] != 8.0)
-    return some["d"], some["B"]
-
-
-def _batch_of_dimensions(rows: Rows) -> int:
-    """The B at which d is varied."""
-    smallest = min(_values(rows, "d"))
-    return max(r["B"] for r in rows if r["sigma"] == 8.0 and r["d"] == smallest)
