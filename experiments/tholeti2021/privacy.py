@@ -11,7 +11,8 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax.accounting.bounded_noise import ball_delta, ball_displacement
-from experiments.common import Run
+from experiments.common import Run, track
+from experiments.comparison import certificate_line
 
 _DIMENSIONS = (1, 2, 5, 10, 50, 100, 1000)
 
@@ -79,28 +80,64 @@ def figure2(run: Run) -> list[pathlib.Path]:
     return [run.save_table("figure2", rows), run.save_figure("figure2", figure)]
 
 
-def _theorem1_rows() -> list[dict[str, Any]]:
+_TOTAL = 1e-5  # δ of a whole run
+_GAUSSIANS = (0.001, 0.1, 1.0)  # ε of the Gaussian runs it is held against
+
+
+def _ball(dimension: int, n: int, steps: int) -> tuple[float, acc.Mechanism]:
+    """(radius/Δ, run) of the smallest ball whose T draws of one record of n cost a total of δ."""
+    each = -np.expm1(np.log1p(-_TOTAL) / steps) * n
+    if each >= 1.0:
+        return 0.0, acc.Repeated(acc.UniformBall(2.0, dimension), steps)
+    # Rounded towards less displacement, so that the total is kept.
+    displacement = float(ball_displacement(each, dimension)) * (1 - 1e-9)
+    ball = acc.UniformBall(displacement, dimension)
+    return 1.0 / displacement, acc.Repeated(acc.FixedBatchSampled(ball, 1, n), steps)
+
+
+def _gaussian(sigma: Any, n: int, steps: int) -> acc.Mechanism:
+    return acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(sigma), 1, n), steps)
+
+
+def _gaussian_stds(n: int, steps: int) -> list[float]:
+    """Std per coordinate over Δ of the Gaussians that keep (ε, δ); Δ = 2C moves σ by a half."""
+    sigmas = acc.calibrate(
+        lambda s: _gaussian(s, n, steps),
+        epsilon=np.asarray(_GAUSSIANS),
+        delta=_TOTAL,
+        adjacency=acc.Adjacency.REPLACE_ONE,
+    )
+    return [float(sigma) / 2 for sigma in sigmas]
+
+
+def _theorem1_rows(settings: list[tuple[int, int]]) -> list[dict[str, Any]]:
     rows = []
-    for dimension in (10, 1000):
-        for n, steps in ((1_000, 1_000), (10_000, 10_000), (60_000, 60_000), (60_000, 600_000)):
+    for n, steps in track(settings, "tholeti2021: Gaussian noise of the same δ"):
+        stds = _gaussian_stds(n, steps)
+        for dimension in (10, 1000):
             ball = acc.UniformBall(displacement=0.1, dimension=dimension)
             drawn = acc.Repeated(acc.FixedBatchSampled(ball, 1, n), steps)
-            passes = acc.Repeated(acc.Shuffled(ball, n), steps // n)
+            passes = acc.Repeated(acc.Shuffled(ball, n), max(1, steps // n))
             price = {
                 name: acc.delta(mechanism, 0.0, adjacency=acc.Adjacency.REPLACE_ONE)
                 for name, mechanism in (("independent", drawn), ("shuffled", passes))
             }
-            # The ball that gives a total of 1e-5, and Gaussian noise that gives (1, 1e-5).
-            each = -np.expm1(np.log1p(-1e-5) / steps) * n
-            radius = 1.0 / ball_displacement(each, dimension)
-            sigma = acc.calibrate(
-                lambda s, n=n, steps=steps: acc.Repeated(
-                    acc.FixedBatchSampled(acc.Gaussian(s), 1, n), steps
-                ),
-                epsilon=1.0,
-                delta=1e-5,
-                adjacency=acc.Adjacency.REPLACE_ONE,
-            )
+            radius, run = _ball(dimension, n, steps)
+            certificates = [
+                certificate_line(
+                    mechanism,
+                    _TOTAL,
+                    adjacency=acc.Adjacency.REPLACE_ONE,
+                    records=n,
+                    method=name,
+                    data=f"d = {dimension}, T = {steps}",
+                    target=epsilon,
+                )
+                for name, mechanism, epsilon in (
+                    ("ball noise", run, 0.0),
+                    ("Gaussian noise", _gaussian(2 * stds[-1], n, steps), _GAUSSIANS[-1]),
+                )
+            ]
             rows.append(
                 {
                     "dimension": dimension,
@@ -108,10 +145,13 @@ def _theorem1_rows() -> list[dict[str, Any]]:
                     "steps": steps,
                     "δ, independent draws (Theorem 1)": price["independent"],
                     "δ, shuffled passes": price["shuffled"],
-                    "radius/Δ for a total δ of 1e-5": float(radius),
+                    "radius/Δ for a total δ of 1e-5": radius,
                     "its std per coordinate/Δ": float(radius / np.sqrt(dimension + 2)),
-                    # One record moves a sum of gradients clipped at C by Δ = 2C.
-                    "Gaussian std/Δ for (1, 1e-5)": float(sigma) / 2,
+                    **{
+                        f"Gaussian std/Δ for ({epsilon:g}, 1e-5)": std
+                        for epsilon, std in zip(_GAUSSIANS, stds, strict=True)
+                    },
+                    "certificates": certificates,
                 }
             )
     return rows
@@ -119,8 +159,57 @@ def _theorem1_rows() -> list[dict[str, Any]]:
 
 def theorem1(run: Run) -> list[pathlib.Path]:
     """Theorem 1's total δ against n and T, and the Gaussian noise that costs as much."""
-    rows = run.rows("theorem1", {"displacement": 0.1}, _theorem1_rows)
-    return [run.save_table("theorem1", rows)]
+    import matplotlib.pyplot as plt
+
+    settings = run.choose(
+        [(1_000, 1_000), (10_000, 10_000), *((60_000, t) for t in (600, 6_000, 60_000, 600_000))],
+        [(n, t * n) for n in (1_000, 10_000, 60_000) for t in (1, 10, 100)],
+        [(60_000, 6)],
+    )
+    code = (_ball, _gaussian, _gaussian_stds, _theorem1_rows)
+    rows = []
+    for setting in settings:
+        rows += run.rows(
+            "theorem1",
+            {"setting": setting, "total": _TOTAL, "epsilons": _GAUSSIANS},
+            lambda setting=setting: _theorem1_rows([setting]),
+            code=code,
+        )
+    certificates = [line for row in rows for line in row["certificates"]]
+    table = [{k: v for k, v in row.items() if k != "certificates"} for row in rows]
+    figure, axis = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    largest = max(n for n, _ in settings)
+    for dimension, colour in ((10, "#d99a2b"), (1000, "#b5542b")):
+        mine = [r for r in table if r["dimension"] == dimension and r["records"] == largest]
+        axis.plot(
+            [r["steps"] for r in mine],
+            [r["its std per coordinate/Δ"] for r in mine],
+            marker="o",
+            color=colour,
+            label=f"ball, d = {dimension}: (0, 1e-5)",
+        )
+    mine = [r for r in table if r["dimension"] == 10 and r["records"] == largest]
+    for epsilon, colour in zip(_GAUSSIANS, ("#7fa8d1", "#3f74a8", "#1f4e79"), strict=True):
+        axis.plot(
+            [r["steps"] for r in mine],
+            [r[f"Gaussian std/Δ for ({epsilon:g}, 1e-5)"] for r in mine],
+            marker="s",
+            color=colour,
+            label=f"Gaussian, any d: ({epsilon:g}, 1e-5)",
+        )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel(f"steps T, one of n = {largest:,} records each")
+    axis.set_ylabel("noise std per coordinate / sensitivity Δ")
+    axis.set_title("tholeti2021, Theorem 1: ball and Gaussian noise at the same δ", fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+    return [
+        run.save_table("theorem1", table),
+        run.save_figure("theorem1", figure),
+        run.save_certificates("theorem1", certificates),
+    ]
 
 
 def _escape(noise_radius: float, steps: int, repeats: int) -> np.ndarray:

@@ -1,0 +1,179 @@
+"""Theorem 1 against a run: measured excess risk, the bound by expected curvature, the one by μ."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import accounting as acc
+from dpjax import erm
+from dpjax.erm import utility_bounds
+from experiments import data_sets
+from experiments.common import Rows, Run
+from experiments.comparison import certificate_line
+
+_L2 = 1e-3
+
+
+def _rows(
+    data: pathlib.Path, epsilon: float, steps: int, repeats: int, rows: int | None
+) -> list[dict[str, Any]]:
+    table = data_sets.adult(data)
+    problem = erm.logistic_regression(table.features[:rows], table.labels[:rows], l2=_L2)
+    best = erm.lbfgs(problem).params
+    least = problem.objective(best)
+    size, delta = 1.0 / problem.smoothness, 1.0 / problem.n**2
+    adjacency = acc.Adjacency.REPLACE_ONE
+    multiplier = erm.calibrate_noise(
+        erm.dp_gd,
+        problem,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        steps=steps,
+        step_size=size,
+    )
+
+    @jax.jit
+    def run(problem, keys):
+        solve = functools.partial(
+            erm.dp_gd,
+            problem,
+            steps=steps,
+            step_size=size,
+            clip_norm=problem.gradient_bound,  # clips nothing, as the theorem's L
+            noise_multiplier=multiplier,
+            keep_iterates=True,
+        )
+        return jax.vmap(lambda key: solve(key).history.iterates)(keys)
+
+    @jax.jit
+    def look(problem, points):
+        """Excess risk, ⟨x − x*, ∇F(x)⟩ and ‖x − x*‖² of every run at one step."""
+
+        def one(x):
+            away = x - best
+            inner = jnp.vdot(away, problem.gradient(x))
+            return problem.objective(x) - least, inner, jnp.vdot(away, away)
+
+        return jax.vmap(one)(points)
+
+    iterates = run(problem, jax.random.split(jax.random.key(0), repeats))
+    start = float(jnp.linalg.norm(best))
+    std = float(multiplier) * problem.gradient_bound / problem.n
+    constants = {"step_size": size, "noise_std": std, "dimension": problem.dimension}
+    constants |= {"smoothness": problem.smoothness, "start_distance": start}
+    # Definition 3 along the path: E⟨x − x*, ∇F⟩ = ν_t E‖x − x*‖² at the noisy iterate x_t.
+    measured = [
+        [np.asarray(part, np.float64) for part in look(problem, iterates[:, t])]
+        for t in range(steps)
+    ]
+    curvatures = [float(inner.mean() / square.mean()) for _, inner, square in measured]
+    origin = jnp.zeros_like(best)
+    at_start = [np.asarray(part, np.float64) for part in look(problem, origin[None])]
+    curvatures.insert(0, float(at_start[1][0] / at_start[2][0]))
+    certificate = certificate_line(
+        erm.mechanism_of(erm.dp_gd, problem, float(multiplier), steps=steps),
+        delta,
+        adjacency=adjacency,
+        records=problem.n,
+        method="DP-GD",
+        data="Adult, bound",
+        target=epsilon,
+        not_covered=[data_sets.NOT_COVERED],
+    )
+    out, along = [], start**2
+    for t in range(1, steps + 1):
+        along = (1.0 - size * curvatures[t - 1]) * along + problem.dimension * (size * std) ** 2
+        if t not in _shown(steps):
+            continue
+        lowest = min(curvatures[:t])
+        risk = measured[t - 1][0]
+        out.append(
+            {
+                "epsilon": epsilon,
+                "steps": t,
+                "excess risk": float(risk.mean()),
+                "standard error": float(risk.std(ddof=1) / math.sqrt(repeats)),
+                "curvature here": curvatures[t],
+                "smallest curvature so far": lowest,
+                "bound, curvature along the path": 0.5 * problem.smoothness * along,
+                "bound, smallest curvature so far": utility_bounds.dp_gd_excess_risk(
+                    steps=t, curvature=lowest, **constants
+                ),
+                "bound, minimum curvature": utility_bounds.dp_gd_excess_risk(
+                    steps=t, curvature=_L2, **constants
+                ),
+                "runs": repeats,
+                "certificate": certificate,
+            }
+        )
+    return out
+
+
+def _shown(steps: int) -> set[int]:
+    return set(np.unique(np.round(np.geomspace(1, steps, 24)).astype(int)).tolist())
+
+
+def bound(run: Run) -> list[pathlib.Path]:
+    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD on Adult."""
+    import matplotlib.pyplot as plt
+
+    settings: dict[str, Any] = {
+        "steps": run.choose(400, 2_000, 8),
+        "repeats": run.choose(20, 100, 4),
+        "rows": run.choose(None, None, 500),
+    }
+    rows: Rows = []
+    for epsilon in (0.1, 1.0):
+        rows += run.rows(
+            "bound",
+            {**settings, "epsilon": epsilon},
+            lambda epsilon=epsilon: _rows(run.data, epsilon, **settings),
+            code=(_rows, data_sets.adult),
+        )
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained", sharey=True)
+    for axis, epsilon in zip(axes, (0.1, 1.0), strict=True):
+        mine = [row for row in rows if row["epsilon"] == epsilon]
+        steps = [row["steps"] for row in mine]
+        axis.errorbar(
+            steps,
+            [row["excess risk"] for row in mine],
+            [2 * row["standard error"] for row in mine],
+            color="#111111",
+            marker="o",
+            ms=3,
+            capsize=2,
+            label="measured",
+        )
+        for name, colour, style in (
+            ("curvature along the path", "#1f4e79", "-"),
+            ("smallest curvature so far", "#7fa8d1", "--"),
+            ("minimum curvature", "#b5542b", ":"),
+        ):
+            label = f"bound, {name}" + (" μ = λ" if name.startswith("minimum") else " ν")
+            axis.plot(
+                steps, [row[f"bound, {name}"] for row in mine], style, color=colour, label=label
+            )
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(f"ε = {epsilon:g}", fontsize=10)
+        axis.set_xlabel("steps T (noise of the whole run)")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("excess empirical risk")
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.suptitle("yu2020, Theorem 1 (Eq. 9): DP-GD on Adult, λ = 0.001, η = 1/β", fontsize=10)
+    table = [{k: v for k, v in row.items() if k != "certificate"} for row in rows]
+    lines = list(dict.fromkeys(row["certificate"] for row in rows))
+    return [
+        run.save_table("bound", table),
+        run.save_figure("bound", figure),
+        run.save_certificates("bound", lines),
+    ]
