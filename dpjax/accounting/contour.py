@@ -40,7 +40,7 @@ from dpjax.accounting import pairs
 from dpjax.accounting.pairs import Family
 
 _EPS = float(np.finfo(np.float64).eps)
-_TILTS = np.log(2e-3) + np.log(3e6) / 27 * np.arange(28)  # log c from 2e-3 to 6e3
+_LEAST_TILT, _MOST_TILT, _TILTS = 2e-3, 6e3, 28
 _COARSE = 64  # nodes of the search for c, which need not be exact: every c gives a bound
 _NEWTON = 16
 
@@ -192,7 +192,14 @@ def _saddle(
     epsilon: Array | None,
 ) -> Saddle:
     """Where to integrate for a target δ or ε."""
-    tilts = jnp.exp(_TILTS)
+    # Losses of rarely sampled records under much noise are tiny, and the tilts as large.
+    narrow = run.gaussian_mu2
+    for group in run.steps.values():
+        one = group.rate * jnp.minimum(group.mu, 1.0)
+        narrow = narrow + jnp.sum(group.count * one * one)
+    most = jnp.clip(20.0 / jnp.sqrt(jnp.maximum(narrow, 1e-30)), _MOST_TILT, 1e12)
+    log_tilts = np.log(_LEAST_TILT) + jnp.log(most / _LEAST_TILT) * np.linspace(0.0, 1.0, _TILTS)
+    tilts = jnp.exp(log_tilts)
 
     def moments(family: Family, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
         coarse = jax.vmap(lambda c: pairs.tilt(family, sign, mu, rate, c, _COARSE))(tilts)
@@ -212,11 +219,12 @@ def _saddle(
     total, mean, variance = _sum(moments, run, plain)
     # The saddle-point approximation: every c is the saddle of one ε, and gives its δ.
     at = mean - 1 / tilts - 1 / (tilts + 1)
-    curvature = variance + 1 / tilts**2 + 1 / (tilts + 1) ** 2
-    height = total - tilts * at - _TILTS - jnp.log1p(tilts) - 0.5 * jnp.log(2 * np.pi * curvature)
+    # Between two modes the variance is their distance, and says nothing of the curvature.
+    curvature = jnp.minimum(variance, 64 / tilts**2) + 1 / tilts**2 + 1 / (tilts + 1) ** 2
+    height = total - tilts * at - log_tilts - jnp.log1p(tilts) - 0.5 * jnp.log(2 * np.pi * curvature)
     least = jnp.zeros(()) if epsilon is None else epsilon
     past = (at >= least) if log_delta is None else (at >= least) & (height <= log_delta)
-    i = jnp.clip(jnp.where(jnp.any(past), jnp.argmax(past), len(_TILTS)), 1, len(_TILTS) - 1)
+    i = jnp.clip(jnp.where(jnp.any(past), jnp.argmax(past), _TILTS), 1, _TILTS - 1)
 
     def crossing(values: Array, target: Array) -> Array:
         step = values[i] - values[i - 1]
@@ -229,12 +237,15 @@ def _saddle(
     def between(values: Array) -> Array:
         return values[i - 1] + part * (values[i] - values[i - 1])
 
-    c = jnp.exp(between(jnp.asarray(_TILTS)))
+    c = jnp.exp(between(log_tilts))
     # Just below a jump to a second mode its few heavy losses would shorten the step: keep away.
-    jump = variance[jnp.minimum(i + 1, len(_TILTS) - 1)] > 4 * variance[i - 1]
+    jump = variance[jnp.minimum(i + 1, _TILTS - 1)] > 4 * variance[i - 1]
     jump = jump & (c * c * variance[i - 1] < 4.0) & (log_delta is not None)
     c = jnp.where(jump, 0.7 * c, c)
-    epsilon = jnp.maximum(between(at), 0.0) if epsilon is None else epsilon
+    if epsilon is None:
+        # Chernoff's ε of either neighbour, which a jump of the mean between them leaves alone.
+        reached = at + (height - log_delta) / tilts
+        epsilon = jnp.clip(between(at), 0.0, jnp.maximum(jnp.minimum(reached[i], reached[i - 1]), 0.0))
     depth = jnp.maximum(-between(height) if log_delta is None else -log_delta, 0.0)
     deviation = jnp.exp(0.5 * between(jnp.log(jnp.maximum(variance, 1e-290))))
     return jax.lax.stop_gradient(Saddle(c, depth, deviation, epsilon))
@@ -467,10 +478,12 @@ def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resoluti
         enough = upper <= log_delta
         low, high = jnp.where(enough, low, at), jnp.where(enough, jnp.minimum(high, at), high)
         guess = x - (upper - log_delta) / jnp.where(slope < 0, slope, -1.0)
-        inside = (guess > low) & (guess < high) & (slope < 0) & (slope > -1e9)
-        new = jnp.where(inside, guess, 0.5 * (low + high))
+        # Where the sum is lost in its error bounds it has no slope worth following.
+        known = (slope < 0) & (slope > -1e9)
+        new = jnp.where(known & (guess > low) & (guess < high), guess, 0.5 * (low + high))
         # Converged, Newton leaves the bracket's interior by rounding: stay.
-        new = jnp.where((jnp.abs(guess - x) <= 1e-14 * (1 + x)) | (i >= _NEWTON), x, new)
+        stay = known & (jnp.abs(guess - x) <= 1e-14 * (1 + x)) | (i >= _NEWTON)
+        new = jnp.where(stay, x, new)
         return low, high, new, jnp.where(i < _NEWTON, jnp.abs(new - x), moved), root, kept
 
     zero = jnp.zeros_like(start)
