@@ -143,29 +143,20 @@ def test_audit_refutes_the_published_claim(run):
 def test_proven_prices():
     rows = {row.method.name: row for row in tables.TABLE2.rows if row.batch_size == tables.LARGE}
 
-    def price(method):
-        return prices.proven_epsilon(method, tables.LARGE, 10.0, 60_000)
+    def price(method, sigma=10.0):
+        run = prices.mechanism(method, tables.LARGE, sigma, 60_000)
+        return acc.epsilon(run, delta=1e-5, method="pld")  # the default takes longer to compile
 
     plain = price(rows["DP"].method)
-    assert plain == pytest.approx(
-        acc.epsilon(
-            acc.Repeated(acc.PoissonSampled(acc.Gaussian(10.0), 16_384 / 60_000), 73), delta=1e-5
-        )
-    )
+    assert plain == pytest.approx(0.8744, rel=1e-3)
     assert price(tables.recentred(0.5)) == plain
     assert price(rows["DP+SUR"].method) > plain
-    assert price(rows["DP+IS"].method) > plain
-    assert price(rows["GeoDP β=0.1"].method) == math.inf
-
-
-def test_equal_noise_costs_the_same():
-    selective = next(method for method in tables.SOUND if method.name == "DP+SUR")
-    numbers = tables.LARGE, 10.0, 60_000
-    assert prices.equal_sigma(tables.recentred(0.5), *numbers) == 10.0
-    noise = prices.equal_sigma(selective, *numbers)
-    budget = prices.proven_epsilon(training.Method("DP"), *numbers)
-    found = prices.proven_epsilon(selective, tables.LARGE, noise, 60_000)
-    assert 0.999 * budget < found <= budget
+    assert price(rows["DP+IS"].method) > 1.3 * plain
+    # The noise at which selection costs as much in all as plain DP-SGD.
+    assert price(rows["DP+SUR"].method, 10.2511) == pytest.approx(plain, rel=1e-3)
+    assert prices.equal_sigma(tables.recentred(0.5), tables.LARGE, 10.0, 60_000) == 10.0
+    geodp = rows["GeoDP β=0.1"].method
+    assert prices.proven_epsilon(geodp, tables.LARGE, 10.0, 60_000) == math.inf
 
 
 def test_training_learns_and_noise_matters(run):
