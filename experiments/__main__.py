@@ -1,4 +1,8 @@
-"""`python -m experiments <paper> <figure or table> [--full] [--data DIR] [--out DIR]`."""
+"""`python -m experiments <paper> <figure or table> [--full] [--data DIR] [--out DIR]`.
+
+Also `python -m experiments report`, which writes REPORT.md from the tables of the last run, and
+`python -m experiments verify`, which checks every certificate.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ _DATA = pathlib.Path(os.environ.get("DPJAX_SHARED", _HERE.parents[1] / "shared")
 
 
 def main(
-    paper: Annotated[str, typer.Argument(help="folder of the paper; none: list them all")] = "",
+    paper: Annotated[str, typer.Argument(help="folder of the paper, report or verify")] = "",
     target: Annotated[str, typer.Argument(help='figure or table, or "all"')] = "",
     full: Annotated[bool, typer.Option(help="the paper's whole grid (wants a GPU)")] = False,
     data: Annotated[pathlib.Path, typer.Option(help="folder of the data sets")] = _DATA,
@@ -26,6 +30,15 @@ def main(
 ) -> None:
     """Re-runs the figures and tables of a paper; writes PNG and CSV files."""
     _keep_compiled_programs()
+    if paper == "report":
+        from experiments.report import report
+
+        typer.echo(f"wrote {report(_HERE, out or _HERE)}")
+        return
+    if paper == "verify":
+        from experiments.certificates import verify
+
+        raise typer.Exit(verify(out or _HERE, typer.echo))
     if not target:
         for name in [paper] if paper else papers():
             typer.echo(f"{name}: {', '.join(targets(name))}")

@@ -134,7 +134,6 @@ def figure1(run: Run) -> list[pathlib.Path]:
         axis.plot(noise, [row["expected curvature"] for row in mine], color="#1f4e79", label="ν")
         axis.axhline(mine[0]["average curvature"], ls="--", color="#b5542b", label="average")
         axis.axhline(mine[0]["minimum curvature"], ls=":", color="#555555", label="minimum")
-        axis.axvline(1.0, lw=0.8, color="#aaaaaa")
         axis.set_xscale("log")
         axis.set_title(name)
         axis.spines[["top", "right"]].set_visible(False)

@@ -1,12 +1,29 @@
-"""The papers' analytic tables and figures come out as printed, at the smallest size."""
+"""The papers' tables and figures run, at the smallest size, and come out as printed."""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from experiments import chen2019, chourasia2021, tholeti2021, yu2020
+from dpjax import accounting as acc
+from dpjax.accounting.bounded_noise import ball_delta
+from dpjax.cli import app
+from experiments import (
+    certificates,
+    chen2019,
+    chourasia2021,
+    data_sets,
+    report,
+    tholeti2021,
+    yu2020,
+)
+from experiments.chourasia2021.published import composition
 from experiments.common import Run
+from experiments.tholeti2021.published import odd_dimension
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 
@@ -14,6 +31,20 @@ pytestmark = pytest.mark.usefixtures("lenient_promotion")
 @pytest.fixture
 def run(tmp_path, request) -> Run:
     return Run(tmp_path / "out", tmp_path / "no-data", tiny=True)
+
+
+@pytest.fixture
+def on_data(run, data_dir) -> Run:
+    return Run(run.out, data_dir, tiny=True)
+
+
+def _table(files) -> pd.DataFrame:
+    return pd.read_csv(next(file for file in files if file.suffix == ".csv"))
+
+
+def _certificates(files) -> list[acc.Certificate]:
+    file = next(file for file in files if file.suffix == ".jsonl")
+    return [acc.Certificate.from_json(line) for line in file.read_text().splitlines()]
 
 
 def test_noise_of_rsgd_ar_by_the_published_route_and_by_ours(run):
@@ -30,25 +61,103 @@ def test_noise_of_rsgd_ar_by_the_published_route_and_by_ours(run):
         assert row["RSGD-AR, direct mixture"] == pytest.approx(direct, rel=5e-4)
 
 
+@pytest.mark.parametrize("figure", ["figure1", "figure2"])
+def test_every_private_line_has_a_certificate_that_keeps_its_budget(figure, on_data):
+    files = chen2019.TARGETS[figure](on_data)
+    table = _table(files)
+    private = table[table["epsilon"].notna()]
+    assert {"RSGD-AR", "NonPrivate", "Majority"} <= set(table["method"])
+    assert table["accuracy"].between(0.0, 1.0).all()
+    found = _certificates(files)
+    assert len(found) == len(private) == 4
+    for certificate in found:
+        assert certificate.delta == 1e-8
+        assert 0.9 < certificate.epsilon <= certificate.declared["target epsilon"] == 1.0
+        assert any("hyperparameters" in sentence for sentence in certificate.not_covered)
+
+
+def test_a_second_run_reads_the_cache_and_an_interrupted_one_goes_on(on_data, monkeypatch):
+    first = _table(chen2019.TARGETS["figure1"](on_data))
+    cached = sorted((on_data.out / "cache").glob("figure1-Adult-runs-*"))
+    cached[0].unlink()  # as if the run had been killed before this part
+    from experiments import comparison
+
+    again, original = [], comparison.run_method
+    monkeypatch.setattr(
+        comparison,
+        "run_method",
+        lambda method, *args, **kept: again.append(method.name) or original(method, *args, **kept),
+    )
+    second = _table(chen2019.TARGETS["figure1"](on_data))
+    assert len(again) == 1
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_seconds_per_fit_on_kddcup99(on_data):
+    table = _table(chen2019.TARGETS["figure3"](on_data))
+    assert (table["seconds"] > 0).all()
+    assert {"RSGD-AR", "ObjPert"} <= set(table["method"])
+
+
+def test_table_4_runs_every_method_within_its_budget(on_data):
+    files = yu2020.TARGETS["table4"](on_data)
+    table = _table(files)
+    assert set(table["data set"]) == {"Adult", "MNIST", "RCV1 (extract)"}
+    for certificate in _certificates(files):
+        assert certificate.epsilon <= certificate.declared["target epsilon"]
+        assert certificate.delta == pytest.approx(certificate.declared["records"] ** -2.0)
+    shared = next(c for c in _certificates(files) if c.declared["method"] == "Out-SGD"
+                  and c.declared["data set"] == "MNIST")  # fmt: skip
+    assert shared.mechanism.steps == 10  # a classifier a digit
+    figure = yu2020.TARGETS["figure2"](on_data)
+    assert any(file.suffix == ".png" for file in figure)
+
+
+def test_excess_risk_stays_below_the_bound_by_expected_curvature(on_data):
+    table = _table(yu2020.TARGETS["bound"](on_data))
+    assert (table["excess risk"] < table["bound, curvature along the path"]).all()
+    chain = table[[c for c in table if c.startswith("bound")]].to_numpy()
+    assert (np.diff(chain, axis=1) >= -1e-9 * chain[:, :-1]).all()
+
+
+def test_theorem_3_runs(on_data):
+    files = chourasia2021.TARGETS["theorem3"](on_data)
+    table = _table(files)
+    assert (table["excess risk"] < table["bound on the excess risk"]).all()
+    assert all(c.epsilon <= 1.0 for c in _certificates(files))
+
+
 def test_ball_noise_matches_its_simulation(run):
-    figure2 = tholeti2021.TARGETS["figure2"](run)
-    table = pd.read_csv(next(file for file in figure2 if file.suffix == ".csv"))
+    table = _table(tholeti2021.TARGETS["figure2"](run))
     # Three standard errors a point, 28 points: one or two may lie outside by chance.
     outside = (table["delta"] - table["simulated"]).abs() > table["simulated error"] + 1e-3
     assert outside.sum() <= 2
 
 
+@pytest.mark.parametrize(("dimension", "sensitivity"), [(1, 0.3), (5, 0.7), (51, 0.1)])
+def test_the_papers_series_is_the_ball_delta(dimension, sensitivity):
+    printed = odd_dimension(sensitivity, dimension)
+    assert printed == pytest.approx(float(ball_delta(sensitivity, dimension)), rel=1e-9)
+
+
 def test_only_noise_escapes_the_saddle(run):
-    saddle = tholeti2021.TARGETS["saddle"](run)
-    table = pd.read_csv(next(file for file in saddle if file.suffix == ".csv"))
+    table = _table(tholeti2021.TARGETS["saddle"](run))
     final = table.set_index("noise radius")["median final distance"]
     assert final[0.0] == 0.0
     assert final[1.0] > 0.3
 
 
+def test_ball_noise_costs_more_than_gaussian_noise_of_the_same_delta(run):
+    files = tholeti2021.TARGETS["theorem1"](run)
+    table = _table(files)
+    assert (table["its std per coordinate/Δ"] > 10 * table["Gaussian std/Δ for (1, 1e-5)"]).all()
+    for certificate in _certificates(files):
+        # A run of the ball is (0, δ): its ε is 0.
+        assert certificate.epsilon <= certificate.declared["target epsilon"]
+
+
 def test_bounds_of_the_last_iterate_are_ordered(run):
-    figure1 = chourasia2021.TARGETS["figure1"](run)
-    table = pd.read_csv(next(file for file in figure1 if file.suffix == ".csv"))
+    table = _table(chourasia2021.TARGETS["figure1"](run))
     wide = table.pivot_table(
         index=["strong convexity", "steps"], columns="bound", values="RDP at α = 30"
     )
@@ -58,12 +167,73 @@ def test_bounds_of_the_last_iterate_are_ordered(run):
     # The exponent that one place of the paper prints is below the truth where λ exceeds 2.
     printed = wide["tracing diffusion, as printed (e^{-ηK/2})"]
     assert (printed < exact).loc[4.0].any()
+    for (_, steps), value in wide["composition"].items():
+        assert value == pytest.approx(composition(steps), rel=1e-4)
 
 
-def test_curvatures_of_table_2(run, data_dir):
-    (file,) = yu2020.TARGETS["table2"](Run(run.out, data_dir, tiny=True))
+def test_curvatures_of_table_2(on_data):
+    (file,) = yu2020.TARGETS["table2"](on_data)
     table = pd.read_csv(file).set_index("data set")
     admission = table.loc["admission"]
     assert admission["minimum measured"] == pytest.approx(6.68e-3, rel=1e-3)
     assert admission["average measured"] == pytest.approx(0.40, abs=5e-3)
     assert table.loc["sonar", "average measured"] == pytest.approx(0.19, abs=5e-3)
+
+
+def test_a_line_of_certificates_verifies_and_a_changed_one_does_not(run, tmp_path):
+    files = tholeti2021.TARGETS["theorem1"](run)
+    file = next(file for file in files if file.suffix == ".jsonl")
+    said: list[str] = []
+    assert certificates.verify(run.out, said.append) == 0
+    assert "certificates hold" in said[-1]
+    alone = tmp_path / "one.json"
+    alone.write_text(file.read_text().splitlines()[1])
+    assert CliRunner().invoke(app, ["verify", str(alone)]).exit_code == 0
+    changed = json.loads(alone.read_text())
+    changed["epsilon"] /= 2
+    file.write_text(json.dumps(changed) + "\n")
+    assert certificates.verify(run.out, said.append) == 1
+    assert CliRunner().invoke(app, ["verify", str(file)]).exit_code == 1
+
+
+def test_the_report_says_what_was_run_and_what_was_not(run):
+    folder = run.out / "tholeti2021"
+    for name in ("figure2", "saddle", "theorem1"):
+        tholeti2021.TARGETS[name](Run(folder, run.data, tiny=True))
+    text = report.report(run.out, run.out).read_text()
+    assert "| tholeti2021 | The same noise escapes strict saddles | **holds** |" in text
+    assert "Not run yet: figure1, figure3, noise." in text
+    assert "| Theorem 1 | total δ, d = 10" in text
+
+
+def test_published_files_are_checked_and_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"adult\.data\.gz"):
+        data_sets.adult(tmp_path)
+    (tmp_path / "bank").mkdir()
+    row = " ".join(["1"] * 33)
+    pd.Series([row] * 3).to_csv(tmp_path / "bank" / "BANK.dat.xz", index=False, header=False)
+    with pytest.raises(ValueError, match=r"BANK\.dat\.xz has shape \(3, 32\)"):
+        data_sets.bank(tmp_path)
+
+
+def test_files_of_the_user_are_read(tmp_path):
+    file = tmp_path / "real-sim"
+    file.write_text("+1 1:0.6 20958:0.8\n-1 3:2.0\n")
+    table = data_sets.libsvm(tmp_path, name="real-sim")
+    assert table.features.shape == (2, 20_958)
+    np.testing.assert_allclose(table.features.toarray()[:, [0, 2, -1]], [[0.6, 0, 0.8], [0, 1, 0]])
+    assert table.labels.tolist() == [1, 0]
+    file.write_text("+1 1:1 99999:1\n-1 3:2.0\n")
+    with pytest.raises(ValueError, match="real-sim as LIBSVM publishes it"):
+        data_sets.libsvm(tmp_path, name="real-sim")
+    assert not data_sets.has_ipums(tmp_path, "IPUMS-BR")
+    (tmp_path / "ipums").mkdir()
+    values = np.random.default_rng(0).integers(0, 3, (38_000, 52))
+    lines = np.concatenate([values, values[:, :1] > 0], axis=1).astype(int)
+    np.savetxt(tmp_path / "ipums" / "IPUMS-BR.csv", lines, fmt="%d", delimiter=",")
+    brazil = data_sets.ipums(tmp_path, name="IPUMS-BR")
+    assert brazil.features.shape == (38_000, 52)
+    assert brazil.labels.mean() == pytest.approx(2 / 3, abs=0.02)
+    np.savetxt(tmp_path / "ipums" / "IPUMS-BR.csv", lines[:9], fmt="%d", delimiter=",")
+    with pytest.raises(ValueError, match=r"IPUMS-BR\.csv has"):
+        data_sets.ipums(tmp_path, name="IPUMS-BR")
