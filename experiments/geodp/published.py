@@ -18,7 +18,7 @@ def geodp(
     with jax.ensure_compile_time_eval():  # the settings are numbers, also inside a user's jit
         noise = transforms.spherical_noise(
             noise_multiplier,
-            clip_norm,
+            clip_norm / batch_size,  # of the average: the angles of a sum are those of its average
             batch_size,
             bounding_factor,
             jax.random.key(0),  # replaced below: every call brings its own
@@ -27,6 +27,6 @@ def geodp(
 
     def release(key, average):
         state = transforms.NoiseState(key, jnp.zeros((), jnp.int32))
-        return noise.update(average * batch_size, state)[0] / batch_size
+        return noise.update(average, state)[0]
 
     return release
