@@ -297,12 +297,18 @@ def certificate_line(
     data: str,
     target: float,
     not_covered: Sequence[str] = (),
+    method_of_price: str = "best",
 ) -> str:
     """A certificate as one line of JSON, labelled by method, data set and the ε asked for."""
     declared: dict[str, Any] = {"records": records, "target epsilon": target}
     declared |= {"method": method, "data set": data}
     found = acc.certify(
-        mechanism, delta, adjacency=adjacency, declared=declared, not_covered=not_covered
+        mechanism,
+        delta,
+        adjacency=adjacency,
+        method=method_of_price,
+        declared=declared,
+        not_covered=not_covered,
     )
     return json.dumps(json.loads(found.to_json()), ensure_ascii=False)
 

@@ -25,7 +25,7 @@ _DATA: dict[str, Callable[[pathlib.Path], data_sets.DataSet]] = {
     "IPUMS-BR": functools.partial(data_sets.ipums, name="IPUMS-BR"),
     "IPUMS-US": functools.partial(data_sets.ipums, name="IPUMS-US"),
 }
-_RIVALS = ("ObjPert", "DP-AGD", "SGD-MA, add/remove as in 2019")
+_RIVALS = ("ObjPert", "DP-AGD")
 _CODE = (
     comparison.run_method,
     comparison.calibrate,

@@ -68,7 +68,6 @@ def _rows(data: pathlib.Path, repeats: int, points: int, rows: int | None) -> li
         epsilon=_EPSILON,
         delta=_DELTA,
     )
-    keys = jax.random.split(jax.random.key(0), repeats)
     out = []
     for steps in track(np.unique(np.geomspace(4, last, points).astype(int)), "chourasia2021"):
         for name in NOISES:
@@ -76,6 +75,8 @@ def _rows(data: pathlib.Path, repeats: int, points: int, rows: int | None) -> li
             solve = functools.partial(
                 erm.noisy_gd, problem, steps=int(steps), step_size=step_size, noise_std=noise
             )
+            # The same noise for every way of accounting, so that they differ in its size alone.
+            keys = jax.random.split(jax.random.key(0), repeats)
             params = jax.vmap(lambda key, solve=solve: solve(key).params)(keys)
             risks = np.asarray(jax.vmap(problem.objective)(params), np.float64) - least
             bound = erm.utility_bounds.noisy_gd_excess_risk(
