@@ -117,7 +117,8 @@ def sphere_noise(
     """Add one draw, uniform on the sphere of the given radius. No privacy whatsoever.
 
     Two spheres that do not coincide meet in a set of measure zero: the total variation distance of
-    neighbours is 1, however large the radius. Offered to show just that.
+    neighbours is 1, however large the radius. Offered to show just that. Its price is that of two
+    balls that do not meet, `acc.UniformBall(2.0, d)`: δ = 1, and ε = +inf at every δ < 1.
 
     Args:
         radius: of the sphere, in units of the updates.

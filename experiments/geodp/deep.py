@@ -30,7 +30,7 @@ def _accuracies(run: Run, table: Table, problem: Problem) -> tuple[Accuracy, flo
     sampling error of a smaller batch is larger.
     """
     divisor = run.choose(64, 1, 1_024)
-    seeds = run.choose(2, 3, 1)
+    seeds = run.choose(table.seeds, 3, 1)
     rates = run.choose((12.0, 24.0, 48.0), (2.0, 6.0, 12.0, 24.0, 48.0), (2.0,))
     trainers: dict = {}
 

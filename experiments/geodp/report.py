@@ -16,7 +16,9 @@ _TABLES = (
     "figure5_summary",
     "figure6",
     "table2",
+    "table2_equal",
     "table3",
+    "table3_equal",
 )
 _TEMPLATE = pathlib.Path(__file__).resolve().parent / "README.md"
 
@@ -30,9 +32,15 @@ def report(run: Run) -> Sequence[pathlib.Path]:
     for name in _TABLES:
         if (run.out / f"{name}.csv").is_file():
             rows = pd.read_csv(run.out / f"{name}.csv").to_dict("records")
-            sections[name] = markdown_table(_privacy(rows) if name == "privacy" else rows)
+            rows = _privacy(rows) if name == "privacy" else rows
+            sections[name] = markdown_table(rows, [c for c in rows[0] if not _aside(c)])
     fill_report(file, sections)
     return [file]
+
+
+def _aside(column: str) -> bool:
+    """Columns of a CSV file that its table in the report leaves out."""
+    return column == "learning_rate" or column.startswith("spread")
 
 
 def _privacy(rows: Rows) -> Rows:

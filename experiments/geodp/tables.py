@@ -29,6 +29,7 @@ class Table(NamedTuple):
         records: size of the training set that prices are for.
         rows: as printed.
         real: noise multipliers at which DP-SGD protects something; the paper's, where they do.
+        seeds: runs of every row in the smaller grid.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Table(NamedTuple):
     records: int
     rows: tuple[Row, ...]
     real: tuple[float, float]
+    seeds: int
 
 
 _VARIANTS = (
@@ -107,6 +109,7 @@ TABLE2 = Table(
         ),
     ),
     (10.0, 1.0),
+    2,
 )
 TABLE3 = Table(
     "table3",
@@ -135,4 +138,5 @@ TABLE3 = Table(
         ),
     ),
     (10.0, 1.0),
+    1,
 )
