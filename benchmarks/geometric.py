@@ -106,25 +106,31 @@ def time_table(dimensions: list[int], batches: list[int], repeats: int) -> list:
 def plot_time(rows: list) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.2), sharey=True, layout="constrained")
     alone = [r for r in rows if r[0] == "perturbation alone"]
     d = [r[1] for r in alone]
-    axes[0].loglog(d, [float(r[2]) for r in alone], "o-", label="Gaussian noise")
-    axes[0].loglog(d, [float(r[3]) for r in alone], "s-", label="GeoDP as published, in O(d)")
+    for column, style, label in (
+        (3, "s-C1", "GeoDP as published, in O(d)"),
+        (5, "v-C7", "+ jax.random.normal"),
+        (2, "o-C0", "Gaussian noise"),
+    ):
+        axes[0].loglog(d, [float(r[column]) for r in alone], style, ms=5, label=label)
     axes[0].set(
         title="Perturbing the clipped sum", xlabel="dimension", ylabel="processor milliseconds"
     )
-    colours = {"plain": "C0", "geodp": "C1", "recentred": "C2"}
+    labels = {"geodp": "GeoDP", "recentred": "recentred (G3)", "plain": "Gaussian"}
+    columns = {"geodp": (3, "C1"), "recentred": (4, "C2"), "plain": (2, "C0")}
     batches = sorted({r[0] for r in rows if r[0].startswith("batch")}, key=lambda x: int(x[6:]))
     for style, batch in zip(("-", "--", ":"), batches, strict=False):
         chosen = [r for r in rows if r[0] == batch]
-        for column, (name, colour) in zip((2, 3, 4), colours.items(), strict=True):
+        for name, (column, colour) in columns.items():
             axes[1].loglog(
                 [r[1] for r in chosen], [float(r[column]) for r in chosen], style, color=colour,
-                marker=".", label=f"{name}, {batch}",
+                marker=".", label=f"{labels[name]}, {batch}",
             )  # fmt: skip
     axes[1].set(title="Clipping and perturbing per-example gradients", xlabel="dimension")
     for ax in axes:
+        ax.minorticks_off()
         ax.grid(alpha=0.3)
         ax.legend(fontsize=8, frameon=False)
     figure.savefig(RESULTS / "geometric-time.png", dpi=150)
