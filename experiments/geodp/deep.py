@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
+from dpjax import gradients
 from experiments.common import Rows, Run, track
 from experiments.geodp import models, prices, tables, training
 from experiments.geodp.tables import LARGE, Row, Table
@@ -31,10 +32,12 @@ def _accuracies(run: Run, table: Table, problem: Problem) -> tuple[Accuracy, flo
     """
     divisor = run.choose(64, 1, 1_024)
     seeds = run.choose(table.seeds, 3, 1)
-    rates = run.choose((12.0, 24.0, 48.0), (2.0, 6.0, 12.0, 24.0, 48.0), (2.0,))
+    rates = run.choose(table.rates, (2.0, 6.0, 12.0, 24.0, 48.0), (2.0,))
     trainers: dict = {}
 
     def measure(method: Method, batch_size: int, sigma: float, rate: float) -> dict[str, float]:
+        # AUTO-S and PSAC stretch short gradients: at the full rate, half of the runs diverge.
+        rate = rate if isinstance(method.strategy, gradients.Flat) else rate / 2
         count = run.choose(*(prices.steps(batch_size, table.records),) * 2, 2)
         numbers = Numbers(sigma / divisor, rate, method.bounding_factor, method.radius)
         # Rows that differ in numbers alone share one compilation.
@@ -79,7 +82,8 @@ def _sigma(run: Run, table: Table, method: Method, sigma: float) -> float:
 
 def _beside(run: Run, table: Table, accuracy: Accuracy) -> Rows:
     """Every published row as measured, and plain DP-SGD and G3 at its batch size and noise."""
-    rows = run.choose(table.rows, table.rows, (table.rows[1], table.rows[8]))
+    few = tuple(row for row in table.rows if row.method.name not in tables.ONLY_FULL)
+    rows = run.choose(few, table.rows, (table.rows[1], table.rows[8]))
     free: dict = {"method": "noise-free", "B": LARGE}
     for sigma in table.sigmas:
         measured = accuracy(_FREE, LARGE, 0.0)
@@ -105,18 +109,21 @@ def _beside(run: Run, table: Table, accuracy: Accuracy) -> Rows:
 
 def _equal(run: Run, table: Table, accuracy: Accuracy) -> Rows:
     """The mechanisms that keep their promise, each with the noise that makes it cost the same."""
+    few = tuple(method for method in tables.SOUND if method.name not in tables.ONLY_FULL_EQUAL)
+    dp, sigma = Row(_DP, LARGE, (math.nan, math.nan)), table.real
     out: Rows = []
-    dp = Row(_DP, LARGE, (math.nan, math.nan))
-    for method in track(run.choose(tables.SOUND, tables.SOUND, tables.SOUND[:1]), table.name):
-        entry: dict = {"method": method.name}
-        for sigma in table.real:
-            name = f"ε = {_epsilon(run, table, dp, sigma):.3g}"
-            noise = _sigma(run, table, method, sigma)
-            measured = accuracy(method, LARGE, noise)
-            entry[f"σ, {name}"] = noise
-            entry[f"accuracy, {name}"] = measured["mean"]
-            entry[f"spread, {name}"] = measured["spread"]
-        out.append(entry)
+    for method in track(run.choose(few, tables.SOUND, tables.SOUND[:1]), table.name):
+        noise = _sigma(run, table, method, sigma)
+        measured = accuracy(method, LARGE, noise)
+        out.append(
+            {
+                "method": method.name,
+                "proven ε": _epsilon(run, table, dp, sigma),
+                "σ": noise,
+                "accuracy %": measured["mean"],
+                "spread": measured["spread"],
+            }
+        )
     return out
 
 
