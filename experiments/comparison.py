@@ -55,6 +55,17 @@ class Method:
     at_epsilon: Callable[..., dict[str, float]] | None = None
     classes: int = 1
 
+    def identity(self) -> dict[str, Any]:
+        """What the runs of this line depend on, the functions aside; for a cache's key."""
+        kept = ("name", "grid", "fixed", "noise_of", "at_the_end", "repeats", "classes")
+        found = {name: getattr(self, name) for name in kept}
+        solver = getattr(self.solver, "__name__", "")
+        return {**found, "solver": solver, "adjacency": str(self.adjacency)}
+
+    def code(self) -> tuple[Callable, ...]:
+        """The functions that price this line and no other."""
+        return tuple(part for part in (self.noise, self.at_epsilon) if part is not None)
+
     def points(self) -> Rows:
         """Every combination of the grid."""
         return [

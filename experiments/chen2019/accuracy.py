@@ -13,7 +13,6 @@ import pandas as pd
 
 from dpjax import erm
 from experiments import comparison, data_sets
-from experiments.chen2019 import methods as lines
 from experiments.chen2019.methods import HUBER, L2, STYLES, methods
 from experiments.common import Rows, Run, track
 from experiments.comparison import best_per_epsilon, draw
@@ -29,7 +28,6 @@ _RIVALS = ("ObjPert", "DP-AGD")
 _CODE = (
     comparison.run_method,
     comparison.calibrate,
-    lines.methods,
     data_sets.adult,
     data_sets.bank,
     data_sets.ipums,
@@ -99,9 +97,9 @@ def _runs(run: Run, name: str, task: str, which: str) -> tuple[pd.DataFrame, lis
     for method in track(every.values(), f"{name} {which}: noise"):
         noises[method.name] = run.rows(
             f"{name}-{which}-noise",
-            {**settings, "method": method.name},
+            {**settings, "method": method.identity()},
             lambda method=method: comparison.calibrate(method, fold(0)[0], epsilons, _DELTA),
-            code=code,
+            code=(*code, *method.code()),
         )
     work = [(number, m) for number in range(folds) for m in (None, *every.values())]
     for number, method in track(work, f"{name} {which}: runs"):
@@ -115,7 +113,7 @@ def _runs(run: Run, name: str, task: str, which: str) -> tuple[pd.DataFrame, lis
         else:
             part = run.rows(
                 f"{name}-{which}-runs",
-                {**settings, "fold": number, "method": method.name},
+                {**settings, "fold": number, "method": method.identity()},
                 lambda number=number, method=method: comparison.run_method(
                     method,
                     *fold(number),
@@ -123,7 +121,7 @@ def _runs(run: Run, name: str, task: str, which: str) -> tuple[pd.DataFrame, lis
                     repeats=repeats,
                     key=jax.random.key(number),
                 ).to_dict("records"),
-                code=code,
+                code=(*code, *method.code()),
             )
         tables.append(pd.DataFrame(part).assign(fold=number))
     table = pd.concat(tables, ignore_index=True)

@@ -54,8 +54,10 @@ def methods(problem: erm.Problem, size: str) -> list[Method]:
     batch = min(BATCH, problem.n // 2)
     limit = 2.0 / (problem.smoothness + problem.strong_convexity)
     small = size != "full"
-    epochs = [5] if size == "tiny" else [5, 10] if small else [5, 10, 20, 50]
-    rates = [1.0] if size == "tiny" else [0.3, 1.0, 3.0] if small else [0.1, 0.3, 1.0, 3.0, 6.0]
+    epochs = [5] if size == "tiny" else [10, 20] if small else [5, 10, 20, 50]
+    # Up to the largest step that contracts: at a tenth of it ten epochs learn the majority alone.
+    shares = [1.0] if size == "tiny" else [0.125, 0.4, 1.0] if small else [0.05, 0.125, 0.4, 0.7, 1]
+    rates = [limit * share for share in shares]
     ma_steps = [20] if size == "tiny" else [400] if small else [200, 400, 1000, 4000]
     ma_rates = [1.0] if size == "tiny" else [1.0, 4.0] if small else [0.3, 1.0, 3.0, 6.0]
     gd_steps = [10] if size == "tiny" else [20, 60] if small else [10, 20, 60, 200]
