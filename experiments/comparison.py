@@ -352,5 +352,8 @@ def draw(
     for (name, value), style in zip((lines or {}).items(), ("--", ":"), strict=False):
         axis.axhline(scale * value, color="#555555", ls=style, lw=1, label=name)
     axis.set_xscale("log")
+    ticks = sorted(best["epsilon"].dropna().unique())
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)

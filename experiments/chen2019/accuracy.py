@@ -24,7 +24,7 @@ _DATA: dict[str, Callable[[pathlib.Path], data_sets.DataSet]] = {
     "IPUMS-BR": functools.partial(data_sets.ipums, name="IPUMS-BR"),
     "IPUMS-US": functools.partial(data_sets.ipums, name="IPUMS-US"),
 }
-_RIVALS = ("ObjPert", "DP-AGD")
+_TINY = {"logistic": ("RSGD-AR", "ObjPert", "DP-AGD"), "svm": ("NSGD", "OutPert-GD")}
 _CODE = (
     comparison.run_method,
     comparison.calibrate,
@@ -92,7 +92,7 @@ def _runs(run: Run, name: str, task: str, which: str) -> tuple[pd.DataFrame, lis
     shape = run.rows(f"{name}-{which}-n", settings, lambda: [{"n": fold(0)[0].n}], code=code)
     every = {m.name: m for m in methods(_shaped(task, shape[0]["n"]), run.size)}
     if run.tiny:  # one of a kind: a test has no time to compile the others
-        every = {name: every[name] for name in ("RSGD-AR", *_RIVALS)}
+        every = {name: every[name] for name in _TINY[task]}
     noises, tables = {}, []
     for method in track(every.values(), f"{name} {which}: noise"):
         noises[method.name] = run.rows(
@@ -196,8 +196,13 @@ def _figure(run: Run, name: str, task: str, title: str) -> list[pathlib.Path]:
         # What fails altogether would squeeze the rest into a line.
         top = 100 * float(flat.loc["NonPrivate", "accuracy"])
         low = 100 * float(flat.loc["Majority", "accuracy"])
-        axes[0, column].set_ylim(low - 1.2 * (top - low), top + 0.1 * (top - low))
-        axes[1, column].set_ylim(0.95 * least["NonPrivate"], 12 * least["NonPrivate"])
+        span = max(top - low, 1.0)
+        axes[0, column].set_ylim(low - 0.8 * span, top + 0.15 * span)
+        base = least["NonPrivate"]
+        axes[1, column].set_ylim(0.95 * base, 4 * base)
+        ticks = [round(factor * base, 2) for factor in (1.0, 1.5, 2.0, 3.0, 4.0)]
+        axes[1, column].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes[1, column].minorticks_off()
     axes[0, 0].set_ylabel("test accuracy, %")
     axes[1, 0].set_ylabel("objective")
     handles, labels = axes[0, 0].get_legend_handles_labels()
