@@ -83,7 +83,8 @@ TASKS: dict[str, Callable[[pathlib.Path, int | None], Task]] = {
 _CODE = (
     comparison.run_method,
     comparison.calibrate,
-    lines,
+    lines.halved_dp_sgd,
+    lines.amp,
     data_sets.adult,
     data_sets.mnist,
     data_sets.rcv1_extract,
@@ -141,12 +142,14 @@ def _runs(run: Run, name: str) -> tuple[pd.DataFrame, list[str]]:
         every = [m for m in every if m.name in few.get(name, ("DP-GD",))]
 
     def part(method: Method) -> tuple[Rows, Rows]:
-        mine = {**settings, "method": method.name, "epsilons": _epsilons(run, name, method.name)}
+        mine = {**settings, "epsilons": _epsilons(run, name, method.name)}
+        mine["method"] = method.identity()
+        own = (*code, *method.code())
         noises = run.rows(
             f"table4-{name}-noise",
             mine,
             lambda: comparison.calibrate(method, problem(), mine["epsilons"], delta),
-            code=code,
+            code=own,
         )
         rows = run.rows(
             f"table4-{name}-runs",
@@ -154,7 +157,7 @@ def _runs(run: Run, name: str) -> tuple[pd.DataFrame, list[str]]:
             lambda: comparison.run_method(
                 method, problem(), task().test, noises, repeats=repeats, key=jax.random.key(0)
             ).to_dict("records"),
-            code=code,
+            code=own,
         )
         return noises, rows
 
