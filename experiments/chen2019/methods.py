@@ -43,6 +43,15 @@ def _multiplier_of_2019(problem: erm.Problem, epsilon: float, delta: float, sett
     )
 
 
+def even_batch(rows: int) -> int:
+    """About 4,000 rows, so that all batches are of one size, or short by a few rows.
+
+    4,000 exactly would leave a last batch of 176 of Adult's 36,176 training rows, which is 23 times
+    as sensitive as the others and would set the noise of the whole run.
+    """
+    return -(-rows // max(2, round(rows / BATCH)))
+
+
 def kifer_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
     """Kifer et al.'s rule n(l2 + extra) ≥ 2c/ε: how much regularisation the Jacobian needs."""
     ridge = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)
@@ -51,7 +60,7 @@ def kifer_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str,
 
 def methods(problem: erm.Problem, size: str) -> list[Method]:
     """Every private line of Figures 1 and 2, with the grid of a small or a full run."""
-    batch = min(BATCH, problem.n // 2)
+    batch = even_batch(problem.n)
     limit = 2.0 / (problem.smoothness + problem.strong_convexity)
     small = size != "full"
     epochs = [5] if size == "tiny" else [10, 20] if small else [5, 10, 20, 50]

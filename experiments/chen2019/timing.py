@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax import erm
 from experiments import data_sets
-from experiments.chen2019.methods import BATCH, L2, STYLES
+from experiments.chen2019.methods import L2, STYLES, even_batch
 from experiments.common import Run, track
 
 _EPSILON, _DELTA = 0.5, 1e-12
@@ -21,7 +21,7 @@ _EPSILON, _DELTA = 0.5, 1e-12
 def _solvers(rows: int) -> dict[str, Callable[[erm.Problem, jax.Array], Any]]:
     """One fit of every method, budget to parameters, at settings that do well in Figure 1."""
     budget = {"epsilon": _EPSILON, "delta": _DELTA, "adjacency": "replace-one"}
-    cyclic = {"epochs": 10, "batch_size": min(BATCH, rows // 2), "step_size": 1.0}
+    cyclic = {"epochs": 10, "batch_size": even_batch(rows), "step_size": 1.0}
     return {
         "RSGD-AR": lambda p, k: erm.rsgd_ar(p, k, **cyclic, **budget),
         "NSGD": lambda p, k: erm.nsgd(p, k, **cyclic, **budget),
