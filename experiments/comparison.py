@@ -242,7 +242,7 @@ def _one_vs_rest(method, problem, test, noises, repeats, run_key, noise_key) -> 
             if method.at_the_end:
                 case = (row["setting"], repeat)
                 if case not in exact:
-                    exact[case] = train(keys[len(exact), repeat], row["point"], 0.0)
+                    exact[case] = train(keys[number, repeat], row["point"], 0.0)
                 shake_key = jax.random.fold_in(noise_key, number * repeats + repeat)
                 shake = normal(shake_key, exact[case].shape, exact[case].dtype)
                 params = exact[case] + row["noise"] * shake

@@ -107,8 +107,7 @@ def _epsilons(run: Run, name: str, method: str) -> list[float]:
     if name == "MNIST":
         # As the paper compares them, at its own ε; the whole curve for one neighbouring relation.
         every = run.choose([0.25, 1.0], [0.05, 0.1, 0.25, 0.5, 1.0, 2.0], [1.0])
-        once = method.endswith("add/remove") or method == "AMP"
-        return [1.0] if once and not run.full else every
+        return every if run.full or method in ("DP-GD", "Out-SGD") else [1.0]
     if name == "Adult":
         return run.choose([0.05, 0.1, 1.0], [0.01, 0.05, 0.1, 0.5, 1.0, 2.0], [1.0])
     return run.choose([0.1, 4.0], [0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0], [1.0])

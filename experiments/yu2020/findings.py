@@ -124,8 +124,9 @@ def accuracy_verdicts(folder: pathlib.Path) -> list[Verdict]:
     won: dict[str, list[float]] = {}
     for (data, _), mine in whole[whole["epsilon"].notna()].groupby(["data set", "epsilon"]):
         rows = mine.set_index("method")["accuracy"]
-        ours = rows[[m for m in _GRADIENT if m in rows.index]].max()
-        won.setdefault(str(data), []).append(100 * (ours - rows[list(_OTHERS)].max()))
+        ours, others = (rows[[m for m in g if m in rows.index]] for g in (_GRADIENT, _OTHERS))
+        if len(ours) and len(others):
+            won.setdefault(str(data), []).append(100 * (ours.max() - others.max()))
     gaps = np.concatenate([np.asarray(g) for g in won.values()])
     verdict = HOLDS if (gaps > 0).all() else CONDITIONS if (gaps > 0).mean() >= 0.5 else FAILS
     parts = (f"{name}: {min(g):+.1f} to {max(g):+.1f}" for name, g in won.items())
