@@ -131,6 +131,7 @@ class Ladder(NamedTuple):
     Fields:
         cores: same signature and result as the first core, ever more costly.
         poor: from the result, NumPy arrays with the sweep's axes, to a mask of those axes.
+        merge: from an old and a finer result to the one that is kept; by default the finer.
 
     >>> Ladder((), lambda out: out < 0).cores
     ()
@@ -138,6 +139,7 @@ class Ladder(NamedTuple):
 
     cores: tuple[Callable, ...]
     poor: Callable[[Any], np.ndarray]
+    merge: Callable[[Any, Any], Any] = lambda old, new: new
 
 
 def _once(
@@ -163,7 +165,7 @@ def _concrete(
         if not poor.any():
             break
         if lead == ():
-            out = _once(finer, args, ndims, batch, device)
+            out = ladder.merge(out, _once(finer, args, ndims, batch, device))  # pyrefly: ignore
             continue
         # Only the poor settings, padded so that few sizes are compiled.
         (index,) = np.nonzero(poor.ravel())
@@ -174,12 +176,16 @@ def _concrete(
             rows.append(np.broadcast_to(a, lead + tail).reshape((-1, *tail))[padded])
         better = _once(finer, rows, ndims, batch, device)
 
-        def put(old: np.ndarray, new: np.ndarray, index: np.ndarray = index) -> np.ndarray:
-            flat = np.array(old).reshape((-1, *old.shape[len(lead) :]))
-            flat[index] = new[: len(index)]
-            return flat.reshape(old.shape)
+        flat = jax.tree.map(lambda o: np.array(o).reshape((-1, *o.shape[len(lead) :])), out)
+        old = jax.tree.map(lambda f: f[index], flat)  # noqa: B023
+        new = jax.tree.map(lambda b: b[: len(index)], better)  # noqa: B023
+        kept = ladder.merge(old, new)  # pyrefly: ignore
 
-        out = jax.tree.map(put, out, better)
+        def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
+            whole[index] = part
+            return whole.reshape(lead + whole.shape[1:])
+
+        out = jax.tree.map(put, flat, kept)
     return out
 
 

@@ -19,6 +19,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.queries import register_method
 
 DEFAULT_BINS = 1 << 18
+_UNSHOWN = 16  # settings that take a few seconds at most
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -374,6 +376,23 @@ def directions(atoms: lowering.Atoms, adjacency: Adjacency, *, lower: bool) -> l
     return found
 
 
+def _shown(settings: list) -> Iterable:
+    """The settings, with a progress bar where someone waits for many at a terminal."""
+    if len(settings) <= _UNSHOWN:
+        return settings
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(
+        settings,
+        "loss distributions",
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 def _each_setting(bound, run: Mechanism, given: Any, adjacency: Adjacency, lower: bool) -> Any:
     """Run over the settings one by one; the worse direction of each."""
     if float64.is_traced(run, given):
@@ -385,7 +404,7 @@ def _each_setting(bound, run: Mechanism, given: Any, adjacency: Adjacency, lower
     shape = np.broadcast_shapes(lead, np.shape(given))
     given = np.broadcast_to(np.asarray(given, np.float64), shape)
     answer = np.empty(shape)
-    for index in np.ndindex(*shape):
+    for index in _shown(list(np.ndindex(*shape))):
         place = tuple(
             0 if n == 1 else i for n, i in zip(lead, index[len(shape) - len(lead) :], strict=True)
         )

@@ -351,6 +351,7 @@ def query(
     rounding: float64.Rounding = "up",
     finer: Sequence[Callable] = (),
     poor: Callable[[Any], Any] | None = None,
+    merge: Callable[[Any, Any], Any] = lambda old, new: new,
 ) -> Any:
     """Evaluate `kernel(atoms, adjacency, *extra)` in float64 for every setting of the run.
 
@@ -360,7 +361,8 @@ def query(
             fields.
         extra_ndims: how many trailing axes of each belong to one setting.
         batch, rounding: see `dpjax._numerics.float64.evaluate`.
-        finer, poor: kernels to repeat with where `poor` marks the result; see `float64.Ladder`.
+        finer, poor, merge: kernels to repeat with where `poor` marks the result; see
+            `float64.Ladder`.
 
     >>> query(lambda atoms, adjacency: atoms.gaussian_mu2, Gaussian(2.0), Adjacency.REPLACE_ONE)
     array(1.)
@@ -372,7 +374,7 @@ def query(
     ladder = None
     if poor is not None:
         cores = tuple(_core(k, ready.key, adjacency, size) for k in finer)
-        ladder = float64.Ladder(cores, poor)
+        ladder = float64.Ladder(cores, poor, merge)
     return float64.evaluate(
         core,
         (*ready.leaves, *extra),

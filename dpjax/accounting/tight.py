@@ -11,14 +11,15 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax.accounting import contour, lowering, queries
+from dpjax.accounting import contour, lowering
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import Atoms
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.queries import register_method
 
-_GOOD = 1e-6  # share of δ that error bounds may take before a finer resolution is tried
-_USABLE = 1e-3  # share above which the answer is left to another method
+_GOOD = 1e-9  # share of the answer that error bounds may take before a finer resolution is tried
+_USABLE = 1e-5  # share above which the answer is left to another method
+_LOOSE = 1e-3  # the same under a trace, where the next method is much looser
 
 
 def composition(
@@ -54,18 +55,29 @@ def _kernel(question: str, lower: bool, level: int):
     return kernel
 
 
+def _width(bounds: contour.Bounds) -> Any:
+    """What the answer is loose by, relative: certified where both ends are known."""
+    with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
+        width = (bounds.upper - bounds.lower) / bounds.upper
+    return np.where(bounds.upper == 0, 0.0, np.fmin(width, bounds.share))
+
+
 def _poor(bounds: contour.Bounds) -> Any:
-    with np.errstate(invalid="ignore"):  # ∞ − ∞ is poor
-        close = bounds.upper - bounds.lower <= _GOOD * bounds.upper
-    return ~((bounds.share <= _GOOD) | close)
+    return ~(_width(bounds) <= _GOOD)
+
+
+def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
+    """All of them hold: the best of each end, so that a finer line never loses."""
+    upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
+    # An estimate goes with the upper end it was made for.
+    share = np.where(new.upper < old.upper, new.share, old.share)
+    return contour.Bounds(np.minimum(lower, upper), upper, share)
 
 
 def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
 ) -> contour.Bounds:
-    settings = max(np.size(leaf) for leaf in [*jax.tree.leaves(run), given])
-    levels = len(contour.RESOLUTIONS) if settings <= queries.PATIENCE else 2
-    finer = [_kernel(question, lower, k) for k in range(1, levels)]
+    finer = [_kernel(question, lower, k) for k in range(1, len(contour.RESOLUTIONS))]
     return lowering.query(
         _kernel(question, lower, 0),
         run,
@@ -76,17 +88,20 @@ def _bounds(
         rounding="down" if lower else "up",
         finer=finer,
         poor=_poor,
+        merge=_merge,
     )
 
 
 def _upper(question: str, nothing: float):
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         bounds = _bounds(question, run, given, adjacency)
-        xp = jnp if float64.is_traced(bounds) else np
-        # A loose bracket is valid, but another method may do better.
-        close = ~(bounds.upper - bounds.lower > 1e-2 * bounds.upper)
-        good = (bounds.share <= _USABLE) & close & (bounds.upper < np.inf)
-        return xp.where(good, bounds.upper, nothing)
+        if float64.is_traced(bounds):
+            # What could answer instead may not be traceable: any bound is better than none.
+            good = (bounds.share <= _LOOSE) & (bounds.upper < np.inf)
+            return jnp.where(good, bounds.upper, nothing)
+        # A loose bound is valid, but another method may do better.
+        good = (_width(bounds) <= _USABLE) & (bounds.upper < np.inf)
+        return np.where(good, bounds.upper, nothing)
 
     return ask
 
