@@ -196,7 +196,7 @@ def _figure(run: Run, name: str, task: str, title: str) -> list[pathlib.Path]:
         top = 100 * float(flat.loc["NonPrivate", "accuracy"])
         low = 100 * float(flat.loc["Majority", "accuracy"])
         span = max(top - low, 1.0)
-        axes[0, column].set_ylim(low - 0.8 * span, top + 0.15 * span)
+        axes[0, column].set_ylim(low - 0.4 * span, top + 0.15 * span)
         base = least["NonPrivate"]
         axes[1, column].set_ylim(0.95 * base, 4 * base)
         ticks = [round(factor * base, 2) for factor in (1.0, 1.5, 2.0, 3.0, 4.0)]
