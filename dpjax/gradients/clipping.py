@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from dpjax.gradients import ghost, per_example
 from dpjax.gradients.explain import Method, choose
+from dpjax.gradients.pieces import PieceSize, in_pieces, piece_size
 from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
 
@@ -22,7 +23,7 @@ def clipped_grad(
     method: Method = "auto",
     *,
     strategy: Strategy = Flat(),  # noqa: B008 (frozen)
-    microbatch_size: int | None = None,
+    microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
 ) -> Callable[..., ClippedGradient]:
     """The sum over a batch of per-example gradients, each clipped to norm at most `clip_norm`.
@@ -40,7 +41,9 @@ def clipped_grad(
         method: "vmap" forms every per-example gradient; "ghost" forms none of them; "auto" takes
             the cheaper one by an estimate that `explain_clipping` shows.
         strategy: how a gradient is scaled; `Flat()` unless told otherwise.
-        microbatch_size: work through the batch in pieces of this many records, to bound memory.
+        microbatch_size: work through the batch in pieces of this many records, to bound memory;
+            None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
+            that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
 
     The returned function's arguments: `params`, any tree, in which leaves that are not
@@ -77,8 +80,8 @@ def clipped_grad(
     _check_clip_norm(clip_norm)
     if method not in get_args(Method):
         raise ValueError(f"method={method!r}: choose one of {', '.join(get_args(Method))}")
-    if microbatch_size is not None and microbatch_size < 1:
-        raise ValueError(f"microbatch_size={microbatch_size}: must be at least 1, or None")
+    if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
+        raise ValueError(f"microbatch_size={microbatch_size}: must be at least 1, 'auto', or None")
     default_clip_norm = clip_norm
 
     def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
@@ -97,17 +100,20 @@ def clipped_grad(
         one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
         bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
 
+        whole = choose(method, one, trained, (batch, keys))
+        size = microbatch_size or records
+        if size == "auto":
+            size = piece_size(whole, one, trained, (batch, keys))
+
         def piece(batch, keys, mask):
             arguments = trained, (batch, keys), mask, clip_norm, bound
-            choice = choose(method, one, trained, (batch, keys))
-            if choice.plan is not None:
-                return ghost.clipped_sum(choice.plan, *arguments)
-            out = per_example.clipped_sum(one, *arguments)
-            if method == "ghost":
-                warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=2)
-            return out
+            if whole.plan is not None:
+                return ghost.clipped_sum(whole.plan, *arguments)
+            return per_example.clipped_sum(one, *arguments)
 
-        total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, microbatch_size)
+        total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, size)
+        if method == "ghost" and whole.plan is None:
+            warnings.warn(f"method='ghost' became 'vmap': {whole.reason}", stacklevel=2)
         return ClippedGradient(
             sum=total,
             norms=norms,
@@ -117,35 +123,6 @@ def clipped_grad(
         )
 
     return fn
-
-
-def in_pieces(piece: Callable, batch_and_keys: Any, mask: Any, size: int | None) -> Any:
-    """`piece` over the batch at once, or over pieces of `size` records in a loop."""
-    records = mask.shape[0]
-    if size is None or size >= records:
-        return piece(*batch_and_keys, mask)
-    pieces = -(-records // size)
-    # Padding repeats the last record, masked: zeros could be outside the loss's domain.
-    index = jnp.minimum(jnp.arange(pieces * size), records - 1)
-    pad = jnp.arange(pieces * size) < records
-    stacked = jax.tree.map(
-        lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])),
-        (*batch_and_keys, mask & True),
-    )
-    batch, keys, mask = stacked
-    mask = mask & pad.reshape(pieces, size)
-
-    def step(total, one):
-        piece_sum, *rest = piece(*one)
-        return jax.tree.map(jnp.add, total, piece_sum), rest
-
-    shapes = jax.eval_shape(
-        lambda one: piece(*one)[0], jax.tree.map(lambda x: x[0], (batch, keys, mask))
-    )
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    total, rest = jax.lax.scan(step, zero, (batch, keys, mask))
-    flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
-    return (total, *flat)
 
 
 def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:

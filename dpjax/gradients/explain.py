@@ -15,7 +15,7 @@ Method = Literal["auto", "ghost", "vmap"]
 
 # A number that goes through memory costs about as much as this many multiplications; per-example
 # gradients are written once and read twice (norm, sum).
-_MEMORY_WEIGHT = 8
+MEMORY_WEIGHT = 8
 _PASSES = 3
 
 
@@ -102,13 +102,19 @@ def _try_out(plan: ghost.Plan, params: Any, records: Any) -> None:
     jax.eval_shape(lambda p, r: ghost.backward_pass(plan, p, r)[:2], params, records)
 
 
+def multiplications(family: ghost.Family) -> int:
+    """Of the product that forms one record's gradient from its outer products."""
+    g, t, k, n = family.sizes
+    return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
+
+
 def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
         name = jax.tree_util.keystr(path, simple=True, separator="/") or "parameter"
         size = math.prod(leaf.shape)
-        copies = _PASSES * _MEMORY_WEIGHT * size
+        copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
             rows.append(
                 ParameterCost(name, leaf.shape, plan.reasons[index], "copied", copies, copies)
@@ -119,10 +125,8 @@ def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
         forms = ", ".join(dict.fromkeys(family.form for family in families))
         cost, full = 0, copies if families else 0
         for family in families:
-            g, t, k, n = family.sizes
-            lookup = family.sites[0].rule.name == "table look-up"
-            product = t * n if lookup else g * t * k * n
-            cost += family.work + _MEMORY_WEIGHT * family.memory + product
+            product = multiplications(family)
+            cost += family.work + MEMORY_WEIGHT * family.memory + product
             full += product
         rows.append(ParameterCost(name, leaf.shape, used or "nowhere", forms or "none", cost, full))
     return rows

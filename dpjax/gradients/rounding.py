@@ -46,7 +46,12 @@ def in_runs(value: Array) -> Array:
 
 
 def rounding_slack(
-    batch_size: int, dimension: int, dtype: DTypeLike = jnp.float32, failure: float = 1e-12
+    batch_size: int,
+    dimension: int,
+    dtype: DTypeLike = jnp.float32,
+    failure: float = 1e-12,
+    *,
+    microbatch_size: int | None = None,
 ) -> float:
     """The relative increase of a clipped sum's sensitivity that float rounding can cause.
 
@@ -66,6 +71,8 @@ def rounding_slack(
         dimension: the number of parameters.
         dtype: the dtype of the sum and the norms.
         failure: the probability with which the model of the norms may fail.
+        microbatch_size: the size of the pieces, if `clipped_grad` was given one. Pieces that it
+            chooses itself are so short that the whole batch's slack covers them.
 
     Raises:
         ValueError: if a count is not positive, or `failure` not in (0, 1).
@@ -84,11 +91,15 @@ def rounding_slack(
         raise ValueError(
             f"batch_size={batch_size!r} and dimension={dimension!r} must be at least 1"
         )
+    if microbatch_size is not None and microbatch_size < 1:
+        raise ValueError(f"microbatch_size={microbatch_size!r}: must be at least 1, or None")
     if not 0 < failure < 1:
         raise ValueError(f"failure={failure!r}: must be in (0, 1)")
     u = float(jnp.finfo(dtype).eps) / 2
-    number, length = runs(batch_size)
-    run = length + math.ceil(math.log2(number))
+    pieces = -(-batch_size // (microbatch_size or batch_size))
+    number, length = runs(microbatch_size if microbatch_size and pieces > 1 else batch_size)
+    # The compensated total of several pieces is off by two round-offs, and some to second order.
+    run = length + math.ceil(math.log2(number)) + (3 if pieces > 1 else 0)
     confidence = math.sqrt(2 * math.log(2 * batch_size * dimension / failure))
     gamma = min(run, confidence * math.sqrt(run)) * u
     norm = min(dimension, confidence * math.sqrt(dimension)) * u / 2

@@ -1,0 +1,120 @@
+"""A batch worked through in pieces: how large they should be, and a loop that adds them up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
+
+PieceSize = int | Literal["auto"] | None
+
+# What a core keeps close by. Beyond it every pass over the activations goes through memory.
+_CACHE = 16e6
+_LEAST, _MOST = 8, 32
+# Adding a piece to the compensated total reads and writes it and its error.
+_PASSES = 4
+_WORTHWHILE = 0.1
+
+
+def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
+    """Records a piece: all of them, or as few as the cache holds where that is quicker.
+
+    On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
+    the cache cost more than adding up a few sums the size of the parameters. Elsewhere, and for
+    batches spread over devices, the whole batch goes at once.
+
+    >>> loss = lambda w, x: (jnp.sum(w * x), None)
+    >>> piece_size(Choice("vmap", "", None, ()), loss, jnp.zeros(10), jnp.zeros((256, 10)))
+    256
+    """
+    records = jax.tree.leaves(batch)[0].shape[0]
+    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return records
+    leaves = jax.tree.leaves(params)
+    size = sum(math.prod(leaf.shape) for leaf in leaves)
+    written, work = size, size  # per record, in numbers and multiplications
+    if choice.plan is None:
+        if 4 * written * records < _CACHE / 4 or _convolves(loss, params, batch):
+            return records
+    else:
+        families = [family for found in choice.plan.families for family in found]
+        sites = [site for family in families for site in family.sites]
+        written = sum(math.prod(leaves[i].shape) for i in choice.plan.copied) + sum(
+            math.prod(site.out.shape) * math.prod(length for length, _ in site.scans)
+            for site in sites
+        )
+        work = sum(multiplications(family) for family in families)
+    per_record = 4 * written
+    if per_record * records < _CACHE / 4:
+        return records
+    fitting = min(max(int(_CACHE / max(per_record, 1)), _LEAST), _MOST)
+    if fitting >= records:
+        return records
+    pieces = -(-records // fitting)
+    adding = _PASSES * MEMORY_WEIGHT * pieces * size
+    if adding > _WORTHWHILE * 3 * work * records and choice.plan is not None:
+        return records
+    return -(-records // pieces)
+
+
+def _convolves(loss: Callable[..., Any], params: Any, batch: Any) -> bool:
+    """Whether the loss has a convolution, whose per-example gradients XLA forms faster at once."""
+    try:
+        example = jax.eval_shape(lambda b: jax.tree.map(lambda x: x[0], b), batch)
+        return _contains(jax.make_jaxpr(loss)(params, example).jaxpr, "conv_general_dilated")
+    except Exception:  # the call that follows raises the user's own error
+        return True
+
+
+def _contains(jaxpr: Any, primitive: str) -> bool:
+    inner = jax.tree.leaves(
+        [list(eqn.params.values()) for eqn in jaxpr.eqns], is_leaf=lambda v: hasattr(v, "eqns")
+    )
+    return any(eqn.primitive.name == primitive for eqn in jaxpr.eqns) or any(
+        _contains(getattr(v, "jaxpr", v), primitive) for v in inner if hasattr(v, "eqns")
+    )
+
+
+def in_pieces(
+    piece: Callable[..., Any], batch_and_keys: Any, mask: Bool[Array, " b"], size: int
+) -> Any:
+    """`piece` over the batch at once, or over pieces of `size` records in a loop.
+
+    The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
+    of Σ|terms| however many they are: the slack does not grow with the number of pieces.
+    """
+    records = mask.shape[0]
+    if size >= records:
+        return piece(*batch_and_keys, mask)
+    pieces = -(-records // size)
+    # Padding repeats the last record, masked: zeros could be outside the loss's domain.
+    index = jnp.minimum(jnp.arange(pieces * size), records - 1)
+    pad = jnp.arange(pieces * size) < records
+    stacked = jax.tree.map(
+        lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])),
+        (*batch_and_keys, mask & True),
+    )
+    batch, keys, mask = stacked
+    mask = mask & pad.reshape(pieces, size)
+
+    def step(carry, one):
+        total, error = carry
+        piece_sum, *rest = piece(*one)
+        term = jax.tree.map(jnp.subtract, piece_sum, error)
+        new = jax.tree.map(jnp.add, total, term)
+        error = jax.tree.map(lambda n, t, x: (n - t) - x, new, total, term)
+        return (new, error), rest
+
+    shapes = jax.eval_shape(
+        lambda one: piece(*one)[0], jax.tree.map(lambda x: x[0], (batch, keys, mask))
+    )
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    (total, _), rest = jax.lax.scan(step, (zero, zero), (batch, keys, mask))
+    flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
+    return (total, *flat)

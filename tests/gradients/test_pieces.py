@@ -1,0 +1,119 @@
+"""Pieces of a batch: the same sums, small errors however many, and only where they pay."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.gradients import clipped_grad, rounding_slack
+from dpjax.gradients.explain import Choice, choose
+from dpjax.gradients.pieces import in_pieces, piece_size
+
+VMAP = Choice("vmap", "", None, ())
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+
+
+def recurrent(params, example):
+    def cell(h, x):
+        return jnp.tanh(x @ params["in"] + h @ params["out"]), None
+
+    h, _ = jax.lax.scan(cell, jnp.zeros(64), example[0])
+    return jnp.sum(h), None
+
+
+def recurrent_task(records):
+    key = jax.random.split(jax.random.key(0), 3)
+    params = {
+        "in": 0.1 * jax.random.normal(key[0], (16, 64)),
+        "out": 0.1 * jax.random.normal(key[1], (64, 64)),
+    }
+    return params, (jax.random.normal(key[2], (records, 100, 16)),)
+
+
+def dense(params, example):
+    return jnp.sum(jnp.tanh(example[0] @ params["w"]) @ params["v"]), None
+
+
+def test_recurrence_goes_in_pieces_and_dense_layers_at_once(one_device):
+    params, batch = recurrent_task(512)
+    choice = choose("ghost", recurrent, params, batch)
+    assert 8 <= piece_size(choice, recurrent, params, batch) <= 32
+    small = (batch[0][:16],)
+    assert piece_size(choose("ghost", recurrent, params, small), recurrent, params, small) == 16
+    wide = {"w": jnp.zeros((512, 2048)), "v": jnp.zeros((2048, 10))}
+    rows = (jnp.zeros((4096, 512)),)
+    assert piece_size(choose("ghost", dense, wide, rows), dense, wide, rows) == 4096
+    # The same layers, with every per-example gradient written out.
+    assert piece_size(VMAP, dense, wide, rows) == 8
+
+
+def test_convolutions_by_vmap_go_at_once(one_device):
+    model = nn.Conv(64, (5, 5))
+    images = (jnp.zeros((512, 28, 28, 16)),)
+    params = model.init(jax.random.key(0), images[0][0])
+
+    def loss(params, example):
+        return jnp.sum(jax.jit(model.apply)(params, example[0])), None
+
+    assert piece_size(VMAP, loss, params, images) == 512
+
+
+def test_several_devices_share_the_whole_batch():
+    assert jax.device_count() > 1
+    params, batch = recurrent_task(512)
+    assert piece_size(choose("ghost", recurrent, params, batch), recurrent, params, batch) == 512
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+def test_pieces_give_the_sums_of_the_whole(method, one_device):
+    params, batch = recurrent_task(70)
+
+    def loss(params, example):
+        return recurrent(params, example)[0]
+
+    whole = clipped_grad(loss, 0.5, method, microbatch_size=None)(params, batch)
+    cut = clipped_grad(loss, 0.5, method, microbatch_size=32)(params, batch)
+    auto = clipped_grad(loss, 0.5, method)(params, batch)
+    for other in (cut, auto):
+        np.testing.assert_allclose(other.norms, whole.norms, rtol=1e-5)
+        for name in params:
+            np.testing.assert_allclose(other.sum[name], whole.sum[name], rtol=2e-5, atol=1e-6)
+
+
+def test_the_error_of_many_pieces_is_that_of_two_roundings():
+    values = jnp.full(40_000, 0.1, jnp.float32)  # equal terms round the same way again and again
+
+    def piece(part, _, mask):
+        return (jnp.sum(jnp.where(mask, part, 0.0)),)
+
+    exact = np.sum(np.asarray(values, np.float64))
+    unit = np.finfo(np.float32).eps / 2
+    (total,) = jax.jit(lambda v: in_pieces(piece, (v, v), jnp.ones(v.shape, bool), 1))(values)
+    assert abs(float(total) - exact) <= 2.1 * unit * exact
+    plain, _ = jax.lax.scan(lambda s, x: (s + x, None), jnp.float32(0), values)
+    assert abs(float(plain) - exact) > 10 * unit * exact  # so the check above can fail
+
+
+def test_pieces_are_within_the_slack_of_the_whole():
+    """`training` charges `rounding_slack(batch)`; a piece of 32 and its addition stay below it."""
+    from dpjax.gradients.rounding import runs
+
+    for records in range(33, 20_000):
+        pieces = -(-records // 32)
+        _, length = runs(-(-records // pieces))
+        number, whole = runs(records)
+        assert length + 3 <= whole + np.ceil(np.log2(number))
+
+
+def test_slack_of_a_given_piece_size():
+    assert rounding_slack(4096, 100, microbatch_size=256) > rounding_slack(4096, 100)
+    assert rounding_slack(4096, 100, microbatch_size=4096) == rounding_slack(4096, 100)
+    by_hand = 2 * 4096 * (256 + 3) * 2.0**-24
+    assert rounding_slack(4096, 1, microbatch_size=256) <= by_hand * 1.001 + 2.0**-25
