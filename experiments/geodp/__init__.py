@@ -10,6 +10,7 @@ TARGETS = {
     "figure5": logistic.figure5,
     "figure6": runtime.figure6,
     "table2": deep.table2,
+    "table2_rates": deep.table2_rates,
     "table3": deep.table3,
     "report": report.report,
 }

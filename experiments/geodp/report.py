@@ -17,6 +17,7 @@ _TABLES = (
     "figure6",
     "table2",
     "table2_equal",
+    "table2_rates",
     "table3",
     "table3_equal",
 )
