@@ -175,10 +175,8 @@ def data_lines(folder: pathlib.Path) -> list[Line]:
     ]
     trained = found["Adult"][0] // 5 * 4
     left = trained % BATCH
-    note = (
-        f"4,000 leaves a last batch of {left} rows, {BATCH / left:.0f} times as sensitive as the "
-    )
-    note += "others; it would set the noise of the run"
+    note = f"4,000 leaves a last batch of {left} rows, {BATCH / left:.0f} times as sensitive as "
+    note += "the others; it would set the noise of the run"
     return [*lines, Line("§5", "mini-batch, Adult", BATCH, even_batch(trained), None, note)]
 
 
