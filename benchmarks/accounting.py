@@ -208,8 +208,10 @@ def sweep(n: int, sample: int = 5) -> str:
         start = time.perf_counter()
         OURS[name](*settings, 1e-5)
         first = time.perf_counter() - start
-        seconds, _ = median_time(lambda f=OURS[name]: f(*settings, 1e-5), 3)
-        rows.append([name, f"{n:,}", _seconds(first), _seconds(seconds), ""])
+        seconds, found = median_time(lambda f=OURS[name]: f(*settings, 1e-5), 3)
+        left = int(np.sum(~np.isfinite(found)))
+        note = f"{left} left to the fall-back" if left else ""
+        rows.append([name, f"{n:,}", _seconds(first), _seconds(seconds), note])
     for name in ("dp_accounting RDP", "dp_accounting PLD", "Opacus RDP", "prv_accountant"):
         if not _available(name, RIVALS[name]):
             continue

@@ -27,6 +27,7 @@ from dpjax.accounting.calibration import ImpossibleBudget, calibrate
 from dpjax.accounting.certificate import Certificate, Verification, certify
 from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
+from dpjax.accounting.gaussian_runs import gdp_mu
 from dpjax.accounting.lowering import GaussianPair, register_gaussian
 from dpjax.accounting.mechanisms import (
     Anisotropic,
@@ -59,10 +60,13 @@ from dpjax.accounting.queries import (
     register_method,
     tradeoff,
 )
+from dpjax.accounting.sampled_descent import NoisySampledDescent
+from dpjax.accounting.tuning import BestOf, draw_trials
 
 __all__ = [
     "Adjacency",
     "Anisotropic",
+    "BestOf",
     "BoxedAngles",
     "Certificate",
     "CertificateError",
@@ -76,6 +80,7 @@ __all__ = [
     "Method",
     "NoisyCyclicDescent",
     "NoisyGradientDescent",
+    "NoisySampledDescent",
     "PoissonSampled",
     "RandomizedSensitivity",
     "RecentredGaussian",
@@ -90,9 +95,11 @@ __all__ = [
     "certify",
     "convex",
     "delta",
+    "draw_trials",
     "epsilon",
     "epsilon_interval",
     "gaussian_runs",
+    "gdp_mu",
     "hidden_state",
     "loss_distribution",
     "methods",

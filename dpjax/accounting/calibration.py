@@ -19,6 +19,7 @@ MakeMechanism = Callable[[Any], Mechanism]
 
 _TOLERANCE = 1e-7  # of the parameter, relative
 _ROUNDS = 60
+_NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
 
 class ImpossibleBudget(ValueError):
@@ -93,6 +94,12 @@ def _next_safe(value: np.ndarray, rising: bool) -> np.ndarray:
     return narrow.astype(np.float64)
 
 
+def _check_between(value: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
+    """Between two parameters a monotone ε lies between theirs; methods may differ by a little."""
+    if np.any((value < 0.98 * least) | (value > 1.02 * most)):
+        raise ValueError(_NOT_MONOTONE)
+
+
 def _solve(
     make: MakeMechanism,
     epsilon: np.ndarray,
@@ -107,7 +114,7 @@ def _solve(
     cost = np.stack([spend(np.full(shape, v)) for v in ends])
     rising = bool(np.all(cost[1] >= cost[0]))
     if not rising and not np.all(cost[1] <= cost[0]):
-        raise ValueError("ε must rise or fall with the parameter of make_mechanism; it does both")
+        raise ValueError(_NOT_MONOTONE)
     private, spent = (0, 1) if rising else (1, 0)  # index of the cheap and the dear end
     if np.any(cost[private] > epsilon):
         worst = np.argmax(cost[private] - epsilon)
@@ -121,6 +128,7 @@ def _solve(
     safe, dear = np.full(shape, ends[private]), np.full(shape, ends[spent])
     done = cost[spent] <= epsilon
     safe = np.where(done, dear, safe)
+    cost_safe, cost_dear = np.array(cost[private]), np.array(cost[spent])
     log_target = np.log(np.maximum(epsilon, 1e-300))
 
     def height(value: np.ndarray) -> np.ndarray:
@@ -149,9 +157,11 @@ def _solve(
             middle = np.clip(np.round(middle), *ends)
         middle = np.where(open_, middle, safe)
         value = spend(middle)
+        _check_between(value[open_], cost_safe[open_], cost_dear[open_])
         keep = open_ & (value <= epsilon)
         drop = open_ & ~(value <= epsilon)
         safe, dear = np.where(keep, middle, safe), np.where(drop, middle, dear)
+        cost_safe, cost_dear = np.where(keep, value, cost_safe), np.where(drop, value, cost_dear)
         found = height(value)
         h_safe = np.where(keep, found, np.where(drop & (kept == -1), 0.5, 1.0) * h_safe)
         h_dear = np.where(drop, found, np.where(keep & (kept == 1), 0.5, 1.0) * h_dear)

@@ -165,7 +165,8 @@ def delta(
       >>> with jax.enable_x64(True):
       ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
       ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
-      ...     bounds = contour.delta(run, jnp.array(2.0), (1, -1), contour.RESOLUTIONS[0])
+      ...     ask = jax.jit(lambda run, e: contour.delta(run, e, (1, -1), contour.RESOLUTIONS[0]))
+      ...     bounds = ask(run, jnp.array(2.0))
       >>> print(f"{bounds.upper:.6e}")
       2.665572e-06
     """
@@ -200,7 +201,8 @@ def epsilon(
       >>> with jax.enable_x64(True):
       ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
       ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
-      ...     bounds = contour.epsilon(run, jnp.array(1e-5), (1, -1), contour.RESOLUTIONS[0])
+      ...     ask = jax.jit(lambda run, d: contour.epsilon(run, d, (1, -1), contour.RESOLUTIONS[0]))
+      ...     bounds = ask(run, jnp.array(1e-5))
       >>> print(f"{bounds.lower:.8f} {bounds.upper:.8f}")
       1.82823667 1.82823667
     """

@@ -46,6 +46,8 @@ class _Moments(NamedTuple):
 
 
 def _moments(run: Composition, sign: Array, tilts: Array) -> _Moments:
+    # Without the barrier the compiler repeats the search for these tilts at every node.
+    tilts = jax.lax.optimization_barrier(tilts)
     def moments(family: Family, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
         coarse = jax.vmap(lambda c: pairs.tilt(family, sign, mu, rate, c, _COARSE))(tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
@@ -124,4 +126,5 @@ def find(
     # The saddle itself wastes nothing: leave it for a line that is much shorter only.
     k = jnp.where(period[4] <= 1.5 * jnp.min(period), 4, jnp.argmin(period))
     deviation = jnp.sqrt(jnp.maximum(close.variance[k], 1e-290))
-    return jax.lax.stop_gradient(Saddle(near[k], depth, deviation, epsilon, waste[k]))
+    found = Saddle(near[k], jnp.asarray(depth), deviation, jnp.asarray(epsilon), waste[k])
+    return jax.lax.optimization_barrier(jax.lax.stop_gradient(found))

@@ -92,11 +92,23 @@ def test_impossible_budget_says_the_smallest():
 
 
 def test_not_monotone_is_refused():
-    def make(s):
-        return acc.Gaussian(np.abs(np.log(np.asarray(s, float))) + 0.1)
+    def make(s):  # the most noise in the middle, less of it at the upper end than at the lower
+        s = np.asarray(s, float)
+        return acc.Gaussian(np.where(s < 1.0, 2 * s, 1.0 / s))
 
-    sigma = acc.calibrate(make, 1.0, 1e-5, method="rdp", bounds=(2.0, 1e9))
-    assert price(make(sigma)) <= 1.0
+    between = price(make(0.3))
+    assert price(make(5.0)) > between > price(make(1.0))
+    with pytest.raises(ValueError, match="does both"):
+        acc.calibrate(make, between, 1e-5, method="rdp", bounds=(0.4, 1e3))
+
+
+def test_monotone_up_to_small_steps_is_accepted():
+    def make(s):  # as two methods that take over from each other might
+        s = np.asarray(s, float)
+        return acc.Gaussian(s * (1 + 1e-3 * np.sign(np.sin(40 * s))))
+
+    sigma = acc.calibrate(make, 1.0, 1e-5, method="rdp", bounds=(0.5, 50.0))
+    assert 0.99 <= price(make(sigma)) <= 1.0
 
 
 @pytest.mark.parametrize(
