@@ -16,7 +16,7 @@ import pandas as pd
 from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.normal import normal
-from dpjax.erm import losses
+from dpjax.erm import _features, losses
 from dpjax.erm.solution import spec_of
 
 Rows = list[dict[str, Any]]
@@ -193,7 +193,7 @@ def _noise_at_the_end(method, problem, test, noises, common, run_key, noise_key)
     params = np.asarray(exact.params).reshape(len(points), repeats, -1)
     where = {label(point): number for number, point in enumerate(points)}
     # The rows are arguments: constants of a compiled program would be folded, slowly.
-    features = test[0] if hasattr(test[0], "indices") else jnp.asarray(test[0])
+    features = _features.as_features(test[0])
     signs = jnp.where(jnp.asarray(test[1]) > 0, 1.0, -1.0)
 
     @jax.jit
