@@ -39,11 +39,17 @@ def mechanism(method: Method, batch_size: int, sigma: float, records: int) -> ac
     return acc.Composed(tuple(parts))
 
 
-def proven_epsilon(method: Method, batch_size: int, sigma: float, records: int) -> float:
-    """ε at δ = 1e-5, add/remove, that the accountant certifies; +inf for GeoDP."""
+def proven_epsilon(
+    method: Method, batch_size: int, sigma: float, records: int, by: str = "best"
+) -> float:
+    """ε at δ = 1e-5, add/remove, that the accountant certifies; +inf for GeoDP.
+
+    `by` names one of the accountant's methods.
+    """
     if method.noise in ("geodp", "none"):
         return math.inf
-    return acc.epsilon(mechanism(method, batch_size, sigma, records), delta=DELTA)
+    run = mechanism(method, batch_size, sigma, records)
+    return float(acc.epsilon(run, delta=DELTA, method=by))
 
 
 def equal_sigma(method: Method, batch_size: int, sigma: float, records: int) -> float:
