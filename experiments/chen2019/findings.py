@@ -54,7 +54,18 @@ def _verdict_of_contest(folder: pathlib.Path, own: str, rivals: tuple[str, ...])
     if beaten_by:
         names = ", ".join(f"{n} ({c})" for n, c in sorted(beaten_by.items(), key=lambda i: -i[1]))
         why += f"; beaten by {names}, most by {worst[0]}: {100 * worst[1]:.1f} points"
+    idle = sum(_at_the_majority(folder, where, data, rows, own) for where, data, _, rows in
+               _cases(folder))  # fmt: skip
+    if idle:
+        why += f". In {idle} of the {total} {own} predicts the majority: the grid that was run "
+        why += "may be too short for it"
     return verdict, why
+
+
+def _at_the_majority(folder: pathlib.Path, where: str, data: str, rows, own: str) -> bool:
+    whole = table(folder, where)
+    flat = whole[(whole["data set"] == data) & (whole["method"] == "Majority")]["accuracy"].iloc[0]
+    return bool(abs(rows.loc[own, "accuracy"] - flat) < 1e-3)
 
 
 def contest_verdicts(folder: pathlib.Path) -> list[Verdict]:
