@@ -167,7 +167,7 @@ def time_lines(folder: pathlib.Path) -> list[Line]:
             None,
             row["seconds"],
             None,
-            f"median, noise calibrated; accuracy {100 * row['accuracy']:.2f} %",
+            f"median of two, on a shared machine; accuracy {100 * row['accuracy']:.2f} %",
         )
         for row in largest.to_dict("records")
     ]

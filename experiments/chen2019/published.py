@@ -13,4 +13,4 @@ FIGURES_1_2 = (
     "RSGD-AR consistently outperforms or performs competitively with other baselines",
     "the accuracy of SGD-MA suddenly surges to almost that of the non-private algorithm",
 )
-FIGURE_3 = "ObjPert is the fastest; RSGD-AR is as fast as it"
+FIGURE_3 = "RSGD-AR is as fast as ObjPert, which is the fastest of the paper's methods"
