@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
-from dpjax import gradients
 from experiments.common import Rows, Run, track
 from experiments.geodp import models, prices, tables, training
 from experiments.geodp.tables import LARGE, Row, Table
@@ -36,8 +35,6 @@ def _accuracies(run: Run, table: Table, problem: Problem) -> tuple[Accuracy, flo
     trainers: dict = {}
 
     def measure(method: Method, batch_size: int, sigma: float, rate: float) -> dict[str, float]:
-        # AUTO-S and PSAC stretch short gradients: at the full rate, half of the runs diverge.
-        rate = rate if isinstance(method.strategy, gradients.Flat) else rate / 2
         count = run.choose(*(prices.steps(batch_size, table.records),) * 2, 2)
         numbers = Numbers(sigma / divisor, rate, method.bounding_factor, method.radius)
         # Rows that differ in numbers alone share one compilation.
