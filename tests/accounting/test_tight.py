@@ -29,7 +29,7 @@ HARD = (
 def test_a_sweep_is_what_its_settings_are_one_by_one():
     sigma, rate, steps, delta = HARD
     together = acc.epsilon(dpsgd(sigma, rate, steps), delta)
-    for k in (0, 4, 6):
+    for k in (0, 5):
         one = acc.epsilon(dpsgd(*(float(v[k]) for v in HARD[:3])), float(delta[k]))
         assert together[k] == pytest.approx(one, rel=1e-8)
 
