@@ -48,6 +48,7 @@ class _Moments(NamedTuple):
 def _moments(run: Composition, sign: Array, tilts: Array) -> _Moments:
     # Without the barrier the compiler repeats the search for these tilts at every node.
     tilts = jax.lax.optimization_barrier(tilts)
+
     def moments(family: Family, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
         coarse = jax.vmap(lambda c: pairs.tilt(family, sign, mu, rate, c, _COARSE))(tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
@@ -100,7 +101,7 @@ def find(
     # Convex in c: the best Chernoff bound lies where the tilted mean passes the bound's ε.
     at = wide.mean - 1 / tilts - 1 / (tilts + 1)
     height = _heights(wide, tilts)
-    goal = (height - log_delta) / tilts if log_delta is not None else epsilon * jnp.ones_like(tilts)
+    goal = epsilon * jnp.ones_like(tilts) if epsilon is not None else (height - log_delta) / tilts  # pyrefly: ignore
     past = at >= jnp.maximum(goal, 0.0)
     i = jnp.clip(jnp.where(jnp.any(past), jnp.argmax(past), _TILTS), 1, _TILTS - 1)
     behind, ahead = (jnp.maximum(goal[k], 0.0) - at[k] for k in (i - 1, i))
@@ -110,9 +111,9 @@ def find(
     near = start * _CLOSE
     close = _moments(run, sign, near)
     height = _heights(close, near)
-    if log_delta is not None:
-        epsilon = jnp.maximum(jnp.min((height - log_delta) / near), 0.0)
-        depth = -log_delta
+    if epsilon is None:
+        epsilon = jnp.maximum(jnp.min((height - log_delta) / near), 0.0)  # pyrefly: ignore
+        depth = -log_delta  # pyrefly: ignore
     else:
         depth = jnp.maximum(-jnp.min(height - near * epsilon), 0.0)
     waste = jnp.maximum(height - near * epsilon + depth, 0.0)

@@ -71,7 +71,7 @@ def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
     upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
     # An estimate goes with the upper end it was made for.
     share = np.where(new.upper < old.upper, new.share, old.share)
-    return contour.Bounds(np.minimum(lower, upper), upper, share)
+    return contour.Bounds(np.minimum(lower, upper), upper, share)  # pyrefly: ignore
 
 
 def _bounds(
