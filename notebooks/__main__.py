@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def execute(path: pathlib.Path, *, small: bool = False) -> nbformat.NotebookNode:
-    """The notebook with the outputs of a fresh run; raises `CellExecutionError` where a cell fails."""
+    """The notebook with a fresh run's outputs; raises `CellExecutionError` where a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     settings = {"DPJAX_SMALL": "1"} if small else {}
     with mock.patch.dict(os.environ, settings):

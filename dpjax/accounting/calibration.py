@@ -95,8 +95,11 @@ def _next_safe(value: np.ndarray, rising: bool) -> np.ndarray:
 
 
 def _check_between(value: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
-    """Between two parameters a monotone ε lies between theirs; methods may differ by a little."""
-    if np.any((value < 0.98 * least) | (value > 1.02 * most)):
+    """Between two parameters a monotone ε lies between theirs; methods may differ by a little.
+
+    Where no method has an answer ε is infinite, and the parameter does not keep the budget.
+    """
+    if np.any((value < 0.98 * least) | (np.isfinite(value) & (value > 1.02 * most))):
         raise ValueError(_NOT_MONOTONE)
 
 

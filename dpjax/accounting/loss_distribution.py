@@ -182,22 +182,33 @@ def _power(spectrum: np.ndarray, count: float) -> np.ndarray:
 def _profile(run: Composed, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Grid points l_k and A, B with δ(ε) = e^{log_scale − c·at}(A_k − e^{ε−l_k}B_k) just below l_k.
 
-    A_k = Σ_{j≥k} m_j and B_k = Σ_{j≥k} m_j e^{l_k − l_j}, m_j = mass·e^{−c(l_j − at)}.
+    A_k = Σ_{j≥k} m_j and B_k = Σ_{j≥k} m_j e^{l_k − l_j}, m_j = mass·e^{−c(l_j − at)}; `at` is not
+    beyond the grid.
     """
-    losses = run.losses[run.losses > at - 500.0 / run.c]
-    mass = run.mass[-len(losses) :] * np.exp(-run.c * (losses - at))
+    kept = int(np.count_nonzero(run.losses > at - 500.0 / run.c))
+    losses = run.losses[-kept:]
+    mass = run.mass[-kept:] * np.exp(-run.c * (losses - at))
     decay = float(np.exp(losses[0] - losses[1]))
     shrunk = np.asarray(scipy.signal.lfilter([1.0], [1.0, -decay], mass[::-1]))[::-1]
     return losses, np.cumsum(mass[::-1])[::-1], shrunk
 
 
+def _too_coarse(run: Composed) -> bool:
+    """Whether two neighbouring losses differ by more than the tilt can weigh."""
+    return bool(run.c * (run.losses[1] - run.losses[0]) > 400.0)
+
+
 def _delta_of(run: Composed, epsilon: float, upper: bool) -> float:
     at = epsilon + (0.0 if upper else run.shift)
-    losses, a, b = _profile(run, at)
-    k = int(np.searchsorted(losses, at))
-    value = float(a[k] - np.exp(at - losses[k]) * b[k]) if k < len(losses) else 0.0
-    # The cumulative sums' own rounding, and the discretisation's.
-    noise = run.noise + 1e-13 * (float(a[k]) if k < len(losses) else 0.0)
+    value, noise = 0.0, run.noise  # nothing lies above the grid
+    if _too_coarse(run):
+        return 1.0 if upper else 0.0
+    if at <= run.losses[-1]:
+        losses, a, b = _profile(run, at)
+        k = int(np.searchsorted(losses, at))
+        value = float(a[k] - np.exp(at - losses[k]) * b[k])
+        # The cumulative sums' own rounding, and the discretisation's.
+        noise += 1e-13 * float(a[k])
     with np.errstate(over="ignore"):
         scale = np.exp(run.log_scale - run.c * at)
         if upper:
@@ -210,6 +221,10 @@ def _epsilon_of(run: Composed, delta: float, upper: bool, guess: float) -> float
     left = delta - run.infinite
     if left <= 0:
         return np.inf
+    if _too_coarse(run):
+        return np.inf if upper else -np.inf
+    # The guess only scales; beyond the grid there is nothing to scale.
+    guess = min(guess, float(run.losses[-1]))
     losses, a, b = _profile(run, guess)
     noise = run.noise * np.exp(-run.c * (losses - guess)) + 1e-13 * a
     with np.errstate(over="ignore"):

@@ -17,7 +17,10 @@ from dpjax.accounting.lowering import Atoms
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.queries import register_method
 
-_GOOD = 1e-9  # share of the answer that error bounds may take before a finer resolution is tried
+# Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
+# of distinct steps are held to less: there a finer line costs seconds.
+_GOOD = 1e-8
+_GOOD_OF_MANY, _MANY = 1e-6, 16
 _USABLE = 1e-5  # share above which the answer is left to another method
 _LOOSE = 1e-3  # the same under a trace, where the next method is much looser
 
@@ -66,6 +69,10 @@ def _poor(bounds: contour.Bounds) -> Any:
     return ~(_width(bounds) <= _GOOD)
 
 
+def _poor_of_many(bounds: contour.Bounds) -> Any:
+    return ~(_width(bounds) <= _GOOD_OF_MANY)
+
+
 def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
     upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
@@ -87,7 +94,7 @@ def _bounds(
         batch=4,
         rounding="down" if lower else "up",
         finer=finer,
-        poor=_poor,
+        poor=_poor if len(lowering.flatten(run)) <= _MANY else _poor_of_many,
         merge=_merge,
     )
 
