@@ -75,7 +75,7 @@ def contest_verdicts(folder: pathlib.Path) -> list[Verdict]:
     plain = _verdict_of_contest(folder, "RSGD-AR", ("RSGD (no averaging)",))
     return [
         Verdict(f"{FIGURES_1_2[0]} (2019's prices)", *then),
-        Verdict("Does RSGD-AR still win with every method priced tightly, replace-one?", *now),
+        Verdict("RSGD-AR still performs competitively, every method priced tightly", *now),
         Verdict("Averaging and restarts help RSGD-AR (against the same runs without them)", *plain),
     ]
 
