@@ -24,4 +24,4 @@ def test_published_counts_and_unit_rows(load, shape, positives, data_dir):
 
 def test_other_counts_are_refused():
     with pytest.raises(ValueError, match="published file"):
-        data_sets._check("X", (3, 2), (4, 2), 1, 1)
+        data_sets._check("X", (3, 2), (4, 2), np.array([1, 0, 0]), 1)
