@@ -65,12 +65,8 @@ def _width(bounds: contour.Bounds) -> Any:
     return np.where(bounds.upper == 0, 0.0, np.fmin(width, bounds.share))
 
 
-def _poor(bounds: contour.Bounds) -> Any:
-    return ~(_width(bounds) <= _GOOD)
-
-
-def _poor_of_many(bounds: contour.Bounds) -> Any:
-    return ~(_width(bounds) <= _GOOD_OF_MANY)
+def _poor(bounds: contour.Bounds, good: float = _GOOD) -> Any:
+    return ~(_width(bounds) <= good)
 
 
 def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
@@ -85,6 +81,7 @@ def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
 ) -> contour.Bounds:
     finer = [_kernel(question, lower, k) for k in range(1, len(contour.RESOLUTIONS))]
+    few = len(lowering.flatten(run)) <= _MANY
     return lowering.query(
         _kernel(question, lower, 0),
         run,
@@ -94,7 +91,7 @@ def _bounds(
         batch=4,
         rounding="down" if lower else "up",
         finer=finer,
-        poor=_poor if len(lowering.flatten(run)) <= _MANY else _poor_of_many,
+        poor=functools.partial(_poor, good=_GOOD if few else _GOOD_OF_MANY),
         merge=_merge,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,24 +69,40 @@ def run_trials(
                 "run: project a vector release on the direction in which the two worlds differ."
             )
     chunks = -(-trials // chunk_size)
+    run = functools.partial(_run, mechanism, chunks, chunk_size)
     if not progress:
-        scores = _run(mechanism, chunks, chunk_size, None, key, dataset, neighbour)
+        scores = run(0, key, dataset, neighbour)
     else:
         from rich.progress import Progress
 
         with Progress(transient=True) as bar:
             task = bar.add_task(f"{2 * trials} runs", total=chunks)
-            advance = functools.partial(bar.advance, task)
-            scores = _run(mechanism, chunks, chunk_size, advance, key, dataset, neighbour)
-            jax.block_until_ready(scores)
+            shown = next(_numbers)
+            _listeners[shown] = functools.partial(bar.advance, task)
+            try:
+                scores = run(shown, key, dataset, neighbour)
+                jax.block_until_ready(scores)
+                jax.effects_barrier()
+            finally:
+                del _listeners[shown]
     first, second = (np.asarray(world, np.float64)[:trials] for world in scores)
     if np.isnan(first).any() or np.isnan(second).any():
         raise ValueError("mechanism returned NaN; an audit cannot order such scores.")
     return first, second
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _run(mechanism, chunks, chunk_size, advance, key, dataset, neighbour):
+# Who is told of a finished chunk. The program only knows a number, so that it is one and the same
+# program, and gives the same bits, whether or not someone watches.
+_listeners: dict[int, Callable[[], None]] = {}
+_numbers = itertools.count(1)
+
+
+def _finished_chunk(listener: Any, _: Any) -> None:
+    _listeners.get(int(listener), lambda: None)()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
 
@@ -94,8 +111,7 @@ def _run(mechanism, chunks, chunk_size, advance, key, dataset, neighbour):
             jax.vmap(mechanism, (0, None))(world_keys, data)
             for world_keys, data in zip(keys, (dataset, neighbour), strict=True)
         )
-        if advance is not None:
-            jax.debug.callback(lambda _: advance(), scores[0][0])
+        jax.debug.callback(_finished_chunk, listener, scores[0][0])
         return scores
 
     first, second = jax.lax.map(chunk, tuple(world.reshape(shape) for world in keys))

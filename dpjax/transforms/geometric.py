@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from dpjax._numerics.materialise import materialised
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import squared_norm
 from dpjax.gradients.strategies import Flat
@@ -257,7 +258,8 @@ def _release(
         del params, extra
         batch_of(updates)
         now, noise = key_of(state.noise)
-        out = estimate(updates, state.anchor, mask, now)
+        # Computed once: else the anchor's last bits may be those of another sum than was released.
+        out = materialised(estimate, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)
         out = jax.tree.map(lambda o, u: o.astype(u.dtype), out, updates)
         return out, AnchorState(anchor, noise)
