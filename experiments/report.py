@@ -65,7 +65,7 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
     """Writes REPORT.md into `out` from the papers' folders in `here`."""
     sections, summary = [], []
     for paper in _PAPERS:
-        module = importlib.import_module(f"experiments.{_module(paper)}")
+        module = importlib.import_module(f"experiments.{paper}.findings")
         folder = here / paper
         lines, missing = _collect(module.LINES, folder)
         verdicts, gaps = _collect(module.VERDICTS, folder)
@@ -76,10 +76,6 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
     return file
-
-
-def _module(paper: str) -> str:
-    return "geodp_findings" if paper == "geodp" else f"{paper}.findings"
 
 
 def _collect(parts: Sequence[Callable], folder: pathlib.Path) -> tuple[list, list[str]]:

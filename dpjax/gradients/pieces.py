@@ -38,29 +38,27 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
         return records
     leaves = jax.tree.leaves(params)
     size = sum(math.prod(leaf.shape) for leaf in leaves)
-    written, work = size, size  # per record, in numbers and multiplications
     if choice.plan is None:
-        if 4 * written * records < _CACHE / 4 or _convolves(loss, params, batch):
-            return records
+        written = size  # numbers a record leaves in memory: its gradient
     else:
         families = [family for found in choice.plan.families for family in found]
-        sites = [site for family in families for site in family.sites]
         written = sum(math.prod(leaves[i].shape) for i in choice.plan.copied) + sum(
             math.prod(site.out.shape) * math.prod(length for length, _ in site.scans)
-            for site in sites
+            for family in families
+            for site in family.sites
         )
-        work = sum(multiplications(family) for family in families)
-    per_record = 4 * written
-    if per_record * records < _CACHE / 4:
-        return records
-    fitting = min(max(int(_CACHE / max(per_record, 1)), _LEAST), _MOST)
-    if fitting >= records:
+    per_record = 4 * max(written, 1)  # bytes
+    fitting = min(max(int(_CACHE / per_record), _LEAST), _MOST)
+    if per_record * records < _CACHE / 4 or fitting >= records:
         return records
     pieces = -(-records // fitting)
-    adding = _PASSES * MEMORY_WEIGHT * pieces * size
-    if adding > _WORTHWHILE * 3 * work * records and choice.plan is not None:
-        return records
-    return -(-records // pieces)
+    if choice.plan is None:
+        worthwhile = not _convolves(loss, params, batch)
+    else:
+        # Forward, backward and the clipped sum are three products of this size a record.
+        work = 3 * records * sum(multiplications(family) for family in families)
+        worthwhile = _PASSES * MEMORY_WEIGHT * pieces * size <= _WORTHWHILE * work
+    return -(-records // pieces) if worthwhile else records
 
 
 def _convolves(loss: Callable[..., Any], params: Any, batch: Any) -> bool:

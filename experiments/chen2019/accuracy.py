@@ -212,7 +212,9 @@ def _figure(run: Run, name: str, task: str, title: str) -> list[pathlib.Path]:
         top = 100 * float(flat.loc["NonPrivate", "accuracy"])
         low = 100 * float(flat.loc["Majority", "accuracy"])
         span = max(top - low, 1.0)
-        axes[0, column].set_ylim(low - 0.4 * span, top + 0.15 * span)
+        means = 100 * mine["accuracy"]
+        low, top = min(low, means[means > low - 2 * span].min()), max(top, means.max())
+        axes[0, column].set_ylim(low - 0.2 * span, top + 0.2 * span)
         base = least["NonPrivate"]
         axes[1, column].set_ylim(0.95 * base, 4 * base)
         ticks = [round(factor * base, 2) for factor in (1.0, 1.5, 2.0, 3.0, 4.0)]
