@@ -10,8 +10,8 @@ end and taken from the lower:
 
 * step h along the line: the rule returns Σ_m δ(ε + 2πm/h)e^{2πcm/h}, so that its error is never
   negative; the lower end subtracts a Chernoff bound on the other terms;
-* the end of the line: `pairs.decay` bounds the transform on all that is left out;
-* the sample space: `pairs.quadrature_error` and the mass of the cut tails;
+* the end of the line: `pair_errors.decay` bounds the transform on all that is left out;
+* the sample space: `pair_errors.quadrature_error` and the mass of the cut tails;
 * rounding: a multiple of the unit roundoff times the condition of every sum.
 
 One line serves all ε: a root is found on it by Newton's method inside a bracket whose upper end

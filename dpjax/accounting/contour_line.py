@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax.accounting import composition, pairs
+from dpjax.accounting import composition, pair_errors, pairs
 from dpjax.accounting.composition import Composition
 from dpjax.accounting.pairs import Family
 from dpjax.accounting.saddle import Saddle
@@ -132,7 +132,7 @@ def evaluate(
         square = jnp.maximum(2 * real + real * real + imag * imag, -1 + 1e-30)
         log_size = 0.5 * jnp.log1p(square)
         argument = jnp.arctan2(imag, 1 + real)
-        quadrature = pairs.quadrature_error(family, sign, mu, rate, c, step, t)
+        quadrature = pair_errors.quadrature_error(family, sign, mu, rate, c, step, t)
         rounding = 32 * _EPS * jnp.minimum(step.spread * t, 2.0)
         absolute = quadrature + step.truncated + rounding
         relative = jnp.log1p(absolute * jnp.exp(-jnp.maximum(log_size, -40.0)))
@@ -142,7 +142,7 @@ def evaluate(
             "log_size": log_size,
             "argument": argument,
             "relative": relative + 8 * _EPS * (jnp.abs(log_size) + jnp.abs(argument)),
-            "decay": pairs.decay(family, sign, mu, rate, c, step, jnp.asarray(_ENDS) * t[-1]),
+            "decay": pair_errors.decay(family, sign, mu, rate, c, step, jnp.asarray(_ENDS) * t[-1]),
         }
 
     mu2 = run.gaussian_mu2

@@ -38,11 +38,12 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
         return records
     leaves = jax.tree.leaves(params)
     size = sum(math.prod(leaf.shape) for leaf in leaves)
-    if choice.plan is None:
+    plan = choice.plan
+    families = [] if plan is None else [family for found in plan.families for family in found]
+    if plan is None:
         written = size  # numbers a record leaves in memory: its gradient
     else:
-        families = [family for found in choice.plan.families for family in found]
-        written = sum(math.prod(leaves[i].shape) for i in choice.plan.copied) + sum(
+        written = sum(math.prod(leaves[i].shape) for i in plan.copied) + sum(
             math.prod(site.out.shape) * math.prod(length for length, _ in site.scans)
             for family in families
             for site in family.sites
@@ -52,7 +53,7 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
     if per_record * records < _CACHE / 4 or fitting >= records:
         return records
     pieces = -(-records // fitting)
-    if choice.plan is None:
+    if plan is None:
         worthwhile = not _convolves(loss, params, batch)
     else:
         # Forward, backward and the clipped sum are three products of this size a record.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting import pairs
+from dpjax.accounting import pair_errors, pairs
 
 # family, sign, mu, rate, c
 CASES = [
@@ -78,7 +78,9 @@ def test_transform_is_within_the_quadrature_bound(family, sign, mu, rate, c, t):
             found = complex(
                 np.sum(np.asarray(step.weight) * np.exp(1j * t * np.asarray(step.loss)))
             )
-            bound = pairs.quadrature_error(family, *arguments, step, jnp.array([0.0, 0.4 * t, t]))
+            bound = pair_errors.quadrature_error(
+                family, *arguments, step, jnp.array([0.0, 0.4 * t, t])
+            )
             # at c the rule errs too, hence twice; and both sums are rounded
             rounding = 1e-14 + 32 * np.finfo(float).eps * min(float(step.spread) * t, 2.0)
             allowed = 2 * float(bound[2]) + 2 * float(step.truncated) + rounding
@@ -91,7 +93,7 @@ def test_decay_bounds_the_transform(family, sign, mu, rate, c):
     with float64_scope():
         arguments = _arguments(sign, mu, rate, c)
         step = pairs.tilt(family, *arguments, 4096)
-        bound = np.asarray(pairs.decay(family, *arguments, step, jnp.asarray(t)))
+        bound = np.asarray(pair_errors.decay(family, *arguments, step, jnp.asarray(t)))
         weight, loss = np.asarray(step.weight), np.asarray(step.loss)
     beyond = np.concatenate([t, t * 1.3, t * 3.0])
     size = np.abs(np.exp(1j * beyond[:, None] * loss) @ weight)
@@ -104,7 +106,7 @@ def test_decay_is_exact_for_a_wide_gaussian():
     with float64_scope():
         arguments = _arguments(1, 0.1, 1.0, 20.0)
         step = pairs.tilt("poisson", *arguments, 512)
-        found = np.asarray(pairs.decay("poisson", *arguments, step, jnp.array([10.0, 20.0])))
+        found = np.asarray(pair_errors.decay("poisson", *arguments, step, jnp.array([10.0, 20.0])))
     np.testing.assert_allclose(found, [-0.5, -2.0], rtol=0.03)
 
 
