@@ -5,7 +5,8 @@ Accounting in float32 is off by 0.2 % to 170×, yet a library must not switch it
 float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace,
 gathers, sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
 
-* concrete arguments: a jitted function inside `jax.enable_x64(True)`, results as NumPy float64;
+* concrete arguments: a jitted function inside `jax.enable_x64(True)`, results as NumPy float64; one
+  setting is worth a compilation only if it is asked for often, and interpreted till then;
 * traced arguments in a float32 program: `jax.pure_callback` to the first road, with a `custom_jvp`
   whose Jacobian is the function's own, evaluated by the same three roads (so it nests to any
   order);
@@ -23,6 +24,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from dpjax._numerics.interpreter import Interpreted
+
+# A question about one setting is answered this often before a program is compiled for it, which
+# costs as much as some hundred answers; not at all where an answer itself is that much work.
+_PATIENCE, _LONG = 32, 200_000
+
+_ZERO = np.float32(0.0)
 
 Rounding = Literal["up", "down", "nearest"]
 
@@ -53,13 +62,16 @@ def _plain_rules():
 def float64_scope(device: Any = None):
     """Enter float64, outside of whatever trace is under way. Let only NumPy values leave it.
 
+    Only under a trace: elsewhere it would evaluate every constant of a core that is being traced.
+
     >>> with float64_scope():
     ...     value = np.asarray(jnp.ones(2) / 3)
     >>> value.dtype
     dtype('float64')
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.ensure_compile_time_eval())
+        if is_traced(jax.device_put(_ZERO)):
+            stack.enter_context(jax.ensure_compile_time_eval())
         stack.enter_context(jax.enable_x64(True))
         stack.enter_context(_plain_rules())
         if device is not None:
@@ -125,6 +137,12 @@ def _compiled(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
     return jax.jit(_batched(core, ndims, batch))
 
 
+@functools.lru_cache(maxsize=256)
+def _interpreted(compiled: Callable, shapes: tuple[tuple[int, ...], ...]) -> Interpreted:
+    arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+    return Interpreted(compiled.trace(*arguments))  # pyrefly: ignore
+
+
 class Ladder(NamedTuple):
     """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
 
@@ -145,8 +163,13 @@ class Ladder(NamedTuple):
 def _once(
     core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, device: Any
 ) -> Any:
+    compiled = _compiled(core, ndims, batch)
     with float64_scope(device):
-        return jax.tree.map(np.asarray, _compiled(core, ndims, batch)(*args))
+        if _leading(args, ndims) == ():
+            answer = _interpreted(compiled, tuple(np.shape(a) for a in args))
+            if answer.calls < _PATIENCE and answer.work < _LONG:
+                return answer(*args)
+        return jax.tree.map(np.asarray, compiled(*args))
 
 
 def _concrete(

@@ -20,6 +20,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting import queries
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import flatten, lowers, prepare
@@ -58,7 +59,7 @@ def _ball_delta(displacement: Array, dimension: Array) -> Array:
     total = 0.0
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         sine = jnp.sin(angle * (node + 1) / 2)
-        total = total + weight * jnp.exp(dimension / 2 * jnp.log1p(-sine * sine))
+        total = total + weight * jnp.exp(dimension / 2 * log1p(-sine * sine))
     value = jnp.minimum(constant * angle * total * _ROUND_UP, 1.0)
     return jnp.where(displacement >= 2.0, 1.0, value)
 
@@ -167,8 +168,8 @@ def _kov(setting: Array, flips: Array, total_epsilon: Array) -> Array:
     # The logarithms of factorials grow like k log k: so does what they may be off by.
     slack = 1 + 1e-12 + 1e-15 * count * jnp.log(count + 2)
     pure = jnp.sum(inside) * slack
-    survive = jnp.exp(count * jnp.log1p(-delta)) * (1 - 1e-15)
-    return jnp.clip(-jnp.expm1(count * jnp.log1p(-delta)) * slack + survive * pure, 0.0, 1.0)
+    survive = jnp.exp(count * log1p(-delta)) * (1 - 1e-15)
+    return jnp.clip(-jnp.expm1(count * log1p(-delta)) * slack + survive * pure, 0.0, 1.0)
 
 
 # --- as a method --------------------------------------------------------------------------------
@@ -196,13 +197,13 @@ def _split(run: Mechanism) -> tuple[Composed, Composed]:
 def _log_survival(step: Any) -> Any:
     """log(1 − δ) of a ball release, array fields allowed."""
     if isinstance(step, UniformBall):
-        return jnp.log1p(-_ball_delta(jnp.asarray(step.displacement), jnp.asarray(step.dimension)))
+        return log1p(-_ball_delta(jnp.asarray(step.displacement), jnp.asarray(step.dimension)))
     inner = step.mechanisms if isinstance(step, Composed) else (step.mechanism,)
     total = sum(_log_survival(part) for part in inner)
     if isinstance(step, PoissonSampled):
-        return jnp.log1p(step.rate * jnp.expm1(total))
+        return log1p(step.rate * jnp.expm1(total))
     if isinstance(step, FixedBatchSampled):
-        return jnp.log1p(step.batch_size / step.population * jnp.expm1(total))
+        return log1p(step.batch_size / step.population * jnp.expm1(total))
     return total * step.steps if isinstance(step, Repeated) else total
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting.pairs import Family
 
 
@@ -75,11 +76,11 @@ def clean(run: Composition) -> Composition:
 def total_variation(run: Composition) -> Array:
     """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
     plain = jnp.clip(jax.lax.erf(jnp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
-    log_agree = jnp.log1p(-plain)
+    log_agree = log1p(-plain)
     for family, group in run.steps.items():
         scale = np.sqrt(2.0) if family == "replace" else np.sqrt(8.0)
         distance = jnp.clip(group.rate * jax.lax.erf(group.mu / scale), 0.0, 1 - 1e-16)
-        log_agree = log_agree + jnp.sum(group.count * jnp.log1p(-distance))
+        log_agree = log_agree + jnp.sum(group.count * log1p(-distance))
     return -jnp.expm1(log_agree) * (1 + 1e-12)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting import composition, pair_errors, pairs
 from dpjax.accounting.composition import Composition
 from dpjax.accounting.pairs import Family
@@ -113,7 +114,7 @@ def evaluate(
         step = alone or tilted(family, mu, rate)
         kept = count * step.weight >= resolution.rare
         exponent = alias_tilt[:, None] * jnp.where(kept, step.loss, 0.0)
-        moment = jnp.log1p(jnp.expm1(jnp.minimum(exponent, 600.0)) @ step.weight)
+        moment = log1p(jnp.expm1(jnp.minimum(exponent, 600.0)) @ step.weight)
         lost = jnp.sum(jnp.where(kept, 0.0, step.weight)) + step.truncated
         return jnp.where(jnp.max(exponent, axis=1) > 600.0, 1e30, moment), lost
 
@@ -130,12 +131,12 @@ def evaluate(
         step = alone or tilted(family, mu, rate)
         real, imag = _transform(step, spacing, resolution.blocks)
         square = jnp.maximum(2 * real + real * real + imag * imag, -1 + 1e-30)
-        log_size = 0.5 * jnp.log1p(square)
+        log_size = 0.5 * log1p(square)
         argument = jnp.arctan2(imag, 1 + real)
         quadrature = pair_errors.quadrature_error(family, sign, mu, rate, c, step, t)
         rounding = 32 * _EPS * jnp.minimum(step.spread * t, 2.0)
         absolute = quadrature + step.truncated + rounding
-        relative = jnp.log1p(absolute * jnp.exp(-jnp.maximum(log_size, -40.0)))
+        relative = log1p(absolute * jnp.exp(-jnp.maximum(log_size, -40.0)))
         return {
             "moment": step.log_moment,
             "scale_error": quadrature[0] + step.truncated + step.moment_error,
@@ -197,7 +198,7 @@ def evaluate(
 
 def chernoff(line: Line) -> Array:
     """log of sup_u (1 − e^{−u})₊e^{−cu}, times e^{ΣK(c)}: δ(ε) ≤ e^{this − cε}."""
-    bound = line.log_scale - jnp.log1p(line.c) - line.c * jnp.log1p(1 / line.c)
+    bound = line.log_scale - log1p(line.c) - line.c * log1p(1 / line.c)
     return bound + line.scale_error + 1e-14 * jnp.abs(line.log_scale)
 
 

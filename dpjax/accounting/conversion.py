@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import Atoms
 from dpjax.accounting.renyi import _ABSOLUTE, _RELATIVE, renyi_log_moments
@@ -34,12 +35,12 @@ def _epsilon_at(order: Array, log_moment: Array, log_delta: Array, classic: bool
     renyi = log_moment / (order - 1) * (1 + _RELATIVE) + jnp.where(log_moment > 0, _ABSOLUTE, 0.0)
     if classic:
         return renyi - log_delta / (order - 1)
-    return renyi + jnp.log1p(-1 / order) - (log_delta + jnp.log(order)) / (order - 1)
+    return renyi + log1p(-1 / order) - (log_delta + jnp.log(order)) / (order - 1)
 
 
 def _log_delta_at(order: Array, log_moment: Array, epsilon: Array) -> Array:
     renyi = log_moment / (order - 1) * (1 + _RELATIVE) + jnp.where(log_moment > 0, _ABSOLUTE, 0.0)
-    return (order - 1) * (renyi - epsilon + jnp.log1p(-1 / order)) - jnp.log(order)
+    return (order - 1) * (renyi - epsilon + log1p(-1 / order)) - jnp.log(order)
 
 
 class _Search(NamedTuple):
@@ -143,7 +144,7 @@ def _releases_nothing(atoms: Atoms) -> Array:
 
 
 def _improved(order: Array, rdp: Array, delta: Array) -> Array:
-    value = rdp + jnp.log1p(-1 / order) - jnp.log(delta * order) / (order - 1)
+    value = rdp + log1p(-1 / order) - jnp.log(delta * order) / (order - 1)
     return jnp.where(order > 1, jnp.maximum(value, 0.0), jnp.inf)
 
 

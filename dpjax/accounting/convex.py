@@ -18,6 +18,7 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting import gaussian_dp
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import flatten
@@ -154,7 +155,7 @@ def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     safe = jnp.where(run.noise_std > 0, run.noise_std, 1.0)
     mu2 = jnp.where(run.noise_std > 0, (run.gradient_bound / safe) ** 2, jnp.inf)
     rho2 = run.residual**2
-    left = epsilon - jnp.log1p(run.smoothness / run.regularization)
+    left = epsilon - log1p(run.smoothness / run.regularization)
 
     def corner(squared: Array) -> Array:
         return gaussian_dp.delta(jnp.sqrt(squared * mu2 + rho2), left)
@@ -203,7 +204,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     s = scale * run.gradient_bound / safe
     k = orders - 1
     value = (
-        jnp.log1p(run.smoothness / run.regularization)
+        log1p(run.smoothness / run.regularization)
         + 0.5 * s * s
         + (math.log(2.0) + log_ndtr(k * s)) / k
         + 0.5 * k * s * s
@@ -280,7 +281,7 @@ def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
         return _objective_epsilon(run, adjacency, delta)
     # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
     total = _pure_total(run)
-    left = jnp.log1p(-jnp.minimum(delta * (1 + jnp.exp(-total)), 1.0))
+    left = log1p(-jnp.minimum(delta * (1 + jnp.exp(-total)), 1.0))
     return jnp.maximum(_UP * (total + left), 0.0)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from dpjax.accounting.pairs import Family
 
@@ -96,7 +96,11 @@ def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
 def _normal_mass(edges: np.ndarray) -> np.ndarray:
     """Φ(b) − Φ(a) of successive ascending edges, without cancellation in either tail."""
     a, b = edges[:-1], edges[1:]
-    return np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
+    return np.where(
+        a > 0,
+        scipy.special.ndtr(-a) - scipy.special.ndtr(-b),
+        scipy.special.ndtr(b) - scipy.special.ndtr(a),
+    )
 
 
 def _replace_inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
@@ -148,26 +152,34 @@ def _masses(pair: Pair, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, flo
     mu, rate = pair.mu, pair.rate
     if pair.family == "gaussian":
         y = losses / mu + 0.5 * mu
-        return _normal_mass(y - mu), _normal_mass(y), float(ndtr(mu - y[-1]))
+        return _normal_mass(y - mu), _normal_mass(y), float(scipy.special.ndtr(mu - y[-1]))
     if pair.family == "poisson" and pair.sign > 0:
         y = _inverse(losses, mu, rate)
         q = _normal_mass(y)
         p = (1 - rate) * q + rate * _normal_mass(y - mu)
-        return p, q, float((1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1]))
+        return (
+            p,
+            q,
+            float((1 - rate) * scipy.special.ndtr(-y[-1]) + rate * scipy.special.ndtr(mu - y[-1])),
+        )
     if pair.family == "poisson":
         y = _inverse(-losses, mu, rate)[::-1]
         p = _normal_mass(y)[::-1]
         q = (1 - rate) * p + rate * _normal_mass(y - mu)[::-1]
-        return p, q, float(ndtr(y[0]))
+        return p, q, float(scipy.special.ndtr(y[0]))
     if pair.family == "replace":
         y = _replace_inverse(losses, mu, rate)
         common = (1 - rate) * _normal_mass(y)
         p, q = common + rate * _normal_mass(y - mu), common + rate * _normal_mass(y + mu)
-        return p, q, float((1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1]))
+        return (
+            p,
+            q,
+            float((1 - rate) * scipy.special.ndtr(-y[-1]) + rate * scipy.special.ndtr(mu - y[-1])),
+        )
     y = np.maximum(_inverse(np.abs(losses), mu, rate), 0.5 * mu)
     # Above 0 the pair is (g·r, g) on y > μ/2, below 0 its mirror image with P and Q exchanged.
-    tail_g = ndtr(-y)
-    tail_gr = (1 - rate) * tail_g + rate * ndtr(mu - y)
+    tail_g = scipy.special.ndtr(-y)
+    tail_gr = (1 - rate) * tail_g + rate * scipy.special.ndtr(mu - y)
     upper = losses[:-1] >= 0
     p = np.where(upper, tail_gr[:-1] - tail_gr[1:], tail_g[1:] - tail_g[:-1])
     q = np.where(upper, tail_g[:-1] - tail_g[1:], tail_gr[1:] - tail_gr[:-1])
@@ -188,8 +200,8 @@ def _origin(pair: Pair, h: float) -> tuple[float, bool]:
 
     def lump(at: float) -> tuple[float, float]:
         edge = float(_inverse(np.asarray(pair.sign * at + h), mu, rate))
-        excess = rate * (ndtr(edge - mu) / max(ndtr(edge), 1e-300) - 1)
-        return pair.sign * np.log1p(excess), float(ndtr(edge))
+        excess = rate * (scipy.special.ndtr(edge - mu) / max(scipy.special.ndtr(edge), 1e-300) - 1)
+        return pair.sign * np.log1p(excess), float(scipy.special.ndtr(edge))
 
     origin, mass = pair.sign * np.log1p(-rate), 0.0
     for _ in range(40):
@@ -255,7 +267,7 @@ def discretise(pair: Pair, h: float, reach: float = 9.0) -> Discretised:
     lower[min(max(-first, 0), len(lower) - 1)] += p[lump].sum()
     lower[-1] += above
     if pair.family == "symmetrised":
-        atom = (1 - pair.rate) * (2 * ndtr(0.5 * pair.mu) - 1)
+        atom = (1 - pair.rate) * (2 * scipy.special.ndtr(0.5 * pair.mu) - 1)
         upper[-first] += atom
         lower[-first] += atom * (1 - 1e-15)
     # All that is unaccounted for, the left tail and rounding, goes to the lowest point.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting.gaussian_dp import _bisect, log_delta
 from dpjax.accounting.gaussian_dp import epsilon as gaussian_epsilon
 
@@ -105,7 +106,7 @@ def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]
     small = jnp.sum(weights * jnp.expm1(jnp.minimum(exponent, 1.0)), axis=1)
     shifted = jnp.where(present, weights * jnp.exp(exponent - top), 0.0)
     large = top[:, 0] + jnp.log(jnp.maximum(jnp.sum(shifted, axis=1), 1e-300))
-    value = jnp.where(top[:, 0] < 1.0, jnp.log1p(small), large)
+    value = jnp.where(top[:, 0] < 1.0, log1p(small), large)
     return jnp.where(orders > 1, value / gain[:, 0] * (1 + 1e-13), jnp.inf)
 
 

@@ -23,9 +23,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.fft
-import scipy.signal
-from scipy.special import logsumexp, ndtri
+import scipy
 
 from dpjax._numerics import float64
 from dpjax.accounting import lowering
@@ -106,7 +104,9 @@ def compose(
     """
     steps = sum(pair.count for pair in pairs)
     least = 1e-30 if delta is None else delta
-    reach = float(np.clip(-ndtri(max(1e-6 * least / max(steps, 1.0), 1e-280)), 8.0, 36.0))
+    reach = float(
+        np.clip(-scipy.special.ndtri(max(1e-6 * least / max(steps, 1.0), 1e-280)), 8.0, 36.0)
+    )
     moments = _moments(pairs, _TILTS, reach)
     prefactor = np.log(_TILTS) + np.log1p(_TILTS)
     if epsilon is None:
@@ -139,7 +139,7 @@ def compose(
         losses = step.origin + h * (step.start + np.arange(len(mass)))
         with np.errstate(divide="ignore"):
             log_mass = np.log(mass) + c * losses
-        moment = float(logsumexp(log_mass))
+        moment = float(scipy.special.logsumexp(log_mass))
         tilted = np.exp(log_mass - moment)
         log_scale += pair.count * moment
         log_alive += pair.count * np.log1p(-step.infinite)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting.pairs import PANEL, PANEL_NODES, REACH, Family, Tilted, posterior
 
 _STRIPS = np.array([0.03, 0.1, 0.3, 0.6, 0.95])  # of the width π/μ, where r could vanish
@@ -71,7 +72,7 @@ def quadrature_error(
             - c * jnp.log(jnp.cos(0.5 * mu * a))
             + bulge * (REACH + (c + 1) * mu)
             - 2 * PANEL * jnp.log(ellipse)
-            - jnp.log1p(-(ellipse**-2.0))
+            - log1p(-(ellipse**-2.0))
         )
         return jnp.exp(jnp.minimum(jnp.min(log_error, axis=0), 50.0))
     wave = 2 * np.pi / spacing
@@ -95,11 +96,11 @@ def quadrature_error(
     ends = jnp.stack([y[0], y[-1]])
     pull = posterior(ends, mu, rate) + (posterior(-ends, mu, rate) if family == "replace" else 0.0)
     pull = jnp.where(jnp.max(pull) < 0.5, mu * jnp.max(pull), slope)
-    edge = jnp.log(tilted.weight[0] + tilted.weight[-1] + tilted.truncated) + jnp.log1p(a / spacing)
+    edge = jnp.log(tilted.weight[0] + tilted.weight[-1] + tilted.truncated) + log1p(a / spacing)
     edge = edge - outer * jnp.log(jnp.cos(0.5 * mu * a))
     outside = edge[:, None] + pull * a[:, None] * knots
     beyond = edge + 1.0 - outer * jnp.log(jnp.cos(0.5 * mu / wave)) + 0.5 / wave**2
-    beyond = np.log(4.0) + beyond[:, None] + jnp.log1p(slope * knots / wave)
+    beyond = np.log(4.0) + beyond[:, None] + log1p(slope * knots / wave)
     front = np.log(4.0) + 0.5 * a * a - wave * a - jnp.log(-jnp.expm1(-wave * a))
     log_error = jnp.logaddexp(jnp.logaddexp(inside, outside) + front[:, None], beyond)
     rise = (log_error[:, 1:] - log_error[:, :-1]) / jnp.maximum(knots[1:] - knots[:-1], 1e-300)
@@ -149,20 +150,20 @@ def decay(
     if family == "replace":
         log_other, other_argument = _turn(other, angle)
         exponent = exponent - c * log_other - t * other_argument
-    exponent = exponent + 0.5 * jnp.log1p(slope * slope)
+    exponent = exponent + 0.5 * log1p(slope * slope)
     return _log_total(tilted.weight, exponent)
 
 
 def _log_total(weight: Array, exponent: Array) -> Array:
     """log Σ weight·e^{exponent} ≤ 0, best over the middle axis; exact for sums close to 1."""
     total = jnp.expm1(jnp.minimum(exponent, 300.0)) @ weight
-    return jnp.min(jnp.log1p(jnp.clip(total, -1 + 1e-13, 0.0)), axis=1)
+    return jnp.min(log1p(jnp.clip(total, -1 + 1e-13, 0.0)), axis=1)
 
 
 def _turn(hit: Array, angle: Array) -> tuple[Array, Array]:
     """log |ζ| and arg ζ of ζ = 1 − π + πe^{iθ}, the factor by which r turns."""
     half = jnp.sin(0.5 * angle)
-    log_size = 0.5 * jnp.log1p(jnp.maximum(-4 * hit * (1 - hit) * half * half, -1 + 1e-15))
+    log_size = 0.5 * log1p(jnp.maximum(-4 * hit * (1 - hit) * half * half, -1 + 1e-15))
     return log_size, jnp.arctan2(hit * jnp.sin(angle), 1 - 2 * hit * half * half)
 
 
@@ -180,6 +181,6 @@ def _half_line_decay(
     slope = start * theta * hit * (1 - hit) / (1 + pull / _WIDEST) ** 2
     slope = slope + pull / (1 + pull / _WIDEST) / (mu * (1 + x) ** 2)
     log_size, argument = _turn(hit, angle)
-    shared = 0.5 * (angle / mu) ** 2 - t * argument + 0.5 * jnp.log1p(slope * slope)
+    shared = 0.5 * (angle / mu) ** 2 - t * argument + 0.5 * log1p(slope * slope)
     exponent = jnp.concatenate([shared + (c + 1) * log_size, shared - c * log_size], axis=2)
     return _log_total(tilted.weight[: 2 * count], exponent)

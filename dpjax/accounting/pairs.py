@@ -32,6 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
+
 Family = Literal["poisson", "replace", "symmetrised"]
 
 REACH = 11.0  # standard deviations looked at on either side; Φ(−11) = 2e-28
@@ -66,7 +68,7 @@ def log_ratio(
     near = jnp.clip(w, -700.0, 30.0)
     excess = rate * jnp.expm1(near)
     direct = jnp.log(jnp.maximum((1 - rate) + rate * jnp.exp(near), 1e-310))
-    low = jnp.where(excess > -0.5, jnp.log1p(jnp.maximum(excess, -0.5)), direct)
+    low = jnp.where(excess > -0.5, log1p(jnp.maximum(excess, -0.5)), direct)
     # At rate 1 the ratio is e^w itself, also where e^w underflows.
     low = jnp.where(rate < 1, low, jnp.minimum(w, 30.0))
     return jnp.where(w > 30.0, high, low)
@@ -89,7 +91,7 @@ def posterior(
       0.25
     """
     w = jnp.clip(mu * y - 0.5 * mu * mu, -700.0, 700.0)
-    return jnp.exp(jnp.log(rate) - jnp.logaddexp(jnp.log(rate), jnp.log1p(-rate) - w))
+    return jnp.exp(jnp.log(rate) - jnp.logaddexp(jnp.log(rate), log1p(-rate) - w))
 
 
 def _ratio_excess(y: Array, mu: Array, rate: Array) -> Array:
@@ -130,8 +132,8 @@ def _reach(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tup
         # Stationary points solve ±y = sμπ(y); where r has reached its floor 1 − q nothing pulls on.
         start = posterior(-REACH + 0 * mu, mu, rate)
         remove_low, remove_high = -REACH + s * mu * start, REACH + s * mu
-        floor = 0.5 * mu + (jnp.log1p(-rate) - jnp.log(rate)) / mu
-        pull = jnp.minimum(s * mu, jnp.maximum(-floor, 0.0) + jnp.log1p(s * mu) / mu)
+        floor = 0.5 * mu + (log1p(-rate) - jnp.log(rate)) / mu
+        pull = jnp.minimum(s * mu, jnp.maximum(-floor, 0.0) + log1p(s * mu) / mu)
         add_low = -REACH - pull
         # E[r] = 1 is used, so that r's own mass, which lies around μ, has to be covered.
         add_high = REACH + mu
@@ -181,7 +183,7 @@ def _window(
         slope = slope + c * mu * posterior(-edges[:-1], mu, rate)
         lowest = value[0]
         # r ≥ 1 − q everywhere, so that r^{−c} cannot grow for ever.
-        floor = floor - c * jnp.log1p(-rate)
+        floor = floor - c * log1p(-rate)
     peak = jnp.clip(slope, edges[:-1], edges[1:])
     cells = value[:-1] + slope * (peak - edges[:-1]) - 0.5 * peak * peak
     right = _log_tail(floor, steepest, high)
@@ -190,7 +192,7 @@ def _window(
     left = lowest + _log_normal_tail(-low)
     if family == "poisson":
         steep = _log_tail(-c * ratio[0], c * mu, -low)
-        flat = -c * jnp.log1p(-rate) + _log_normal_tail(-low)
+        flat = -c * log1p(-rate) + _log_normal_tail(-low)
         left = jnp.where(sign > 0, left, jnp.fmin(steep, flat))
         right = jnp.where(sign > 0, right, -c * ratio[-1] + _log_normal_tail(high))
     elif family == "symmetrised":
@@ -279,7 +281,7 @@ def tilt(
         linear = (c + 1) * excess - c * _ratio_excess(-y, mu, rate)
         value = base + exponent
     else:
-        atom = jnp.log1p(-rate) + jnp.log(jax.lax.erf(mu / np.sqrt(8.0)))
+        atom = log1p(-rate) + jnp.log(jax.lax.erf(mu / np.sqrt(8.0)))
         value = jnp.concatenate([base + (c + 1) * log_r, base - c * log_r, atom[None]])
         loss = jnp.concatenate([log_r, -log_r, jnp.zeros(1)])
         grown, linear = capped((c + 1) * log_r) + capped(-c * log_r), excess
@@ -294,7 +296,7 @@ def tilt(
     mean = first / total
     large = top + jnp.log(total)
     is_small = large < 0.05
-    log_moment = jnp.where(is_small, jnp.log1p(jnp.where(is_small, sums[0], 0.0)), large)
+    log_moment = jnp.where(is_small, log1p(jnp.where(is_small, sums[0], 0.0)), large)
     error = 8 * eps * jnp.where(is_small, sums[1], 4 + jnp.abs(large) + jnp.abs(top))
     return Tilted(
         log_moment=log_moment,

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting import lowering, queries
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian_mixture import (
@@ -408,7 +409,7 @@ def _rdp_epsilon(mus: Array, weights: Array, delta: Array, classic: bool) -> Arr
         orders = 1 + jnp.exp(logs)
         value = mixture_rdp(mus, weights, orders) - jnp.log(delta) / (orders - 1)
         if not classic:
-            value = value + jnp.log1p(-1 / orders) - jnp.log(orders) / (orders - 1)
+            value = value + log1p(-1 / orders) - jnp.log(orders) / (orders - 1)
         return value
 
     logs = jnp.log(jnp.asarray(_ORDERS))

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.lowering import Atoms, Steps
 
@@ -53,7 +54,7 @@ def _mix(w: Array, rate: Array) -> _Mix:
     up = w > 0
     huge = w > 700.0
     excess = rate * jnp.where(up, -em / jnp.where(huge, 1.0, e), em)
-    log = jnp.where(huge, w + jnp.log(rate), jnp.log1p(excess))
+    log = jnp.where(huge, w + jnp.log(rate), log1p(excess))
     share = rate * jnp.where(up, 1.0, e)
     slope = share / (share + (1 - rate) * jnp.where(up, e, 1.0))
     return _Mix(jnp.where(rate > 0, log, 0.0), slope, excess)
@@ -93,11 +94,11 @@ def _tails(pair: str, mu: Array, rate: Array, order: Array, ends: Array, level: 
         share = jnp.maximum(level - 44.0, 0.0) / (order - 1)  # −log(1 − λ)
         low, high = fall, fall + order * mu
         gaps = jnp.maximum(jnp.stack([low, high]) - a, 0.0)
-        first = order * jnp.log1p(-rate) + (order - 1) * share + 0.5 * low * low
+        first = order * log1p(-rate) + (order - 1) * share + 0.5 * low * low
         second = order * (jnp.log(rate) - 0.5 * mu * mu) + 0.5 * high * high
         second = second - (order - 1) * jnp.log(-jnp.expm1(-share))
         split = rest + jnp.logaddexp(first - 0.5 * gaps[0] ** 2, second - 0.5 * gaps[1] ** 2)
-        moment = moment.at[0].set(jnp.fmin(moment[0], split))
+        moment = jnp.stack([jnp.fmin(moment[0], split), moment[1]])
     bulk = jnp.stack([-mu if pair == "replace" else 0.0 * mu, mu])
     gap = jnp.maximum((ends - bulk) * away, 0.0)
     return jnp.logaddexp(moment, jnp.log(order) - 0.5 * gap * gap)
@@ -215,7 +216,7 @@ def log_moment(
         resolved = errors - log_moment_ < math.log(1e-6)
     else:
         resolved = jnp.isfinite(total)
-    value = jnp.where(top > 0, top + jnp.log(total + scale), jnp.log1p(total))
+    value = jnp.where(top > 0, top + jnp.log(total + scale), log1p(total))
     value = jnp.where(resolved & (value >= 0), value, jnp.inf)
     value = jnp.where(rate > 0, value, 0.0)
     shift = 2 * mu if pair == "replace" else mu

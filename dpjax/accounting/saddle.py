@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.logarithm import log1p
 from dpjax.accounting import composition, pairs
 from dpjax.accounting.composition import Composition
 from dpjax.accounting.pairs import Family
@@ -75,7 +76,7 @@ def _heights(found: _Moments, tilts: Array) -> Array:
     """log δ·e^{cε} by the saddle-point approximation, had every c been a saddle."""
     # Between two modes the variance is their distance, and says nothing of the curvature.
     curvature = jnp.minimum(found.variance, 64 / tilts**2) + 1 / tilts**2 + 1 / (tilts + 1) ** 2
-    return found.total - jnp.log(tilts) - jnp.log1p(tilts) - 0.5 * jnp.log(2 * np.pi * curvature)
+    return found.total - jnp.log(tilts) - log1p(tilts) - 0.5 * jnp.log(2 * np.pi * curvature)
 
 
 def find(

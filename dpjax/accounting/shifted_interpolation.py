@@ -17,8 +17,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics.logarithm import log1p
 
 Values = Float[ArrayLike, "..."]
 Steps = Float[ArrayLike, " steps"]
@@ -58,13 +60,13 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
 
 def _power(gap: Array, exponent: Array) -> Array:
     """c^k."""
-    return jnp.exp(exponent * jnp.log1p(-gap))
+    return jnp.exp(exponent * log1p(-gap))
 
 
 def _sum(gap: Array, count: Array) -> Array:
     """1 + c + … + c^{k−1}, also at c = 1."""
     safe = jnp.where(gap > 0, gap, 0.5)
-    return jnp.where(gap > 0, -jnp.expm1(count * jnp.log1p(-safe)) / safe, count)
+    return jnp.where(gap > 0, -jnp.expm1(count * log1p(-safe)) / safe, count)
 
 
 def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
@@ -113,7 +115,7 @@ def bounded_descent_mu2(
     relative = jnp.where(jnp.isfinite(diameter), diameter, 0.0) / safe_shift
     inside = relative * gap < 1
     safe_gap = jnp.where(gap > 0, gap, 0.5)
-    hit = jnp.log1p(-jnp.where(inside, relative * safe_gap, 0.0)) / jnp.log1p(-safe_gap)
+    hit = log1p(-jnp.where(inside, relative * safe_gap, 0.0)) / log1p(-safe_gap)
     best = jnp.where(gap > 0, jnp.where(inside, hit, steps), relative)
     best = jax.lax.stop_gradient(best)
 

@@ -1,0 +1,46 @@
+"""log(1 + x) against 50 digits, on all sides of the interval where XLA's own is off."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax._numerics.logarithm import log1p
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+def _units(found, x):
+    """Error in units of the last place of the true value, at most."""
+    with mpmath.workdps(50):
+        exact = [mpmath.log1p(mpmath.mpf(float(v))) for v in x]
+        errors = [
+            abs((mpmath.mpf(float(f)) - e) / e) / EPS for f, e in zip(found, exact, strict=True)
+        ]
+    return float(max(errors))
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-0.999, -0.5), (-0.5, -0.4143), (-0.4143, -0.29), (-0.29, -0.25), (-0.25, 1.0), (1.0, 1e9)],
+)
+def test_to_four_units_in_the_last_place(low, high):
+    x = np.random.default_rng(0).uniform(low, high, 1_000)
+    with jax.enable_x64(True):
+        assert _units(np.asarray(jax.jit(log1p)(x)), x) < 4
+
+
+def test_tiny_arguments_and_ends():
+    x = np.array([-1e-300, 1e-17, -3e-9, 1e-5, -0.25, -0.5])
+    with jax.enable_x64(True):
+        assert _units(np.asarray(jax.jit(log1p)(x)), x) < 4
+        ends = np.asarray(log1p(np.array([-1.0, np.inf, 0.0, np.nan, -2.0])))
+    np.testing.assert_array_equal(ends, [-np.inf, np.inf, 0.0, np.nan, np.nan])
+
+
+def test_derivative():
+    with jax.enable_x64(True):
+        for x in (-0.9, -0.4, -0.3, -0.1, 2.0):
+            np.testing.assert_allclose(jax.grad(log1p)(x), 1 / (1 + x), rtol=1e-14)
+        assert jnp.isfinite(jax.grad(log1p)(-0.5))
