@@ -6,6 +6,8 @@ only turns: r(y + ib) = r(y)(1 − π + πe^{iμb}) with the posterior π of `pa
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,6 +19,7 @@ _STRIPS = np.array([0.03, 0.1, 0.3, 0.6, 0.95])  # of the width π/μ, where r c
 _KNOTS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0])
 _SHIFTS = np.array([0.25, 0.6, 1.1, 1.8])
 _WIDEST = 2.3  # radians; below π, where r could vanish
+_SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(10, -1, -1)]  # exact up to 1.2
 
 
 def quadrature_error(
@@ -144,13 +147,13 @@ def decay(
     pull = theta * (hit + other)
     angle = pull / (1 + pull / _WIDEST)
     slope = theta * (hit * (1 - hit) - other * (1 - other)) / (1 + pull / _WIDEST) ** 2
-    log_size, argument = _turn(hit, angle)
+    log_size, argument = _least_turn(hit, angle)
     power = jnp.where(sign > 0, c + 1, -c) if family == "poisson" else c + 1
     exponent = 0.5 * (angle / mu) ** 2 + power * log_size - t * argument
     if family == "replace":
-        log_other, other_argument = _turn(other, angle)
+        log_other, other_argument = _least_turn(other, angle)
         exponent = exponent - c * log_other - t * other_argument
-    exponent = exponent + 0.5 * log1p(slope * slope)
+    exponent = exponent + 0.5 * jnp.log(1 + slope * slope)
     return _log_total(tilted.weight, exponent)
 
 
@@ -167,6 +170,22 @@ def _turn(hit: Array, angle: Array) -> tuple[Array, Array]:
     return log_size, jnp.arctan2(hit * jnp.sin(angle), 1 - 2 * hit * half * half)
 
 
+def _least_turn(hit: Array, angle: Array) -> tuple[Array, Array]:
+    """As `_turn` for 0 ≤ θ ≤ 2.3, the argument from below, at a quarter of the cost.
+
+    arg ζ = 2 arctan x with x = Im ζ/(|ζ| + Re ζ), and arctan x ≥ 3x/(1 + 2√(1 + x²)) (Shafer 1966),
+    which is short of it by at most 1.2 % here.
+    """
+    half = 0.5 * angle
+    square = half * half
+    sine = half * jnp.polyval(np.array(_SINE), square, unroll=16)
+    squared = sine * sine
+    loss = 4 * hit * (1 - hit) * squared
+    size = jnp.sqrt(jnp.maximum(1 - loss, 1e-15))
+    x = 2 * hit * sine * jnp.sqrt(1 - squared) / (size + 1 - 2 * hit * squared)
+    return 0.5 * log1p(jnp.maximum(-loss, -1 + 1e-15)), 6 * x / (1 + 2 * jnp.sqrt(1 + x * x))
+
+
 def _half_line_decay(
     theta: Array, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Array
 ) -> Array:
@@ -180,7 +199,7 @@ def _half_line_decay(
     angle = start * pull / (1 + pull / _WIDEST)
     slope = start * theta * hit * (1 - hit) / (1 + pull / _WIDEST) ** 2
     slope = slope + pull / (1 + pull / _WIDEST) / (mu * (1 + x) ** 2)
-    log_size, argument = _turn(hit, angle)
-    shared = 0.5 * (angle / mu) ** 2 - t * argument + 0.5 * log1p(slope * slope)
+    log_size, argument = _least_turn(hit, angle)
+    shared = 0.5 * (angle / mu) ** 2 - t * argument + 0.5 * jnp.log(1 + slope * slope)
     exponent = jnp.concatenate([shared + (c + 1) * log_size, shared - c * log_size], axis=2)
     return _log_total(tilted.weight[: 2 * count], exponent)

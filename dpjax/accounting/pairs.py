@@ -125,7 +125,7 @@ class Tilted(NamedTuple):
     first: Float[Array, ""]
 
 
-def _reach(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tuple[Array, Array]:
+def reach(family: Family, sign: Array, mu: Array, rate: Array, c: Array) -> tuple[Array, Array]:
     """An interval beyond which a Gaussian tail with the steepest slope bounds what is left."""
     if family == "poisson":
         s = jnp.where(sign > 0, c + 1, c)
@@ -166,7 +166,7 @@ def _window(
     ∫ g e^{line} over a cell by e to the largest value of line − y²/2. At a high tilt this tells
     that a second mode, reached only by records that surely took part, weighs nothing.
     """
-    low, high = _reach(family, sign, mu, rate, c)
+    low, high = reach(family, sign, mu, rate, c)
     edges = low + (high - low) / _CELLS * jnp.arange(_CELLS + 1)
     ratio = log_ratio(edges, mu, rate)
     hit = posterior(edges, mu, rate)

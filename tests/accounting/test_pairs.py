@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting import pair_errors, pairs
+from dpjax.accounting import contour_line, pair_errors, pairs, saddle
 
 # family, sign, mu, rate, c
 CASES = [
@@ -127,3 +127,43 @@ def test_slope_of_the_loss_is_the_posterior():
         y, mu, rate = jnp.asarray(1.7), jnp.asarray(0.8), jnp.asarray(0.05)
         slope = jax.grad(pairs.log_ratio)(y, mu, rate)
         assert float(slope) == pytest.approx(float(mu * pairs.posterior(y, mu, rate)), rel=1e-12)
+
+
+def test_the_cheap_turn_is_the_turn_with_its_argument_from_below():
+    hit, angle = np.meshgrid(np.geomspace(1e-12, 1.0, 200), np.geomspace(1e-9, 2.3, 200))
+    with float64_scope():
+        size, argument = pair_errors._turn(hit, angle)
+        cheap, least = pair_errors._least_turn(hit, angle)
+    np.testing.assert_allclose(cheap, size, rtol=1e-13, atol=1e-300)
+    ratio = np.asarray(least / argument)
+    assert ratio.max() <= 1 + 1e-14
+    assert ratio.min() >= 0.988
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("family", ["poisson", "replace", "symmetrised"])
+def test_a_coarse_look_sees_the_same_moments(family, sign):
+    if family != "poisson" and sign < 0:
+        return
+    for mu, rate in [(1.0, 0.01), (0.3, 0.2), (1.6, 3e-4), (1.2, 0.6)]:
+        for c in (0.1, 2.0, 15.0):
+            with float64_scope():
+                args = tuple(map(jnp.float64, (sign, mu, rate, c)))
+                exact = pairs.tilt(family, *args, 1024)
+                found, mean, variance, _ = saddle._look(family, *args)
+            np.testing.assert_allclose(found, exact.log_moment, rtol=1e-6, atol=1e-13)
+            np.testing.assert_allclose(mean, exact.mean, rtol=1e-6, atol=1e-13)
+            np.testing.assert_allclose(variance, exact.variance, rtol=1e-6)
+
+
+def test_multiples_of_an_angle_are_exact_to_rounding():
+    theta = np.concatenate([np.geomspace(1e-12, 40.0, 300), -np.geomspace(1e-9, 3.0, 50)])
+    with float64_scope():
+        half = jnp.sin(0.5 * theta)
+        real, imag = contour_line._multiples(-2 * half * half, jnp.sin(theta), 65)
+    real, imag = np.asarray(real), np.asarray(imag)
+    k = np.arange(65.0)[:, None]
+    exact = -2 * np.sin(0.5 * k * theta) ** 2, np.sin(k * theta)
+    room = np.finfo(float).eps * (8 * k * np.abs(theta) + 20 * 64 * np.minimum(k * abs(theta), 2))
+    assert np.all(np.abs(real - exact[0]) <= room)
+    assert np.all(np.abs(imag - exact[1]) <= room)
