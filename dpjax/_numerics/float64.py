@@ -15,201 +15,22 @@ gathers, sorts and special functions fail at lowering. Hence three roads, chosen
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._numerics.interpreter import Interpreted
-
-# A question about one setting is answered this often before a program is compiled for it, which
-# costs as much as some hundred answers; not at all where an answer itself is that much work.
-_PATIENCE, _LONG = 32, 200_000
-
-_ZERO = np.float32(0.0)
+from dpjax._numerics.concrete import Ladder as Ladder
+from dpjax._numerics.concrete import batched, concrete, leading, processors
+from dpjax._numerics.scope import best_device, cpu, plain_rules
+from dpjax._numerics.scope import float64_scope as float64_scope
+from dpjax._numerics.scope import is_traced as is_traced
 
 Rounding = Literal["up", "down", "nearest"]
-
-
-def is_traced(*values: Any) -> bool:
-    """True if any leaf of the values is a JAX tracer.
-
-    >>> is_traced(1.0, (2.0, None))
-    False
-    """
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
-
-
-@contextlib.contextmanager
-def _plain_rules():
-    # The cores are written once, for NumPy's promotion rules and with intended infinities; the
-    # caller's stricter settings are about the caller's code.
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        jax.debug_nans(False),
-        jax.debug_infs(False),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def float64_scope(device: Any = None):
-    """Enter float64, outside of whatever trace is under way. Let only NumPy values leave it.
-
-    Only under a trace: elsewhere it would evaluate every constant of a core that is being traced.
-
-    >>> with float64_scope():
-    ...     value = np.asarray(jnp.ones(2) / 3)
-    >>> value.dtype
-    dtype('float64')
-    """
-    with contextlib.ExitStack() as stack:
-        if is_traced(jax.device_put(_ZERO)):
-            stack.enter_context(jax.ensure_compile_time_eval())
-        stack.enter_context(jax.enable_x64(True))
-        stack.enter_context(_plain_rules())
-        if device is not None:
-            stack.enter_context(jax.default_device(device))
-        yield
-
-
-@functools.cache
-def _cpu() -> Any:
-    return jax.devices("cpu")[0]
-
-
-@functools.cache
-def _best_device() -> Any:
-    # A TPU has no complex128 and emulates float64: the host computes for it.
-    return None if jax.default_backend() in ("cpu", "gpu") else _cpu()
-
-
-def _leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
-    return np.broadcast_shapes(
-        *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
-    )
-
-
-def _batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
-    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time."""
-
-    def run(*args: jax.Array) -> Any:
-        lead = _leading(args, ndims)
-        if lead == ():
-            return core(*args)
-        size = math.prod(lead)
-        if size == 0:
-            cores = [
-                jax.ShapeDtypeStruct(a.shape[a.ndim - n :], a.dtype)
-                for a, n in zip(args, ndims, strict=True)
-            ]
-            return jax.tree.map(
-                lambda s: jnp.zeros(lead + s.shape, s.dtype), jax.eval_shape(core, *cores)
-            )
-        # Settings are padded to whole batches, so that only one batch shape is compiled.
-        width = min(batch, size)
-        blocks = -(-size // width)
-
-        def spread(a: jax.Array, n: int) -> jax.Array:
-            tail = a.shape[a.ndim - n :]
-            flat = jnp.broadcast_to(a, lead + tail).reshape((size, *tail))
-            index = jnp.minimum(jnp.arange(blocks * width), size - 1)
-            return flat[index].reshape((blocks, width, *tail))
-
-        rows = tuple(spread(a, n) for a, n in zip(args, ndims, strict=True))
-        out = jax.lax.map(lambda row: jax.vmap(core)(*row), rows)
-        return jax.tree.map(
-            lambda o: o.reshape((blocks * width, *o.shape[2:]))[:size].reshape(lead + o.shape[2:]),
-            out,
-        )
-
-    return run
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
-    return jax.jit(_batched(core, ndims, batch))
-
-
-@functools.lru_cache(maxsize=256)
-def _interpreted(compiled: Callable, shapes: tuple[tuple[int, ...], ...]) -> Interpreted:
-    arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
-    return Interpreted(compiled.trace(*arguments))  # pyrefly: ignore
-
-
-class Ladder(NamedTuple):
-    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
-
-    Fields:
-        cores: same signature and result as the first core, ever more costly.
-        poor: from the result, NumPy arrays with the sweep's axes, to a mask of those axes.
-        merge: from an old and a finer result to the one that is kept; by default the finer.
-
-    >>> Ladder((), lambda out: out < 0).cores
-    ()
-    """
-
-    cores: tuple[Callable, ...]
-    poor: Callable[[Any], np.ndarray]
-    merge: Callable[[Any, Any], Any] = lambda old, new: new
-
-
-def _once(
-    core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, device: Any
-) -> Any:
-    compiled = _compiled(core, ndims, batch)
-    with float64_scope(device):
-        if _leading(args, ndims) == ():
-            answer = _interpreted(compiled, tuple(np.shape(a) for a in args))
-            if answer.calls < _PATIENCE and answer.work < _LONG:
-                return answer(*args)
-        return jax.tree.map(np.asarray, compiled(*args))
-
-
-def _concrete(
-    core: Callable,
-    args: Sequence[Any],
-    ndims: tuple[int, ...],
-    batch: int,
-    device: Any,
-    ladder: Ladder | None = None,
-) -> Any:
-    args = [np.asarray(a, np.float64) for a in args]
-    out = _once(core, args, ndims, batch, device)
-    lead = _leading(args, ndims)
-    for finer in ladder.cores if ladder is not None else ():
-        poor = np.broadcast_to(ladder.poor(out), lead)  # pyrefly: ignore
-        if not poor.any():
-            break
-        if lead == ():
-            out = ladder.merge(out, _once(finer, args, ndims, batch, device))  # pyrefly: ignore
-            continue
-        # Only the poor settings, padded so that few sizes are compiled.
-        (index,) = np.nonzero(poor.ravel())
-        padded = np.resize(index, max(batch, 1 << (len(index) - 1).bit_length()))
-        rows = []
-        for a, n in zip(args, ndims, strict=True):
-            tail = a.shape[a.ndim - n :]
-            rows.append(np.broadcast_to(a, lead + tail).reshape((-1, *tail))[padded])
-        better = _once(finer, rows, ndims, batch, device)
-
-        flat = jax.tree.map(lambda o: np.array(o).reshape((-1, *o.shape[len(lead) :])), out)
-        old = jax.tree.map(lambda f: f[index], flat)  # noqa: B023
-        new = jax.tree.map(lambda b: b[: len(index)], better)  # noqa: B023
-        kept = ladder.merge(old, new)  # pyrefly: ignore
-
-        def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
-            whole[index] = part
-            return whole.reshape(lead + whole.shape[1:])
-
-        out = jax.tree.map(put, flat, kept)
-    return out
 
 
 @functools.lru_cache(maxsize=256)
@@ -266,12 +87,12 @@ def evaluate(
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
-        return _concrete(core, args, ndims, batch, _best_device(), ladder)
+        return concrete(core, args, ndims, batch, best_device(), ladder, processors())
     if jax.config.read("jax_enable_x64"):
-        with _plain_rules():
+        with plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
             inline = ladder.cores[0] if ladder is not None and ladder.cores else core
-            return _batched(inline, ndims, batch)(*arrays)
+            return batched(inline, ndims, batch)(*arrays)
     return _callback(core, args, ndims, batch, rounding, ladder)
 
 
@@ -283,7 +104,7 @@ def _callback(
     rounding: Rounding,
     ladder: Ladder | None,
 ) -> Any:
-    lead = _leading(args, ndims)
+    lead = leading(args, ndims)
 
     def aligned(a: Any, n: int) -> Any:
         # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
@@ -312,7 +133,7 @@ def _callback(
         for i, a in enumerate(full):
             if i not in traced:  # under vmap the traced ones grew axes in front
                 full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
-        out = _concrete(core, full, ndims, batch, _cpu(), ladder)
+        out = concrete(core, full, ndims, batch, cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
         return jax.tree.map(
             lambda o, s: np.broadcast_to(_narrow(o, np.float32, rounding), wanted + s.shape),

@@ -17,7 +17,7 @@ from jax.extend import core as jex
 from dpjax._numerics.primitives import RULES
 
 _NESTED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_LOOP = 32  # passes that a loop of unknown length is counted as
+_LOOP = 8  # passes that a loop of unknown length is counted as
 
 
 class Interpreted:

@@ -20,6 +20,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
+from dpjax._numerics.scope import plain_rules
 
 Values = Float[ArrayLike, "..."]
 Releases = Float[ArrayLike, "... releases"]
@@ -42,7 +43,7 @@ def _in_float64(rounding: float64.Rounding, ndims: int = 0):
                 if named:
                     raise TypeError(f"{function.__name__}() has no argument {next(iter(named))!r}")
             if jax.config.jax_enable_x64 and float64.is_traced(*args):  # pyrefly: ignore
-                with float64._plain_rules():
+                with plain_rules():
                     return function(*args)
             return float64.plain(
                 float64.evaluate(function, args, (ndims,) * len(args), batch=512, rounding=rounding)

@@ -147,11 +147,14 @@ def test_ladder_repeats_only_the_poor():
 
 
 def test_threads_agree_and_callers_keep_their_precision():
-    want = evaluate(_core, (0.3, 2.0), (0, 0))
+    def core(x):  # asked less often than it takes to be compiled, which may round otherwise
+        return jnp.expm1(x)
+
+    want = evaluate(core, (0.3,), (0,))
     results = []
 
     def work():
-        results.append(evaluate(_core, (0.3, 2.0), (0, 0)))
+        results.append(evaluate(core, (0.3,), (0,)))
         results.append(np.asarray(jnp.ones(()).dtype == jnp.float32))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -166,3 +169,45 @@ def test_threads_agree_and_callers_keep_their_precision():
 def test_is_traced():
     assert not is_traced(1.0, np.ones(2), None)
     assert jax.eval_shape(lambda x: jnp.asarray(is_traced((x,))), 1.0).shape == ()
+
+
+class TestSweeps:
+    """Blocks, threads and padding change nothing but the time."""
+
+    @pytest.mark.parametrize("size", [2, 49, 64, 65, 129, 300])
+    def test_every_size_gives_every_setting_its_own_answer(self, size):
+        x, y = np.linspace(0.1, 1.0, size), 3.0
+        got = evaluate(
+            lambda x, y: (jnp.expm1(x) * y, x[None] + jnp.arange(2.0)), (x, y), (0, 0), batch=4
+        )
+        np.testing.assert_allclose(got[0], 3 * np.expm1(x), rtol=1e-14)
+        np.testing.assert_array_equal(got[1], x[:, None] + np.arange(2.0))
+
+    def test_axes_of_one_are_shared(self):
+        x, y, z = np.arange(60.0).reshape(1, 60), np.arange(4.0).reshape(4, 1), np.ones((1, 1, 3))
+        got = evaluate(lambda x, y, z: x + 100 * y + z.sum(), (x, y, z), (0, 0, 1))
+        np.testing.assert_array_equal(got, x + 100 * y + 3)
+        alone = evaluate(lambda z: z.sum(), (z,), (1,))
+        assert alone.shape == (1, 1)
+
+    def test_large_sweeps_compile_one_block(self):
+        @chex.assert_max_traces(n=1)
+        def core(x):
+            return jnp.sqrt(x)
+
+        for size in (1_000, 1_001, 2_345):
+            x = np.arange(float(size))
+            np.testing.assert_allclose(evaluate(core, (x,), (0,)), np.sqrt(x), rtol=1e-15)
+
+    def test_only_the_poor_are_repeated(self):
+        asked = []
+
+        def poor(out):
+            asked.append(out.shape)
+            return out < 0
+
+        ladder = Ladder((lambda x: x + 1000.0,), poor)
+        x = np.arange(500.0) - 100.0
+        got = evaluate(lambda x: x, (x,), (0,), ladder=ladder)
+        np.testing.assert_array_equal(got, np.where(x < 0, x + 1000.0, x))
+        assert asked == [(500,)]

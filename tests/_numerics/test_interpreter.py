@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax._numerics import float64, interpreter
+from dpjax._numerics import concrete, float64, interpreter
 from dpjax._numerics.interpreter import Interpreted
 from dpjax.accounting.randomized_sensitivity import permuted_sgd
 
@@ -200,10 +200,10 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_accountant_says_the_same_interpreted_and_compiled(monkeypatch, name):
-    monkeypatch.setattr(float64, "_LONG", float("inf"))
-    monkeypatch.setattr(float64, "_PATIENCE", float("inf"))
+    monkeypatch.setattr(concrete, "_LONG", float("inf"))
+    monkeypatch.setattr(concrete, "_PATIENCE", float("inf"))
     interpreted = QUESTIONS[name]()
-    monkeypatch.setattr(float64, "_PATIENCE", 0)
+    monkeypatch.setattr(concrete, "_PATIENCE", 0)
     compiled = QUESTIONS[name]()
     assert 0 < compiled < np.inf
     np.testing.assert_allclose(interpreted, compiled, rtol=1e-11)
@@ -214,7 +214,7 @@ def test_a_question_is_traced_once_and_compiled_when_it_is_asked_often():
     def core(x):
         return jnp.expm1(x)
 
-    asked = [float64.evaluate(core, [0.1 * i], [0]) for i in range(2 * float64._PATIENCE)]
+    asked = [float64.evaluate(core, [0.1 * i], [0]) for i in range(2 * concrete._PATIENCE)]
     np.testing.assert_allclose(asked, np.expm1(0.1 * np.arange(len(asked))), rtol=1e-15)
-    (compiled,) = {float64._compiled(core, (0,), 8)}
+    (compiled,) = {concrete._compiled(core, (0,), 8)}
     assert compiled._cache_size() == 1

@@ -1,0 +1,239 @@
+"""Concrete settings: one interpreted, many compiled once and worked through by all processors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._numerics.interpreter import Interpreted
+from dpjax._numerics.scope import float64_scope
+
+# So many settings are answered without a compilation, which costs as much as some hundred answers;
+# none where an answer itself is that much work.
+_PATIENCE, _LONG = 48, 50_000
+_BLOCK = 16  # batches that a thread of a sweep works through at a time
+
+
+def processors() -> int:
+    """How many may be used at a time.
+
+    >>> processors() >= 1
+    True
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
+    """The sweep's axes: what is in front of each setting's own.
+
+    >>> leading([np.ones(3), np.ones((4, 1, 2))], [0, 1])
+    (4, 3)
+    """
+    return np.broadcast_shapes(
+        *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
+    )
+
+
+def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
+    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
+
+    >>> batched(lambda x, y: x + y, (0, 0), 2)(jnp.arange(3.0), jnp.ones(1))
+    Array([1., 2., 3.], dtype=float32)
+    """
+
+    def run(*args: jax.Array) -> Any:
+        lead = leading(args, ndims)
+        if lead == ():
+            return core(*args)
+        size = math.prod(lead)
+        if size == 0:
+            cores = [
+                jax.ShapeDtypeStruct(a.shape[a.ndim - n :], a.dtype)
+                for a, n in zip(args, ndims, strict=True)
+            ]
+            return jax.tree.map(
+                lambda s: jnp.zeros(lead + s.shape, s.dtype), jax.eval_shape(core, *cores)
+            )
+        # Settings are padded to whole batches, so that only one batch shape is compiled.
+        width = min(batch, size)
+        blocks = -(-size // width)
+
+        def spread(a: jax.Array, n: int) -> jax.Array:
+            tail = a.shape[a.ndim - n :]
+            flat = jnp.broadcast_to(a, lead + tail).reshape((size, *tail))
+            index = jnp.minimum(jnp.arange(blocks * width), size - 1)
+            return flat[index].reshape((blocks, width, *tail))
+
+        rows = tuple(spread(a, n) for a, n in zip(args, ndims, strict=True))
+        out = jax.lax.map(lambda row: jax.vmap(core)(*row), rows)
+        return jax.tree.map(
+            lambda o: o.reshape((blocks * width, *o.shape[2:]))[:size].reshape(lead + o.shape[2:]),
+            out,
+        )
+
+    return run
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
+    return jax.jit(batched(core, ndims, batch))
+
+
+@functools.lru_cache(maxsize=256)
+def _interpreted(compiled: Callable, shapes: tuple[tuple[int, ...], ...]) -> Interpreted:
+    arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+    return Interpreted(compiled.trace(*arguments))  # pyrefly: ignore
+
+
+class Ladder(NamedTuple):
+    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
+
+    Fields:
+        cores: same signature and result as the first core, ever more costly.
+        poor: from the result, NumPy arrays with the sweep's axes, to a mask of those axes.
+        merge: from an old and a finer result to the one that is kept; by default the finer.
+
+    >>> Ladder((), lambda out: out < 0).cores
+    ()
+    """
+
+    cores: tuple[Callable, ...]
+    poor: Callable[[Any], np.ndarray]
+    merge: Callable[[Any, Any], Any] = lambda old, new: new
+
+
+def _asked(
+    core: Callable,
+    shapes: Sequence[tuple[int, ...]],
+    ndims: tuple[int, ...],
+    batch: int,
+    times: int,
+) -> Interpreted | None:
+    """The core of one setting, interpreted, if it may answer so many more times."""
+    if times > _PATIENCE:
+        return None
+    answer = _interpreted(_compiled(core, ndims, batch), tuple(shapes))
+    return answer if answer.calls + times <= _PATIENCE and answer.work < _LONG else None
+
+
+def _once(
+    core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, device: Any
+) -> Any:
+    """Arguments as they are: one setting, or one block of a sweep."""
+    with float64_scope(device):
+        if leading(args, ndims) == ():
+            answer = _asked(core, [np.shape(a) for a in args], ndims, batch, 1)
+            if answer is not None:
+                return answer(*args)
+        return jax.tree.map(np.asarray, _compiled(core, ndims, batch)(*args))
+
+
+def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
+    """The settings at these flat indices; what all settings share stays as it is."""
+    tail = a.shape[a.ndim - n :]
+    if math.prod(a.shape[: a.ndim - n]) == 1:
+        return a.reshape(tail)
+    return np.broadcast_to(a, lead + tail)[np.unravel_index(index, lead)]
+
+
+def _sweep(
+    core: Callable,
+    args: Sequence[np.ndarray],
+    ndims: tuple[int, ...],
+    batch: int,
+    device: Any,
+    lead: tuple[int, ...],
+    index: np.ndarray,
+    threads: int,
+) -> Any:
+    """The settings at these flat indices, in blocks of one size, as many at a time as threads.
+
+    Sizes are padded to powers of two or to whole blocks, so that few are compiled.
+    """
+    shapes = [a.shape[a.ndim - n :] for a, n in zip(args, ndims, strict=True)]
+
+    def rows(part: np.ndarray) -> list[np.ndarray]:
+        return [_rows(a, n, lead, part) for a, n in zip(args, ndims, strict=True)]
+
+    with float64_scope(device):
+        answer = _asked(core, shapes, ndims, batch, len(index))
+        if answer is not None:
+            answers = [answer(*rows(one)) for one in index]
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
+    # A block that is the whole of a GPU's work is not cut.
+    width = 1 << (len(index) - 1).bit_length()
+    if device is not None or jax.default_backend() == "cpu":
+        width = min(width, batch * _BLOCK)
+    blocks = -(-len(index) // width)
+    padded = np.resize(index, blocks * width).reshape(blocks, width)
+
+    def block(part: np.ndarray) -> Any:
+        return _once(core, rows(part), ndims, batch, device)
+
+    if blocks == 1 or threads == 1:
+        parts = [block(part) for part in padded]
+    else:
+        first = block(padded[0])  # compiles, so that the threads do not each
+        with ThreadPoolExecutor(threads) as pool:
+            parts = [first, *pool.map(block, padded[1:])]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(index)], *parts)
+
+
+def concrete(
+    core: Callable,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    device: Any,
+    ladder: Ladder | None = None,
+    threads: int = 1,
+) -> Any:
+    """The core's results as NumPy float64, with the ladder's where they are poor.
+
+    Arguments as of `float64.evaluate`, all of them concrete.
+
+    >>> concrete(lambda x: 2 * x, [np.arange(3.0)], (0,), 8, None)
+    array([0., 2., 4.])
+    """
+    args = [np.asarray(a, np.float64) for a in args]
+    lead = leading(args, ndims)
+    finer = ladder.cores if ladder is not None else ()
+    if lead == ():
+        out = _once(core, args, ndims, batch, device)
+        for other in finer:
+            if not np.any(ladder.poor(out)):  # pyrefly: ignore
+                break
+            out = ladder.merge(out, _once(other, args, ndims, batch, device))  # pyrefly: ignore
+        return out
+    size = math.prod(lead)
+    if size == 0:
+        return _once(core, args, ndims, batch, device)
+    if size == 1:
+        single = [a.reshape(a.shape[a.ndim - n :]) for a, n in zip(args, ndims, strict=True)]
+        out = concrete(core, single, ndims, batch, device, ladder)
+        return jax.tree.map(lambda o: o.reshape(lead + o.shape), out)
+    out = _sweep(core, args, ndims, batch, device, lead, np.arange(size), threads)
+    for other in finer:
+        (index,) = np.nonzero(np.broadcast_to(ladder.poor(out), (size,)))  # pyrefly: ignore
+        if not len(index):
+            break
+        better = _sweep(other, args, ndims, batch, device, lead, index, threads)
+        old = jax.tree.map(lambda o: o[index], out)  # noqa: B023
+        kept = ladder.merge(old, better)  # pyrefly: ignore
+
+        def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
+            whole = np.array(whole)
+            whole[index] = part
+            return whole
+
+        out = jax.tree.map(put, out, kept)
+    return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)

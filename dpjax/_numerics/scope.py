@@ -1,0 +1,66 @@
+"""Enter float64 whatever the caller's default precision, and whatever his trace."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+_ZERO = np.float32(0.0)
+
+
+def is_traced(*values: Any) -> bool:
+    """True if any leaf of the values is a JAX tracer.
+
+    >>> is_traced(1.0, (2.0, None))
+    False
+    """
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+@contextlib.contextmanager
+def plain_rules():
+    # The cores are written once, for NumPy's promotion rules and with intended infinities; the
+    # caller's stricter settings are about the caller's code.
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def float64_scope(device: Any = None):
+    """Enter float64, outside of whatever trace is under way. Let only NumPy values leave it.
+
+    Only under a trace: elsewhere it would evaluate every constant of a core that is being traced.
+
+    >>> with float64_scope():
+    ...     value = np.asarray(jax.numpy.ones(2) / 3)
+    >>> value.dtype
+    dtype('float64')
+    """
+    with contextlib.ExitStack() as stack:
+        if is_traced(jax.device_put(_ZERO)):
+            stack.enter_context(jax.ensure_compile_time_eval())
+        stack.enter_context(jax.enable_x64(True))
+        stack.enter_context(plain_rules())
+        if device is not None:
+            stack.enter_context(jax.default_device(device))
+        yield
+
+
+@functools.cache
+def cpu() -> Any:
+    return jax.devices("cpu")[0]
+
+
+@functools.cache
+def best_device() -> Any:
+    # A TPU has no complex128 and emulates float64: the host computes for it.
+    return None if jax.default_backend() in ("cpu", "gpu") else cpu()
