@@ -83,15 +83,66 @@ def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
     return run
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
-    return jax.jit(batched(core, ndims, batch))
+class Program:
+    """A core for settings of some shapes, interpreted at first and compiled when that pays.
+
+    Arguments:
+        core, ndims, batch: see `float64.evaluate`.
+
+    >>> double = Program(lambda x: 2 * x, (0,), 8)
+    >>> double.answer([np.asarray(1.5)], None)
+    array(3.)
+    """
+
+    def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
+        self._ndims = ndims
+        self._function = jax.jit(batched(core, ndims, batch))
+        self._traced: dict[tuple, Any] = {}
+        self._interpreted: dict[tuple, Interpreted] = {}
+        self._compiled: dict[tuple, Any] = {}
+
+    def _trace(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        if shapes not in self._traced:
+            arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+            with float64_scope():
+                self._traced[shapes] = self._function.trace(*arguments)
+        return self._traced[shapes]
+
+    def interpreted(self, shapes: Sequence[tuple[int, ...]], times: int = 1) -> Interpreted | None:
+        """For one setting of these shapes, if it may be asked so many more times."""
+        shapes = tuple(shapes)
+        if times > _PATIENCE:
+            return None
+        if shapes not in self._interpreted:
+            self._interpreted[shapes] = Interpreted(self._trace(shapes))
+        answer = self._interpreted[shapes]
+        return answer if answer.calls + times <= _PATIENCE and answer.work < _LONG else None
+
+    def answer(self, args: Sequence[np.ndarray], device: Any) -> Any:
+        """For arguments as they are: one setting, or one block of a sweep."""
+        shapes = tuple([np.shape(a) for a in args])
+        if leading(args, self._ndims) == ():
+            interpreted = self.interpreted(shapes)
+            if interpreted is not None:
+                with float64_scope(device):
+                    return interpreted(*args)
+        key = shapes, device
+        if key not in self._compiled:
+            with float64_scope(device):
+                self._compiled[key] = self._trace(shapes).lower().compile()
+        # What is compiled does not see the caller's trace.
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, self._compiled[key](*args))
 
 
 @functools.lru_cache(maxsize=256)
-def _interpreted(compiled: Callable, shapes: tuple[tuple[int, ...], ...]) -> Interpreted:
-    arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
-    return Interpreted(compiled.trace(*arguments))  # pyrefly: ignore
+def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
+    """The one `Program` of these arguments.
+
+    >>> program(abs, (0,), 8) is program(abs, (0,), 8)
+    True
+    """
+    return Program(core, ndims, batch)
 
 
 class Ladder(NamedTuple):
@@ -111,32 +162,6 @@ class Ladder(NamedTuple):
     merge: Callable[[Any, Any], Any] = lambda old, new: new
 
 
-def _asked(
-    core: Callable,
-    shapes: Sequence[tuple[int, ...]],
-    ndims: tuple[int, ...],
-    batch: int,
-    times: int,
-) -> Interpreted | None:
-    """The core of one setting, interpreted, if it may answer so many more times."""
-    if times > _PATIENCE:
-        return None
-    answer = _interpreted(_compiled(core, ndims, batch), tuple(shapes))
-    return answer if answer.calls + times <= _PATIENCE and answer.work < _LONG else None
-
-
-def _once(
-    core: Callable, args: Sequence[Any], ndims: tuple[int, ...], batch: int, device: Any
-) -> Any:
-    """Arguments as they are: one setting, or one block of a sweep."""
-    with float64_scope(device):
-        if leading(args, ndims) == ():
-            answer = _asked(core, [np.shape(a) for a in args], ndims, batch, 1)
-            if answer is not None:
-                return answer(*args)
-        return jax.tree.map(np.asarray, _compiled(core, ndims, batch)(*args))
-
-
 def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
     """The settings at these flat indices; what all settings share stays as it is."""
     tail = a.shape[a.ndim - n :]
@@ -146,12 +171,11 @@ def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np
 
 
 def _sweep(
-    core: Callable,
+    settings: Program,
     args: Sequence[np.ndarray],
     ndims: tuple[int, ...],
-    batch: int,
+    width: int,
     device: Any,
-    lead: tuple[int, ...],
     index: np.ndarray,
     threads: int,
 ) -> Any:
@@ -159,25 +183,26 @@ def _sweep(
 
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
     """
+    lead = leading(args, ndims)
     shapes = [a.shape[a.ndim - n :] for a, n in zip(args, ndims, strict=True)]
 
     def rows(part: np.ndarray) -> list[np.ndarray]:
         return [_rows(a, n, lead, part) for a, n in zip(args, ndims, strict=True)]
 
-    with float64_scope(device):
-        answer = _asked(core, shapes, ndims, batch, len(index))
-        if answer is not None:
-            answers = [answer(*rows(one)) for one in index]
-            return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
+    interpreted = settings.interpreted(shapes, len(index))
+    if interpreted is not None:
+        with float64_scope(device):
+            answers = [interpreted(*rows(one)) for one in index]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
     # A block that is the whole of a GPU's work is not cut.
-    width = 1 << (len(index) - 1).bit_length()
-    if device is not None or jax.default_backend() == "cpu":
-        width = min(width, batch * _BLOCK)
+    whole = 1 << (len(index) - 1).bit_length()
+    on_cpu = device is not None or jax.default_backend() == "cpu"
+    width = min(whole, width) if on_cpu else whole
     blocks = -(-len(index) // width)
     padded = np.resize(index, blocks * width).reshape(blocks, width)
 
     def block(part: np.ndarray) -> Any:
-        return _once(core, rows(part), ndims, batch, device)
+        return settings.answer(rows(part), device)
 
     if blocks == 1 or threads == 1:
         parts = [block(part) for part in padded]
@@ -206,29 +231,29 @@ def concrete(
     """
     args = [np.asarray(a, np.float64) for a in args]
     lead = leading(args, ndims)
-    finer = ladder.cores if ladder is not None else ()
-    if lead == ():
-        out = _once(core, args, ndims, batch, device)
-        for other in finer:
-            if not np.any(ladder.poor(out)):  # pyrefly: ignore
-                break
-            out = ladder.merge(out, _once(other, args, ndims, batch, device))  # pyrefly: ignore
-        return out
     size = math.prod(lead)
-    if size == 0:
-        return _once(core, args, ndims, batch, device)
-    if size == 1:
+    if size == 1 and lead:
         single = [a.reshape(a.shape[a.ndim - n :]) for a, n in zip(args, ndims, strict=True)]
         out = concrete(core, single, ndims, batch, device, ladder)
         return jax.tree.map(lambda o: o.reshape(lead + o.shape), out)
-    out = _sweep(core, args, ndims, batch, device, lead, np.arange(size), threads)
-    for other in finer:
-        (index,) = np.nonzero(np.broadcast_to(ladder.poor(out), (size,)))  # pyrefly: ignore
-        if not len(index):
+
+    def ask(core: Callable, index: np.ndarray) -> Any:
+        chosen = program(core, ndims, batch)
+        if lead == () or size == 0:
+            return chosen.answer(args, device)
+        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, threads)
+
+    out = ask(core, np.arange(size))
+    for finer in ladder.cores if ladder is not None else ():
+        poor = np.broadcast_to(ladder.poor(out), lead and (size,))  # pyrefly: ignore
+        if not poor.any():
             break
-        better = _sweep(other, args, ndims, batch, device, lead, index, threads)
+        if lead == ():
+            out = ladder.merge(out, ask(finer, poor))  # pyrefly: ignore
+            continue
+        (index,) = np.nonzero(poor)
         old = jax.tree.map(lambda o: o[index], out)  # noqa: B023
-        kept = ladder.merge(old, better)  # pyrefly: ignore
+        kept = ladder.merge(old, ask(finer, index))  # pyrefly: ignore
 
         def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
             whole = np.array(whole)
@@ -236,4 +261,6 @@ def concrete(
             return whole
 
         out = jax.tree.map(put, out, kept)
+    if lead == () or size == 0:
+        return out
     return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)

@@ -38,7 +38,8 @@ def plain_rules():
 def float64_scope(device: Any = None):
     """Enter float64, outside of whatever trace is under way. Let only NumPy values leave it.
 
-    Only under a trace: elsewhere it would evaluate every constant of a core that is being traced.
+    The way out of a trace evaluates constants at once, also those of a core that is then traced
+    anew: it is taken only where there is a trace to leave.
 
     >>> with float64_scope():
     ...     value = np.asarray(jax.numpy.ones(2) / 3)

@@ -110,19 +110,13 @@ def _choose(run: Mechanism, part: str, name: str, adjacency: Adjacency) -> list[
     """Methods to try in turn for one part, or a refusal that says what would answer."""
     if not isinstance(run, Mechanism):
         raise TypeError(f"expected a mechanism, such as Gaussian(1.1), got {run!r}")
-    able = [
-        m
-        for group in _METHODS.values()
-        for m in group
-        if getattr(m, part) is not None and m.supports(run, adjacency)
-    ]
+    able = [m for group in _METHODS.values() for m in group if getattr(m, part) is not None]
     able.sort(key=lambda m: np.inf if m.rank is None else m.rank)
-    if name == "best":
-        chosen = [m for m in able if m.rank is not None]
-    else:
-        chosen = [m for m in able if m.name == name]
+    wanted = [m for m in able if (m.rank is not None if name == "best" else m.name == name)]
+    chosen = [m for m in wanted if m.supports(run, adjacency)]
     if chosen:
         return chosen
+    able = [m for m in able if m.supports(run, adjacency)]
     if name != "best" and name not in _METHODS:
         raise ValueError(f"method must be 'best' or one of {sorted(_METHODS)}, got {name!r}")
     question = part.replace("_", " ")
