@@ -26,6 +26,7 @@ import numpy as np
 
 from dpjax._numerics.concrete import Ladder as Ladder
 from dpjax._numerics.concrete import batched, concrete, leading, processors
+from dpjax._numerics.concrete import reproducible as reproducible
 from dpjax._numerics.scope import best_device, cpu, plain_rules
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax._numerics import float64
 from dpjax.accounting import lowering, queries
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
@@ -224,7 +225,8 @@ def _remaining(delta: float, extra: Mapping[str, float]) -> float:
 def _price(
     run: Mechanism, delta: float, adjacency: Adjacency, method: str
 ) -> tuple[float, queries.Method]:
-    epsilon, used = queries.price(run, delta, adjacency=adjacency, method=method)
+    with float64.reproducible():
+        epsilon, used = queries.price(run, delta, adjacency=adjacency, method=method)
     if np.ndim(epsilon):
         raise ValueError("certify one setting at a time: the mechanism has array fields")
     return float(epsilon), used

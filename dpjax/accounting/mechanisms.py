@@ -89,9 +89,8 @@ def check_number(
         except (TypeError, ValueError):
             return
         object.__setattr__(owner, name, value)
-    if type(value) is float and (low < value <= high) and (finite <= math.isfinite(value)):
-        if not whole or value.is_integer():
-            return  # the commonest case, without arrays
+    if type(value) is float and low < value <= min(high, 1e300) and not whole:
+        return  # the commonest case, without arrays
     if isinstance(value, jax.core.Tracer) or not isinstance(
         value, int | float | np.generic | np.ndarray | jax.Array
     ):

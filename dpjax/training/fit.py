@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
+from dpjax._numerics import float64
 from dpjax._numerics.normal import fresh_key
 from dpjax.training.checkpoint import Checkpoints, keyed_digest
 from dpjax.training.plan import ARITHMETIC, Plan
@@ -233,7 +234,8 @@ def _compile(
 def _prices(plan: Plan, steps: np.ndarray) -> np.ndarray:
     """ε after each of `steps`; queries of one length share one compilation of the accountant."""
     padded = np.pad(steps, (0, max(0, _ROWS - len(steps))), mode="edge")
-    return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
+    with float64.reproducible():
+        return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
 
 
 def _failure(plan: Plan, epsilon: float) -> float:
