@@ -83,7 +83,7 @@ def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
 
 def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resolution) -> Bounds:
     line = lines.evaluate(run, sign, saddles.find(run, sign, None, epsilon, at.margin), at)
-    upper, lower, _ = lines.log_delta(line, epsilon)
+    upper, lower, _ = lines.log_delta(line, lines.waves(line), epsilon)
     growth = jnp.expm1(0.5 * line.blur * line.c * (line.c + 1))
     return _bounds(jnp.exp(lower) * (1 - 1e-14), jnp.exp(upper) * (1 + 1e-14), line.blur, growth)
 
@@ -92,6 +92,7 @@ def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resoluti
     log_delta = jnp.log(delta)
     saddle = saddles.find(run, sign, log_delta, None, at.margin)
     line = lines.evaluate(run, sign, saddle, at)
+    of = lines.waves(line)
     start = jnp.maximum((lines.chernoff(line) - log_delta) / saddle.c, 0.0) * (1 + 1e-13)
 
     # Newton in a bracket, then three evaluations that count: just above the root, at 0, just below.
@@ -105,7 +106,7 @@ def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resoluti
         below = root - pad - 1.05 * (gap + 1e-13) / jnp.maximum(-kept[0, 2], 1e-300)
         last = jnp.where(above, root + pad, jnp.where(zero, 0.0, jnp.maximum(below, 0.0)))
         at = jnp.where(i < _NEWTON, x, last)
-        upper, lower, slope = lines.log_delta(line, at)
+        upper, lower, slope = lines.log_delta(line, of, at)
         kept = jnp.where(
             jnp.arange(3)[:, None] == i - _NEWTON, jnp.stack([upper, lower, slope, at]), kept
         )

@@ -43,6 +43,7 @@ class Line(NamedTuple):
       spacing: distance of its points.
       log_scale: Σ K(c).
       amplitude, phase: |·| and arg of weight·e^{ΣK(z)−ΣK(c)}/(z(z+1)).
+      size: Σ amplitude and Σ amplitude·t.
       slack: bound on all errors but aliasing.
       scale_error: bound on the relative error of e^{log_scale}.
       rare: bound on what the sum holds for outcomes that the lower end gives up.
@@ -55,6 +56,7 @@ class Line(NamedTuple):
     log_scale: Float[Array, ""]
     amplitude: Float[Array, " points"]
     phase: Float[Array, " points"]
+    size: Float[Array, "2"]
     slack: Float[Array, ""]
     scale_error: Float[Array, ""]
     rare: Float[Array, ""]
@@ -197,12 +199,14 @@ def evaluate(
     slack = jnp.where(unresolved, errors(b2), plainly)
     end = jnp.argmin(slack)
     inside = t <= ends[end]
+    kept = jnp.where(inside, amplitude * jnp.exp(-0.5 * b2 * t * t), 0.0)
     return Line(
         c=c,
         spacing=spacing,
         log_scale=total["moment"] + 0.5 * b2 * c * (c + 1),
-        amplitude=jnp.where(inside, amplitude * jnp.exp(-0.5 * b2 * t * t), 0.0),
+        amplitude=kept,
         phase=phase + 0.5 * b2 * t * (2 * c + 1),
+        size=jnp.stack([jnp.sum(kept), kept @ t]),
         slack=slack[end],
         scale_error=total["scale_error"],
         rare=2 * rare * jnp.sum(kernel),
@@ -218,16 +222,51 @@ def chernoff(line: Line) -> Array:
     return bound + line.scale_error + 1e-14 * jnp.abs(line.log_scale)
 
 
-def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array, Array]:
+class Waves(NamedTuple):
+    """amplitude·e^{i·phase} of the line's points, blocks by blocks: what ε is then asked of."""
+
+    real: Float[Array, "blocks blocks"]
+    imag: Float[Array, "blocks blocks"]
+
+
+def waves(line: Line) -> Waves:
+    """The line, ready for `log_delta`."""
+    blocks = round(line.amplitude.shape[0] ** 0.5)
+    real, imag = line.amplitude * jnp.cos(line.phase), line.amplitude * jnp.sin(line.phase)
+    square = real.reshape(blocks, blocks), imag.reshape(blocks, blocks)
+    return Waves(*jax.lax.optimization_barrier(square))
+
+
+def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
+    """Σ amplitude·cos(phase − tε) and Σ amplitude·t·sin(phase − tε).
+
+    With t = (aB + b)h the wave e^{−itε} is a product of two, and the sums are bilinear forms: 2B
+    sines for B² points.
+    """
+    blocks = of.real.shape[0]
+    b = jnp.arange(blocks)
+    step = line.spacing * epsilon
+    fine, coarse = b * step, blocks * (b * step)
+    cos, sin = jnp.cos(fine), -jnp.sin(fine)
+    columns = jnp.stack([cos, sin, b * cos, b * sin], axis=1)
+    real, imag = of.real @ columns, of.imag @ columns
+    cos, sin = jnp.cos(coarse), -jnp.sin(coarse)
+    # Rows times columns as complex numbers: (u + iv)(x + iy), plain and with each index in front.
+    re = jnp.stack([real[:, 0] - imag[:, 1], real[:, 2] - imag[:, 3]])
+    im = jnp.stack([real[:, 1] + imag[:, 0], real[:, 3] + imag[:, 2]])
+    total = re[0] @ cos - im[0] @ sin
+    rising = re[0] @ (b * sin) + im[0] @ (b * cos)
+    slope = blocks * rising + re[1] @ sin + im[1] @ cos
+    return total, line.spacing * slope
+
+
+def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Array]:
     """At one ε: log of δ's upper and lower end, and d log δ/dε."""
-    t = line.spacing * jnp.arange(line.amplitude.shape[0])
-    angle = line.phase - t * epsilon
-    total = jnp.sum(line.amplitude * jnp.cos(angle))
-    slope = jnp.sum(line.amplitude * t * jnp.sin(angle))
-    # Rounding of the angle, and of the exponent in front.
-    size = jnp.sum(line.amplitude * (1 + t * jnp.abs(epsilon)))
+    total, slope = _sums(line, of, epsilon)
+    # Rounding of the angles, and of the exponent in front.
+    size = line.size[0] + line.size[1] * jnp.abs(epsilon)
     front = line.log_scale - line.c * epsilon
-    slack = line.slack + 4 * _EPS * size
+    slack = line.slack + 16 * _EPS * size
     slack = slack + 4 * _EPS * (jnp.abs(line.log_scale) + line.c * epsilon) * jnp.abs(total)
     upper = jnp.log(jnp.maximum(total, 0.0) + slack)
     period = 2 * np.pi / line.spacing
