@@ -60,13 +60,13 @@ def _is_whole(make: MakeMechanism) -> bool:
 def _limits(make: MakeMechanism, whole: bool) -> tuple[float, float]:
     """Smallest and largest parameter the mechanism accepts, between 2^-40 and 2^40 (1 if whole)."""
     exponents = range(0 if whole else -40, 41)
-    good = [2.0**k for k in exponents if _accepts(make, 2.0**k)]
-    if not good:
+    low = next((2.0**k for k in exponents if _accepts(make, 2.0**k)), None)
+    if low is None:
         raise ValueError(
             "make_mechanism accepts no value of its parameter between "
             f"{2.0 ** exponents[0]:.3g} and {2.0**40:.3g}"
         )
-    low, high = good[0], good[-1]
+    high = next(2.0**k for k in reversed(exponents) if _accepts(make, 2.0**k))
     edge = 2.0 * high
     while edge > high * (1 + 1e-12) and (
         not whole or edge - high > 1
@@ -141,23 +141,44 @@ def _solve(
 
     kept = np.zeros(shape)  # which end moved last: 1 the safe one, -1 the dear one
     h_safe, h_dear = height(np.where(done, epsilon, cost[private])), height(cost[spent])
+    towards = np.sign(np.log(ends[spent] / ends[private]))  # where ε rises
+    last, before = (np.log(dear), h_dear), (np.log(safe), h_safe)
+    stride = np.full(shape, np.log(4.0))
     for count in range(_ROUNDS):
-        width = np.abs(np.log(dear / safe))
-        open_ = ~done & (width > _TOLERANCE if not whole else np.abs(dear - safe) > 1.0)
+        a, b = np.log(safe), np.log(dear)
+        width = np.abs(b - a)
+        # Close to the root two evaluations give its slope, and that how far the safe end is off.
+        run, rise = last[0] - before[0], last[1] - before[1]
+        slope = towards * rise / np.where(run == 0, 1.0, run)
+        close = (np.abs(last[1]) < 0.3) & (np.abs(before[1]) < 1.0) & (slope > 0) & (run != 0)
+        slope = np.where(close, slope, 1.0)
+        if whole:
+            open_ = ~done & (np.abs(dear - safe) > 1.0)
+        else:
+            near = close & (-height(cost_safe) <= _TOLERANCE * slope)
+            open_ = ~done & (width > _TOLERANCE) & ~near
         if not np.any(open_):
             break
-        a, b = np.log(safe), np.log(dear)
         # Regula falsi in logarithms, a hair beyond the root on the farther side, so that both ends
         # close in; a retained end counts half (Illinois); bisection while ε is 0, infinite or
-        # stuck.
+        # stuck. With a slope, its root, a hair on the safe side.
         weight = h_safe / np.where(h_safe == h_dear, 1.0, h_safe - h_dear)
         hair = 0.3 * _TOLERANCE / np.maximum(width, _TOLERANCE)
-        weight = np.clip(weight + np.where(weight < 0.5, hair, -hair), 0.2 * hair, 1.0 - 0.2 * hair)
-        flat = (np.abs(h_dear) >= 40.0) | (np.abs(h_safe) >= 40.0) | (count > 30)
-        middle = np.exp(a + (b - a) * np.where(flat, 0.5, weight))
+        weight = weight + np.where(weight < 0.5, hair, -hair)
+        root = last[0] - towards * (last[1] / slope + 0.5 * _TOLERANCE)
+        by_slope = (root - a) / np.where(b == a, 1.0, b - a)
+        use = close & (by_slope > 0) & (by_slope < 1) & (count < 20)
+        weight = np.clip(np.where(use, by_slope, weight), 0.2 * hair, 1.0 - 0.2 * hair)
+        no_safe, no_dear = np.abs(h_safe) >= 40.0, np.abs(h_dear) >= 40.0
+        flat = (no_dear | no_safe | (count > 30)) & ~use
+        # From an end that says something, ever farther towards one that does not.
+        part = np.minimum(stride / np.maximum(width, stride), 0.5)
+        part = np.where(no_dear & ~no_safe, part, np.where(no_safe & ~no_dear, 1.0 - part, 0.5))
+        stride = np.where(flat & (no_dear != no_safe), 2.0 * stride, stride)
+        middle = np.exp(a + (b - a) * np.where(flat, part, weight))
         if whole:
-            ends = np.minimum(safe, dear) + 1, np.maximum(safe, dear) - 1
-            middle = np.clip(np.round(middle), *ends)
+            inside = np.minimum(safe, dear) + 1, np.maximum(safe, dear) - 1
+            middle = np.clip(np.round(middle), *inside)
         middle = np.where(open_, middle, safe)
         value = spend(middle)
         _check_between(value[open_], cost_safe[open_], cost_dear[open_])
@@ -169,6 +190,7 @@ def _solve(
         h_safe = np.where(keep, found, np.where(drop & (kept == -1), 0.5, 1.0) * h_safe)
         h_dear = np.where(drop, found, np.where(keep & (kept == 1), 0.5, 1.0) * h_dear)
         kept = np.where(keep, 1, np.where(drop, -1, kept))
+        last, before = (np.log(middle), found), last
     if whole:
         return safe
     # Round to a float32 on the private side, and verify with the value that is returned.
