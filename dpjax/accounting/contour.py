@@ -16,7 +16,7 @@ end and taken from the lower:
 
 One line serves all ε: a root is found on it by Newton's method inside a bracket whose upper end
 always holds. The line is evaluated as a product of two small matrices,
-e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 64 points cannot
+e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 144 points cannot
 resolve is repeated with more, and what 4,096 cannot is reported, for `loss_distribution` to bound.
 
 References:
@@ -44,9 +44,8 @@ from dpjax.accounting.contour_line import Resolution
 _NEWTON = 16
 
 RESOLUTIONS = (
-    Resolution(192, 8, 28.0, 1e-14),
-    Resolution(448, 16, 30.0, 1e-13),
-    Resolution(1536, 32, 34.0, 1e-14),
+    Resolution(224, 12, 28.0, 1e-14),
+    Resolution(1024, 32, 34.0, 1e-14),
     Resolution(4096, 64, 34.0, 1e-14),
 )
 
