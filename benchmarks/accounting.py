@@ -180,7 +180,7 @@ def calibration() -> str:
             def solve(m=method, b=budget):
                 return acc.calibrate(make, epsilon=b, delta=1e-5, method=m)
 
-            warm_up(solve, 5.0)
+            warm_up(solve, 20.0)
             seconds, sigma = median_time(solve)
             over = acc.epsilon(make(sigma), delta=1e-5, method=method) > budget
             row += [f"{sigma:.6f}{' OVER' if over else ''}", _seconds(seconds)]

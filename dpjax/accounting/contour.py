@@ -136,7 +136,7 @@ def _both(
     """The worse direction; of impossible steps nothing can be said, of none everything."""
     impossible = composition.impossible(run)
     run = composition.clean(run)
-    each = jax.vmap(lambda sign: direction(run, sign, target, at))(jnp.asarray(signs, float))
+    each = jax.lax.map(lambda sign: direction(run, sign, target, at), jnp.asarray(signs, float))
     idle = run.gaussian_mu2 + sum(jnp.sum(g.count) for g in run.steps.values()) == 0
     worse = jnp.argmax(each.upper)
     upper, lower = each.upper[worse], jnp.max(each.lower)

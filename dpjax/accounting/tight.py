@@ -21,6 +21,7 @@ from dpjax.accounting.queries import register_method
 # of distinct steps are held to less: there a finer line costs seconds.
 _GOOD = 1e-8
 _GOOD_OF_MANY, _MANY = 1e-6, 16
+_HOPELESS = 1e4  # ε above which no finer line is tried: one in forty would gain
 _USABLE = 1e-5  # share above which the answer is left to another method
 _LOOSE = 1e-3  # the same under a trace, where the next method is much looser
 
@@ -66,7 +67,7 @@ def _width(bounds: contour.Bounds) -> Any:
 
 
 def _poor(bounds: contour.Bounds, good: float = _GOOD) -> Any:
-    return ~(_width(bounds) <= good)
+    return ~(_width(bounds) <= good) & (bounds.upper < _HOPELESS)
 
 
 def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
