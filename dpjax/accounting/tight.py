@@ -67,7 +67,8 @@ def _width(bounds: contour.Bounds) -> Any:
 
 
 def _poor(bounds: contour.Bounds, good: float = _GOOD) -> Any:
-    return ~(_width(bounds) <= good) & (bounds.upper < _HOPELESS)
+    hopeless = (bounds.upper >= _HOPELESS) & np.isfinite(bounds.upper)
+    return ~(_width(bounds) <= good) & ~hopeless
 
 
 def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:

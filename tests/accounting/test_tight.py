@@ -56,10 +56,12 @@ def test_merging_keeps_the_best_end_of_each():
 
 
 def test_poor_is_what_is_neither_close_nor_settled():
-    upper = np.array([1.0, 1.0, 0.0, np.inf, np.nan])
-    lower = np.array([1.0 - 1e-12, 0.5, 0.0, 0.0, 0.0])
-    poor = tight._poor(contour.Bounds(lower, upper, np.array([1e-12, 0.5, 0.0, np.inf, np.nan])))
-    np.testing.assert_array_equal(poor, [False, True, False, True, True])
+    upper = np.array([1.0, 1.0, 0.0, np.inf, np.nan, 9e3, 2e4])
+    lower = np.array([1.0 - 1e-12, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0])
+    share = np.array([1e-12, 0.5, 0.0, np.inf, np.nan, 1.0, 1.0])
+    poor = tight._poor(contour.Bounds(lower, upper, share))
+    # At ε = 20,000 nobody is helped by a finer line.
+    np.testing.assert_array_equal(poor, [False, True, False, True, True, True, False])
 
 
 def test_pairs_and_directions():
