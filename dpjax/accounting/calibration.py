@@ -17,7 +17,7 @@ from dpjax.accounting.mechanisms import Mechanism
 
 MakeMechanism = Callable[[Any], Mechanism]
 
-_TOLERANCE = 1e-7  # of the parameter, relative
+_TOLERANCE = 2e-7  # of the parameter, relative; three times float32's spacing
 _ROUNDS = 60
 _NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
@@ -179,6 +179,8 @@ def _solve(
         if whole:
             inside = np.minimum(safe, dear) + 1, np.maximum(safe, dear) - 1
             middle = np.clip(np.round(middle), *inside)
+        else:  # what is returned is a float32: try those, so that the last one tried is it
+            middle = np.where(use, np.clip(_next_safe(middle, rising), low, high), middle)
         middle = np.where(open_, middle, safe)
         value = spend(middle)
         _check_between(value[open_], cost_safe[open_], cost_dear[open_])
@@ -195,8 +197,9 @@ def _solve(
         return safe
     # Round to a float32 on the private side, and verify with the value that is returned.
     rounded = np.clip(_next_safe(safe, rising), low, high)
-    good = spend(rounded) <= epsilon
-    return np.where(good, rounded, safe)
+    if np.all(rounded == safe):
+        return safe
+    return np.where(spend(rounded) <= epsilon, rounded, safe)
 
 
 def _given(name: str, value: Any) -> np.ndarray:
