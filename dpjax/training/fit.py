@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Key
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
-from dpjax._numerics import float64
 from dpjax._numerics.normal import fresh_key
 from dpjax.training.checkpoint import Checkpoints, keyed_digest
 from dpjax.training.plan import ARITHMETIC, Plan
@@ -234,8 +233,7 @@ def _compile(
 def _prices(plan: Plan, steps: np.ndarray) -> np.ndarray:
     """ε after each of `steps`; queries of one length share one compilation of the accountant."""
     padded = np.pad(steps, (0, max(0, _ROWS - len(steps))), mode="edge")
-    with float64.reproducible():
-        return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
+    return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
 
 
 def _failure(plan: Plan, epsilon: float) -> float:

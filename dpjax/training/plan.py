@@ -11,6 +11,7 @@ from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
 from dpjax import sampling
+from dpjax._numerics import float64
 
 __all__ = ["Plan", "make_plan"]
 
@@ -107,7 +108,8 @@ class Plan:
         count = self.mechanism.steps if steps is None else np.asarray(steps, dtype=np.float64)
         remaining = self.delta - sum(self.extra_delta.values())
         run = acc.Repeated(self.step, count)  # pyrefly: ignore
-        return acc.epsilon(run, remaining, adjacency=self.adjacency)
+        with float64.reproducible():  # it is written beside the certificate's
+            return acc.epsilon(run, remaining, adjacency=self.adjacency)
 
     def certify(self, *, not_covered: Sequence[str] = ()) -> acc.Certificate:
         """The certificate of the whole run.
