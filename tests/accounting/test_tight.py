@@ -5,6 +5,8 @@ import functools
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax._numerics import float64
@@ -111,3 +113,34 @@ def test_a_delta_of_1e_16(adjacency, guess):
     below = _mpmath_delta(adjacency, 1.0, 0.01, 1_000, mpmath.mpf(found) - mpmath.mpf("1e-6"))
     assert above <= mpmath.mpf("1e-16") * (1 + mpmath.mpf("1e-12"))
     assert below > mpmath.mpf("1e-16")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(0.5, 20.0),
+    st.floats(1e-4, 1.0),
+    st.integers(1, 10_000),
+    st.floats(1e-10, 1e-3),
+    st.floats(1.05, 3.0),
+    st.sampled_from([ADD, REPLACE]),
+)
+def test_epsilon_is_monotone_in_every_parameter(sigma, rate, steps, delta, factor, adjacency):
+    # The setting, and it with more noise, a lower rate, more steps, a smaller δ.
+    found = acc.epsilon(
+        dpsgd(
+            sigma * np.array([1, factor, 1, 1, 1]),
+            rate / np.array([1, 1, factor, 1, 1]),
+            steps * np.array([1, 1, 1, 2, 1]),
+        ),
+        delta / np.array([1, 1, 1, 1, factor]),
+        adjacency=adjacency,
+        method="contour",
+    )
+    assert np.all(found >= 0)
+    # Each is within 1e-5 of the truth, or infinite where the line could not settle it.
+    base, quieter, rarer, longer, stricter = found
+    if np.isfinite(base):
+        for better in (quieter, rarer):
+            assert better == np.inf or better <= base * (1 + 1e-5) + 1e-12
+        for worse in (longer, stricter):
+            assert worse >= base * (1 - 1e-5)
