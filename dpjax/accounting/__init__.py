@@ -28,23 +28,22 @@ from dpjax.accounting.certificate import Certificate, Verification, certify
 from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.gaussian_runs import gdp_mu
-from dpjax.accounting.lowering import GaussianPair, register_gaussian
-from dpjax.accounting.mechanisms import (
+from dpjax.accounting.geometric_mechanisms import (
     Anisotropic,
     BoxedAngles,
+    GeoDP,
+    RecentredGaussian,
+    TangentBall,
+)
+from dpjax.accounting.lowering import GaussianPair, register_gaussian
+from dpjax.accounting.mechanisms import (
     Composed,
     FixedBatchSampled,
     Gaussian,
-    GeoDP,
     Mechanism,
-    NoisyCyclicDescent,
-    NoisyGradientDescent,
     PoissonSampled,
-    RandomizedSensitivity,
-    RecentredGaussian,
     Repeated,
     Shuffled,
-    TangentBall,
     UniformBall,
     register_mechanism,
     registered_mechanisms,
@@ -59,6 +58,11 @@ from dpjax.accounting.queries import (
     rdp,
     register_method,
     tradeoff,
+)
+from dpjax.accounting.run_mechanisms import (
+    NoisyCyclicDescent,
+    NoisyGradientDescent,
+    RandomizedSensitivity,
 )
 from dpjax.accounting.sampled_descent import NoisySampledDescent
 from dpjax.accounting.tuning import BestOf, draw_trials

@@ -27,14 +27,8 @@ from dpjax.accounting import gaussian_dp, lowering, queries, sampled_descent
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian_mixture import mixture_epsilon, mixture_log_delta
 from dpjax.accounting.lowering import flatten
-from dpjax.accounting.mechanisms import (
-    Composed,
-    Gaussian,
-    Mechanism,
-    NoisyCyclicDescent,
-    NoisyGradientDescent,
-    Repeated,
-)
+from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism, Repeated
+from dpjax.accounting.run_mechanisms import NoisyCyclicDescent, NoisyGradientDescent
 from dpjax.accounting.shifted_interpolation import (
     ASSUMPTIONS,
     bounded_descent_mu2,

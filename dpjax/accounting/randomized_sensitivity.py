@@ -28,8 +28,9 @@ from dpjax.accounting.gaussian_mixture import (
     mixture_log_delta,
     mixture_rdp,
 )
-from dpjax.accounting.mechanisms import Mechanism, RandomizedSensitivity
+from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.renyi_curves import register_curve, split
+from dpjax.accounting.run_mechanisms import RandomizedSensitivity
 
 Values = Float[ArrayLike, "..."]
 Sizes = Float[ArrayLike, " m"]

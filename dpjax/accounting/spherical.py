@@ -21,15 +21,15 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.lowering import GaussianPair, flatten, register_gaussian
-from dpjax.accounting.mechanisms import (
+from dpjax.accounting.geometric_mechanisms import (
     Anisotropic,
     BoxedAngles,
     GeoDP,
-    Mechanism,
     RecentredGaussian,
     TangentBall,
 )
+from dpjax.accounting.lowering import GaussianPair, flatten, register_gaussian
+from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.queries import register_method
 
 Values = Float[ArrayLike, "..."]

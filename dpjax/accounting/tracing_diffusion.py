@@ -21,7 +21,8 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.conversion import zcdp_to_epsilon
 from dpjax.accounting.hidden_state import ASSUMPTIONS, _fields, _units
 from dpjax.accounting.lowering import flatten
-from dpjax.accounting.mechanisms import Mechanism, NoisyGradientDescent
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.run_mechanisms import NoisyGradientDescent
 from dpjax.accounting.shifted_interpolation import contraction_gap, descent_mu2
 
 
