@@ -23,7 +23,6 @@ from dpjax._numerics.scope import float64_scope
 _PATIENCE, _LONG = 48, 50_000
 _BLOCK = 16  # batches that a thread of a sweep works through at a time
 
-
 _REPRODUCIBLE = contextvars.ContextVar("reproducible", default=False)
 
 
@@ -173,7 +172,8 @@ class Ladder(NamedTuple):
 
     Fields:
         cores: same signature and result as the first core, ever more costly.
-        poor: from the result, NumPy arrays with the sweep's axes, to a mask of those axes.
+        poor: from the result, NumPy arrays with one axis for the whole sweep (none for a single
+            setting), to a mask of that axis.
         merge: from an old and a finer result to the one that is kept; by default the finer.
 
     >>> Ladder((), lambda out: out < 0).cores

@@ -21,7 +21,7 @@ from dpjax.accounting.queries import register_method
 # of distinct steps are held to less: there a finer line costs seconds.
 _GOOD = 1e-8
 _GOOD_OF_MANY, _MANY = 1e-6, 16
-_HOPELESS = 1e4  # ε above which no finer line is tried: one in forty would gain
+_HOPELESS = 1e4  # ε above which no finer line is tried: few would gain, and nobody by them
 _USABLE = 1e-5  # share above which the answer is left to another method
 _LOOSE = 1e-3  # the same under a trace, where the next method is much looser
 
