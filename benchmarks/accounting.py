@@ -24,11 +24,13 @@ from collections.abc import Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # read when the rivals' libraries are first loaded
 
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from dpjax import accounting as acc  # noqa: E402
+from dpjax._numerics.logarithm import log1p  # noqa: E402
 from dpjax.accounting import contour, lowering, tight  # noqa: E402
 from dpjax.accounting import loss_distribution as pld  # noqa: E402
 
@@ -300,6 +302,23 @@ def coverage(n: int = 2_000) -> str:
     return _table(f"What a line resolves of {n:,} random settings", columns, rows)
 
 
+def logarithm(n: int = 20_000) -> str:
+    """Error of log(1 + x) in units of the last place, against NumPy's long double."""
+    functions = {"jax.numpy": jax.numpy.log1p, "dpjax": log1p}
+    rows = []
+    for low, high in [(-0.99, -0.4143), (-0.4142, -0.2929), (-0.2928, 1.0), (1.0, 1e3)]:
+        x = np.random.default_rng(0).uniform(low, high, n)
+        exact = np.log1p(x.astype(np.longdouble))
+        row = [f"{low:g} to {high:g}"]
+        for function in functions.values():
+            with jax.enable_x64(True):
+                found = np.asarray(jax.jit(function)(x))
+            worst = np.max(np.abs((found - exact) / exact)) / np.finfo(np.float64).eps
+            row.append(f"{float(worst):.1f}")
+        rows.append(row)
+    return _table("log(1 + x): worst error, in units of roundoff", ["x", *functions], rows)
+
+
 def compare(n: int) -> str:
     """Who differs from the truth: below it by more than rounding is wrong, above it is loose."""
     settings = _settings(n, 5)
@@ -378,6 +397,7 @@ def main() -> None:
         "sweep": lambda: sweep(options.sweep),
         "calibration": calibration,
         "coverage": coverage,
+        "logarithm": logarithm,
     }
     if options.compare:
         sections = {"compare": lambda: compare(options.compare)}

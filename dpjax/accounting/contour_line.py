@@ -150,8 +150,10 @@ def evaluate(
         log_size = 0.5 * log1p(square)
         argument = jnp.arctan2(imag, 1 + real)
         quadrature = pair_errors.quadrature_error(family, sign, mu, rate, c, step, t)
-        # Of the first row's angle, t-fold; of every step from row to row, at most 2·blocks of them.
-        steps = 20.0 * resolution.blocks * jnp.minimum(step.spread * t, 2.0)
+        # Of the first row's angle, t-fold; of every step from row to row, at most 2·blocks of them;
+        # of the sum over the nodes.
+        steps = 20.0 * resolution.blocks + resolution.nodes
+        steps = steps * jnp.minimum(step.spread * t, 2.0)
         rounding = _EPS * (16 * step.spread * t + steps)
         absolute = quadrature + step.truncated + rounding
         relative = log1p(absolute * jnp.exp(-jnp.maximum(log_size, -40.0)))
@@ -263,10 +265,10 @@ def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
 def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Array]:
     """At one ε: log of δ's upper and lower end, and d log δ/dε."""
     total, slope = _sums(line, of, epsilon)
-    # Rounding of the angles, and of the exponent in front.
+    # Rounding of the angles and of sums of 2B terms each way, and of the exponent in front.
     size = line.size[0] + line.size[1] * jnp.abs(epsilon)
     front = line.log_scale - line.c * epsilon
-    slack = line.slack + 16 * _EPS * size
+    slack = line.slack + (16 + 4 * of.real.shape[0]) * _EPS * size
     slack = slack + 4 * _EPS * (jnp.abs(line.log_scale) + line.c * epsilon) * jnp.abs(total)
     upper = jnp.log(jnp.maximum(total, 0.0) + slack)
     period = 2 * np.pi / line.spacing
