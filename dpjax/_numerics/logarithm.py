@@ -12,7 +12,7 @@ _LOG_2 = 0.6931471805599453
 def log1p(x: ArrayLike) -> Array:
     """log(1 + x), within four units in the last place.
 
-    On CPUs XLA's is off by up to 122 units for −√2 + 1 < x < −0.3, where it extends a polynomial
+    On CPUs XLA's is off by about 120 units for −√2 + 1 < x < −0.3, where it extends a polynomial
     that is meant for x > 1/√2 − 1; bounds on rounding that count units do not hold of it. There
     log(1 + x) = log(1 + (2x + 1)) − log 2, and 2x + 1 is exact.
 
