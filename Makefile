@@ -1,11 +1,25 @@
-# Two commands: `make run` (private training, start to certificate) and `make test` (lint, types, tests).
+# `make run` trains privately from start to certificate; `make check` is for every change (90 s) and
+# `make test` for every commit; `make test-oldest` and `make test-newest` try the ends of what is
+# supported in fresh environments. Everything sets itself up.
 PYTHON ?= python3
+# Pythons that jax 0.7.2 and the lowest versions have wheels for, and the newest that dpjax supports.
+OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)
+NEWEST_PYTHON ?= $(shell .ci/python 3.13 3.12)
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
+INSTALL := -m pip install --quiet --disable-pip-version-check --editable
+PYTEST := -m pytest -n 2 --dist worksteal
 
-.PHONY: run test lint types clean
+# The fast tests: one a package, what each may import, and the style.
+QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
+# What both ends of the supported versions must pass; the long comparisons with exact integrals are
+# of the mathematics, which no version changes.
+ENDS := tests/accounting tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
+  --ignore-glob="*_soundness.py" -k "not test_public_api or README"
+
+.PHONY: run check test test-oldest test-newest lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -13,11 +27,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python $(INSTALL) '.[cli]'
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python $(INSTALL) '.[test]'
 	@touch $@ $(RUN_STAMP)
 
 run: $(RUN_STAMP)
@@ -30,8 +44,28 @@ lint: $(TEST_STAMP)
 types: $(TEST_STAMP)
 	$(BIN)/pyrefly check
 
+check: lint types
+	$(BIN)/python $(PYTEST) $(QUICK)
+
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+	$(BIN)/python $(PYTEST) --durations 15
+
+# In fresh environments: the lowest versions that pyproject.toml declares, and the newest releases.
+test-oldest:
+	@if [ -z "$(OLDEST_PYTHON)" ]; then echo "SKIPPED test-oldest: needs Python 3.11 or 3.12"; else \
+	  $(MAKE) --no-print-directory ends ENV=.venv-oldest FROM="$(OLDEST_PYTHON)" PINS="-c tests/oldest.txt"; fi
+
+test-newest:
+	@if [ -z "$(NEWEST_PYTHON)" ]; then echo "SKIPPED test-newest: needs Python 3.13 or 3.12"; else \
+	  $(MAKE) --no-print-directory ends ENV=.venv-newest FROM="$(NEWEST_PYTHON)"; fi
+
+.PHONY: ends
+ends:
+	rm -rf $(ENV)
+	"$(FROM)" -m venv $(ENV)
+	$(ENV)/bin/python $(INSTALL) '.[test]' $(PINS)
+	$(ENV)/bin/python -c 'import sys, jax; print("Python", sys.version.split()[0], "with jax", jax.__version__)'
+	$(ENV)/bin/python $(PYTEST) $(ENDS)
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* runs build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,18 +1,22 @@
 """The accountant against dp_accounting, Opacus and prv_accountant, side by side in one run.
 
-    python -m benchmarks.accounting                # speed and error
-    python -m benchmarks.accounting --compare 500  # where the libraries differ, and who is right
-    python -m benchmarks.accounting --soundness 2000
+    python -m benchmarks.accounting                     # all sections, into results/accounting.md
+    python -m benchmarks.accounting --only cold sweep   # these sections anew, the others kept
+    python -m benchmarks.accounting --quick             # small sizes, printed and not kept
 
-Times are medians of five or more; a sweep of the rivals is timed on a few settings and
-extrapolated, and the table says so. The rivals' numerical libraries run on one thread.
+Times are medians; a sweep of the rivals is timed on a few settings and extrapolated, and the table
+says so. Fresh processes are measured by their processor time. The rivals' numerical libraries run
+on one thread. A library that is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import pathlib
+import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -20,24 +24,49 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # read when the rivals' libraries are first loaded
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
 from dpjax import accounting as acc  # noqa: E402
-from dpjax._numerics.logarithm import log1p  # noqa: E402
-from dpjax.accounting import contour, lowering, tight  # noqa: E402
-from dpjax.accounting import loss_distribution as pld  # noqa: E402
+from dpjax._numerics.arrays import JAX  # noqa: E402
+from dpjax._numerics.scope import float64_scope  # noqa: E402
+from dpjax.accounting.loss_distribution.composition import epsilon_bound  # noqa: E402
+from dpjax.accounting.loss_distribution.discretisation import Pair  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "accounting.md"
 TRUTH = 1.8282366665165795  # σ = 1, rate 0.01, 1,000 steps, δ = 1e-5; contour in long double
 POINT = (1.0, 0.01, 1_000)
 BUDGETS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+class Sizes(NamedTuple):
+    """How much each section does.
+
+    Fields:
+        repeats: timed calls of which the median is taken.
+        budgets: ε that are calibrated to.
+        sweep: settings of the sweep.
+        sample: settings of it that the rivals are timed on.
+        distinct: different steps composed.
+        compare: settings on which the libraries are compared.
+        soundness: settings held against the certified lower end.
+    """
+
+    repeats: int = 7
+    budgets: tuple[float, ...] = BUDGETS
+    sweep: int = 10_000
+    sample: int = 5
+    distinct: int = 1_000
+    compare: int = 500
+    soundness: int = 2_000
+
+
+QUICK = Sizes(1, (1.0,), 50, 1, 20, 3, 5)
 
 
 def _run(sigma, rate, steps):
@@ -108,7 +137,7 @@ RIVALS = {
 OURS = {"dpjax rdp": ours("rdp"), "dpjax contour": ours("contour"), "dpjax pld": ours("pld")}
 
 
-def median_time(function: Callable, repeats: int = 5) -> tuple[float, object]:
+def median_time(function: Callable, repeats: int) -> tuple[float, object]:
     times, value = [], None
     for _ in range(repeats):
         start = time.perf_counter()
@@ -117,20 +146,11 @@ def median_time(function: Callable, repeats: int = 5) -> tuple[float, object]:
     return statistics.median(times), value
 
 
-def warm_up(function: Callable, seconds: float = 8.0) -> None:
-    """Ask until the program is compiled: the first 48 answers about one setting are interpreted."""
-    start = time.perf_counter()
-    for _ in range(60):
-        function()
-        if time.perf_counter() - start > seconds:
-            break
-
-
 def _available(name: str, function: Callable) -> bool:
     try:
         function(*POINT, 1e-5)
     except ImportError as error:
-        Console().print(f"{name} left out: {error}")
+        print(f"{name} left out: {error}")
         return False
     return True
 
@@ -139,16 +159,60 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def _times(value: float) -> str:
+    return f"{value:.0f} ×" if value >= 10 else f"{value:.2g} ×"
+
+
 def _table(title: str, columns: list[str], rows: list[list[str]]) -> str:
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return "\n".join([f"## {title}", "", *lines, *("| " + " | ".join(r) + " |" for r in rows), ""])
 
 
-def single() -> str:
+def cold(sizes: Sizes) -> str:
+    """Processor time of fresh processes, beside `import jax` alone."""
+    ours = (
+        "from dpjax import accounting as acc;"
+        "acc.epsilon(acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0),0.01),1000),"
+        "delta=1e-5,method={!r})"
+    )
+    theirs = (
+        "import dp_accounting as d;from dp_accounting.{} import {} as A;"
+        "e=d.PoissonSampledDpEvent(0.01,d.GaussianDpEvent(1.0));"
+        "A().compose(d.SelfComposedDpEvent(e,1000)).get_epsilon(1e-5)"
+    )
+    programs = {
+        "import jax": "import jax",
+        "import dpjax.accounting": "import dpjax.accounting",
+        "dpjax rdp": ours.format("rdp"),
+        "dpjax contour": ours.format("contour"),
+        "dpjax best": ours.format("best"),
+        "dp_accounting RDP": theirs.format("rdp", "RdpAccountant"),
+        "dp_accounting PLD": theirs.format("pld", "PLDAccountant"),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in programs}
+    # In turns, so that a change of the machine's speed meets all of them.
+    for _ in range(sizes.repeats):
+        for name, program in programs.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            spent[name].append(used if done.returncode == 0 else np.nan)
+    base = statistics.median(spent["import jax"])
+    rows = []
+    for name, seconds in spent.items():
+        middle = statistics.median(seconds)
+        rows.append([name, _seconds(middle), f"{middle / base:.2f}", f"{middle - base:+.2f} s"])
+    columns = [
+        "fresh process: imports and first ε",
+        "processor time",
+        "over `import jax`",
+        "beyond",
+    ]
+    return _table(f"First ε, processor time (median of {sizes.repeats})", columns, rows)
+
+
+def single(sizes: Sizes) -> str:
     rows = []
     for name, function in {**OURS, **RIVALS}.items():
         start = time.perf_counter()
@@ -156,54 +220,51 @@ def single() -> str:
             continue
         first = time.perf_counter() - start
         fast = name in OURS and "pld" not in name
-        if fast:
-            warm_up(lambda f=function: f(*POINT, 1e-5))
-        warm, value = median_time(lambda f=function: f(*POINT, 1e-5), 31 if fast else 5)
+        repeats = sizes.repeats * (9 if fast else 1)
+        warm, value = median_time(lambda f=function: f(*POINT, 1e-5), repeats)
         error = float(value) - TRUTH  # pyrefly: ignore
         rows.append([name, _seconds(first), _seconds(warm), f"{value:.9f}", f"{error:+.1e}"])
     columns = ["method", "first call", "warm", "ε", "ε − truth"]
     return _table("One ε (σ = 1, rate 0.01, 1,000 steps, δ = 1e-5)", columns, rows)
 
 
-def calibration() -> str:
+def calibration(sizes: Sizes) -> str:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    rows = []
-
     def make(sigma):
         return _run(sigma, 0.01, 1_000)
 
-    for budget in BUDGETS:
+    def theirs(accountant, budget):
+        return dp_accounting.calibrate_dp_mechanism(
+            accountant,
+            lambda s: _event(s, 0.01, 1_000),
+            budget,
+            1e-5,
+            dp_accounting.ExplicitBracketInterval(0.3, 30.0),
+            tol=1e-6,
+        )
+
+    rows = []
+    for budget in sizes.budgets:
         row = [f"{budget:g}"]
-        for method in ("rdp", "contour"):
+        for method, accountant in (("rdp", RdpAccountant), ("contour", PLDAccountant)):
 
             def solve(m=method, b=budget):
                 return acc.calibrate(make, epsilon=b, delta=1e-5, method=m)
 
-            warm_up(solve, 20.0)
-            seconds, sigma = median_time(solve)
+            solve()
+            seconds, sigma = median_time(solve, sizes.repeats)
             over = acc.epsilon(make(sigma), delta=1e-5, method=method) > budget
-            row += [f"{sigma:.6f}{' OVER' if over else ''}", _seconds(seconds)]
-        for accountant in (RdpAccountant, PLDAccountant):
-
-            def solve(a=accountant, b=budget):
-                return dp_accounting.calibrate_dp_mechanism(
-                    a,
-                    lambda s: _event(s, 0.01, 1_000),
-                    b,
-                    1e-5,
-                    dp_accounting.ExplicitBracketInterval(0.3, 30.0),
-                    tol=1e-6,
-                )
-
             start = time.perf_counter()
-            sigma = solve()
-            row += [f"{sigma:.6f}", _seconds(time.perf_counter() - start) + " (once)"]
+            rival = theirs(accountant, budget)
+            once = time.perf_counter() - start
+            row += [f"{sigma:.6f}{' OVER' if over else ''}", _seconds(seconds)]
+            row += [f"{rival:.6f}", _seconds(once), _times(once / seconds)]
         rows.append(row)
-    columns = ["ε", "rdp σ", "time", "contour σ", "time"]
-    columns += ["dp_accounting RDP σ", "time", "dp_accounting PLD σ", "time"]
+    columns = ["ε", "rdp σ", "time", "dp_accounting RDP σ", "time (once)", "faster"]
+    columns += ["contour σ", "time", "dp_accounting PLD σ", "time (once)", "faster"]
     return _table("Calibration (rate 0.01, 1,000 steps, δ = 1e-5)", columns, rows)
 
 
@@ -215,30 +276,35 @@ def _settings(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return sigma, rate, steps
 
 
-def sweep(n: int, sample: int = 5) -> str:
+def sweep(sizes: Sizes) -> str:
+    n, sample = sizes.sweep, sizes.sample
     settings = _settings(n)
-    rows = []
-    for name in ("dpjax rdp", "dpjax contour"):
-        start = time.perf_counter()
-        OURS[name](*settings, 1e-5)
-        first = time.perf_counter() - start
-        seconds, found = median_time(lambda f=OURS[name]: f(*settings, 1e-5), 3)
-        left = int(np.sum(~np.isfinite(found)))
-        note = f"{left} left to the fall-back" if left else ""
-        rows.append([name, f"{n:,}", _seconds(first), _seconds(seconds), note])
+    rivals = {}
     for name in ("dp_accounting RDP", "dp_accounting PLD", "Opacus RDP", "prv_accountant"):
         if not _available(name, RIVALS[name]):
             continue
         start = time.perf_counter()
         for i in range(sample):
             RIVALS[name](*(float(a[i]) for a in settings), 1e-5)
-        seconds = (time.perf_counter() - start) * n / sample
+        rivals[name] = (time.perf_counter() - start) * n / sample
+    rows = []
+    against = {"dpjax rdp": "dp_accounting RDP", "dpjax contour": "dp_accounting PLD"}
+    for name, rival in against.items():
+        start = time.perf_counter()
+        OURS[name](*settings, 1e-5)
+        first = time.perf_counter() - start
+        seconds, found = median_time(lambda f=OURS[name]: f(*settings, 1e-5), min(sizes.repeats, 3))
+        left = int(np.sum(~np.isfinite(found)))
+        note = f"{_times(rivals[rival] / seconds)} {rival}; {left} left to the fall-back"
+        rows.append([name, f"{n:,}", _seconds(first), _seconds(seconds), note])
+    for name, seconds in rivals.items():
         rows.append([name, f"{sample}", "", _seconds(seconds), f"extrapolated to {n:,}"])
     columns = ["method", "settings timed", "first call", "time", "note"]
     return _table(f"Sweep of {n:,} settings", columns, rows)
 
 
-def distinct(n: int = 1_000) -> str:
+def distinct(sizes: Sizes) -> str:
+    n = sizes.distinct
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
@@ -251,8 +317,8 @@ def distinct(n: int = 1_000) -> str:
         def ask(m=method):
             return acc.epsilon(run, delta=1e-5, method=m)
 
-        warm_up(ask, 5.0)
-        seconds, value = median_time(ask)
+        ask()
+        seconds, value = median_time(ask, sizes.repeats)
         rows.append([f"dpjax {method}", _seconds(seconds), f"{value:.6f}"])
     start = time.perf_counter()
     accountant = RdpAccountant()
@@ -262,7 +328,7 @@ def distinct(n: int = 1_000) -> str:
     value = accountant.get_epsilon(1e-5)
     rows.append(["dp_accounting RDP (once)", _seconds(time.perf_counter() - start), f"{value:.6f}"])
     # Composition grows dearer with every step: the straight line through the first is too low.
-    start, few = time.perf_counter(), n // 20
+    start, few = time.perf_counter(), max(n // 20, 1)
     accountant = PLDAccountant()
     for s in sigmas[:few]:
         inner = dp_accounting.GaussianDpEvent(float(s))
@@ -273,45 +339,16 @@ def distinct(n: int = 1_000) -> str:
     return _table(f"{n:,} distinct steps", ["method", "time", "ε"], rows)
 
 
-def cold() -> str:
-    program = (
-        "from dpjax import accounting as acc;"
-        "acc.epsilon(acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0),0.01),1000),"
-        "delta=1e-5,method={!r})"
-    )
-    rows = []
-    for method in ("rdp", "contour"):
-        command = [sys.executable, "-c", program.format(method)]
-        seconds, _ = median_time(lambda c=command: subprocess.run(c, check=True), 3)
-        rows.append([f"dpjax {method}", _seconds(seconds)])
-    return _table("New process: import and first ε", ["method", "time"], rows)
-
-
-def coverage(n: int = 2_000) -> str:
-    """How many random settings each resolution of the contour answers."""
-    run = _run(*_settings(n, 3))
-    best, rows = None, []
-    for level, resolution in enumerate(contour.RESOLUTIONS):
-        kernel = tight._kernel("epsilon", False, level)
-        found = lowering.query(kernel, run, acc.Adjacency.ADD_REMOVE, (1e-5,), (0,), batch=4)
-        best = found if best is None else tight._merge(best, found)
-        width = tight._width(best)
-        shares = [f"{np.mean(width <= goal):.1%}" for goal in (1e-8, 1e-6, 1e-5)]
-        rows.append([f"{resolution.blocks**2:,}", f"{resolution.nodes:,}", *shares])
-    columns = ["points on the line", "nodes", "resolved to 1e-8", "1e-6", "1e-5"]
-    return _table(f"What a line resolves of {n:,} random settings", columns, rows)
-
-
-def logarithm(n: int = 20_000) -> str:
+def logarithm(sizes: Sizes) -> str:
     """Error of log(1 + x) in units of the last place, against NumPy's long double."""
-    functions = {"jax.numpy": jax.numpy.log1p, "dpjax": log1p}
+    functions = {"jax.numpy": jax.numpy.log1p, "dpjax": JAX.log1p}
     rows = []
     for low, high in [(-0.99, -0.4143), (-0.4142, -0.2929), (-0.2928, 1.0), (1.0, 1e3)]:
-        x = np.random.default_rng(0).uniform(low, high, n)
+        x = np.random.default_rng(0).uniform(low, high, 20_000)
         exact = np.log1p(x.astype(np.longdouble))
         row = [f"{low:g} to {high:g}"]
         for function in functions.values():
-            with jax.enable_x64(True):
+            with float64_scope():
                 found = np.asarray(jax.jit(function)(x))
             worst = np.max(np.abs((found - exact) / exact)) / np.finfo(np.float64).eps
             row.append(f"{float(worst):.1f}")
@@ -319,8 +356,9 @@ def logarithm(n: int = 20_000) -> str:
     return _table("log(1 + x): worst error, in units of roundoff", ["x", *functions], rows)
 
 
-def compare(n: int) -> str:
+def compare(sizes: Sizes) -> str:
     """Who differs from the truth: below it by more than rounding is wrong, above it is loose."""
+    n = sizes.compare
     settings = _settings(n, 5)
     truth = np.asarray(acc.epsilon(_run(*settings), delta=1e-5))  # the tight answer, or the PLD's
     names = ["dpjax rdp", "dp_accounting RDP", "Opacus RDP", "dp_accounting PLD", "prv_accountant"]
@@ -337,7 +375,7 @@ def compare(n: int) -> str:
                 try:
                     values.append(float(function(*(float(a[i]) for a in settings), 1e-5)))
                 except Exception as error:
-                    Console().print(f"{name} fails at setting {i}: {error}")
+                    print(f"{name} fails at setting {i}: {error}")
                     values.append(np.nan)
         ratio = np.asarray(values) / truth[:count]
         below = int(np.nansum(ratio < 1 - 1e-6))
@@ -356,8 +394,9 @@ def compare(n: int) -> str:
     return _table("Who is right (truth: the upper end of the certified bracket)", columns, rows)
 
 
-def soundness(n: int) -> str:
+def soundness(sizes: Sizes) -> str:
     """Every method's ε is at least the lower end of the bracket, on random settings."""
+    n = sizes.soundness
     generator = np.random.default_rng(11)
     sigma = np.exp(generator.uniform(np.log(0.4), np.log(20), n))
     rate = 10 ** generator.uniform(-4, -0.05, n)
@@ -367,8 +406,8 @@ def soundness(n: int) -> str:
     lower = np.zeros(n)
     for i in range(n):
         for sign in (1, -1):
-            pair = pld.Pair("poisson", sign, 1 / sigma[i], rate[i], steps[i])
-            low = pld.epsilon_bound([pair], delta[i], upper=False, bins=1 << 16)
+            pair = Pair("poisson", sign, 1 / sigma[i], rate[i], steps[i])
+            low = epsilon_bound([pair], delta[i], upper=False, bins=1 << 16)
             lower[i] = max(lower[i], low)
     for name in ("dpjax contour", "dpjax rdp"):
         found = np.asarray(OURS[name](sigma, rate, steps, delta))
@@ -380,39 +419,63 @@ def soundness(n: int) -> str:
     return _table("Never below the lower end", columns, rows)
 
 
+SECTIONS: dict[str, Callable[[Sizes], str]] = {
+    "cold": cold,
+    "single": single,
+    "sweep": sweep,
+    "calibration": calibration,
+    "distinct": distinct,
+    "compare": compare,
+    "soundness": soundness,
+    "logarithm": logarithm,
+}
+_STAMP = re.compile(r"^<!-- (\w+): .*-->\n", re.MULTILINE)
+
+
+def _machine() -> str:
+    """The machine and the libraries, in one line."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text())
+        model = names[0] if names else model
+    versions = [f"Python {platform.python_version()}"]
+    for library in ("jax", "numpy", "scipy", "dp-accounting"):
+        versions.append(f"{library} {importlib.metadata.version(library)}")
+    load = os.getloadavg()[0]
+    return f"{model}, {os.cpu_count()} cores, load {load:.1f}; {', '.join(versions)}"
+
+
+def _kept() -> dict[str, str]:
+    """The sections of the last results, by name."""
+    if not RESULTS.exists():
+        return {}
+    parts = _STAMP.split(RESULTS.read_text())
+    stamps = [match.group(0) for match in _STAMP.finditer(RESULTS.read_text())]
+    texts = parts[0::2]
+    return {
+        name: text.strip() + "\n\n" + stamp
+        for name, text, stamp in zip(parts[1::2], texts, stamps, strict=False)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--compare", type=int, nargs="?", const=500, default=0)
-    parser.add_argument("--soundness", type=int, nargs="?", const=2_000, default=0)
-    parser.add_argument("--sweep", type=int, default=10_000)
-    parser.add_argument(
-        "--only", help="one section: single, calibration, sweep, distinct, cold, coverage"
-    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    sections: dict[str, Callable[[], str]] = {
-        "single": single,
-        "cold": cold,
-        "distinct": distinct,
-        "sweep": lambda: sweep(options.sweep),
-        "calibration": calibration,
-        "coverage": coverage,
-        "logarithm": logarithm,
-    }
-    if options.compare:
-        sections = {"compare": lambda: compare(options.compare)}
-    elif options.soundness:
-        sections = {"soundness": lambda: soundness(options.soundness)}
-    elif options.only:
-        sections = {options.only: sections[options.only]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    for name, section in sections.items():
-        text = section()
+    sizes = QUICK if options.quick else Sizes()
+    found = _kept()
+    for name in options.only:
+        text = SECTIONS[name](sizes)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        stamp = f"<!-- {name}: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        stamp += f"peak memory of the process {peak:.2f} GB -->\n"
-        with RESULTS.open("a") as file:
-            file.write(text + "\n" + stamp + "\n")
+        stamp = f"<!-- {name}: {_machine()}; peak memory of the process {peak:.2f} GB -->\n"
+        print(text, stamp, sep="\n")
+        found[name] = f"{text}\n{stamp}"
+        if not options.quick:  # after every section, so that a run broken off is not lost
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text("\n".join(found[n] for n in SECTIONS if n in found))
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ class Measured(NamedTuple):
     note: str = ""
 
 
-def measure(t: Task, rounds: int, limit: float, patience: float) -> dict[str, Measured]:
+def measure(t: Task, rounds: int, limit: float, time_limit: float) -> dict[str, Measured]:
     compiled, results = {}, {}
     key = jax.random.key(0)
     for name, step in steps(t).items():
@@ -214,14 +214,14 @@ def measure(t: Task, rounds: int, limit: float, patience: float) -> dict[str, Me
     times: dict[str, list[float]] = {name: [] for name in compiled}
     for number in range(rounds + 1):
         for name, (run, _) in compiled.items():
-            if sum(times[name]) > patience:
+            if sum(times[name]) > time_limit:
                 continue
             if seconds_of.get(name, 0.0) < 0.3:
                 run()  # the caches are the previous method's: quick steps get a run to warm up
             start = time.perf_counter()
             run()
             seconds_of[name] = time.perf_counter() - start
-            if number or seconds_of[name] > patience:  # the first round compiles and allocates
+            if number or seconds_of[name] > time_limit:  # the first round compiles and allocates
                 times[name].append(seconds_of[name])
     for name, (_, megabytes) in compiled.items():
         results[name] = Measured(statistics.median(times[name]), megabytes)
@@ -261,7 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--limit", type=float, default=4000.0, help="MB of temporaries at most")
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds a method at most")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a method at most")
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
@@ -271,7 +271,7 @@ def main() -> None:
     for t in tasks():
         if options.only not in t.name:
             continue
-        results[t.name] = measure(t, options.rounds, options.limit, options.patience)
+        results[t.name] = measure(t, options.rounds, options.limit, options.time_limit)
         print(table({t.name: results[t.name]}), flush=True)
         out.write_text(
             "# Per-example clipping: multiples of the non-private step with noise\n\n"

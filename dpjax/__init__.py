@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = (
+_PACKAGES = (
     "accounting",
     "audit",
     "data",
@@ -35,19 +35,19 @@ _ROOMS = (
     "training",
     "transforms",
 )
-_HOMES = {
+_DEFINED_IN = {
     "ClippedGradient": "gradients",
     "clipped_grad": "gradients",
     "explain_clipping": "gradients",
 }
-__all__ = ["__version__", *_ROOMS, *_HOMES]
+__all__ = ["__version__", *_PACKAGES, *_DEFINED_IN]
 
 
 def __getattr__(name: str):
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"dpjax.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"dpjax.{_HOMES[name]}"), name)
+    if name in _DEFINED_IN:
+        return getattr(importlib.import_module(f"dpjax.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
 
 

@@ -38,12 +38,14 @@ _GRID = 2**32
 class Batch(NamedTuple):
     """The records of one step, padded to a static length.
 
-    indices: positions in the data set; padded slots hold 0, so that gathering them is safe.
-    mask: True where the slot holds a record of the batch.
+    Fields:
+        indices: positions in the data set; padded slots hold 0, so that gathering them is safe.
+        mask: True where the slot holds a record of the batch.
 
-    >>> batch = poisson(jax.random.key(0), 3, population=100, rate=0.1)
-    >>> batch.indices.shape, batch.mask.shape
-    ((100,), (100,))
+    Example:
+        >>> batch = poisson(jax.random.key(0), 3, population=100, rate=0.1)
+        >>> batch.indices.shape, batch.mask.shape
+        ((100,), (100,))
     """
 
     indices: Int[Array, " capacity"]
@@ -55,12 +57,14 @@ def realised_rate(rate: float) -> float:
 
     Price this number, not the one asked for. Rounding up errs towards less privacy claimed.
 
-    >>> realised_rate(0.25)
-    0.25
-    >>> 0.0 < realised_rate(0.1) - 0.1 < 2**-32
-    True
+    Raises:
+        ValueError: if `rate` is not in (0, 1].
 
-    Raises: ValueError if `rate` is not in (0, 1].
+    Example:
+        >>> realised_rate(0.25)
+        0.25
+        >>> 0.0 < realised_rate(0.1) - 0.1 < 2**-32
+        True
     """
     return _threshold(rate) / _GRID
 
@@ -73,16 +77,17 @@ def poisson_inclusion(
     The flags are independent between records and, for distinct steps under one key, between steps.
     Use it where a step can be split over several padded batches, so that no draw is ever too large.
 
-    >>> flags = poisson_inclusion(jax.random.key(0), 0, population=1_000, rate=0.5)
-    >>> flags.shape, 400 < int(flags.sum()) < 600
-    ((1000,), True)
-
     Args:
         key: a typed JAX key, kept as secret as the data: the amplification by sampling that the
             accountant claims holds only while nobody knows who took part.
         step: the step's number.
         population: number of records.
         rate: inclusion probability in (0, 1], a concrete number.
+
+    Example:
+        >>> flags = poisson_inclusion(jax.random.key(0), 0, population=1_000, rate=0.5)
+        >>> flags.shape, 400 < int(flags.sum()) < 600
+        ((1000,), True)
     """
     _positive("population", population)
     bits = jax.random.bits(jax.random.fold_in(key, step), (population,), dtype=jnp.uint32)
@@ -99,20 +104,21 @@ def poisson(
 ) -> Batch:
     """Poisson sampling, padded to `capacity`: every record takes part independently.
 
-    `P(record i in batch) = realised_rate(rate)`. With `capacity=None` the batch has room for the
+    `P(record i in batch) = realised_rate(rate)`. With `capacity=None` the batch can hold the
     whole population and no draw can overflow. With a smaller capacity, a draw that does not fit
     gives an *empty* batch (the step then releases noise alone), never a truncated one, so that the
     records kept are never chosen by the overflow. The sampler then differs from the ideal one with
     probability p = `overflow_probability` a step, and (ε, δ) of the ideal sampler over T steps
     becomes (ε, δ + T·p·(1 + e^ε)): choose the capacity by `poisson_capacity`, which reserves it.
 
-    >>> batch = poisson(jax.random.key(0), 7, population=1_000, rate=0.1, capacity=200)
-    >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
-    ((200,), True)
+    Guarantee:
+        Exact inclusion probabilities, given a generator whose bits are uniform and independent; the
+        key must stay secret (sampling amplifies privacy only while it is unknown who took part).
 
-    Guarantee: exact inclusion probabilities, given a generator whose bits are uniform and
-    independent; the key must stay secret (sampling amplifies privacy only while it is unknown who
-    took part).
+    Example:
+        >>> batch = poisson(jax.random.key(0), 7, population=1_000, rate=0.1, capacity=200)
+        >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
+        ((200,), True)
     """
     inclusion = poisson_inclusion(key, step, population=population, rate=rate)
     if capacity is None:
@@ -132,9 +138,10 @@ def fixed_batch(
     Priced by `accounting.FixedBatchSampled`, under replace-one only: it is strictly worse than
     Poisson sampling of the same rate, and must never be priced as that.
 
-    >>> batch = fixed_batch(jax.random.key(0), 2, population=10, batch_size=4)
-    >>> len(set(batch.indices.tolist())), bool(batch.mask.all())
-    (4, True)
+    Example:
+        >>> batch = fixed_batch(jax.random.key(0), 2, population=10, batch_size=4)
+        >>> len(set(batch.indices.tolist())), bool(batch.mask.all())
+        (4, True)
     """
     _positive("population", population)
     _between("batch_size", batch_size, 1, population)
@@ -151,10 +158,11 @@ def cyclic_permutation(
     `batch_size` does not divide n. There is no amplification by subsampling: priced by
     `accounting.Shuffled`, or by the hidden-state bounds where only the last iterate is released.
 
-    >>> key = jax.random.key(0)
-    >>> epoch = [cyclic_permutation(key, t, population=5, batch_size=2) for t in range(3)]
-    >>> sorted(int(i) for b in epoch for i, real in zip(b.indices, b.mask) if real)
-    [0, 1, 2, 3, 4]
+    Example:
+        >>> key = jax.random.key(0)
+        >>> epoch = [cyclic_permutation(key, t, population=5, batch_size=2) for t in range(3)]
+        >>> sorted(int(i) for b in epoch for i, real in zip(b.indices, b.mask) if real)
+        [0, 1, 2, 3, 4]
     """
     _positive("population", population)
     _between("batch_size", batch_size, 1, population)
@@ -172,10 +180,11 @@ def overflow_probability(population: int, rate: float, capacity: int) -> float:
 
     The exact tail (regularised incomplete beta function), rounded up by its evaluation error.
 
-    >>> 0.0 < overflow_probability(1_000, 0.1, 180) < 1e-10
-    True
-    >>> overflow_probability(1_000, 0.1, 1_000)
-    0.0
+    Example:
+        >>> 0.0 < overflow_probability(1_000, 0.1, 180) < 1e-10
+        True
+        >>> overflow_probability(1_000, 0.1, 1_000)
+        0.0
     """
     _positive("population", population)
     from scipy import special
@@ -197,19 +206,19 @@ def poisson_capacity(
     neighbour, and the triangle inequality for (ε, δ) counts one side times e^ε. Certify the run at
     (ε, δ_total − delta) for the ideal sampler, and pass `delta` as the extra.
 
-    >>> capacity = poisson_capacity(60_000, 256 / 60_000, steps=14_062, delta=1e-8, epsilon=3.0)
-    >>> 256 < capacity < 400
-    True
+    Raises:
+        ValueError: an argument is out of range.
 
-    Raises: ValueError if an argument is out of range.
+    Example:
+        >>> capacity = poisson_capacity(60_000, 256 / 60_000, steps=14_062, delta=1e-8, epsilon=3.0)
+        >>> 256 < capacity < 400
+        True
     """
     _positive("steps", steps)
     if not 0 < delta < 1:
-        raise ValueError(
-            f"delta is {delta}: the probability reserved for overflow must be in (0, 1)"
-        )
+        raise ValueError(f"delta must be in (0, 1), got {delta}")
     if not epsilon >= 0:
-        raise ValueError(f"epsilon is {epsilon}: it must be at least 0")
+        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
     log_budget = math.log(delta) - math.log(steps) - float(np.logaddexp(0.0, epsilon))
     low, high = 0, population  # invariant: `high` fits
     while low < high:
@@ -225,17 +234,17 @@ def poisson_capacity(
 def _threshold(rate: float) -> int:
     rate = float(rate)
     if not 0 < rate <= 1:
-        raise ValueError(f"rate is {rate}: a sampling rate must be in (0, 1]")
+        raise ValueError(f"rate must be in (0, 1], got {rate}")
     return math.ceil(rate * _GRID)  # rate * 2^32 only shifts the exponent, so it is exact
 
 
 def _positive(name: str, value: int) -> None:
     if value < 1:
-        raise ValueError(f"{name} is {value}: it must be at least 1")
+        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _between(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ValueError(
-            f"{name} is {value}: it must be between {low} and the {high} records there are"
+            f"{name} must be between {low} and the {high} records there are, got {value}"
         )

@@ -17,7 +17,7 @@ from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.normal import normal
 from dpjax.erm import _features, losses
-from dpjax.erm.solution import spec_of
+from dpjax.erm.solver import spec_of
 
 Rows = list[dict[str, Any]]
 CHOSEN_BY_ACCURACY = "the hyperparameters: the best of a grid by accuracy on held-out rows"

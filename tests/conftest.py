@@ -7,7 +7,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import weakref
 
 # Before jax is imported: sharding tests need several devices; nothing may look for an accelerator.
 # Most of the suite's time is compilation: the compiler is asked for less. The second flag is left
@@ -33,8 +32,6 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from dpjax._numerics import interpreter  # noqa: E402
-
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
@@ -48,23 +45,11 @@ _SHARED = pathlib.Path(
 )
 
 
-_interpreted: weakref.WeakSet[interpreter.Interpreted] = weakref.WeakSet()
-_make = interpreter.Interpreted.__init__
-
-
-def _make_and_note(self: interpreter.Interpreted, traced: object) -> None:
-    _make(self, traced)
-    _interpreted.add(self)
-
-
-interpreter.Interpreted.__init__ = _make_and_note
-
-
-@pytest.fixture(autouse=True)
-def asked_anew():
-    """A core is compiled when it has been asked often: the tests before must not count."""
-    for answer in list(_interpreted):
-        answer.calls = 0
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_one_file():
+    """Drop what a file has compiled: it adds up to gigabytes, and the next has no use for it."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -20,42 +20,42 @@ _MODULES = sorted(
     for _, name, _ in pkgutil.walk_packages(dpjax.__path__, "dpjax.")
     if not name.endswith("__main__")
 )
-_PUBLIC_ROOMS = [f"dpjax.{room}" for room in dpjax._ROOMS]
+_PACKAGES = [f"dpjax.{package}" for package in dpjax._PACKAGES]
 _DOCUMENTS = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
 
 
 def _public_names() -> list[tuple[str, str]]:
     names = [
-        (room, name)
-        for room in _PUBLIC_ROOMS
-        for name in getattr(importlib.import_module(room), "__all__", ())
+        (package, name)
+        for package in _PACKAGES
+        for name in getattr(importlib.import_module(package), "__all__", ())
     ]
     return [pair for pair in names if not inspect.ismodule(_resolve(*pair))]
 
 
-def _resolve(room: str, name: str):
-    return getattr(importlib.import_module(room), name)
+def _resolve(package: str, name: str):
+    return getattr(importlib.import_module(package), name)
 
 
-@pytest.mark.parametrize("room", _PUBLIC_ROOMS)
-def test_every_room_exports_its_names_explicitly(room):
-    module = importlib.import_module(room)
-    assert getattr(module, "__all__", ()), f"{room} has no __all__"
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_every_package_exports_its_names_explicitly(package):
+    module = importlib.import_module(package)
+    assert getattr(module, "__all__", ()), f"{package} has no __all__"
     for name in module.__all__:
-        assert hasattr(module, name), f"{room}.__all__ names {name}, which does not exist"
+        assert hasattr(module, name), f"{package}.__all__ names {name}, which does not exist"
 
 
 def test_every_public_name_has_a_docstring_with_an_example():
     missing = []
-    for room, name in _public_names():
-        thing = _resolve(room, name)
+    for package, name in _public_names():
+        thing = _resolve(package, name)
         if not (inspect.isclass(thing) or callable(thing)):
             continue
         if inspect.isclass(thing) and issubclass(thing, Exception):
             continue  # an error is shown by the call that raises it
         text = inspect.getdoc(thing) or ""
         if ">>>" not in text:
-            missing.append(f"{room}.{name}")
+            missing.append(f"{package}.{name}")
     assert not missing, "no example in the docstring of: " + ", ".join(missing)
 
 

@@ -1,9 +1,7 @@
-"""Concrete settings: one interpreted, many compiled once and worked through by all processors."""
+"""Concrete settings: few on NumPy, many compiled once and worked through by all processors."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import math
 import os
@@ -15,39 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._numerics.interpreter import Interpreted
-from dpjax._numerics.scope import float64_scope
+from dpjax._numerics import arrays
+from dpjax._numerics.scope import enable_x64, float64_scope
 
-# So many settings are answered without a compilation, which costs as much as some hundred answers;
-# none where an answer itself is that much work.
-_PATIENCE, _LONG = 48, 50_000
+_FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
 _BLOCK = 16  # batches that a thread of a sweep works through at a time
-
-_REPRODUCIBLE = contextvars.ContextVar("reproducible", default=False)
-
-
-@contextlib.contextmanager
-def reproducible():
-    """Whether a core is interpreted depends on the question alone, not on how often it was asked.
-
-    Compiled, it may round the last digits otherwise; what is written down should not.
-
-    >>> with reproducible():
-    ...     program(lambda x: 2 * x, (0,), 8).answer([np.asarray(1.5)], None)
-    array(3.)
-    """
-    token = _REPRODUCIBLE.set(True)
-    try:
-        yield
-    finally:
-        _REPRODUCIBLE.reset(token)
 
 
 def processors() -> int:
     """How many may be used at a time.
 
-    >>> processors() >= 1
-    True
+    Example:
+        >>> processors() >= 1
+        True
     """
     affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
     return len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -56,8 +34,9 @@ def processors() -> int:
 def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
     """The sweep's axes: what is in front of each setting's own.
 
-    >>> leading([np.ones(3), np.ones((4, 1, 2))], [0, 1])
-    (4, 3)
+    Example:
+        >>> leading([np.ones(3), np.ones((4, 1, 2))], [0, 1])
+        (4, 3)
     """
     return np.broadcast_shapes(
         *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
@@ -67,8 +46,9 @@ def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
 def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
     """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
 
-    >>> batched(lambda x, y: x + y, (0, 0), 2)(jnp.arange(3.0), jnp.ones(1))
-    Array([1., 2., 3.], dtype=float32)
+    Example:
+        >>> batched(lambda x, y: x + y, (0, 0), 2)(jnp.arange(3.0), jnp.ones(1))
+        Array([1., 2., 3.], dtype=float32)
     """
 
     def run(*args: jax.Array) -> Any:
@@ -105,55 +85,49 @@ def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
 
 
 class Program:
-    """A core for settings of some shapes, interpreted at first and compiled when that pays.
+    """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
-    Arguments:
+    Which of the two depends on the question alone, not on what was asked before: the same question
+    has the same answer to the last bit.
+
+    Args:
         core, ndims, batch: see `float64.evaluate`.
 
-    >>> double = Program(lambda x: 2 * x, (0,), 8)
-    >>> double.answer([np.asarray(1.5)], None)
-    array(3.)
+    Example:
+        >>> double = Program(lambda x: 2 * x, (0,), 8)
+        >>> double.one([np.asarray(1.5)])
+        array(3.)
     """
 
     def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
-        self._ndims = ndims
+        self._core = core
+        # NumPy cannot differentiate: Jacobians are compiled for one setting too.
+        self._compile_one = getattr(core, "derivative", False)
         self._function = jax.jit(batched(core, ndims, batch))
-        self._traced: dict[tuple, Any] = {}
-        self._interpreted: dict[tuple, Interpreted] = {}
         self._compiled: dict[tuple, Any] = {}
 
-    def _trace(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
-        if shapes not in self._traced:
-            arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
-            with float64_scope():
-                self._traced[shapes] = self._function.trace(*arguments)
-        return self._traced[shapes]
-
-    def interpreted(self, shapes: Sequence[tuple[int, ...]], times: int = 1) -> Interpreted | None:
-        """For one setting of these shapes, if it may be asked so many more times."""
-        shapes = tuple(shapes)
-        if times > _PATIENCE:
-            return None
-        if shapes not in self._interpreted:
-            self._interpreted[shapes] = Interpreted(self._trace(shapes))
-        answer = self._interpreted[shapes]
-        often = answer.calls + times > _PATIENCE and not _REPRODUCIBLE.get()
-        return None if often or answer.work >= _LONG else answer
-
-    def answer(self, args: Sequence[np.ndarray], device: Any) -> Any:
-        """For arguments as they are: one setting, or one block of a sweep."""
-        shapes = tuple([np.shape(a) for a in args])
-        if leading(args, self._ndims) == ():
-            interpreted = self.interpreted(shapes)
-            if interpreted is not None:
+    def one(self, args: Sequence[np.ndarray], device: Any = None) -> Any:
+        """One setting, on NumPy (a derivative: compiled)."""
+        if self._compile_one:
+            return self.block(args, device)
+        with np.errstate(all="ignore"):
+            found = self._core(*args)
+            if arrays.namespace(found) is arrays.JAX:
+                # Written against jax.numpy, which outside of the scope computes in float32.
                 with float64_scope(device):
-                    return interpreted(*args)
+                    found = self._core(*args)
+            return arrays.tree_map(np.asarray, found)
+
+    def block(self, args: Sequence[np.ndarray], device: Any) -> Any:
+        """A block of a sweep, compiled for its shapes."""
+        shapes = tuple([np.shape(a) for a in args])
         key = shapes, device
         if key not in self._compiled:
+            arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
             with float64_scope(device):
-                self._compiled[key] = self._trace(shapes).lower().compile()
+                self._compiled[key] = self._function.trace(*arguments).lower().compile()
         # What is compiled does not see the caller's trace.
-        with jax.enable_x64(True):
+        with enable_x64():
             return jax.tree.map(np.asarray, self._compiled[key](*args))
 
 
@@ -161,8 +135,9 @@ class Program:
 def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
     """The one `Program` of these arguments.
 
-    >>> program(abs, (0,), 8) is program(abs, (0,), 8)
-    True
+    Example:
+        >>> program(abs, (0,), 8) is program(abs, (0,), 8)
+        True
     """
     return Program(core, ndims, batch)
 
@@ -176,8 +151,9 @@ class Ladder(NamedTuple):
             setting), to a mask of that axis.
         merge: from an old and a finer result to the one that is kept; by default the finer.
 
-    >>> Ladder((), lambda out: out < 0).cores
-    ()
+    Example:
+        >>> Ladder((), lambda out: out < 0).cores
+        ()
     """
 
     cores: tuple[Callable, ...]
@@ -207,15 +183,12 @@ def _sweep(
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
     """
     lead = leading(args, ndims)
-    shapes = [a.shape[a.ndim - n :] for a, n in zip(args, ndims, strict=True)]
 
     def rows(part: np.ndarray) -> list[np.ndarray]:
         return [_rows(a, n, lead, part) for a, n in zip(args, ndims, strict=True)]
 
-    interpreted = settings.interpreted(shapes, len(index))
-    if interpreted is not None:
-        with float64_scope(device):
-            answers = [interpreted(*rows(one)) for one in index]
+    if math.prod(lead) <= _FEW:
+        answers = [settings.one(rows(one), device) for one in index]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
     # A block that is the whole of a GPU's work is not cut.
     whole = 1 << (len(index) - 1).bit_length()
@@ -225,7 +198,7 @@ def _sweep(
     padded = np.resize(index, blocks * width).reshape(blocks, width)
 
     def block(part: np.ndarray) -> Any:
-        return settings.answer(rows(part), device)
+        return settings.block(rows(part), device)
 
     if blocks == 1 or threads == 1:
         parts = [block(part) for part in padded]
@@ -249,8 +222,9 @@ def concrete(
 
     Arguments as of `float64.evaluate`, all of them concrete.
 
-    >>> concrete(lambda x: 2 * x, [np.arange(3.0)], (0,), 8, None)
-    array([0., 2., 4.])
+    Example:
+        >>> concrete(lambda x: 2 * x, [np.arange(3.0)], (0,), 8, None)
+        array([0., 2., 4.])
     """
     args = [np.asarray(a, np.float64) for a in args]
     lead = leading(args, ndims)
@@ -262,10 +236,12 @@ def concrete(
 
     def ask(core: Callable, index: np.ndarray) -> Any:
         chosen = program(core, ndims, batch)
-        if lead == () or size == 0:
-            return chosen.answer(args, device)
+        if lead == ():
+            return chosen.one(args, device)
         return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, threads)
 
+    if size == 0:
+        return program(core, ndims, batch).block(args, device)
     out = ask(core, np.arange(size))
     for finer in ladder.cores if ladder is not None else ():
         poor = np.broadcast_to(ladder.poor(out), lead and (size,))  # pyrefly: ignore
@@ -284,6 +260,6 @@ def concrete(
             return whole
 
         out = jax.tree.map(put, out, kept)
-    if lead == () or size == 0:
+    if lead == ():
         return out
     return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)

@@ -5,12 +5,13 @@ Accounting in float32 is off by 0.2 % to 170×, yet a library must not switch it
 float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace,
 gathers, sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
 
-* concrete arguments: a jitted function inside `jax.enable_x64(True)`, results as NumPy float64; one
-  setting is worth a compilation only if it is asked for often, and interpreted till then;
-* traced arguments in a float32 program: `jax.pure_callback` to the first road, with a `custom_jvp`
-  whose Jacobian is the function's own, evaluated by the same three roads (so it nests to any
-  order);
-* traced arguments in a float64 program: inlined.
+* concrete arguments: NumPy for a few settings, a jitted function inside the x64 scope for a sweep;
+  results as NumPy float64;
+* traced arguments in a float32 program, and in any program where finer cores may be needed:
+  `jax.pure_callback` to the first road, so that the traced answer is the concrete one, with a
+  `custom_jvp` whose Jacobian is that of the core which gave the answer, compiled in float64 and
+  evaluated by the same roads (so it nests to any order);
+* other traced arguments in a float64 program: inlined.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,6 @@ import numpy as np
 
 from dpjax._numerics.concrete import Ladder as Ladder
 from dpjax._numerics.concrete import batched, concrete, leading, processors
-from dpjax._numerics.concrete import reproducible as reproducible
 from dpjax._numerics.scope import best_device, cpu, plain_rules
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
@@ -34,14 +34,79 @@ from dpjax._numerics.scope import is_traced as is_traced
 Rounding = Literal["up", "down", "nearest"]
 
 
+class Derivative(NamedTuple):
+    """A core's derivative, given as a core of its own.
+
+    Fields:
+        core: the signature of the first; returns (out, Jacobian), the latter with a tuple over the
+            arguments in place of every leaf of out.
+        ladder: as of the first core, on such pairs.
+        out: shapes of one setting's out.
+
+    Example:
+        >>> Derivative(None, None, None).core is None
+        True
+    """
+
+    core: Callable | None
+    ladder: Ladder | None
+    out: Any
+
+
 @functools.lru_cache(maxsize=256)
-def _jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Callable:
+def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Callable:
+    """(result, Jacobian) of a core, always compiled: NumPy has no derivatives."""
     transform = jax.jacrev if reverse else jax.jacfwd
-    return transform(core, argnums=wrt)
+
+    def both(*args: jax.Array) -> tuple[Any, Any]:
+        def twice(*args: jax.Array) -> tuple[Any, Any]:
+            out = core(*args)
+            return out, out
+
+        jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
+        return out, jacobian
+
+    both.derivative = True  # see `concrete.Program`  # pyrefly: ignore
+    return both
 
 
-def _narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
-    """Cast to a narrower float without crossing to the unsafe side."""
+def _jacobian_ladder(ladder: Ladder, wrt: tuple[int, ...], reverse: bool) -> Ladder:
+    """The finer cores with their Jacobians: kept is the Jacobian of what is kept."""
+
+    def merge(old: Any, new: Any) -> Any:
+        kept = ladder.merge(old[0], new[0])
+
+        def choose(kept: Any, finer: Any, before: tuple, after: tuple) -> tuple:
+            ours = np.asarray(kept == finer)
+
+            def pick(a: Any, b: Any) -> Any:
+                return np.where(ours.reshape(ours.shape + (1,) * (np.ndim(b) - ours.ndim)), b, a)
+
+            return tuple(map(pick, before, after))
+
+        jacobian = _map_up_to(kept, choose, kept, new[0], old[1], new[1])
+        return kept, jacobian
+
+    cores = tuple(_with_jacobian(core, wrt, reverse) for core in ladder.cores)
+    return Ladder(cores, lambda out: ladder.poor(out[0]), merge)
+
+
+def _map_up_to(shape: Any, function: Callable, *trees: Any) -> Any:
+    """Map over trees down to the leaves of the first, below which the others may go on."""
+    structure = jax.tree.structure(shape)
+    columns = [structure.flatten_up_to(tree) for tree in trees]
+    return structure.unflatten([function(*row) for row in zip(*columns, strict=True)])
+
+
+def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
+    """Cast to a narrower float without crossing to the unsafe side.
+
+    Example:
+        >>> narrow(np.asarray(0.1), np.float32, "down") <= 0.1
+        np.True_
+    """
+    if dtype == np.float64:
+        return value
     with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
         narrow = value.astype(dtype)
     if rounding == "nearest":
@@ -59,10 +124,11 @@ def evaluate(
     batch: int = 8,
     rounding: Rounding = "nearest",
     ladder: Ladder | None = None,
+    derivative: Derivative | None = None,
 ) -> Any:
     """Evaluate `core` in float64 over the broadcast leading axes of `args`.
 
-    Arguments:
+    Args:
         core: pure function of float64 arrays, one setting at a time, returning a pytree of arrays.
             Compiled programs are cached by its identity, so make it once (module level, or
             `functools.lru_cache` around the factory that closes over static options).
@@ -71,30 +137,80 @@ def evaluate(
         ndims: see `args`.
         batch: settings evaluated together; a sweep runs over blocks of this many.
         rounding: direction of the final cast to float32 inside a float32 program.
-        ladder: finer cores for the settings that need them. Inlined, its first core alone is used;
-            derivatives are always those of `core`.
+        ladder: finer cores for the settings that need them.
+        derivative: where it is given, derivatives are its, once, also in a float64 program.
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
-        traced values otherwise. Inside a float32 program reverse and forward derivatives of any
-        order are those of `core`.
+        traced values otherwise. Reverse and forward derivatives, of any order, are those of the
+        core that gave the answer.
 
-    >>> def squares(x):
-    ...     return x * x
-    >>> evaluate(squares, [np.arange(3.0)], [0])
-    array([0., 1., 4.])
-    >>> float(jax.grad(lambda x: evaluate(squares, [x], [0]))(3.0))
-    6.0
+    Example:
+        >>> def squares(x):
+        ...     return x * x
+        >>> evaluate(squares, [np.arange(3.0)], [0])
+        array([0., 1., 4.])
+        >>> float(jax.grad(lambda x: evaluate(squares, [x], [0]))(3.0))
+        6.0
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
         return concrete(core, args, ndims, batch, best_device(), ladder, processors())
-    if jax.config.read("jax_enable_x64"):
+    if jax.config.read("jax_enable_x64") and ladder is None and derivative is None:
         with plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
-            inline = ladder.cores[0] if ladder is not None and ladder.cores else core
-            return batched(inline, ndims, batch)(*arrays)
-    return _callback(core, args, ndims, batch, rounding, ladder)
+            return batched(core, ndims, batch)(*arrays)
+    return _callback(core, args, ndims, batch, rounding, ladder, derivative)
+
+
+def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: str) -> Any:
+    """`jax.pure_callback` whose float64 stays float64.
+
+    JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
+    what comes out to float32: float64 travels as pairs of 32-bit words.
+
+    Args:
+        function: of NumPy arrays, to the tree that `spec` describes.
+        spec: shapes and types of the result.
+        args: traced arrays.
+        vmap_method: as of `jax.pure_callback`.
+
+    Example:
+        >>> spec = jax.ShapeDtypeStruct((), np.float32)
+        >>> print(call_host(lambda x: 2 * x, spec, [jnp.float32(1.5)], "broadcast_all"))
+        3.0
+    """
+    leaves, tree = jax.tree.flatten(spec)
+    wide = [np.dtype(a.dtype) == np.float64 for a in args]
+    wide_out = [np.dtype(s.dtype) == np.float64 for s in leaves]
+
+    def host(*values: Any) -> tuple:
+        values = tuple(
+            np.array(v).view(np.float64)[..., 0] if w else v
+            for v, w in zip(values, wide, strict=True)
+        )
+        found = jax.tree.leaves(function(*values))
+        return tuple(
+            np.array(o, np.float64, order="C")[..., None].view(np.uint32) if w else o
+            for o, w in zip(found, wide_out, strict=True)
+        )
+
+    words = [
+        jax.lax.bitcast_convert_type(a, jnp.uint32) if w else a
+        for a, w in zip(args, wide, strict=True)
+    ]
+    specs = tuple(
+        jax.ShapeDtypeStruct((*s.shape, 2), jnp.uint32) if w else s
+        for s, w in zip(leaves, wide_out, strict=True)
+    )
+    found = jax.pure_callback(host, specs, *words, vmap_method=vmap_method)
+    return jax.tree.unflatten(
+        tree,
+        [
+            jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
+            for o, w in zip(found, wide_out, strict=True)
+        ],
+    )
 
 
 def _callback(
@@ -104,8 +220,10 @@ def _callback(
     batch: int,
     rounding: Rounding,
     ladder: Ladder | None,
+    derivative: Derivative | None,
 ) -> Any:
     lead = leading(args, ndims)
+    dtype = jnp.zeros(()).dtype  # the program's default
 
     def aligned(a: Any, n: int) -> Any:
         # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
@@ -121,9 +239,12 @@ def _callback(
         jax.ShapeDtypeStruct(np.shape(a)[np.ndim(a) - n :], np.float64)
         for a, n in zip(args, ndims, strict=True)
     ]
-    with float64_scope():
-        inner = jax.eval_shape(core, *cores)
-    spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, jnp.float32), inner)
+    if derivative is not None:
+        inner = derivative.out
+    else:
+        with float64_scope():
+            inner = jax.eval_shape(core, *cores)
+    spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
     def host(*values: Any) -> Any:
         full = list(args)
@@ -137,14 +258,14 @@ def _callback(
         out = concrete(core, full, ndims, batch, cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
         return jax.tree.map(
-            lambda o, s: np.broadcast_to(_narrow(o, np.float32, rounding), wanted + s.shape),
+            lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape),
             out,
             inner,
         )
 
     @jax.custom_jvp
     def call(*values: jax.Array) -> Any:
-        return jax.pure_callback(host, spec, *values, vmap_method="expand_dims")
+        return call_host(host, spec, values, "expand_dims")
 
     @call.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
@@ -158,7 +279,13 @@ def _callback(
         wrt = tuple(traced[k] for k in moving)
         inputs = sum(math.prod(cores[i].shape) for i in wrt)
         outputs = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inner))
-        jacobian = evaluate(_jacobian(core, wrt, outputs < inputs), full, ndims, batch=batch)
+        if derivative is not None:
+            jacobian = _given(derivative, full, ndims, batch, cores, wrt)
+        else:
+            reverse = outputs < inputs
+            finer = None if ladder is None else _jacobian_ladder(ladder, wrt, reverse)
+            both = _with_jacobian(core, wrt, reverse)
+            _, jacobian = _callback(both, full, ndims, batch, "nearest", finer, None)
 
         def push(leaf: jax.Array, own: jax.ShapeDtypeStruct, parts: tuple) -> jax.Array:
             total = jnp.zeros_like(leaf)
@@ -183,10 +310,35 @@ def _callback(
     return call(*(args[i] for i in traced))
 
 
+def _given(
+    derivative: Derivative,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    cores: Sequence[jax.ShapeDtypeStruct],
+    wrt: tuple[int, ...],
+) -> Any:
+    if derivative.core is None:
+        raise NotImplementedError("this bound is differentiable once, not twice")
+    shapes = (derivative.out, jax.tree.map(lambda _: tuple(cores), derivative.out))
+    _, jacobian = evaluate(
+        derivative.core,
+        args,
+        ndims,
+        batch=batch,
+        ladder=derivative.ladder,
+        derivative=Derivative(None, None, shapes),
+    )
+    whole = jax.tree.structure(derivative.out).flatten_up_to(jacobian)
+    parts = [tuple(leaf[i] for i in wrt) for leaf in whole]
+    return jax.tree.unflatten(jax.tree.structure(derivative.out), parts)
+
+
 def plain(value: Any) -> Any:
     """A concrete scalar as a Python float, anything else as it is.
 
-    >>> plain(np.asarray(1.5))
-    1.5
+    Example:
+        >>> plain(np.asarray(1.5))
+        1.5
     """
     return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value

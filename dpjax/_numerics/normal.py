@@ -126,7 +126,7 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
 def _floating(dtype: DTypeLike) -> np.dtype:
     dtype = jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"noise is drawn for real floating types, not {dtype.name}")
+        raise TypeError(f"dtype must be a real floating type, got {dtype.name}")
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
@@ -172,7 +172,7 @@ def _leaf(words: Array, number: Array, shape: tuple[int, ...], dtype: np.dtype) 
     axis = next((a for a, n in enumerate(view) if n % 2 == 0), int(np.argmax(view)))
     half = (*view[:axis], (view[axis] + 1) // 2, *view[axis + 1 :])
     if math.prod(half) > 1 << 32:
-        raise ValueError(f"a leaf of shape {shape} holds more than 2^33 numbers: split it")
+        raise ValueError(f"a leaf must hold at most 2^33 numbers, got shape {shape}: split it")
 
     def pairs(words: Array, number: Array) -> tuple[Array, Array]:
         block, stride = jnp.zeros(half, jnp.uint32), 1

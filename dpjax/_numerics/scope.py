@@ -12,11 +12,27 @@ import numpy as np
 _ZERO = np.float32(0.0)
 
 
+def enable_x64(on: bool = True) -> Any:
+    """The context in which JAX's default is float64; its place differs before jax 0.8.
+
+    Example:
+        >>> with enable_x64():
+        ...     print(jax.numpy.ones(1).dtype)
+        float64
+    """
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(on)
+    from jax import experimental
+
+    return experimental.enable_x64(on)  # pyrefly: ignore
+
+
 def is_traced(*values: Any) -> bool:
     """True if any leaf of the values is a JAX tracer.
 
-    >>> is_traced(1.0, (2.0, None))
-    False
+    Example:
+        >>> is_traced(1.0, (2.0, None))
+        False
     """
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
@@ -41,15 +57,16 @@ def float64_scope(device: Any = None):
     The way out of a trace evaluates constants at once, also those of a core that is then traced
     anew: it is taken only where there is a trace to leave.
 
-    >>> with float64_scope():
-    ...     value = np.asarray(jax.numpy.ones(2) / 3)
-    >>> value.dtype
-    dtype('float64')
+    Example:
+        >>> with float64_scope():
+        ...     value = np.asarray(jax.numpy.ones(2) / 3)
+        >>> value.dtype
+        dtype('float64')
     """
     with contextlib.ExitStack() as stack:
         if is_traced(jax.device_put(_ZERO)):
             stack.enter_context(jax.ensure_compile_time_eval())
-        stack.enter_context(jax.enable_x64(True))
+        stack.enter_context(enable_x64())
         stack.enter_context(plain_rules())
         if device is not None:
             stack.enter_context(jax.default_device(device))

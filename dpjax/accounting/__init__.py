@@ -7,69 +7,55 @@
 1.71
 """
 
-# Methods join the table of queries when their module is imported.
-from dpjax.accounting import (
-    bounded_noise,
-    convex,
-    gaussian_runs,
-    hidden_state,
-    loss_distribution,
-    profile,
-    randomized_sensitivity,
-    renyi_curves,
-    spherical,
-    tight,
-    tracing_diffusion,
-    tuning,
-)
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.calibration import ImpossibleBudget, calibrate
-from dpjax.accounting.certificate import Certificate, Verification, certify
-from dpjax.accounting.conversion import rdp_to_epsilon, zcdp_to_epsilon
-from dpjax.accounting.errors import CertificateError, UnsupportedQuery
-from dpjax.accounting.gaussian_runs import gdp_mu
-from dpjax.accounting.geometric_mechanisms import (
-    Anisotropic,
-    BoxedAngles,
-    GeoDP,
-    RecentredGaussian,
-    TangentBall,
-)
-from dpjax.accounting.lowering import GaussianPair, register_gaussian
-from dpjax.accounting.mechanisms import (
-    Composed,
-    FixedBatchSampled,
-    Gaussian,
-    Mechanism,
-    PoissonSampled,
-    Repeated,
-    Shuffled,
-    UniformBall,
-    register_mechanism,
-    registered_mechanisms,
-)
-from dpjax.accounting.queries import (
-    Method,
+from dpjax.accounting.answers.calibration import ImpossibleBudget, calibrate
+from dpjax.accounting.answers.certificate import Certificate, certify
+from dpjax.accounting.answers.methods import methods, register_method
+from dpjax.accounting.answers.queries import (
     delta,
     epsilon,
     epsilon_interval,
-    methods,
     price,
     rdp,
-    register_method,
     tradeoff,
 )
-from dpjax.accounting.run_mechanisms import (
+from dpjax.accounting.answers.verification import Verification
+from dpjax.accounting.errors import CertificateError, UnsupportedQuery
+from dpjax.accounting.gaussian.method import gdp_mu
+from dpjax.accounting.mechanisms import (
+    Anisotropic,
+    ApproximateDP,
+    BestOf,
+    BoxedAngles,
+    Composed,
+    FixedBatchSampled,
+    Gaussian,
+    GeoDP,
+    Mechanism,
     NoisyCyclicDescent,
     NoisyGradientDescent,
+    NoisySampledDescent,
+    ObjectivePerturbation,
+    PoissonSampled,
+    PureDP,
     RandomizedSensitivity,
+    RecentredGaussian,
+    Repeated,
+    Shuffled,
+    TangentBall,
+    UniformBall,
+    ZeroConcentrated,
+    draw_trials,
+    register_mechanism,
+    registered_mechanisms,
 )
-from dpjax.accounting.sampled_descent import NoisySampledDescent
-from dpjax.accounting.tuning import BestOf, draw_trials
+from dpjax.accounting.method import Method
+from dpjax.accounting.renyi.conversion import rdp_to_epsilon, zcdp_to_epsilon
 
 __all__ = [
     "Adjacency",
     "Anisotropic",
+    "ApproximateDP",
     "BestOf",
     "BoxedAngles",
     "Certificate",
@@ -77,7 +63,6 @@ __all__ = [
     "Composed",
     "FixedBatchSampled",
     "Gaussian",
-    "GaussianPair",
     "GeoDP",
     "ImpossibleBudget",
     "Mechanism",
@@ -85,7 +70,9 @@ __all__ = [
     "NoisyCyclicDescent",
     "NoisyGradientDescent",
     "NoisySampledDescent",
+    "ObjectivePerturbation",
     "PoissonSampled",
+    "PureDP",
     "RandomizedSensitivity",
     "RecentredGaussian",
     "Repeated",
@@ -94,33 +81,21 @@ __all__ = [
     "UniformBall",
     "UnsupportedQuery",
     "Verification",
-    "bounded_noise",
+    "ZeroConcentrated",
     "calibrate",
     "certify",
-    "convex",
     "delta",
     "draw_trials",
     "epsilon",
     "epsilon_interval",
-    "gaussian_runs",
     "gdp_mu",
-    "hidden_state",
-    "loss_distribution",
     "methods",
     "price",
-    "profile",
-    "randomized_sensitivity",
     "rdp",
     "rdp_to_epsilon",
-    "register_gaussian",
     "register_mechanism",
     "register_method",
     "registered_mechanisms",
-    "renyi_curves",
-    "spherical",
-    "tight",
-    "tracing_diffusion",
     "tradeoff",
-    "tuning",
     "zcdp_to_epsilon",
 ]

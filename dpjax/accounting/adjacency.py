@@ -16,8 +16,9 @@ class Adjacency(enum.StrEnum):
     A number for one relation says nothing about the other by itself: replacing is a removal and an
     addition, so it can cost up to twice as much and more.
 
-    >>> Adjacency("replace-one") is Adjacency.REPLACE_ONE
-    True
+    Example:
+        >>> Adjacency("replace-one") is Adjacency.REPLACE_ONE
+        True
     """
 
     ADD_REMOVE = "add-remove"
@@ -25,7 +26,9 @@ class Adjacency(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Adjacency | None:
-        text = str(value).strip().lower().replace("_", "-").replace(" ", "-")
+        if not isinstance(value, str):
+            return None
+        text = value.strip().lower().replace("_", "-").replace(" ", "-")
         for member in cls:
             if member.value == text:
                 return member

@@ -6,10 +6,11 @@ from __future__ import annotations
 class UnsupportedQuery(TypeError):
     """A question this mechanism cannot answer by this method; the message says what would answer.
 
-    >>> from dpjax import accounting as acc
-    >>> acc.epsilon(acc.FixedBatchSampled(acc.Gaussian(4.0), 10, 100), delta=1e-5)
-    Traceback (most recent call last):
-    dpjax.accounting.errors.UnsupportedQuery: ...
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.epsilon(acc.FixedBatchSampled(acc.Gaussian(4.0), 10, 100), delta=1e-5)
+        Traceback (most recent call last):
+        dpjax.accounting.errors.UnsupportedQuery: ...
     """
 
 
@@ -19,8 +20,9 @@ class CertificateError(ValueError):
     Fields:
         field: the name of the field that disagrees.
 
-    >>> CertificateError("epsilon", "says 1.0, recomputed 2.0").field
-    'epsilon'
+    Example:
+        >>> CertificateError("epsilon", "says 1.0, recomputed 2.0").field
+        'epsilon'
     """
 
     def __init__(self, field: str, message: str) -> None:

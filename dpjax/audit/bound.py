@@ -9,7 +9,7 @@ from typing import NamedTuple
 class ThresholdEvidence(NamedTuple):
     """Error counts of the rule "guess the neighbour where the score passes the threshold".
 
-    Attributes:
+    Fields:
         threshold: the cut, chosen on trials that are not counted here.
         above: whether scores above the cut (rather than below) point to the neighbour.
         false_positives: runs on the data set that were guessed to be the neighbour's.
@@ -34,6 +34,7 @@ class ThresholdEvidence(NamedTuple):
     mu: float
 
     def describe(self) -> str:
+        """The evidence in words."""
         side = "above" if self.above else "below"
         return (
             f"{self.false_positives} of {self.runs} runs on the data set and "
@@ -46,7 +47,7 @@ class ThresholdEvidence(NamedTuple):
 class NormalShiftEvidence(NamedTuple):
     """Means and standard deviation of normally distributed scores in the two worlds.
 
-    Attributes:
+    Fields:
         mean: mean score on the data set.
         neighbour_mean: mean score on the neighbour.
         std: pooled standard deviation.
@@ -65,6 +66,7 @@ class NormalShiftEvidence(NamedTuple):
     mu: float
 
     def describe(self) -> str:
+        """The evidence in words."""
         return (
             f"mean scores {self.mean:.6g} and {self.neighbour_mean:.6g}, standard deviation "
             f"{self.std:.3g}, {self.runs} runs each; the shift is at least {self.mu:.4g} "
@@ -75,7 +77,7 @@ class NormalShiftEvidence(NamedTuple):
 class GuessEvidence(NamedTuple):
     """Membership guesses of a single run with many canaries.
 
-    Attributes:
+    Fields:
         canaries: independent fair coins that decided which canaries took part.
         guesses: canaries on which the auditor committed himself.
         correct: guesses that agree with the coin.
@@ -90,6 +92,7 @@ class GuessEvidence(NamedTuple):
     correct: int
 
     def describe(self) -> str:
+        """The evidence in words."""
         return f"{self.correct} of {self.guesses} guesses about {self.canaries} canaries were right"
 
 
@@ -101,7 +104,7 @@ class EmpiricalBound:
     any ε' < `epsilon`, under the adjacency that relates the two data sets that were used. An audit
     never proves privacy: a bound below the certificate only means that this attack failed.
 
-    Attributes:
+    Fields:
         epsilon: the lower bound, ≥ 0.
         delta: the δ at which it holds.
         confidence: 1 − the chance that the bound is wrong.
@@ -142,6 +145,6 @@ class EmpiricalBound:
 def check_level(delta: float, confidence: float) -> None:
     """Refuses a δ or a confidence outside (0, 1); δ may be zero."""
     if not 0.0 <= delta < 1.0:
-        raise ValueError(f"delta is {delta}; it must lie in [0, 1).")
+        raise ValueError(f"delta must lie in [0, 1), got {delta}")
     if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence is {confidence}; it must lie in (0, 1), for example 0.999.")
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")

@@ -58,7 +58,8 @@ def orthogonal_canaries(
     """
     if not 0 < count <= dimension:
         raise ValueError(
-            f"count is {count}; at most dimension = {dimension} directions are orthogonal."
+            f"count must be between 1 and dimension = {dimension}, for orthogonal directions, "
+            f"got {count}"
         )
     draw = jax.random.normal(key, (dimension, count))
     basis, _ = jnp.linalg.qr(draw)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
-from scipy.special import betaincinv, ndtri
 
-from dpjax.audit.bound import EmpiricalBound, ThresholdEvidence, check_level
+from dpjax.audit.bound import EmpiricalBound, check_level
+from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
+from dpjax.audit.threshold import best_threshold
 from dpjax.audit.trials import Mechanism, run_trials
 
 
@@ -38,8 +37,8 @@ def distinguish(
         delta: the δ at which ε is bounded.
         trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
         confidence: probability with which the bound is right.
-        method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach
-            further (`gaussian_bound`, `normal_shift_bound`).
+        method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach further
+            (`gaussian_bound`, `normal_shift_bound`).
         chunk_size: runs held in memory at once.
         progress: shows a progress bar.
 
@@ -55,15 +54,13 @@ def distinguish(
         >>> bound.contradicts(acc.epsilon(acc.Gaussian(1.0), delta=1e-2))
         True
     """
-    from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
-
     bounds = {
         "threshold": distinguishing_bound,
         "gaussian": gaussian_bound,
         "normal": normal_shift_bound,
     }
     if method not in bounds:
-        raise ValueError(f"method is {method!r}; it must be one of {sorted(bounds)}.")
+        raise ValueError(f"method must be one of {sorted(bounds)}, got {method!r}")
     check_level(delta, confidence)
     scores, others = run_trials(
         mechanism,
@@ -114,8 +111,8 @@ def distinguishing_bound(
         4.88
 
     References:
-        Jagielski, Ullman, Oprea (2020), Auditing differentially private machine learning;
-        Kairouz, Oh, Viswanath (2015), Theorem 2.1 (the testing region).
+        Jagielski, Ullman, Oprea (2020), Auditing differentially private machine learning; Kairouz,
+        Oh, Viswanath (2015), Theorem 2.1 (the testing region).
     """
     check_level(delta, confidence)
     evidence = best_threshold(
@@ -127,65 +124,6 @@ def distinguishing_bound(
     return EmpiricalBound(float(epsilon), delta, confidence, "threshold", "", evidence)
 
 
-def best_threshold(
-    scores: np.ndarray,
-    neighbour_scores: np.ndarray,
-    confidence: float,
-    objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> ThresholdEvidence:
-    """Chooses a threshold on the first half of the runs, counts its errors on the second."""
-    if scores.shape != neighbour_scores.shape or scores.ndim != 1 or scores.size < 4:
-        raise ValueError(
-            f"scores have shapes {scores.shape} and {neighbour_scores.shape}; both worlds need the "
-            "same number of runs, at least 4."
-        )
-    level = (1.0 - confidence) / 2.0
-    half = scores.size // 2
-    tune = np.sort(scores[:half]), np.sort(neighbour_scores[:half])
-    cuts = _candidates(*tune)
-    best = (-math.inf, 0.0, True)
-    for above in (True, False):
-        errors = [_errors(*tune, cuts, above)[i] for i in (0, 1)]
-        value = objective(*(upper_limit(count, half, level) for count in errors))
-        index = int(np.argmax(value))
-        if value[index] > best[0]:
-            best = (float(value[index]), float(cuts[index]), above)
-    _, threshold, above = best
-    counted = np.sort(scores[half:]), np.sort(neighbour_scores[half:])
-    runs = counted[0].size
-    positives, negatives = (int(c[0]) for c in _errors(*counted, np.array([threshold]), above))
-    fpr, fnr = (float(upper_limit(count, runs, level)) for count in (positives, negatives))
-    mu = float(ndtri(1.0 - fpr) - ndtri(fnr)) if max(fpr, fnr) < 1.0 else 0.0
-    return ThresholdEvidence(threshold, above, positives, negatives, runs, fpr, fnr, max(mu, 0.0))
-
-
-def upper_limit(count, runs: int, level: float) -> np.ndarray:
-    """Upper one-sided Clopper-Pearson limit of a rate, `count` successes among `runs`."""
-    count = np.asarray(count)
-    limit = betaincinv(count + 1.0, np.maximum(runs - count, 1), 1.0 - level)
-    return np.where(count >= runs, 1.0, limit)
-
-
 def _epsilon(fpr: np.ndarray, fnr: np.ndarray, delta: float) -> np.ndarray:
     ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
     return np.log(np.maximum(ratio, 1.0))
-
-
-def _errors(first, second, cuts, above):
-    """False positives and false negatives of every cut; the scores are sorted."""
-    if above:
-        return first.size - np.searchsorted(first, cuts, "right"), np.searchsorted(
-            second, cuts, "right"
-        )
-    return np.searchsorted(first, cuts, "left"), second.size - np.searchsorted(second, cuts, "left")
-
-
-def _candidates(first: np.ndarray, second: np.ndarray, count: int = 256) -> np.ndarray:
-    """Cuts at ranks of both worlds, dense in the tails, where the large ratios are."""
-    ranks = np.unique(np.geomspace(1, first.size, count).astype(int) - 1)
-    ranks = np.unique(np.concatenate([ranks, first.size - 1 - ranks]))
-    cuts = np.unique(np.concatenate([first[ranks], second[ranks]]))
-    # A midpoint lies strictly between the two atoms of a discrete score.
-    middle = cuts[:-1] / 2 + cuts[1:] / 2
-    finite = np.isfinite(middle)
-    return np.unique(np.concatenate([cuts, middle[finite]]))

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 
 from dpjax.audit.bound import EmpiricalBound, NormalShiftEvidence, check_level
-from dpjax.audit.distinguishing import best_threshold
+from dpjax.audit.threshold import best_threshold
 
 
 def gaussian_bound(
@@ -48,8 +48,8 @@ def gaussian_bound(
         True
 
     References:
-        Nasr et al. (2023), Tight auditing of differentially private machine learning, §4;
-        Dong, Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
+        Nasr et al. (2023), Tight auditing of differentially private machine learning, §4; Dong,
+        Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
     """
     check_level(delta, confidence)
     evidence = best_threshold(
@@ -101,8 +101,8 @@ def normal_shift_bound(
     runs = scores.size
     if scores.shape != neighbour_scores.shape or runs < 2:
         raise ValueError(
-            f"scores have shapes {scores.shape} and {neighbour_scores.shape}; both worlds need the "
-            "same number of runs, at least 2."
+            "scores must be of the same number of runs in both worlds, at least 2, got "
+            f"shapes {scores.shape} and {neighbour_scores.shape}"
         )
     level, freedom = (1.0 - confidence) / 2.0, 2 * runs - 2
     variances = [float(np.var(world, ddof=1)) for world in (scores, neighbour_scores)]

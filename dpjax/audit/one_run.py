@@ -54,15 +54,15 @@ def one_run(
     """
     if guesses % 2 or not 0 < guesses <= canaries:
         raise ValueError(
-            f"guesses is {guesses}; it must be even and lie between 2 and canaries = {canaries}."
+            f"guesses must be even and between 2 and canaries = {canaries}, got {guesses}"
         )
     coin, run = jax.random.split(key)
     included = jax.random.bernoulli(coin, 0.5, (canaries,))
     scores = mechanism(run, included)
     if scores.shape != (canaries,):
-        raise ValueError(f"mechanism returned shape {scores.shape}; expected ({canaries},).")
+        raise ValueError(f"mechanism must return shape ({canaries},), got shape {scores.shape}")
     if bool(jnp.isnan(scores).any()):
-        raise ValueError("mechanism returned NaN; an audit cannot order such scores.")
+        raise ValueError("mechanism must return scores that can be ordered, got NaN")
     order = np.argsort(np.asarray(scores), kind="stable")
     truth, half = np.asarray(included), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
@@ -106,8 +106,8 @@ def one_run_bound(
     check_level(delta, confidence)
     if not 0 <= correct <= guesses <= canaries or canaries < 1:
         raise ValueError(
-            f"correct = {correct}, guesses = {guesses}, canaries = {canaries}; "
-            "need 0 ≤ correct ≤ guesses ≤ canaries and at least one canary."
+            "correct, guesses and canaries must obey 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, "
+            f"got {correct}, {guesses} and {canaries}"
         )
     level = 1.0 - confidence
     low, high = 0.0, 1.0

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree, Shaped
 
+from dpjax._extras import extra
+
 Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
 
 
@@ -57,23 +59,22 @@ def run_trials(
         ((999,), True)
     """
     if trials < 1 or chunk_size < 1:
-        raise ValueError(
-            f"trials is {trials} and chunk_size is {chunk_size}; both must be positive."
-        )
+        raise ValueError(f"trials and chunk_size must be positive, got {trials} and {chunk_size}")
     for world, data in (("dataset", dataset), ("neighbour", neighbour)):
         score = jax.eval_shape(mechanism, key, data)
         leaves = jax.tree.leaves(score)
         if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
             raise ValueError(
-                f"mechanism returns {score} on the {world}; an audit needs one real scalar per "
-                "run: project a vector release on the direction in which the two worlds differ."
+                f"mechanism must return one real scalar a run, got {score} on the {world}; project "
+                "a vector release on the direction in which the two worlds differ"
             )
     chunks = -(-trials // chunk_size)
     run = functools.partial(_run, mechanism, chunks, chunk_size)
     if not progress:
         scores = run(0, key, dataset, neighbour)
     else:
-        from rich.progress import Progress
+        with extra("cli"):
+            from rich.progress import Progress
 
         with Progress(transient=True) as bar:
             task = bar.add_task(f"{2 * trials} runs", total=chunks)
@@ -87,7 +88,7 @@ def run_trials(
                 del _listeners[shown]
     first, second = (np.asarray(world, np.float64)[:trials] for world in scores)
     if np.isnan(first).any() or np.isnan(second).any():
-        raise ValueError("mechanism returned NaN; an audit cannot order such scores.")
+        raise ValueError("mechanism must return scores that can be ordered, got NaN")
     return first, second
 
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 import pathlib
 
-import typer
+from dpjax._extras import extra
+
+with extra("cli"):
+    import rich  # noqa: F401
+    import typer
 
 from dpjax.cli import curve, price, sweep, train, verify
 
@@ -34,8 +38,9 @@ def main() -> None:
     answers at once the second time. They hold no records and no keys: those are arguments.
     `JAX_COMPILATION_CACHE_DIR` names another place, `JAX_ENABLE_COMPILATION_CACHE=false` none.
 
-    >>> app.info.no_args_is_help
-    True
+    Example:
+        >>> app.info.no_args_is_help
+        True
     """
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "dpjax" / "compiled"))

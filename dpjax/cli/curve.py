@@ -45,7 +45,7 @@ def curve(
         from dpjax.plotting.accounting import plot_privacy
 
         if steps < 1:
-            raise ValueError(f"--steps {steps}: it must be at least 1")
+            raise ValueError(f"--steps must be at least 1, got {steps}")
         counts = np.unique(np.round(np.geomspace(1, steps, 25)).astype(int))
         steps_by_name = {_label(text): parse_step(text) for text in mechanisms}
         plot_privacy(
@@ -67,26 +67,27 @@ def _label(text: str) -> str:
 def parse_step(text: str) -> Any:
     """One step of a mechanism from `kind:name=value,…`.
 
-    >>> parse_step("poisson:noise=1,rate=0.01")
-    PoissonSampled(mechanism=Gaussian(noise_multiplier=1.0), rate=0.01)
+    Example:
+        >>> parse_step("poisson:noise=1,rate=0.01")
+        PoissonSampled(mechanism=Gaussian(noise_multiplier=1.0), rate=0.01)
     """
     from dpjax import accounting as acc
 
     kind, _, rest = text.partition(":")
     if kind not in _KINDS:
-        raise ValueError(f"{text!r}: the kind must be one of {', '.join(_KINDS)}")
+        raise ValueError(f"the kind must be one of {', '.join(_KINDS)}, got {text!r}")
     wanted, given = _KINDS[kind], {}
     for part in filter(None, rest.split(",")):
         name, equals, number = part.partition("=")
         if name not in wanted or not equals:
-            raise ValueError(f"{text!r}: {part!r} is not one of {', '.join(wanted)} = a number")
+            raise ValueError(f"{text!r} must set {', '.join(wanted)} to numbers, got {part!r}")
         try:
             given[name] = float(number)
         except ValueError:
-            raise ValueError(f"{text!r}: {number!r} is not a number") from None
+            raise ValueError(f"{name} must be a number, got {number!r}") from None
     missing = [name for name in wanted if name not in given]
     if missing:
-        raise ValueError(f"{text!r}: {', '.join(missing)} is missing")
+        raise ValueError(f"{', '.join(missing)} is missing: {text!r}")
     if kind == "ball":
         return acc.UniformBall(given["displacement"], given["dimension"])
     step = acc.Gaussian(given["noise"])

@@ -64,29 +64,29 @@ def read_inputs(
     """
     from dataclasses import replace
 
-    from dpjax import data as room
+    from dpjax import data as reading
 
-    schema = room.read_schema(schema_file) if schema_file is not None else None
+    schema = reading.read_schema(schema_file) if schema_file is not None else None
     held_out = None
-    if data in room.names() and not pathlib.Path(data).exists():
-        table = room.load_table(data)
+    if data in reading.names() and not pathlib.Path(data).exists():
+        table = reading.load_table(data)
         frame, held_out = table.train, table.test
         target = target or table.target
         schema = schema or table.schema
     else:
-        frame = room.read_table(data, target=target, schema=schema)
+        frame = reading.read_table(data, target=target, schema=schema)
         if target is None:
             is_libsvm = pathlib.Path(data).name.lower().removesuffix(".gz").endswith(("svm",))
             target = schema.target if schema is not None else "label" if is_libsvm else None
     if test is not None:
-        held_out = room.read_table(test, target=target, schema=schema)
+        held_out = reading.read_table(test, target=target, schema=schema)
     if target is None or target not in frame.columns:
         shown = ", ".join(map(str, frame.columns[:20]))
-        raise room.DataError(
+        raise reading.DataError(
             f"--target {target!r}: name the column to predict; the columns are {shown}"
         )
-    everything = room.from_frame(frame, target=target, schema=schema)
+    everything = reading.from_frame(frame, target=target, schema=schema)
     if held_out is None:
-        return room.split(everything)
-    complete, learned = room.complete_schema(frame, target, schema)
-    return replace(everything, learned=learned), room.encode(held_out, complete)
+        return reading.split(everything)
+    complete, learned = reading.complete_schema(frame, target, schema)
+    return replace(everything, learned=learned), reading.encode(held_out, complete)

@@ -129,14 +129,14 @@ def _sampling_rate(rate: float | None, batch_size: int | None, records: int | No
         if batch_size is not None:
             raise ValueError("give either --rate, or --batch-size and --records")
         if not 0 < rate <= 1:
-            raise ValueError(f"--rate {rate}: it must be in (0, 1]")
+            raise ValueError(f"--rate must be in (0, 1], got {rate}")
         return rate
     if batch_size is None:
         return 1.0
     if records is None:
-        raise ValueError("--batch-size needs --records, to know the sampling rate")
+        raise ValueError("--records is missing: --batch-size alone gives no sampling rate")
     if not 1 <= batch_size <= records:
-        raise ValueError(f"--batch-size {batch_size}: it must be between 1 and {records} records")
+        raise ValueError(f"--batch-size must be between 1 and {records} records, got {batch_size}")
     return batch_size / records
 
 
@@ -144,4 +144,4 @@ def _positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
             option = name.replace("_", "-")
-            raise ValueError(f"--{option} {value}: it must be a positive, finite number")
+            raise ValueError(f"--{option} must be a positive, finite number, got {value}")

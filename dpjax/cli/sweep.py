@@ -37,7 +37,7 @@ def sweep(
         from dpjax import accounting as acc
 
         if steps < 1:
-            raise ValueError(f"--steps {steps}: it must be at least 1")
+            raise ValueError(f"--steps must be at least 1, got {steps}")
         noises = parse_grid("--noise-multiplier", noise_multiplier)
         rates = parse_grid("--rate", rate)
         relation = adjacency_of(adjacency)
@@ -67,8 +67,9 @@ def sweep(
 def parse_grid(option: str, text: str) -> Any:
     """Increasing positive numbers from `low:high:count` or a comma-separated list.
 
-    >>> parse_grid("--rate", "0.01:1:3").round(3).tolist()
-    [0.01, 0.1, 1.0]
+    Example:
+        >>> parse_grid("--rate", "0.01:1:3").round(3).tolist()
+        [0.01, 0.1, 1.0]
     """
     import numpy as np
 
@@ -80,9 +81,9 @@ def parse_grid(option: str, text: str) -> Any:
             values = np.array([float(part) for part in text.split(",")])
     except ValueError:
         raise ValueError(
-            f"{option} {text!r}: write low:high:count or a list such as 1,2,4"
+            f"{option} must be low:high:count or a list such as 1,2,4, got {text!r}"
         ) from None
     values = np.unique(values)
     if values.size == 0 or not np.all(np.isfinite(values)) or values[0] <= 0:
-        raise ValueError(f"{option} {text!r}: the values must be positive and finite")
+        raise ValueError(f"{option} must be positive and finite numbers, got {text!r}")
     return values

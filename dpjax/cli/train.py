@@ -169,11 +169,11 @@ def train(
 
 def _check_budget(epsilon: float, delta: float | None, clip_norm: float) -> None:
     if not 0 < epsilon < float("inf"):
-        raise ValueError(f"--epsilon {epsilon}: it must be a positive, finite number")
+        raise ValueError(f"--epsilon must be a positive, finite number, got {epsilon}")
     if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"--delta {delta}: it must lie strictly between 0 and 1")
+        raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
     if not 0 < clip_norm < float("inf"):
-        raise ValueError(f"--clip-norm {clip_norm}: it must be a positive, finite number")
+        raise ValueError(f"--clip-norm must be a positive, finite number, got {clip_norm}")
 
 
 def _complete(data: Dataset, delta, model, batch_size, learning_rate) -> dict[str, Any]:
@@ -182,11 +182,11 @@ def _complete(data: Dataset, delta, model, batch_size, learning_rate) -> dict[st
     if model is None:
         model = ModelOption.logistic if classes == 2 else ModelOption.softmax
     if model is ModelOption.logistic and classes != 2:
-        raise ValueError(f"--model logistic needs two classes, not {classes}; use softmax or mlp")
+        raise ValueError(f"--model must be softmax or mlp for {classes} classes, got logistic")
     if learning_rate is None:
         learning_rate = _LEARNING_RATE[model]
     if not 0 < learning_rate < float("inf"):
-        raise ValueError(f"--learning-rate {learning_rate}: it must be a positive, finite number")
+        raise ValueError(f"--learning-rate must be a positive, finite number, got {learning_rate}")
     return {
         "model": model.value,
         "delta": min(1e-5, 0.1 / records) if delta is None else delta,
@@ -214,10 +214,9 @@ def _plan(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
     if plan.noise_multiplier > most:
         least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
         raise ValueError(
-            f"--epsilon {epsilon:g} is impossible here: it takes a noise multiplier of "
-            f"{plan.noise_multiplier:.3g}, which drowns every gradient (at most {most:.3g} leaves "
-            f"a trace); the smallest reachable ε with these settings is {least:.3g}: raise "
-            "--epsilon or --delta, or train on more records"
+            f"--epsilon must be at least {least:.3g} with these settings, got {epsilon:g}, which "
+            f"takes a noise multiplier of {plan.noise_multiplier:.3g} and drowns every gradient "
+            f"(at most {most:.3g} leaves a trace); raise --delta, or train on more records"
         )
     return plan
 
@@ -244,7 +243,7 @@ def _unused(folder: pathlib.Path, console) -> pathlib.Path:
     candidate, number = folder, 2
     while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
         if not candidate.is_dir():
-            raise ValueError(f"--out {candidate}: a file of that name is in the way")
+            raise ValueError(f"--out must be a folder, got the file {candidate}")
         candidate = folder.with_name(f"{folder.name}-{number}")
         number += 1
     if candidate != folder:
@@ -264,7 +263,7 @@ def _check_writable(folder: pathlib.Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"--out {folder}: cannot write there ({error.strerror or error})"
+            f"--out must be writable, got {folder}: {error.strerror or error}"
         ) from None
 
 

@@ -1,5 +1,10 @@
 """Reading data: files, public schemas, encoding, and real data sets by name."""
 
+from dpjax._extras import extra
+
+with extra("data"):
+    import pandas  # noqa: F401  (every file of the package works on data frames)
+
 from dpjax.data.encoding import Dataset, encode, from_frame, split
 from dpjax.data.schema import Column, DataError, Schema, complete_schema, read_schema
 from dpjax.data.sources import Table, load_table, names

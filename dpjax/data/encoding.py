@@ -18,14 +18,16 @@ __all__ = ["Dataset", "encode", "from_frame", "split"]
 class Dataset:
     """Features and labels, and what was learned from the rows to make them.
 
-    features: float32 [records, features]; every row has Euclidean norm at most 1.
-    labels: int32 [records], class numbers.
-    classes: name of each class.
-    learned: what was read off the rows and is therefore not covered by any ε.
+    Fields:
+        features: float32 [records, features]; every row has Euclidean norm at most 1.
+        labels: int32 [records], class numbers.
+        classes: name of each class.
+        learned: what was read off the rows and is therefore not covered by any ε.
 
-    >>> data = Dataset(np.zeros((2, 3), np.float32), np.array([0, 1], np.int32), ("no", "yes"))
-    >>> len(data), data.learned
-    (2, ())
+    Example:
+        >>> data = Dataset(np.zeros((2, 3), np.float32), np.array([0, 1], np.int32), ("no", "yes"))
+        >>> len(data), data.learned
+        (2, ())
     """
 
     features: Float[np.ndarray, "records features"]
@@ -43,12 +45,14 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
     Numbers are clipped to their range and mapped to [−1, 1], categories become one-hot, and every
     feature is divided by √(number of columns), so that a row's norm is at most 1 whatever it holds.
 
-    >>> frame = pd.DataFrame({"x": [0.0, 2.0, 1.0], "c": ["u", "v", "u"], "y": ["a", "b", "b"]})
-    >>> data = from_frame(frame, target="y")
-    >>> data.features.shape, data.labels.tolist(), data.classes
-    ((3, 3), [0, 1, 1], ('a', 'b'))
+    Raises:
+        DataError: a missing or constant target, NaN or infinite cells, text in a number.
 
-    Raises: DataError for a missing or constant target, NaN or infinite cells, text in a number.
+    Example:
+        >>> frame = pd.DataFrame({"x": [0.0, 2.0, 1.0], "c": ["u", "v", "u"], "y": ["a", "b", "b"]})
+        >>> data = from_frame(frame, target="y")
+        >>> data.features.shape, data.labels.tolist(), data.classes
+        ((3, 3), [0, 1, 1], ('a', 'b'))
     """
     if target is None:
         target = schema.target if schema is not None else None
@@ -65,9 +69,11 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
 def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     """Encode a table by a complete schema; rows decide nothing but their own encoding.
 
-    >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
-    >>> encode(pd.DataFrame({"x": [0.0, 5.0, 99.0], "y": ["a", "b", "b"]}), schema).features.ravel()
-    array([-1.,  0.,  1.], dtype=float32)
+    Example:
+        >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
+        >>> frame = pd.DataFrame({"x": [0.0, 5.0, 99.0], "y": ["a", "b", "b"]})
+        >>> encode(frame, schema).features.ravel()
+        array([-1.,  0.,  1.], dtype=float32)
     """
     assert schema.target is not None
     assert schema.classes is not None
@@ -87,9 +93,10 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Hold out a uniformly drawn share of the records, by position alone: (training, held out).
 
-    >>> data = Dataset(np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32), ("a",))
-    >>> [len(part) for part in split(data, 0.2)]
-    [8, 2]
+    Example:
+        >>> data = Dataset(np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32), ("a",))
+        >>> [len(part) for part in split(data, 0.2)]
+        [8, 2]
     """
     held_out = round(len(data) * fraction)
     if not 0 < held_out < len(data):

@@ -21,10 +21,11 @@ __all__ = ["Column", "DataError", "Schema", "complete_schema", "read_schema"]
 class DataError(ValueError):
     """Data, or a schema, that cannot be used; the message says what to change.
 
-    >>> raise DataError("no rows")
-    Traceback (most recent call last):
-    ...
-    dpjax.data.schema.DataError: no rows
+    Example:
+        >>> raise DataError("no rows")
+        Traceback (most recent call last):
+        ...
+        dpjax.data.schema.DataError: no rows
     """
 
 
@@ -32,14 +33,16 @@ class DataError(ValueError):
 class Column:
     """One feature column.
 
-    name: its name in the table's header (or, without a header, the name given to its position).
-    kind: "number", "category" or "ignore".
-    range: (low, high) of a number, in the column's own units; values beyond it are clipped.
-    categories: the values a category may take; any other value encodes as none of them.
-    scale: "linear", or "log" for log(1 + x) of a non-negative number.
+    Fields:
+        name: its name in the table's header (or, without a header, the name given to its position).
+        kind: "number", "category" or "ignore".
+        range: (low, high) of a number, in the column's own units; values beyond it are clipped.
+        categories: the values a category may take; any other value encodes as none of them.
+        scale: "linear", or "log" for log(1 + x) of a non-negative number.
 
-    >>> Column("age", "number", range=(17, 90)).range
-    (17, 90)
+    Example:
+        >>> Column("age", "number", range=(17, 90)).range
+        (17, 90)
     """
 
     name: str
@@ -70,16 +73,18 @@ class Column:
 class Schema:
     """The public description of a table.
 
-    columns: its feature columns, in the order of the encoding.
-    target: the column to predict.
-    classes: the target's values, in the order of the class numbers.
-    header: whether the file's first line names the columns; without one, `names` does.
-    names: every column of the file in order (target included) when there is no header.
-    aliases: other spellings of classes, such as {"<=50K.": "<=50K"}.
-    comment: lines that start with this character are skipped.
+    Fields:
+        columns: its feature columns, in the order of the encoding.
+        target: the column to predict.
+        classes: the target's values, in the order of the class numbers.
+        header: whether the file's first line names the columns; without one, `names` does.
+        names: every column of the file in order (target included) when there is no header.
+        aliases: other spellings of classes, such as {"<=50K.": "<=50K"}.
+        comment: lines that start with this character are skipped.
 
-    >>> Schema(columns=(Column("age", range=(17, 90)),), target="income").columns[0].name
-    'age'
+    Example:
+        >>> Schema(columns=(Column("age", range=(17, 90)),), target="income").columns[0].name
+        'age'
     """
 
     columns: tuple[Column, ...]
@@ -102,13 +107,15 @@ def read_schema(path: str | pathlib.Path) -> Schema:
     `categories` implies the kind "category". Without a header, `names` defaults to the columns in
     order followed by the target.
 
-    >>> import tempfile, pathlib
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "schema.toml"
-    >>> _ = file.write_text('target = "y"\\n[[columns]]\\nname = "x"\\nrange = [0, 1]\\n')
-    >>> read_schema(file).columns
-    (Column(name='x', kind='number', range=(0.0, 1.0), categories=None, scale='linear'),)
+    Raises:
+        DataError: a missing file, a syntax error, an unknown key or an impossible value.
 
-    Raises: DataError for a missing file, a syntax error, an unknown key or an impossible value.
+    Example:
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "schema.toml"
+        >>> _ = file.write_text('target = "y"\\n[[columns]]\\nname = "x"\\nrange = [0, 1]\\n')
+        >>> read_schema(file).columns
+        (Column(name='x', kind='number', range=(0.0, 1.0), categories=None, scale='linear'),)
     """
     path = pathlib.Path(path)
     try:
@@ -183,12 +190,13 @@ def complete_schema(
     lines belong into the certificate's list of what ε does not cover. The lines name columns, never
     values.
 
-    >>> frame = pd.DataFrame({"x": [0.0, 2.0], "y": ["a", "b"]})
-    >>> schema, learned = complete_schema(frame, "y")
-    >>> schema.columns[0].range, schema.classes
-    ((0.0, 2.0), ('a', 'b'))
-    >>> learned
-    ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
+    Example:
+        >>> frame = pd.DataFrame({"x": [0.0, 2.0], "y": ["a", "b"]})
+        >>> schema, learned = complete_schema(frame, "y")
+        >>> schema.columns[0].range, schema.classes
+        ((0.0, 2.0), ('a', 'b'))
+        >>> learned
+        ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
     """
     declared = declared or Schema(columns=())
     known = {column.name: column for column in declared.columns}

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from dpjax._extras import extra
 from dpjax.data.schema import Column, DataError, Schema
 
 __all__ = ["Table", "load_table", "names"]
@@ -29,11 +30,13 @@ __all__ = ["Table", "load_table", "names"]
 class Table(NamedTuple):
     """A data set as it was published: training rows, its official test rows, the target's name.
 
-    schema: what the format itself makes public, such as the range of a pixel; None if nothing.
+    Fields:
+        schema: what the format itself makes public, such as the range of a pixel; None if nothing.
 
-    >>> table = load_table("digits")
-    >>> len(table.train), table.test, table.target
-    (1797, None, 'digit')
+    Example:
+        >>> table = load_table("digits")
+        >>> len(table.train), table.test, table.target
+        (1797, None, 'digit')
     """
 
     train: pd.DataFrame
@@ -57,8 +60,9 @@ class _Source(NamedTuple):
 def names() -> tuple[str, ...]:
     """The data sets that `load_table` knows.
 
-    >>> {"digits", "adult", "mnist"} <= set(names())
-    True
+    Example:
+        >>> {"digits", "adult", "mnist"} <= set(names())
+        True
     """
     return tuple(_SOURCES)
 
@@ -71,10 +75,12 @@ def load_table(name: str, folder: str | pathlib.Path | None = None) -> Table:
     from their public source into the cache if they are in none. `digits` and `breast-cancer` come
     with scikit-learn and need no network.
 
-    >>> load_table("digits").train.shape
-    (1797, 65)
+    Raises:
+        DataError: an unknown name, a file that differs from the published one, or none.
 
-    Raises: DataError for an unknown name, a file that differs from the published one, or none.
+    Example:
+        >>> load_table("digits").train.shape
+        (1797, 65)
     """
     if name not in _SOURCES:
         raise DataError(f"there is no data set named {name!r}; known are {', '.join(_SOURCES)}")
@@ -232,7 +238,8 @@ def _vowpal(*files: bytes) -> Table:
 
 def _bundled(loader: str, target: str) -> Callable[[], Table]:
     def read() -> Table:
-        import sklearn.datasets
+        with extra("data"):
+            import sklearn.datasets
 
         bunch = getattr(sklearn.datasets, loader)()
         frame = pd.DataFrame(bunch.data, columns=[str(n) for n in bunch.feature_names])

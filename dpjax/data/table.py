@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 
+from dpjax._extras import extra
 from dpjax.data.schema import DataError, Schema
 
 __all__ = ["read_table"]
@@ -27,13 +28,15 @@ def read_table(
     vector named by `target`. LIBSVM: the label becomes the column `target` (default "label"), the
     features `x0`, `x1`, … Parquet: as stored.
 
-    >>> import tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "tiny.csv"
-    >>> _ = file.write_text("x,y\\n1,a\\n2,b\\n")
-    >>> read_table(file).shape
-    (2, 2)
+    Raises:
+        DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
 
-    Raises: DataError for a missing or unreadable file, ragged rows, no rows, duplicate columns.
+    Example:
+        >>> import tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "tiny.csv"
+        >>> _ = file.write_text("x,y\\n1,a\\n2,b\\n")
+        >>> read_table(file).shape
+        (2, 2)
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -45,7 +48,8 @@ def read_table(
         if kind in ("csv", "tsv", "data", "test", "txt"):
             frame = _read_csv(path, schema)
         elif kind == "parquet":
-            frame = pd.read_parquet(path)
+            with extra("data"):
+                frame = pd.read_parquet(path)
         elif kind == "npz":
             frame = _read_npz(path, target)
         elif kind in ("libsvm", "svm", "svmlight"):
@@ -144,7 +148,8 @@ def _read_npz(path: pathlib.Path, target: str | None) -> pd.DataFrame:
 
 
 def _read_libsvm(path: pathlib.Path, target: str | None) -> pd.DataFrame:
-    from sklearn.datasets import load_svmlight_file
+    with extra("data"):
+        from sklearn.datasets import load_svmlight_file
 
     sparse, labels = load_svmlight_file(str(path))[:2]
     features = np.asarray(sparse.todense())  # pyrefly: ignore

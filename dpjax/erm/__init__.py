@@ -28,7 +28,8 @@ from dpjax.erm.problems import (
     softmax_regression,
 )
 from dpjax.erm.randomized_sgd import OutputHistory, nsgd, rsgd, rsgd_ar
-from dpjax.erm.solution import Solution, calibrate_noise, mechanism_of
+from dpjax.erm.solution import Solution
+from dpjax.erm.solver import calibrate_noise, mechanism_of
 from dpjax.erm.sweep import Choice, SweepResult, sweep
 
 __all__ = [

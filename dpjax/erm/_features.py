@@ -7,29 +7,39 @@ ones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import sparse
 from jaxtyping import Array
 
-Features = Array | sparse.BCOO
+if TYPE_CHECKING:
+    from jax.experimental import sparse
+    from typing_extensions import TypeIs
+
+Features: TypeAlias = "Array | sparse.BCOO"
 
 # A clipped row or gradient must not exceed its bound after rounding: shrink by a few float32 ulps.
 ROUND_DOWN = 1.0 - 2.0**-21
 
 
+def is_sparse(features: Any) -> TypeIs[sparse.BCOO]:
+    """Whether this is a BCOO matrix; by name, since loading the class loads scipy.sparse."""
+    return type(features).__name__ == "BCOO"
+
+
 def as_features(features) -> Features:
     """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
-    if isinstance(features, sparse.BCOO):
+    if is_sparse(features):
         if features.ndim != 2:
-            raise ValueError(f"features has {features.ndim} axes: it must be a matrix [n, d]")
+            raise ValueError(f"features must be a matrix [n, d], got {features.ndim} axes")
         return features if features.n_batch == 1 else _rows_as_batch(features)
     features = jnp.asarray(features)
     if not jnp.issubdtype(features.dtype, jnp.floating):
         features = features.astype(float)
     if features.ndim != 2:
-        raise ValueError(f"features has {features.ndim} axes: it must be a matrix [n, d]")
+        raise ValueError(f"features must be a matrix [n, d], got {features.ndim} axes")
     return features
 
 
@@ -48,12 +58,12 @@ def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
     indices = np.full((n, width, 1), d, np.int32)
     data[rows, slot] = values
     indices[rows, slot, 0] = columns
-    return sparse.BCOO((jnp.asarray(data), jnp.asarray(indices)), shape=(n, d))
+    return type(features)((jnp.asarray(data), jnp.asarray(indices)), shape=(n, d))
 
 
 def matvec(features: Features, params: Array) -> Array:
     """`features @ params`, params [d] or [d, k]."""
-    if not isinstance(features, sparse.BCOO):
+    if not is_sparse(features):
         return features @ params
     # A padded slot points past the last column and must read as 0.
     entries = params.at[features.indices[..., 0]].get(mode="fill", fill_value=0)
@@ -64,7 +74,7 @@ def matvec(features: Features, params: Array) -> Array:
 
 def rmatvec(features: Features, residuals: Array) -> Array:
     """`features.T @ residuals`, residuals [n] or [n, k]."""
-    if not isinstance(features, sparse.BCOO):
+    if not is_sparse(features):
         # This operand order contracts over the rows without a transposed copy.
         return residuals.T @ features if residuals.ndim == 1 else (residuals.T @ features).T
     columns = features.indices[..., 0]
@@ -76,8 +86,8 @@ def rmatvec(features: Features, residuals: Array) -> Array:
 
 def take_rows(features: Features, indices: Array) -> Features:
     """Rows `indices` of the matrix."""
-    if isinstance(features, sparse.BCOO):
-        return sparse.BCOO(
+    if is_sparse(features):
+        return type(features)(
             (features.data[indices], features.indices[indices]),
             shape=(*indices.shape, features.shape[1]),
         )
@@ -90,8 +100,8 @@ def slice_rows(features: Features, begin: Array, size: int) -> Features:
     def cut(leaf):
         return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
 
-    if isinstance(features, sparse.BCOO):
-        return sparse.BCOO(
+    if is_sparse(features):
+        return type(features)(
             (cut(features.data), cut(features.indices)), shape=(size, features.shape[1])
         )
     return cut(features)
@@ -99,25 +109,25 @@ def slice_rows(features: Features, begin: Array, size: int) -> Features:
 
 def row_norms(features: Features) -> Array:
     """Euclidean norm of every row."""
-    entries = features.data if isinstance(features, sparse.BCOO) else features
+    entries = features.data if is_sparse(features) else features
     return jnp.sqrt(jnp.sum(jnp.square(entries), axis=-1))
 
 
 def append_constant(features: Features, value: float) -> Features:
     """The matrix with one more column that holds `value` everywhere."""
     n, d = features.shape
-    if not isinstance(features, sparse.BCOO):
+    if not is_sparse(features):
         return jnp.concatenate([features, jnp.full((n, 1), value, features.dtype)], axis=1)
     # Padded slots pointed at column d, which becomes the constant's: move them past it.
     indices = jnp.where(features.indices == d, d + 1, features.indices)
     last = jnp.full((n, 1, 1), d, indices.dtype)
     data = jnp.concatenate([features.data, jnp.full((n, 1), value, features.data.dtype)], axis=1)
-    return sparse.BCOO((data, jnp.concatenate([indices, last], axis=1)), shape=(n, d + 1))
+    return type(features)((data, jnp.concatenate([indices, last], axis=1)), shape=(n, d + 1))
 
 
 def clip_rows(features: Features, bound: float) -> Features:
     """Rows scaled down to norm at most `bound`; a row with a NaN or infinity becomes zero."""
-    sparse_rows = isinstance(features, sparse.BCOO)
+    sparse_rows = is_sparse(features)
     original = features.data if sparse_rows else features
     # Norms in float64 wherever the values are at hand: a float32 sum of squares can be too small.
     concrete = not is_traced(original)
@@ -132,14 +142,14 @@ def clip_rows(features: Features, bound: float) -> Features:
     shrink = xp.where(norms > bound, bound * ROUND_DOWN / xp.where(norms > 0, norms, 1.0), 1.0)
     clipped = jnp.asarray((entries * shrink[:, None]).astype(original.dtype))
     if sparse_rows:
-        return sparse.BCOO((clipped, features.indices), shape=features.shape)
+        return type(features)((clipped, features.indices), shape=features.shape)
     return clipped
 
 
 def to_dtype(features: Features, dtype) -> Features:
     """The same matrix with entries of another float type."""
-    if isinstance(features, sparse.BCOO):
-        return sparse.BCOO((features.data.astype(dtype), features.indices), shape=features.shape)
+    if is_sparse(features):
+        return type(features)((features.data.astype(dtype), features.indices), shape=features.shape)
     return features.astype(dtype)
 
 

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
-from dpjax.accounting import convex
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, count, positive, private_solver, start
+from dpjax.erm.solution import Solution, count, positive, start
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["AdaptiveHistory", "dp_agd"]
 
@@ -24,11 +24,14 @@ _GROW = 1.1  # the grid's largest step, over the largest one chosen since
 class AdaptiveHistory(NamedTuple):
     """How the budget went; a function of released values, and covered by the price.
 
-    updates: steps taken. refinements: times no candidate improved and the gradient was measured
-    again. spent: zCDP used, at most the mechanism's ρ.
+    Fields:
+        updates: steps taken.
+        refinements: times no candidate improved and the gradient was measured again.
+        spent: zCDP used, at most the mechanism's ρ.
 
-    >>> AdaptiveHistory(updates=10, refinements=2, spent=0.01).updates
-    10
+    Example:
+        >>> AdaptiveHistory(updates=10, refinements=2, spent=0.01).updates
+        10
     """
 
     updates: Int[Array, ""]
@@ -39,7 +42,7 @@ class AdaptiveHistory(NamedTuple):
 def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
     # `noise` is 1/√(2ρ), the noise multiplier of one Gaussian release that costs the whole budget,
     # so that more noise is more privacy here as everywhere.
-    return convex.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
+    return acc.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
 
 
 @private_solver(
@@ -50,6 +53,7 @@ def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
 def dp_agd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     planned_steps: int = 60,
     max_step_size=2.0,
@@ -58,10 +62,6 @@ def dp_agd(
     loss_bound=3.0,
     growth=0.1,
     line_share=0.5,
-    total_noise=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
     max_iterations: int = 2000,
     init: Array | None = None,
 ) -> Solution:
@@ -72,32 +72,35 @@ def dp_agd(
     loss. Where step 0 wins, the gradient is measured again at the same point, the two are averaged
     by their precision (a running average, never normalised), and ρ_g grows by `growth` for good.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
-    >>> solution = dp_agd(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
-    True
-    >>> bool(solution.history.spent <= solution.mechanism.rho)
-    True
-
     Args:
         planned_steps: the first rounds cost ρ/planned_steps each.
         max_step_size: largest candidate ‖step‖ at first; then 1.1 times the largest one chosen
             lately.
         clip_norm, loss_bound: C on a record's gradient, and the bound on a record's loss in the
             choice; too low a loss_bound hides the records that are wrong by far.
-        growth: γ > 0. line_share: part of a round's budget that the choice gets, in (0, 1).
+        growth: γ > 0.
+        line_share: part of a round's budget that the choice gets, in (0, 1).
         total_noise: 1/√(2ρ) > 0, the noise multiplier of a single Gaussian release of the same
             cost.
-        epsilon, delta, adjacency: the budget, instead of total_noise.
         max_iterations: rounds at most, a public constant.
 
-    Guarantee: ρ-zCDP for the stated adjacency: every round's cost is checked *before* it is spent
-    (a zCDP filter), and the choice is an exponential mechanism by Gumbel noise, of cost ε²/8. Under
-    add/remove the clipped losses are monotone in the data and the sensitivity is `loss_bound`;
-    under replace-one gradients count double and so do losses. No assumption on the data.
+    Raises:
+        ValueError: if an argument is out of range.
 
-    Raises: ValueError naming the argument out of range.
+    Guarantee:
+        ρ-zCDP for the stated adjacency: every round's cost is checked *before* it is spent (a zCDP
+        filter), and the choice is an exponential mechanism by Gumbel noise, of cost ε²/8. Under
+        add/remove the clipped losses are monotone in the data and the sensitivity is `loss_bound`;
+        under replace-one gradients count double and so do losses. No assumption on the data.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
+        >>> solution = dp_agd(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
+        True
+        >>> bool(solution.history.spent <= solution.mechanism.rho)
+        True
     """
     count("planned_steps", planned_steps)
     count("candidates", candidates, low=2)
@@ -110,11 +113,12 @@ def dp_agd(
     ):
         positive(name, value)
     if not 0 < line_share < 1:
-        raise ValueError(f"line_share is {line_share}: it must be in (0, 1)")
-    make = functools.partial(_mechanism, problem, adjacency=adjacency)
-    noise = _resolve(total_noise, make, epsilon, delta, adjacency)
-    mechanism = make(noise)
-    double = acc.Adjacency(adjacency) is acc.Adjacency.REPLACE_ONE
+        raise ValueError(f"line_share must be in (0, 1), got {line_share}")
+    if budget.noise is not None:
+        positive("total_noise", budget.noise)
+    make = functools.partial(_mechanism, problem, adjacency=budget.adjacency)
+    mechanism = make(budget.resolve(make))
+    double = acc.Adjacency(budget.adjacency) is acc.Adjacency.REPLACE_ONE
     params, history = _run(
         problem,
         key,
@@ -131,18 +135,6 @@ def dp_agd(
         max_iterations,
     )
     return Solution(params, mechanism, history)
-
-
-def _resolve(total_noise, make, epsilon, delta, adjacency):
-    if total_noise is not None:
-        positive("total_noise", total_noise)
-    if (total_noise is None) == (epsilon is None):
-        raise ValueError("give either total_noise or a budget (epsilon, delta), and not both")
-    if total_noise is not None:
-        return total_noise
-    if delta is None:
-        raise ValueError("delta is missing: a budget is epsilon together with delta")
-    return acc.calibrate(make, epsilon=epsilon, delta=delta, adjacency=adjacency)
 
 
 class _State(NamedTuple):

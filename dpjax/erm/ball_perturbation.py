@@ -14,7 +14,7 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
-from dpjax.accounting.bounded_noise import ball_displacement
+from dpjax.accounting.geometric.ball import ball_displacement
 from dpjax.erm._features import is_traced
 from dpjax.erm.solution import (
     Solution,
@@ -22,11 +22,10 @@ from dpjax.erm.solution import (
     count,
     nonnegative,
     positive,
-    private_solver,
-    resolve_noise,
     split,
     start,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["BallHistory", "perturbed_gd"]
 
@@ -34,10 +33,13 @@ __all__ = ["BallHistory", "perturbed_gd"]
 class BallHistory(NamedTuple):
     """The run of `perturbed_gd`; the mechanism's price covers all of it.
 
-    noise_radius: of the ball. iterates: [steps, …] after every step, or None.
+    Fields:
+        noise_radius: of the ball.
+        iterates: [steps, …] after every step, or None.
 
-    >>> BallHistory(noise_radius=1.0, iterates=None).noise_radius
-    1.0
+    Example:
+        >>> BallHistory(noise_radius=1.0, iterates=None).noise_radius
+        1.0
     """
 
     noise_radius: Any
@@ -53,19 +55,21 @@ def _mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
     return acc.Repeated(acc.FixedBatchSampled(ball, batch_size, problem.n), steps=steps)
 
 
-@private_solver(noise="noise_radius", mechanism=_mechanism, traced=("step_size", "clip_norm"))
+@private_solver(
+    noise="noise_radius",
+    mechanism=_mechanism,
+    traced=("step_size", "clip_norm"),
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def perturbed_gd(
     problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     batch_size: int = 1,
     clip_norm=1.0,
-    noise_radius=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     keep_iterates: bool = False,
     init: Array | None = None,
 ) -> Solution:
@@ -74,24 +78,29 @@ def perturbed_gd(
     `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a
     uniform batch drawn afresh (b = 1: one record, as published).
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = perturbed_gd(problem, jax.random.key(0), steps=20, step_size=0.1,
-    ...                         noise_radius=300.0)
-    >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
-    True
-
     Args:
         problem: convex, or any made by `differentiable_problem` (a strict saddle, say).
         steps, step_size, batch_size, clip_norm: T, η, b, C.
-        noise_radius: r ≥ 0. epsilon, delta: the budget instead; ε buys nothing here.
+        noise_radius: r ≥ 0. Of a budget only δ matters here: ε buys nothing.
+        keep_iterates: record every iterate in the history.
+        init: initial parameters, chosen without looking at the data.
 
-    Guarantee: (0, δ) with δ = 1 − (1 − (b/n)·TV)^T, TV = I_{Δ²/4}(1/2, (d+1)/2), Δ = 2C/(br),
-    replace-one. A guarantee of δ ≥ 1/n is void in practice (publishing one record at random has
-    it): the solver then warns. Use it to escape saddles and to study the bound, and Gaussian noise
-    for privacy.
+    Raises:
+        ValueError: if batch_size > n or an argument is out of range.
 
-    Raises: ValueError if batch_size > n or an argument is out of range.
+    Guarantee:
+        (0, δ) with δ = 1 − (1 − (b/n)·TV)^T, TV = I_{Δ²/4}(1/2, (d+1)/2), Δ = 2C/(br), replace-one.
+        A guarantee of δ ≥ 1/n is void in practice (publishing one record at random has it): the
+        solver then warns. Use it to escape saddles and to study the bound, and Gaussian noise for
+        privacy.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = perturbed_gd(problem, jax.random.key(0), steps=20, step_size=0.1,
+        ...                         noise_radius=300.0)
+        >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
+        True
     """
     count("steps", steps)
     count("batch_size", batch_size, high=problem.n)
@@ -100,11 +109,11 @@ def perturbed_gd(
     make = functools.partial(
         _mechanism, problem, steps=steps, batch_size=batch_size, clip_norm=clip_norm
     )
-    if noise_radius is None and epsilon is not None and delta is not None:
-        nonnegative("epsilon", epsilon)
-        noise = _radius_for(problem, steps, batch_size, clip_norm, delta)
+    if budget.noise is None and budget.epsilon is not None and budget.delta is not None:
+        nonnegative("epsilon", budget.epsilon)
+        noise = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
     else:
-        noise = resolve_noise("noise_radius", noise_radius, make, epsilon, delta, adjacency)
+        noise = budget.resolve(make)
     mechanism = make(noise)
     _warn_if_void(mechanism, problem.n, noise)
     sizes = as_steps(step_size, steps, problem.dtype)
@@ -117,7 +126,7 @@ def perturbed_gd(
 def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:
     """The radius at which 1 − (1 − (b/n)·TV)^T = δ: a closed form, since ε plays no part."""
     if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}: it must be in (0, 1)")
+        raise ValueError(f"delta must be in (0, 1), got {delta}")
     per_step = -math.expm1(math.log1p(-delta) / steps)
     variation = min(per_step * problem.n / batch_size, 1.0)
     reach = float(ball_displacement(variation * (1 - 1e-9), problem.dimension))
@@ -159,7 +168,8 @@ def _descend(problem, key, params, sizes, noise, clip_norm, batch_size, keep_ite
             ).indices
         batch = problem.batch(indices)
         average = batch.gradient_sum(params, clip_norm=clip_norm) / batch_size
-        gradient = average + problem.l2 * params + ball(t)
+        # The noise before the regulariser, on whose grid the average must not be rounded.
+        gradient = (average + ball(t)) + problem.l2 * params
         params = problem.project(params - size * gradient)
         return params, params if keep_iterates else None
 

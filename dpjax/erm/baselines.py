@@ -21,17 +21,20 @@ def gradient_descent(
 ) -> Solution:
     """w ← Π(w − η∇F(w)), without privacy; Π projects to the problem's ball.
 
-    >>> import dpjax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
-    >>> params = gradient_descent(problem, steps=200, step_size=2.0).params
-    >>> bool(jnp.linalg.norm(problem.gradient(params)) < 1e-5)
-    True
-
     Args:
-        steps: number of steps. step_size: a number, or one per step.
+        steps: number of steps.
+        step_size: a number, or one per step.
         init: initial parameters; the origin if not given.
 
-    Returns: Solution with mechanism None and history None.
+    Returns:
+        Solution with mechanism None and history None.
+
+    Example:
+        >>> import dpjax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
+        >>> params = gradient_descent(problem, steps=200, step_size=2.0).params
+        >>> bool(jnp.linalg.norm(problem.gradient(params)) < 1e-5)
+        True
     """
     count("steps", steps)
     positive("step_size", step_size)
@@ -58,13 +61,15 @@ def sgd(
 ) -> Solution:
     """Mini-batch stochastic gradient descent, batches drawn with replacement, without privacy.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
-    >>> solution = sgd(problem, jax.random.key(0), steps=300, step_size=0.5, batch_size=1)
-    >>> bool(problem.accuracy(solution.params, [[1.0], [-1.0]], [1, 0]) == 1.0)
-    True
+    Raises:
+        ValueError: if batch_size exceeds the number of records.
 
-    Raises: ValueError if batch_size exceeds the number of records.
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
+        >>> solution = sgd(problem, jax.random.key(0), steps=300, step_size=0.5, batch_size=1)
+        >>> bool(problem.accuracy(solution.params, [[1.0], [-1.0]], [1, 0]) == 1.0)
+        True
     """
     count("steps", steps)
     count("batch_size", batch_size, high=problem.n)
@@ -87,8 +92,9 @@ def _sgd(problem: Problem, key, params, sizes, batch_size: int) -> Array:
 class LbfgsHistory(NamedTuple):
     """How L-BFGS ended: the gradient's norm and the number of steps taken.
 
-    >>> LbfgsHistory(gradient_norm=1e-7, steps=12).steps
-    12
+    Example:
+        >>> LbfgsHistory(gradient_norm=1e-7, steps=12).steps
+        12
     """
 
     gradient_norm: Float[Array, ""]
@@ -102,11 +108,12 @@ def lbfgs(
 
     Stops at ‖∇F‖ ≤ tolerance or after max_steps; `history` says which.
 
-    >>> import dpjax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
-    >>> solution = lbfgs(problem)
-    >>> bool(solution.history.gradient_norm <= 1e-6)
-    True
+    Example:
+        >>> import dpjax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
+        >>> solution = lbfgs(problem)
+        >>> bool(solution.history.gradient_norm <= 1e-6)
+        True
     """
     count("max_steps", max_steps)
     positive("tolerance", tolerance)

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from matfree import decomp, eig, stochtrace
 
+from dpjax._extras import extra
 from dpjax._numerics.normal import normal
 from dpjax.erm.losses import Logistic
 from dpjax.erm.problems import Problem
@@ -42,8 +42,9 @@ __all__ = [
 class CurvatureEstimate(NamedTuple):
     """A Monte-Carlo estimate with its confidence interval.
 
-    >>> CurvatureEstimate(0.5, 0.4, 0.6).low
-    0.4
+    Example:
+        >>> CurvatureEstimate(0.5, 0.4, 0.6).low
+        0.4
     """
 
     value: Float[Array, ""]
@@ -56,8 +57,9 @@ def noise_in_iterate(step_size: float, gradient_noise_std: float) -> float:
 
     For `dp_gd`, gradient_noise_std = noise_multiplier · clip_norm / n.
 
-    >>> noise_in_iterate(0.5, 0.1)
-    0.05
+    Example:
+        >>> noise_in_iterate(0.5, 0.1)
+        0.05
     """
     return step_size * gradient_noise_std
 
@@ -67,8 +69,10 @@ def hessian_vector_product(
 ) -> Float[Array, "*p"]:
     """∇²F(w)·v by forward over reverse differentiation; the Hessian is never formed.
 
-    >>> hessian_vector_product(lambda w: jnp.sum(w**2), jnp.ones(2), jnp.array([1.0, 2.0])).tolist()
-    [2.0, 4.0]
+    Example:
+        >>> square = lambda w: jnp.sum(w**2)
+        >>> hessian_vector_product(square, jnp.ones(2), jnp.array([1.0, 2.0])).tolist()
+        [2.0, 4.0]
     """
     return jax.jvp(jax.grad(objective), (params,), (vector,))[1]
 
@@ -83,11 +87,15 @@ def hessian_trace(
 ) -> CurvatureEstimate:
     """tr ∇²F(w) by Hutchinson's estimator with random signs, and ± two standard errors.
 
-    >>> estimate = hessian_trace(lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2, jnp.ones(3),
-    ...                          jax.random.key(0))
-    >>> float(estimate.value)
-    6.0
+    Example:
+        >>> quadratic = lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2
+        >>> estimate = hessian_trace(quadratic, jnp.ones(3), jax.random.key(0))
+        >>> float(estimate.value)
+        6.0
     """
+    with extra("erm"):
+        from matfree import stochtrace
+
     count("samples", samples, low=2)
     function, flat = _flat(objective, params)
     # matfree is written for JAX's usual promotion rules.
@@ -105,10 +113,11 @@ def average_curvature(
 ) -> CurvatureEstimate:
     """tr(∇²F(w))/p, the mean eigenvalue (yu2020, Table 2).
 
-    >>> estimate = average_curvature(lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2,
-    ...                              jnp.ones(3), jax.random.key(0))
-    >>> float(estimate.value)
-    2.0
+    Example:
+        >>> estimate = average_curvature(lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2,
+        ...                              jnp.ones(3), jax.random.key(0))
+        >>> float(estimate.value)
+        2.0
     """
     trace = hessian_trace(objective, params, key, samples=samples)
     return CurvatureEstimate(*(part / params.size for part in trace))
@@ -122,11 +131,15 @@ def extreme_curvatures(
     With steps = p (the default up to p = 500) exact to rounding; with fewer the smallest is
     estimated from above and the largest from below.
 
-    >>> low, high = extreme_curvatures(lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2,
-    ...                                jnp.ones(3), jax.random.key(0))
-    >>> round(float(low), 4), round(float(high), 4)
-    (1.0, 3.0)
+    Example:
+        >>> low, high = extreme_curvatures(lambda w: jnp.sum(jnp.arange(1.0, 4.0) * w**2) / 2,
+        ...                                jnp.ones(3), jax.random.key(0))
+        >>> round(float(low), 4), round(float(high), 4)
+        (1.0, 3.0)
     """
+    with extra("erm"):
+        from matfree import decomp, eig
+
     steps = min(params.size, 500) if steps is None else steps
     count("steps", steps, high=params.size, what="parameters")
     function, flat = _flat(objective, params)
@@ -148,13 +161,16 @@ def expected_curvature(
 
     Exact for quadratics, a second-order approximation otherwise.
 
-    >>> quadratic = lambda w: jnp.sum(jnp.array([1.0, 3.0]) * w**2) / 2
-    >>> float(expected_curvature(quadratic, jnp.array([1.0, 0.0]), jnp.zeros(2), 1.0, trace=4.0))
-    1.6666666269302368
-
     Args:
-        minimiser: x*, the minimiser closest to the start. noise_std: τ = ησ (`noise_in_iterate`).
+        minimiser: x*, the minimiser closest to the start.
+        noise_std: τ = ησ (`noise_in_iterate`).
         trace: tr ∇²F(x), exact or from `hessian_trace`.
+
+    Example:
+        >>> quadratic = lambda w: jnp.sum(jnp.array([1.0, 3.0]) * w**2) / 2
+        >>> params = jnp.array([1.0, 0.0])
+        >>> float(expected_curvature(quadratic, params, jnp.zeros(2), 1.0, trace=4.0))
+        1.6666666269302368
     """
     positive("noise_std", noise_std)
     away = params - minimiser
@@ -170,8 +186,9 @@ def expected_curvature_on_ball(trace, smallest, dimension: int, noise_std, radiu
     eigenvalue μ: ν exceeds μ only on a bounded set, and this is by how much. It is attained in the
     direction of the smallest eigenvector, at distance R (μ is at most the average curvature).
 
-    >>> expected_curvature_on_ball(4.0, 1.0, 2, 1.0, 1.0)
-    1.6666666666666667
+    Example:
+        >>> expected_curvature_on_ball(4.0, 1.0, 2, 1.0, 1.0)
+        1.6666666666666667
     """
     return (trace * noise_std**2 + smallest * radius**2) / (dimension * noise_std**2 + radius**2)
 
@@ -190,11 +207,12 @@ def expected_curvature_monte_carlo(
 
     The interval is that of a ratio of means by the delta method, ± z_score standard errors.
 
-    >>> quadratic = lambda w: jnp.sum(jnp.array([1.0, 3.0]) * w**2) / 2
-    >>> found = expected_curvature_monte_carlo(quadratic, jnp.array([1.0, 0.0]), jnp.zeros(2), 1.0,
-    ...                                        jax.random.key(0))
-    >>> bool(found.low < 5 / 3 < found.high)
-    True
+    Example:
+        >>> quadratic = lambda w: jnp.sum(jnp.array([1.0, 3.0]) * w**2) / 2
+        >>> settings = jnp.array([1.0, 0.0]), jnp.zeros(2), 1.0
+        >>> found = expected_curvature_monte_carlo(quadratic, *settings, jax.random.key(0))
+        >>> bool(found.low < 5 / 3 < found.high)
+        True
     """
     count("samples", samples, low=2)
     positive("noise_std", noise_std)
@@ -226,15 +244,14 @@ def expected_curvature_logistic(
     The score of a noisy iterate is N(⟨x, w⟩, τ²‖x‖²), and by Stein's identity
     `E⟨∇ℓ(x̃), x̃ − x*⟩ = E[ℓ'(s)]⟨xᵢ, w − w*⟩ + τ²‖xᵢ‖² E[ℓ''(s)]`, each a one-dimensional mean.
 
-    >>> import dpjax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1, intercept=0.0)
-    >>> round(float(expected_curvature_logistic(problem, jnp.zeros(1), jnp.zeros(1), 0.5)), 3)
-    0.336
+    Example:
+        >>> import dpjax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1, intercept=0.0)
+        >>> round(float(expected_curvature_logistic(problem, jnp.zeros(1), jnp.zeros(1), 0.5)), 3)
+        0.336
     """
     if not isinstance(problem.loss, Logistic):
-        raise ValueError(
-            f"the problem's loss is {type(problem.loss).__name__}: only Logistic is exact"
-        )
+        raise ValueError(f"the problem's loss must be Logistic, got {type(problem.loss).__name__}")
     positive("noise_std", noise_std)
     tau = jnp.asarray(noise_std, problem.dtype)
     points, weights = (jnp.asarray(a, problem.dtype) for a in _hermite(64))

@@ -29,9 +29,11 @@ class DifferentiableProblem:
     It promises no convexity, no smoothness and no bounded gradient: use it with solvers that clip
     (`dp_gd`, `dp_sgd`, `perturbed_gd`) and with the curvature tools.
 
-    >>> problem = differentiable_problem(lambda w, x: (w - x) @ (w - x) / 2, jnp.ones((4, 2)), (2,))
-    >>> problem.gradient(jnp.zeros(2)).tolist()
-    [-1.0, -1.0]
+    Example:
+        >>> loss = lambda w, x: (w - x) @ (w - x) / 2
+        >>> problem = differentiable_problem(loss, jnp.ones((4, 2)), (2,))
+        >>> problem.gradient(jnp.zeros(2)).tolist()
+        [-1.0, -1.0]
     """
 
     examples: Any
@@ -107,14 +109,15 @@ def differentiable_problem(
 ) -> DifferentiableProblem:
     """A problem from `loss(params, example) -> scalar` and a pytree of examples, leading axis n.
 
-    >>> saddle = differentiable_problem(
-    ...     lambda w, z: w[0] ** 2 / 2 - w[1] ** 2 / 2 + w[1] ** 4 / 4 + z @ w,
-    ...     jnp.zeros((3, 2)), (2,))
-    >>> saddle.gradient(jnp.zeros(2)).tolist()
-    [0.0, 0.0]
+    Example:
+        >>> saddle = differentiable_problem(
+        ...     lambda w, z: w[0] ** 2 / 2 - w[1] ** 2 / 2 + w[1] ** 4 / 4 + z @ w,
+        ...     jnp.zeros((3, 2)), (2,))
+        >>> saddle.gradient(jnp.zeros(2)).tolist()
+        [0.0, 0.0]
     """
     if not l2 >= 0:
-        raise ValueError(f"l2 is {l2}: it must be at least 0")
+        raise ValueError(f"l2 must be at least 0, got {l2}")
     if not radius > 0:
-        raise ValueError(f"radius is {radius}: it must be positive")
+        raise ValueError(f"radius must be positive, got {radius}")
     return DifferentiableProblem(examples, loss, tuple(shape), float(l2), float(radius))

@@ -20,11 +20,10 @@ from dpjax.erm.solution import (
     as_steps,
     count,
     positive,
-    private_solver,
-    resolve_noise,
     split,
     start,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["GradientHistory", "dp_gd", "dp_sgd", "sgd_ma"]
 
@@ -32,10 +31,13 @@ __all__ = ["GradientHistory", "dp_gd", "dp_sgd", "sgd_ma"]
 class GradientHistory(NamedTuple):
     """The run of a gradient-perturbation solver; the mechanism's price covers all of it.
 
-    noise_multiplier: noise std over clip norm. iterates: [steps, …] after every step, or None.
+    Fields:
+        noise_multiplier: noise std over clip norm.
+        iterates: [steps, …] after every step, or None.
 
-    >>> GradientHistory(noise_multiplier=2.0, iterates=None).noise_multiplier
-    2.0
+    Example:
+        >>> GradientHistory(noise_multiplier=2.0, iterates=None).noise_multiplier
+        2.0
     """
 
     noise_multiplier: Array
@@ -66,14 +68,11 @@ def _sgd_ma_mechanism(problem, noise, *, steps, **_):
 def dp_gd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     clip_norm=1.0,
-    noise_multiplier=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
     average: bool = False,
     keep_iterates: bool = False,
     init: Array | None = None,
@@ -83,34 +82,37 @@ def dp_gd(
     `w ← Π(w − η[(Σᵢ clip(∇ℓᵢ) + σC·Z)/n + l2·w])`, Z ~ N(0, I): the regulariser is public and stays
     outside the clip.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
-    >>> solution = dp_gd(problem, jax.random.key(0), steps=20, step_size=4.0, epsilon=1.0,
-    ...                  delta=1e-5)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
-    True
-
     Args:
-        steps: T. step_size: η, a number or one per step (`schedules`).
+        steps: T.
+        step_size: η, a number or one per step (`schedules`).
         clip_norm: C > 0, the bound on a record's gradient; a `problem.gradient_bound` clips
             nothing.
         noise_multiplier: σ ≥ 0, noise std on the sum over C; 0 is plain gradient descent.
-        epsilon, delta, adjacency: the budget, instead of σ.
         average: return the mean of all iterates (the case ν = 0 of yu2020 Theorem 1).
         keep_iterates: record every iterate in the history.
         init: initial parameters, chosen without looking at the data.
 
-    Guarantee: T-fold composition of a Gaussian mechanism, tight, under either adjacency
-    (replace-one doubles the sensitivity, which the accountant knows); no assumption on data or
-    loss. n is public.
+    Raises:
+        ValueError: if an argument is out of range, or if noise and budget are both given.
 
-    Raises: ValueError naming the argument out of range, or if noise and budget are both given.
+    Guarantee:
+        T-fold composition of a Gaussian mechanism, tight, under either adjacency (replace-one
+        doubles the sensitivity, which the accountant knows); no assumption on data or loss. n is
+        public.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
+        >>> solution = dp_gd(problem, jax.random.key(0), steps=20, step_size=4.0, epsilon=1.0,
+        ...                  delta=1e-5)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
+        True
     """
     count("steps", steps)
     positive("clip_norm", clip_norm)
     positive("step_size", step_size)
     make = functools.partial(_dp_gd_mechanism, problem, steps=steps)
-    noise = resolve_noise("noise_multiplier", noise_multiplier, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     sizes = as_steps(step_size, steps, problem.dtype)
     params, iterates = _descend(
         problem, key, start(problem, init), sizes, noise, clip_norm, None, average, keep_iterates
@@ -127,15 +129,12 @@ def dp_gd(
 def dp_sgd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     rate: float,
     clip_norm=1.0,
-    noise_multiplier=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
     average: bool = False,
     keep_iterates: bool = False,
     init: Array | None = None,
@@ -145,23 +144,28 @@ def dp_sgd(
     `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability
     q, and the sum is divided by the expected batch size, never by the realised one.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
-    >>> solution = dp_sgd(problem, jax.random.key(0), steps=20, step_size=4.0, rate=0.1,
-    ...                   noise_multiplier=2.0)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) < 3.0)
-    True
+    Args:
+        steps, step_size, clip_norm, average, keep_iterates, init: as in `dp_gd`.
+        rate: q in (0, 1], a concrete number.
+        noise_multiplier: σ ≥ 0, noise std on the sum over C.
 
-    Args: as `dp_gd`, and rate: q in (0, 1], a concrete number.
+    Guarantee:
+        T-fold composition of the Poisson-subsampled Gaussian mechanism, priced at the rate the
+        sampler realises; the key must stay secret.
 
-    Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism, priced at the rate
-    the sampler realises; the key must stay secret.
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.01)
+        >>> solution = dp_sgd(problem, jax.random.key(0), steps=20, step_size=4.0, rate=0.1,
+        ...                   noise_multiplier=2.0)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) < 3.0)
+        True
     """
     count("steps", steps)
     positive("clip_norm", clip_norm)
     positive("step_size", step_size)
     make = functools.partial(_dp_sgd_mechanism, problem, steps=steps, rate=rate)
-    noise = resolve_noise("noise_multiplier", noise_multiplier, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     sizes = as_steps(step_size, steps, problem.dtype)
     params, iterates = _descend(
         problem,
@@ -186,26 +190,31 @@ def dp_sgd(
 def sgd_ma(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     clip_norm=1.0,
-    noise_multiplier=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
     init: Array | None = None,
 ) -> Solution:
     """DP-SGD with an expected batch of √n, the baseline "SGD-MA" of chen2019 §5.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.01)
-    >>> solution = sgd_ma(problem, jax.random.key(0), steps=5, step_size=1.0, noise_multiplier=2.0)
-    >>> round(solution.mechanism.mechanism.rate, 6)
-    0.1
+    The price is the exact one rather than the moments accountant's, which is looser.
 
-    Arguments and guarantee as `dp_sgd`, at rate 1/√n; the price is the exact one rather than the
-    moments accountant's, which is looser.
+    Args:
+        steps, step_size, clip_norm, init: as in `dp_gd`.
+        noise_multiplier: σ ≥ 0, noise std on the sum over C.
+
+    Guarantee:
+        That of `dp_sgd` at rate 1/√n.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.01)
+        >>> solution = sgd_ma(problem, jax.random.key(0), steps=5, step_size=1.0,
+        ...                   noise_multiplier=2.0)
+        >>> round(solution.mechanism.mechanism.rate, 6)
+        0.1
     """
     return dp_sgd(
         problem,
@@ -214,11 +223,8 @@ def sgd_ma(
         step_size=step_size,
         rate=1.0 / math.sqrt(problem.n),
         clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
         init=init,
+        **budget.keywords(),
     )
 
 

@@ -18,13 +18,12 @@ from dpjax.erm.solution import (
     bounded_gradient,
     count,
     positive,
-    private_solver,
-    resolve_noise,
     scalar_scores,
     split,
     start,
     within,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["HiddenHistory", "noisy_cyclic_gd", "noisy_gd"]
 
@@ -32,10 +31,12 @@ __all__ = ["HiddenHistory", "noisy_cyclic_gd", "noisy_gd"]
 class HiddenHistory(NamedTuple):
     """All that a hidden-state solver may tell: its noise. Iterates and losses stay inside.
 
-    noise_std: Langevin scale σ; a step's noise has standard deviation √(2η)σ.
+    Fields:
+        noise_std: Langevin scale σ; a step's noise has standard deviation √(2η)σ.
 
-    >>> HiddenHistory(noise_std=0.1).noise_std
-    0.1
+    Example:
+        >>> HiddenHistory(noise_std=0.1).noise_std
+        0.1
     """
 
     noise_std: Array
@@ -68,71 +69,79 @@ def _noisy_cyclic_mechanism(problem, noise, *, epochs, batches, step_size, clip_
     )
 
 
-@private_solver(noise="noise_std", mechanism=_noisy_gd_mechanism)
+@private_solver(
+    noise="noise_std",
+    mechanism=_noisy_gd_mechanism,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def noisy_gd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     clip_norm: float | None = None,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """Noisy gradient descent, last iterate only (chourasia2021, Algorithm 1).
 
     `θ ← Π(θ − η∇F(θ) + √(2η)σZ)`, θ₀ ~ Π(N(0, (2σ²/λ)I)) (the origin if λ = l2 = 0).
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
-    >>> solution = noisy_gd(problem, jax.random.key(0), steps=200, step_size=1.0, noise_std=0.01)
-    >>> more = noisy_gd(problem, jax.random.key(0), steps=20_000, step_size=1.0, noise_std=0.01)
-    >>> price = [acc.epsilon(s.mechanism, delta=1e-5, adjacency="replace-one")
-    ...          for s in (solution, more)]
-    >>> bool(price[1] < 1.01 * price[0])
-    True
-
     Args:
-        steps: K. step_size: a constant η < 2/β.
+        steps: K.
+        step_size: a constant η < 2/β.
         clip_norm: bound on a record's gradient below `problem.gradient_bound`; for one score a
             record clipping keeps the loss convex and β-smooth, because the regulariser stays
             outside.
-        noise_std: σ. epsilon, delta, adjacency: the budget, instead of σ.
+        noise_std: σ.
         init: initial parameters, instead of the theorem's draw; must not depend on the data.
 
-    Guarantee: NoisyGradientDescent, priced by the better of hidden-state and composition bounds;
-    conditional on convexity, β-smoothness (enforced by the problem) and on nothing but `params`
-    leaving. The gradient sensitivity is the replace-one one, which also covers add/remove.
+    Raises:
+        ValueError: if η ≥ 2/β, the gradient has no bound, or a softmax loss is clipped.
 
-    Raises: ValueError if η ≥ 2/β, the gradient has no bound, or a softmax loss is clipped.
+    Guarantee:
+        NoisyGradientDescent, priced by the better of hidden-state and composition bounds;
+        conditional on convexity, β-smoothness (enforced by the problem) and on nothing but `params`
+        leaving. The gradient sensitivity is the replace-one one, which also covers add/remove.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
+        >>> solution = noisy_gd(problem, jax.random.key(0), steps=200, step_size=1.0,
+        ...                     noise_std=0.01)
+        >>> more = noisy_gd(problem, jax.random.key(0), steps=20_000, step_size=1.0, noise_std=0.01)
+        >>> price = [acc.epsilon(s.mechanism, delta=1e-5, adjacency="replace-one")
+        ...          for s in (solution, more)]
+        >>> bool(price[1] < 1.01 * price[0])
+        True
     """
     count("steps", steps)
     _checks(problem, step_size, clip_norm)
     make = functools.partial(
         _noisy_gd_mechanism, problem, steps=steps, step_size=step_size, clip_norm=clip_norm
     )
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     first = None if init is None else start(problem, init)
     params = _descend(problem, key, first, step_size, noise, steps, clip_norm)
     return Solution(params, make(noise), HiddenHistory(noise))
 
 
-@private_solver(noise="noise_std", mechanism=_noisy_cyclic_mechanism, copies_data=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_noisy_cyclic_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def noisy_cyclic_gd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     epochs: int,
     batches: int,
     step_size,
     clip_norm: float | None = None,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """Noisy gradient descent over batches in cyclic order, shuffled once, last iterate only.
@@ -140,18 +149,27 @@ def noisy_cyclic_gd(
     The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen
     by the permutation, is left out. Start and noise as in `noisy_gd`.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
-    >>> solution = noisy_cyclic_gd(problem, jax.random.key(0), epochs=20, batches=10, step_size=1.0,
-    ...                            noise_std=0.05)
-    >>> solution.mechanism.steps
-    200
+    Args:
+        epochs: passes over the data.
+        batches: in an epoch, at most n.
+        step_size, clip_norm, init: as in `noisy_gd`.
+        noise_std: σ.
 
-    Guarantee: NoisyCyclicDescent, the position-aware bound averaged over the secret position, far
-    below composition; conditional as `noisy_gd`, and the key must stay secret. A record is in batch
-    j with probability at most 1/batches.
+    Raises:
+        ValueError: as `noisy_gd`.
 
-    Args and errors as `noisy_gd`, with epochs and batches in place of steps.
+    Guarantee:
+        NoisyCyclicDescent, the position-aware bound averaged over the secret position, far below
+        composition; conditional as `noisy_gd`, and the key must stay secret. A record is in batch j
+        with probability at most 1/batches.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 500, [1, 0] * 500, l2=0.1)
+        >>> solution = noisy_cyclic_gd(problem, jax.random.key(0), epochs=20, batches=10,
+        ...                            step_size=1.0, noise_std=0.05)
+        >>> solution.mechanism.steps
+        200
     """
     count("epochs", epochs)
     count("batches", batches, high=problem.n)
@@ -164,7 +182,7 @@ def noisy_cyclic_gd(
         step_size=step_size,
         clip_norm=clip_norm,
     )
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     first = None if init is None else start(problem, init)
     params = _cycle(problem, key, first, step_size, noise, epochs, batches, clip_norm)
     return Solution(params, make(noise), HiddenHistory(noise))

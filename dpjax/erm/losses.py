@@ -20,8 +20,9 @@ __all__ = ["HuberHinge", "Logistic", "Softmax", "Squared"]
 class Logistic:
     """ℓ(s, y) = ln(1 + e^{−ys}), y in {−1, +1}: |ℓ'| ≤ 1 and 0 ≤ ℓ'' ≤ 1/4.
 
-    >>> Logistic().slope_bound, Logistic().smoothness
-    (1.0, 0.25)
+    Example:
+        >>> Logistic().slope_bound, Logistic().smoothness
+        (1.0, 0.25)
     """
 
     slope_bound = 1.0
@@ -47,8 +48,9 @@ class HuberHinge:
 
     0 for z > 1 + h, (1 + h − z)²/(4h) for |1 − z| ≤ h, 1 − z for z < 1 − h.
 
-    >>> HuberHinge(0.5).smoothness
-    1.0
+    Example:
+        >>> HuberHinge(0.5).smoothness
+        1.0
     """
 
     width: float = 0.5
@@ -80,8 +82,9 @@ class HuberHinge:
 class Squared:
     """ℓ(s, y) = (s − y)²/2: ℓ'' = 1, and |ℓ'| ≤ score_bound + label_bound on the bounded domain.
 
-    >>> Squared(score_bound=2.0, label_bound=1.0).slope_bound
-    3.0
+    Example:
+        >>> Squared(score_bound=2.0, label_bound=1.0).slope_bound
+        3.0
     """
 
     score_bound: float = math.inf
@@ -109,8 +112,9 @@ class Squared:
 class Softmax:
     """Cross-entropy of k classes: ‖∇ₛℓ‖ = ‖p − e_y‖ ≤ √2, and the Hessian diag(p) − ppᵀ ≤ 1/2.
 
-    >>> Softmax(10).outputs, Softmax(10).smoothness
-    (10, 0.5)
+    Example:
+        >>> Softmax(10).outputs, Softmax(10).smoothness
+        (10, 0.5)
     """
 
     classes: int

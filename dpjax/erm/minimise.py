@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import sparse
 from jaxtyping import Array, Float
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.erm import _features
 from dpjax.erm.baselines import minimise_lbfgs
 from dpjax.erm.problems import Problem
@@ -36,7 +36,7 @@ def in_float64(run: Callable, problem: Problem, *args):
     """
     if jnp.result_type(float) == jnp.float64 or _features.is_traced(problem, *args):
         return run(problem, *args)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with enable_x64(), jax.numpy_dtype_promotion("standard"):
         double = dataclasses.replace(
             problem,
             features=_features.to_dtype(problem.features, jnp.float64),
@@ -68,7 +68,7 @@ def minimise(
     def gradient(params):
         return problem.gradient(params) + linear + extra_l2 * params
 
-    dense = not isinstance(problem.features, sparse.BCOO)
+    dense = not _features.is_sparse(problem.features)
     if dense and problem.loss.outputs == 1 and problem.dimension <= _NEWTON_DIMENSION:
         params = _newton(problem, objective, gradient, extra_l2, tolerance, max_steps)
     else:

@@ -17,20 +17,19 @@ from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
-from dpjax.accounting import convex
 from dpjax.erm._features import is_traced
 from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem
+from dpjax.erm.published_constants import chaudhuri_constants, gaussian_budget
 from dpjax.erm.solution import (
     Solution,
     bounded_gradient,
     nonnegative,
     positive,
-    private_solver,
-    resolve_noise,
     scalar_scores,
     split,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = [
     "NotConverged",
@@ -47,19 +46,23 @@ _RESIDUAL_SHARE = (
 class NotConverged(RuntimeError):
     """The minimiser missed its gradient tolerance, so nothing may be released.
 
-    >>> issubclass(NotConverged, RuntimeError)
-    True
+    Example:
+        >>> issubclass(NotConverged, RuntimeError)
+        True
     """
 
 
 class ObjectiveHistory(NamedTuple):
     """How the perturbed objective was solved.
 
-    noise_std: of the tilt, on the sum objective. extra_l2: quadratic term added to l2. Both are
-    independent of the data. gradient_norm: of the perturbed objective at the end; not priced.
+    Fields:
+        noise_std: of the tilt, on the sum objective.
+        extra_l2: quadratic term added to l2. Both are independent of the data.
+        gradient_norm: of the perturbed objective at the end; not priced.
 
-    >>> ObjectiveHistory(noise_std=10.0, extra_l2=0.0, gradient_norm=1e-12).extra_l2
-    0.0
+    Example:
+        >>> ObjectiveHistory(noise_std=10.0, extra_l2=0.0, gradient_norm=1e-12).extra_l2
+        0.0
     """
 
     noise_std: Array
@@ -79,7 +82,7 @@ def _extra(problem, extra_l2, epsilon) -> float:
 
 
 def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
-    return convex.ObjectivePerturbation(
+    return acc.ObjectivePerturbation(
         gradient_bound=problem.gradient_bound,
         noise_std=noise,
         smoothness=problem.smoothness - problem.l2,
@@ -93,16 +96,16 @@ def _check(problem, name: str) -> None:
     bounded_gradient(problem)
     if math.isfinite(problem.radius):
         raise ValueError(
-            f"radius is {problem.radius}: {name} releases an unconstrained minimiser; "
-            "use a problem without a radius"
+            f"radius must be infinite, got {problem.radius}: {name} releases an unconstrained "
+            "minimiser"
         )
 
 
 def _needs_regularization(problem, extra_l2: float) -> None:
     if not problem.l2 + extra_l2 > 0:
         raise ValueError(
-            f"l2 + extra_l2 is {problem.l2 + extra_l2}: objective perturbation needs a strongly "
-            "convex objective, l2 + extra_l2 > 0"
+            f"l2 + extra_l2 must be positive, got {problem.l2 + extra_l2}: objective perturbation "
+            "needs a strongly convex objective"
         )
 
 
@@ -110,12 +113,9 @@ def _needs_regularization(problem, extra_l2: float) -> None:
 def objective_perturbation(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     extra_l2: float | None = None,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
     tolerance: float | None = None,
 ) -> Solution:
     """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
@@ -124,37 +124,39 @@ def objective_perturbation(
     With δ = 0, ‖b‖ ~ Gamma(d, 2R/ε') in a uniform direction (Chaudhuri 2011, Algorithm 2): pure ε,
     replace-one, and extra_l2 follows from ε.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = objective_perturbation(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
-    True
-
     Args:
         extra_l2: added to the problem's l2; by default just enough for n(l2 + extra_l2) ≥ 2c/ε
             (Kifer's rule; c = β − l2), or 0 if noise_std is given.
         noise_std: of b, on the *sum* objective; 0 is the non-private minimiser.
-        epsilon, delta, adjacency: the budget, instead of noise_std.
         tolerance: gradient norm of the average objective that counts as a minimum: 1e-10 in float64
             (used whenever the call is not inside a trace), 1e-6 in float32.
 
-    Guarantee: ObjectivePerturbation: `δ(ε) ≤ 2δ_G(R/σ, ε − ln(1 + c/λ))` under add/remove, the
-    two-record form under replace-one, for one score a record. Conditional on an *exact* minimiser:
-    what is left of the gradient is below `tolerance`, but not accounted; use
-    `approximate_minima_perturbation` where it must be.
+    Raises:
+        NotConverged: if the tolerance is not met (under a trace the parameters are NaN).
+        ValueError: several scores a record, no regularisation, or a radius.
 
-    Raises: NotConverged if the tolerance is not met (under a trace the parameters are NaN);
-        ValueError for several scores a record, no regularisation, or a radius.
+    Guarantee:
+        ObjectivePerturbation: `δ(ε) ≤ 2δ_G(R/σ, ε − ln(1 + c/λ))` under add/remove, the two-record
+        form under replace-one, for one score a record. Conditional on an *exact* minimiser: what is
+        left of the gradient is below `tolerance`, but not accounted; use
+        `approximate_minima_perturbation` where it must be.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = objective_perturbation(problem, jax.random.key(0), epsilon=1.0, delta=1e-5)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
+        True
     """
     _check(problem, "objective_perturbation")
     if tolerance is not None:
         positive("tolerance", tolerance)
-    if noise_std is None and epsilon is not None and delta == 0:
-        return _pure(problem, key, epsilon, adjacency, tolerance)
-    extra = _extra(problem, extra_l2, epsilon)
+    if budget.noise is None and budget.epsilon is not None and budget.delta == 0:
+        return _pure(problem, key, budget.epsilon, budget.adjacency, tolerance)
+    extra = _extra(problem, extra_l2, budget.epsilon)
     _needs_regularization(problem, extra)
     make = functools.partial(_mechanism, problem, extra_l2=extra)
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
     return _finish(out, make(noise), noise, extra)
 
@@ -203,35 +205,37 @@ def _pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
     positive("epsilon", epsilon)
     if acc.Adjacency(adjacency) is not acc.Adjacency.REPLACE_ONE:
         raise ValueError(
-            "delta is 0: pure objective perturbation (Chaudhuri 2011) is proved for "
-            "adjacency=Adjacency.REPLACE_ONE only"
+            "delta must be positive under add/remove, got 0: pure objective perturbation "
+            "(Chaudhuri 2011) is proved for adjacency=Adjacency.REPLACE_ONE only"
         )
     if problem.l2 == 0:
-        raise ValueError("l2 is 0: pure objective perturbation needs l2 > 0")
-    privacy, extra = convex.chaudhuri_constants(
+        raise ValueError("l2 must be positive for pure objective perturbation, got 0")
+    privacy, extra = chaudhuri_constants(
         n=problem.n, l2=problem.l2, smoothness=problem.smoothness - problem.l2, epsilon=epsilon
     )
     out = in_float64(_solve_gamma, problem, key, privacy, extra, tolerance)
     scale = 2.0 * problem.gradient_bound / privacy
-    return _finish(out, convex.PureDP(float(epsilon)), scale, extra)
+    return _finish(out, acc.PureDP(float(epsilon)), scale, extra)
 
 
 def _amp_mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
     return _mechanism(problem, noise, extra_l2=extra_l2, residual=residual)
 
 
-@private_solver(noise="noise_std", mechanism=_amp_mechanism, concrete=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_amp_mechanism,
+    concrete=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def approximate_minima_perturbation(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     extra_l2: float | None = None,
     gradient_tolerance: float | None = None,
-    noise_std=None,
     output_noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
 ) -> Solution:
     """Objective perturbation whose minimiser may be approximate (Iyengar et al. 2019, Algorithm 1).
 
@@ -239,49 +243,52 @@ def approximate_minima_perturbation(
     N(0, output_noise_std²I) to hide what is left: the point is within γ/(l2 + extra_l2) of the
     minimum on either data set.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = approximate_minima_perturbation(problem, jax.random.key(0), epsilon=1.0,
-    ...                                            delta=1e-5)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
-    True
-
     Args:
         extra_l2: as in `objective_perturbation`.
         gradient_tolerance: γ, fixed in advance: 1/n² by default, and not below 1e-6 in float32. It
             is never relaxed on failure: a tolerance that depends on the data is a leak.
-        noise_std, output_noise_std: of the tilt (on the sum objective) and of the output; both or,
-            instead, the budget.
+        noise_std, output_noise_std: of the tilt (on the sum objective) and of the output; both, or
+            neither and a budget.
 
-    Guarantee: ObjectivePerturbation with a residual Gaussian of ratio 2γ/((l2 +
-    extra_l2)·output_noise_std): twice the published displacement, since both data sets' solvers may
-    err, each to its own side (derived for dpjax: condition on the exact minimiser, compose with the
-    output's Gaussian).
+    Raises:
+        NotConverged: if γ is not met, so that the run fails closed (under a trace: NaN).
 
-    Raises: NotConverged if γ is not met: the run fails closed (under a trace: NaN).
+    Guarantee:
+        ObjectivePerturbation with a residual Gaussian of ratio 2γ/((l2 +
+        extra_l2)·output_noise_std): twice the published displacement, since both data sets' solvers
+        may err, each to its own side (derived for dpjax: condition on the exact minimiser, compose
+        with the output's Gaussian).
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = approximate_minima_perturbation(problem, jax.random.key(0), epsilon=1.0,
+        ...                                            delta=1e-5)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
+        True
     """
     _check(problem, "approximate_minima_perturbation")
-    extra = _extra(problem, extra_l2, epsilon)
+    extra = _extra(problem, extra_l2, budget.epsilon)
     _needs_regularization(problem, extra)
     if gradient_tolerance is None:
-        double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, noise_std)
+        double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, budget.noise)
         gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)
     positive("gradient_tolerance", gradient_tolerance)
     displacement = 2.0 * gradient_tolerance / (problem.l2 + extra)
-    if noise_std is not None:
+    if budget.noise is not None:
         if output_noise_std is None:
             raise ValueError("output_noise_std is missing: noise_std must come with it")
         nonnegative("output_noise_std", output_noise_std)
         residual = _ratio(displacement, output_noise_std)
     else:
-        if epsilon is None or delta is None or output_noise_std is not None:
+        if budget.epsilon is None or budget.delta is None or output_noise_std is not None:
             raise ValueError(
                 "give either noise_std and output_noise_std, or a budget (epsilon, delta)"
             )
-        residual = _RESIDUAL_SHARE * convex.gaussian_budget(epsilon, delta)
+        residual = _RESIDUAL_SHARE * gaussian_budget(budget.epsilon, budget.delta)
         output_noise_std = displacement / residual
     make = functools.partial(_mechanism, problem, extra_l2=extra, residual=residual)
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     out = in_float64(
         _solve_gaussian, problem, key, noise, extra, gradient_tolerance, output_noise_std
     )

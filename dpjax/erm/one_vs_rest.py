@@ -13,7 +13,8 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax.erm import _features
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, count, resolve_noise, scalar_scores, spec_of
+from dpjax.erm.solution import Solution, count, scalar_scores
+from dpjax.erm.solver import Budget, spec_of
 
 __all__ = ["one_vs_rest", "predict_class"]
 
@@ -35,15 +36,6 @@ def one_vs_rest(
     Every record takes part in all the runs, so they compose: the noise is calibrated for `classes`
     repetitions of the solver's mechanism, which is cheaper than giving each (ε/k, δ/k).
 
-    >>> import dpjax, jax, jax.numpy as jnp
-    >>> x = jnp.eye(3).repeat(200, axis=0)
-    >>> y = jnp.arange(3).repeat(200)
-    >>> binary = dpjax.erm.logistic_regression(x, y == 0, l2=1e-3)
-    >>> solution = one_vs_rest(dpjax.erm.dp_gd, binary, jax.random.key(0), classes=3,
-    ...                        class_labels=y, noise_multiplier=2.0, steps=30, step_size=4.0)
-    >>> bool((predict_class(binary, solution.params, x) == y).mean() > 0.9)
-    True
-
     Args:
         solver: any private solver for one score a record.
         problem: a binary problem on the features; its own labels are not used.
@@ -52,8 +44,19 @@ def one_vs_rest(
         epsilon, delta, adjacency: budget of all the runs together; or the solver's noise argument.
         hyperparameters: the solver's.
 
-    Guarantee: that of the solver's mechanism, repeated `classes` times. With delta = 0 (pure
-    objective perturbation) each class gets ε/classes.
+    Guarantee:
+        That of the solver's mechanism, repeated `classes` times. With delta = 0 (pure objective
+        perturbation) each class gets ε/classes.
+
+    Example:
+        >>> import dpjax, jax, jax.numpy as jnp
+        >>> x = jnp.eye(3).repeat(200, axis=0)
+        >>> y = jnp.arange(3).repeat(200)
+        >>> binary = dpjax.erm.logistic_regression(x, y == 0, l2=1e-3)
+        >>> solution = one_vs_rest(dpjax.erm.dp_gd, binary, jax.random.key(0), classes=3,
+        ...                        class_labels=y, noise_multiplier=2.0, steps=30, step_size=4.0)
+        >>> bool((predict_class(binary, solution.params, x) == y).mean() > 0.9)
+        True
     """
     count("classes", classes, low=2)
     scalar_scores(problem, "one_vs_rest")
@@ -62,13 +65,13 @@ def one_vs_rest(
     make = functools.partial(spec.mechanism, problem, adjacency=adjacency)
     numbers = jnp.asarray(class_labels)
     if numbers.shape != (problem.n,):
-        raise ValueError(f"class_labels has shape {numbers.shape}: it must be ({problem.n},)")
+        raise ValueError(f"class_labels must have shape ({problem.n},), got {numbers.shape}")
     if not _features.is_traced(numbers):
         low, high = int(numbers.min()), int(numbers.max())
         if low < 0 or high >= classes:
             raise ValueError(
-                f"class_labels run from {low} to {high}: with classes={classes} they must lie in "
-                f"[0, {classes - 1}]"
+                f"class_labels must lie in [0, {classes - 1}] for classes={classes}, got "
+                f"{low} to {high}"
             )
     sides = jnp.where(numbers[None, :] == jnp.arange(classes)[:, None], 1.0, -1.0)
     sides = sides.astype(problem.dtype)
@@ -83,14 +86,8 @@ def one_vs_rest(
             ridge = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
             hyperparameters = {**hyperparameters, "extra_l2": max(0.0, ridge - problem.l2)}
         given = hyperparameters.pop(spec.noise, None)
-        noise = resolve_noise(
-            spec.noise,
-            given,
-            lambda noise: acc.Repeated(make(noise, **hyperparameters), classes),
-            epsilon,
-            delta,
-            adjacency,
-        )
+        budget = Budget(spec.noise, given, epsilon, delta, adjacency)
+        noise = budget.resolve(lambda noise: acc.Repeated(make(noise, **hyperparameters), classes))
         settings = {**hyperparameters, spec.noise: noise}
 
     def train(side, key):
@@ -109,9 +106,10 @@ def one_vs_rest(
 def predict_class(problem: Problem, params: Array, features) -> Array:
     """The class of highest score, params [d, classes] as from `one_vs_rest`.
 
-    >>> import dpjax
-    >>> problem = dpjax.erm.logistic_regression([[1.0]], [1], l2=0.0, intercept=0.0)
-    >>> predict_class(problem, jnp.array([[1.0, -1.0]]), [[1.0], [-1.0]]).tolist()
-    [0, 1]
+    Example:
+        >>> import dpjax
+        >>> problem = dpjax.erm.logistic_regression([[1.0]], [1], l2=0.0, intercept=0.0)
+        >>> predict_class(problem, jnp.array([[1.0, -1.0]]), [[1.0], [-1.0]]).tolist()
+        [0, 1]
     """
     return jnp.argmax(problem.scores(params, features), axis=-1)

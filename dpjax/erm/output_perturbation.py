@@ -20,12 +20,11 @@ from dpjax.erm.solution import (
     bounded_gradient,
     count,
     nonnegative,
-    private_solver,
-    resolve_noise,
     start,
     strongly_convex,
     within,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["output_perturbed_gd", "output_perturbed_sgd"]
 
@@ -43,17 +42,18 @@ def _gd_mechanism(problem, noise, *, steps, step_size, **_):
     return acc.RandomizedSensitivity(move[..., None], np.ones(1), noise)
 
 
-@private_solver(noise="noise_std", mechanism=_gd_mechanism)
+@private_solver(
+    noise="noise_std",
+    mechanism=_gd_mechanism,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def output_perturbed_gd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """Gradient descent with noise on the result (Zhang et al. 2017), at its tight sensitivity.
@@ -61,26 +61,31 @@ def output_perturbed_gd(
     `Δ = (ηS/n)(1 − ρ^T)/(1 − ρ)`, S = 2R, which is at most 2R/(nμ) for η ≤ 2/(L + μ); released:
     w_T + N(0, noise_std² I).
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = output_perturbed_gd(problem, jax.random.key(0), steps=20, step_size=4.0,
-    ...                                noise_std=0.5)
-    >>> bool(solution.mechanism.sensitivities[0] <= 2 / (100 * 0.1))
-    True
-
     Args:
-        steps: T. step_size: a constant η ≤ 2/L, where gradient descent does not expand.
-        noise_std, or epsilon, delta, adjacency: the noise per coordinate, or the budget.
+        steps: T.
+        step_size: a constant η ≤ 2/L, where gradient descent does not expand.
+        noise_std: standard deviation of the noise per coordinate.
+        init: initial parameters, chosen without looking at the data.
 
-    Guarantee: a Gaussian mechanism, replace-one, conditional on what the problem enforces.
+    Raises:
+        ValueError: if η > 2/L, or the loss has no gradient bound.
 
-    Raises: ValueError if η > 2/L, or the loss has no gradient bound.
+    Guarantee:
+        A Gaussian mechanism, replace-one, conditional on what the problem enforces.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = output_perturbed_gd(problem, jax.random.key(0), steps=20, step_size=4.0,
+        ...                                noise_std=0.5)
+        >>> bool(solution.mechanism.sensitivities[0] <= 2 / (100 * 0.1))
+        True
     """
     count("steps", steps)
     within(step_size, 2.0 / problem.smoothness, "step_size <= 2/L")
     bounded_gradient(problem)
     make = functools.partial(_gd_mechanism, problem, steps=steps, step_size=step_size)
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     mechanism = make(noise)
     params = _descend(problem, key, start(problem, init), step_size, noise, steps)
     return Solution(params, mechanism, OutputHistory(noise, mechanism.sensitivities))
@@ -120,20 +125,22 @@ def _sgd_mechanism(
     return acc.RandomizedSensitivity(moves.max(axis=-1, keepdims=True), np.ones(1), noise)
 
 
-@private_solver(noise="noise_std", mechanism=_sgd_mechanism, copies_data=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_sgd_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def output_perturbed_sgd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     passes: int,
     batch_size: int,
     schedule: str = "constant",
     step_size=None,
     exponent: float = 0.5,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """Permutation-based SGD with noise on the result: bolt-on privacy (Wu et al. 2017).
@@ -143,22 +150,27 @@ def output_perturbed_sgd(
     the recurrence for the worst position, never above the paper's closed forms
     (`sensitivity.bolton_sensitivity`) where those apply, and right for a short last batch too.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = output_perturbed_sgd(problem, jax.random.key(0), passes=3, batch_size=10,
-    ...                                 schedule="strongly_convex", noise_std=0.5)
-    >>> bool(solution.mechanism.sensitivities[0] <= 2 / (0.1 * 100) * (1 + 1e-9))
-    True
-
     Args:
-        passes: k. batch_size: b ≤ n. schedule, step_size, exponent: see above; exponent is c.
-        noise_std, or epsilon, delta, adjacency: the noise per coordinate, or the budget.
+        passes: k.
+        batch_size: b ≤ n.
+        schedule, step_size, exponent: see above; exponent is c.
+        noise_std: standard deviation of the noise per coordinate.
+        init: initial parameters, chosen without looking at the data.
 
-    Guarantee: a Gaussian mechanism, replace-one, whatever the permutation; conditional on what the
-    problem enforces.
+    Raises:
+        ValueError: if a condition fails: η > 2/β, l2 = 0 for "strongly_convex", b > n.
 
-    Raises: ValueError naming the condition that fails: η > 2/β, l2 = 0 for "strongly_convex", b >
-    n.
+    Guarantee:
+        A Gaussian mechanism, replace-one, whatever the permutation; conditional on what the problem
+        enforces.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = output_perturbed_sgd(problem, jax.random.key(0), passes=3, batch_size=10,
+        ...                                 schedule="strongly_convex", noise_std=0.5)
+        >>> bool(solution.mechanism.sensitivities[0] <= 2 / (0.1 * 100) * (1 + 1e-9))
+        True
     """
     count("passes", passes)
     count("batch_size", batch_size, high=problem.n)
@@ -166,14 +178,14 @@ def output_perturbed_sgd(
     bounded_gradient(problem)
     if schedule not in ("constant", "decreasing", "sqrt", "strongly_convex"):
         raise ValueError(
-            f"schedule is {schedule!r}: it must be constant, decreasing, sqrt or strongly_convex"
+            f"schedule must be constant, decreasing, sqrt or strongly_convex, got {schedule!r}"
         )
     if schedule == "strongly_convex":
         strongly_convex(problem, 'schedule="strongly_convex"')
     if (schedule == "constant") == (step_size is None):
         raise ValueError(
-            f"step_size is {step_size} with schedule {schedule!r}: it belongs to the constant "
-            "schedule, and to no other"
+            "step_size must come with the constant schedule, and with no other, got "
+            f"step_size={step_size} and schedule={schedule!r}"
         )
     if step_size is not None:
         within(step_size, 2.0 / problem.smoothness, "step_size <= 2/beta")
@@ -185,7 +197,7 @@ def output_perturbed_sgd(
         "exponent": exponent,
     }
     make = functools.partial(_sgd_mechanism, problem, **chosen)
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     mechanism = make(noise)
     sizes = _schedule(problem, schedule, step_size, passes, batch_size, exponent)
     sizes = jnp.asarray(sizes, problem.dtype)

@@ -38,13 +38,16 @@ __all__ = [
 class Problem:
     """A regularised generalised linear model on one data set; made by the four functions below.
 
-    features: [n, d] with the intercept column, every row of norm at most `feature_norm`.
-    labels: [n]; norms: the rows' norms [n]. radius: of the ball the parameters are projected to
-    (infinite: no projection).
+    Fields:
+        features: [n, d] with the intercept column, every row of norm at most `feature_norm`.
+        labels: [n].
+        norms: the rows' norms [n].
+        radius: of the ball the parameters are projected to (infinite: no projection).
 
-    >>> problem = logistic_regression([[3.0, 4.0], [0.0, 0.1]], [0, 1], l2=0.01)
-    >>> problem.n, problem.shape, problem.smoothness, problem.strong_convexity
-    (2, (3,), 0.26, 0.01)
+    Example:
+        >>> problem = logistic_regression([[3.0, 4.0], [0.0, 0.1]], [0, 1], l2=0.01)
+        >>> problem.n, problem.shape, problem.smoothness, problem.strong_convexity
+        (2, (3,), 0.26, 0.01)
     """
 
     features: Features
@@ -191,9 +194,10 @@ class Problem:
     def accuracy(self, params: Array, features, labels) -> Float[Array, ""]:
         """Share of rows whose label is predicted.
 
-        >>> problem = logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.0)
-        >>> float(problem.accuracy(jnp.array([1.0, 0.0]), [[2.0], [-3.0]], [1, 0]))
-        1.0
+        Example:
+            >>> problem = logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.0)
+            >>> float(problem.accuracy(jnp.array([1.0, 0.0]), [[2.0], [-3.0]], [1, 0]))
+            1.0
         """
         truth = jnp.asarray(labels)
         if not isinstance(self.loss, Softmax):
@@ -206,10 +210,6 @@ def logistic_regression(
 ) -> Problem:
     """Binary logistic regression: R = feature_norm, β = feature_norm²/4 + l2, μ = l2.
 
-    >>> problem = logistic_regression([[1.0, 0.0], [0.0, 1.0]], [-1, 1], l2=1e-3)
-    >>> problem.gradient_bound, problem.gradient_diameter
-    (1.0, 2.0)
-
     Args:
         features: [n, d], dense or `BCOO`, without an intercept column.
         labels: [n], in {0, 1} or {−1, +1}.
@@ -218,7 +218,13 @@ def logistic_regression(
         intercept: the constant appended to every row before clipping; 0 for none.
         radius: of the ball that projecting solvers keep the parameters in.
 
-    Raises: ValueError naming the argument that is out of range.
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> problem = logistic_regression([[1.0, 0.0], [0.0, 1.0]], [-1, 1], l2=1e-3)
+        >>> problem.gradient_bound, problem.gradient_diameter
+        (1.0, 2.0)
     """
     return _problem(features, _signs(labels), Logistic(), l2, feature_norm, intercept, radius)
 
@@ -228,10 +234,11 @@ def huber_svm(
 ) -> Problem:
     """SVM with the huberised hinge (chen2019 §5.1): R = X, β = X²/(2h) + l2, X = feature_norm.
 
-    >>> huber_svm([[1.0]], [1], l2=0.5, width=0.5).smoothness
-    1.5
-
     Arguments as in `logistic_regression`; width: h > 0, the half-width of the quadratic piece.
+
+    Example:
+        >>> huber_svm([[1.0]], [1], l2=0.5, width=0.5).smoothness
+        1.5
     """
     _positive("width", width)
     return _problem(
@@ -254,8 +261,9 @@ def linear_regression(
     The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or
     give one. Labels beyond ±label_bound are clipped to it.
 
-    >>> linear_regression([[1.0]], [0.5], l2=0.0, radius=2.0).gradient_bound
-    3.0
+    Example:
+        >>> linear_regression([[1.0]], [0.5], l2=0.0, radius=2.0).gradient_bound
+        3.0
     """
     _positive("label_bound", label_bound)
     targets = jnp.asarray(labels)
@@ -271,20 +279,20 @@ def softmax_regression(
 ) -> Problem:
     """Multinomial logistic regression: R = √2·feature_norm, β = feature_norm²/2 + l2.
 
-    >>> softmax_regression([[1.0]], [2], classes=3, l2=0.0).shape
-    (2, 3)
-
     Args:
         labels: class numbers 0 … classes − 1.
         classes: how many there are; declared, because a count taken from the data is not public.
+
+    Example:
+        >>> softmax_regression([[1.0]], [2], classes=3, l2=0.0).shape
+        (2, 3)
     """
     numbers = jnp.asarray(labels, dtype=int)
     if not _features.is_traced(numbers) and numbers.size:
         low, high = int(numbers.min()), int(numbers.max())
         if low < 0 or high >= classes:
             raise ValueError(
-                f"labels run from {low} to {high}: with classes={classes} they must lie in "
-                f"[0, {classes - 1}]"
+                f"labels must lie in [0, {classes - 1}] for classes={classes}, got {low} to {high}"
             )
     return _problem(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
 
@@ -293,12 +301,11 @@ def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Pro
     _positive("feature_norm", feature_norm)
     _positive("radius", radius)
     if not l2 >= 0 or math.isinf(l2):
-        raise ValueError(f"l2 is {l2}: the regularisation must be at least 0 and finite")
+        raise ValueError(f"l2 must be at least 0 and finite, got {l2}")
     rows = _prepare(features, intercept, feature_norm)
     if labels.shape != (rows.shape[0],):
         raise ValueError(
-            f"labels has shape {labels.shape}: with {rows.shape[0]} rows of features it must be "
-            f"({rows.shape[0]},)"
+            f"labels must have shape ({rows.shape[0]},), one a row of features, got {labels.shape}"
         )
     norms = _features.row_norms(rows)
     if jnp.issubdtype(labels.dtype, jnp.floating):
@@ -323,11 +330,11 @@ def _signs(labels) -> Array:
         found = set(np.unique(np.asarray(values)).tolist())
         if not (found <= {0, 1} or found <= {-1, 1}):
             raise ValueError(
-                f"labels holds {sorted(found)[:5]}: binary labels must be {{0, 1}} or {{-1, +1}}"
+                f"labels must be {{0, 1}} or {{-1, +1}} of two classes, got {sorted(found)[:5]}"
             )
     return jnp.where(values > 0, 1.0, -1.0)
 
 
 def _positive(name: str, value) -> None:
     if not value > 0:
-        raise ValueError(f"{name} is {value}: it must be positive")
+        raise ValueError(f"{name} must be positive, got {value}")

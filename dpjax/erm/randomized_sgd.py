@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
-from dpjax.accounting.randomized_sensitivity import batch_sensitivities
+from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities
 from dpjax.erm import _cyclic
 from dpjax.erm.problems import Problem
 from dpjax.erm.solution import (
@@ -20,11 +20,10 @@ from dpjax.erm.solution import (
     bounded_gradient,
     count,
     positive,
-    private_solver,
-    resolve_noise,
     split,
     start,
 )
+from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["OutputHistory", "nsgd", "rsgd", "rsgd_ar"]
 
@@ -32,11 +31,13 @@ __all__ = ["OutputHistory", "nsgd", "rsgd", "rsgd_ar"]
 class OutputHistory(NamedTuple):
     """What an output-perturbation solver added; every field is independent of the data.
 
-    noise_std: standard deviation of the noise per coordinate.
-    sensitivities: [m] bound on how far one replaced record in batch j moves the parameters.
+    Fields:
+        noise_std: standard deviation of the noise per coordinate.
+        sensitivities: [m] bound on how far one replaced record in batch j moves the parameters.
 
-    >>> OutputHistory(noise_std=0.1, sensitivities=[0.01]).noise_std
-    0.1
+    Example:
+        >>> OutputHistory(noise_std=0.1, sensitivities=[0.01]).noise_std
+        0.1
     """
 
     noise_std: Any
@@ -71,18 +72,20 @@ def _rsgd_ar_mechanism(problem, noise, *, average_every=5, **hyperparameters):
     return _permuted_mechanism(problem, noise, average_every=average_every, **hyperparameters)
 
 
-@private_solver(noise="noise_std", mechanism=_worst_case_mechanism, copies_data=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_worst_case_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def nsgd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     epochs: int,
     batch_size: int,
     step_size,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """Cyclic SGD over the records in their own order, worst-case noise (chen2019, Algorithm 1).
@@ -91,66 +94,84 @@ def nsgd(
     `Δ_j = Σ_t (S η_t/|B_j|) Π_{s>t} ρ_s`, ρ = max(|1 − ημ|, |1 − ηL|); released: w + N(0,
     noise_std² I).
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = nsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
-    ...                 noise_std=1.0)
-    >>> solution.mechanism.sensitivities.shape
-    (1,)
+    Args:
+        epochs, batch_size, step_size, init: as in `rsgd_ar`.
+        noise_std: standard deviation of the noise per coordinate.
 
-    Arguments, guarantee and errors as `rsgd_ar`, without averaging and without the permutation.
+    Raises:
+        ValueError: as `rsgd_ar`.
+
+    Guarantee:
+        That of `rsgd_ar`, at the worst position instead of a random one.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = nsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
+        ...                 noise_std=1.0)
+        >>> solution.mechanism.sensitivities.shape
+        (1,)
     """
-    return _run(
-        nsgd, problem, key, epochs, batch_size, step_size, None, False,
-        noise_std, epsilon, delta, adjacency, init,
-    )  # fmt: skip
+    return _run(problem, key, budget, epochs, batch_size, step_size, None, False, init)
 
 
-@private_solver(noise="noise_std", mechanism=_permuted_mechanism, copies_data=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_permuted_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def rsgd(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     epochs: int,
     batch_size: int,
     step_size,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """`nsgd` over one secret random permutation: the sensitivity is drawn with a record's position.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = rsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
-    ...                 noise_std=1.0)
-    >>> solution.mechanism.sensitivities.shape
-    (5,)
-
     At the same first step size and more than a few averaging intervals this needs less noise than
-    `rsgd_ar`, whose restarts raise the sensitivity. Arguments, guarantee and errors as `rsgd_ar`.
+    `rsgd_ar`, whose restarts raise the sensitivity.
+
+    Args:
+        epochs, batch_size, step_size, init: as in `rsgd_ar`.
+        noise_std: standard deviation of the noise per coordinate.
+
+    Raises:
+        ValueError: as `rsgd_ar`.
+
+    Guarantee:
+        That of `rsgd_ar`.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = rsgd(problem, jax.random.key(0), epochs=2, batch_size=20, step_size=1.0,
+        ...                 noise_std=1.0)
+        >>> solution.mechanism.sensitivities.shape
+        (5,)
     """
-    return _run(
-        rsgd, problem, key, epochs, batch_size, step_size, None, True,
-        noise_std, epsilon, delta, adjacency, init,
-    )  # fmt: skip
+    return _run(problem, key, budget, epochs, batch_size, step_size, None, True, init)
 
 
-@private_solver(noise="noise_std", mechanism=_rsgd_ar_mechanism, copies_data=True)
+@private_solver(
+    noise="noise_std",
+    mechanism=_rsgd_ar_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
 def rsgd_ar(
     problem: Problem,
     key: Array,
+    budget: Budget,
     *,
     epochs: int,
     batch_size: int,
     step_size,
     average_every: int = 5,
-    noise_std=None,
-    epsilon=None,
-    delta=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
     init: Array | None = None,
 ) -> Solution:
     """RSGD-AR: permuted cyclic SGD, periodic averaging, step-size restart (chen2019, Algorithm 3).
@@ -158,41 +179,38 @@ def rsgd_ar(
     Every `average_every` = τ epochs the parameters become the mean of the last mτ iterates and the
     step size, η₀/h in the h-th epoch since, starts again. Released: w + N(0, noise_std² I).
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> solution = rsgd_ar(problem, jax.random.key(0), epochs=10, batch_size=20, step_size=1.0,
-    ...                    epsilon=1.0, delta=1e-5)
-    >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
-    True
-
     Args:
-        epochs: passes over the data. batch_size: records a batch, at most n. The last may be short,
-            and is then the most sensitive by far: prefer ⌈n/m⌉ for m batches.
+        epochs: passes over the data.
+        batch_size: records a batch, at most n. The last may be short, and is then the most
+            sensitive by far: prefer ⌈n/m⌉ for m batches.
         step_size: η₀ > 0. Beyond 2/L a step expands; the sensitivity then grows but stays a bound.
         average_every: τ.
         noise_std: standard deviation of the noise per coordinate; 0 is the non-private twin.
-        epsilon, delta, adjacency: the budget, instead of noise_std.
         init: initial parameters, chosen without looking at the data.
 
-    Guarantee: RandomizedSensitivity over the position of the replaced record, with weights |B_j|/n
-    (chen2019 Prop. 3; the hockey-stick mixture prices it 1.2 to 1.4 times below the paper).
-    Conditional on what the problem enforces: ‖x‖ ≤ feature_norm, a convex L-smooth loss. The
-    regulariser cancels in the difference of two gradients, hence no bound on ‖w‖. The key (and so
-    the permutation) must stay secret; n is public.
+    Raises:
+        ValueError: if batch_size > n, or the loss has no gradient bound.
 
-    Raises: ValueError if batch_size > n, or the loss has no gradient bound.
+    Guarantee:
+        RandomizedSensitivity over the position of the replaced record, with weights |B_j|/n
+        (chen2019 Prop. 3; the hockey-stick mixture prices it 1.2 to 1.4 times below the paper).
+        Conditional on what the problem enforces: ‖x‖ ≤ feature_norm, a convex L-smooth loss. The
+        regulariser cancels in the difference of two gradients, hence no bound on ‖w‖. The key (and
+        so the permutation) must stay secret; n is public.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> solution = rsgd_ar(problem, jax.random.key(0), epochs=10, batch_size=20, step_size=1.0,
+        ...                    epsilon=1.0, delta=1e-5)
+        >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
+        True
     """
     count("average_every", average_every)
-    return _run(
-        rsgd_ar, problem, key, epochs, batch_size, step_size, average_every, True,
-        noise_std, epsilon, delta, adjacency, init,
-    )  # fmt: skip
+    return _run(problem, key, budget, epochs, batch_size, step_size, average_every, True, init)
 
 
-def _run(
-    solver, problem, key, epochs, batch_size, step_size, average_every, permute,
-    noise_std, epsilon, delta, adjacency, init,
-):  # fmt: skip
+def _run(problem, key, budget, epochs, batch_size, step_size, average_every, permute, init):
     count("epochs", epochs)
     count("batch_size", batch_size, high=problem.n)
     positive("step_size", step_size)
@@ -206,7 +224,7 @@ def _run(
     else:
         moves, weights = moves.max(axis=-1, keepdims=True), np.ones(1)
     make = functools.partial(acc.RandomizedSensitivity, moves, weights)
-    noise = resolve_noise("noise_std", noise_std, make, epsilon, delta, adjacency)
+    noise = budget.resolve(make)
     params = _descend(
         problem,
         key,

@@ -5,18 +5,17 @@ One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(
 η > 0 and for once-differentiable L-smooth losses) and S the diameter of the set of one record's
 gradients, in which the regulariser cancels. Everything below unrolls this recurrence, in float64;
 epoch-wise decreasing steps with averaging are
-`dpjax.accounting.randomized_sensitivity.batch_sensitivities`.
+`dpjax.accounting.gaussian.randomized_sensitivity.batch_sensitivities`.
 """
 
 from __future__ import annotations
 
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.arrays import JAX, namespace
 from dpjax._numerics.float64 import evaluate
 
 __all__ = [
@@ -33,13 +32,13 @@ _UP = 1.0 + 1e-12  # rounding of some thousand float64 operations, towards less 
 def contraction_factor(step_size, strong_convexity, smoothness):
     """ρ = max(|1 − ημ|, |1 − ηL|): the Lipschitz constant of w ↦ w − η∇f(w).
 
-    >>> contraction_factor(1.0, 0.25, 0.5)
-    0.75
+    Example:
+        >>> contraction_factor(1.0, 0.25, 0.5)
+        0.75
     """
     low, high = abs(1.0 - step_size * strong_convexity), abs(1.0 - step_size * smoothness)
-    if isinstance(low, jax.Array) or isinstance(high, jax.Array):
-        return jnp.maximum(low, high)
-    return np.maximum(low, high) if np.ndim(low) else max(low, high)
+    xp = namespace(low, high)
+    return xp.maximum(low, high) if xp is JAX or np.ndim(low) else max(low, high)
 
 
 def scheduled_sensitivities(
@@ -47,9 +46,10 @@ def scheduled_sensitivities(
 ) -> Float[Array, " m"]:
     """Δ_j = Σ_{t in batch j} (η_t S/|B_j|) Π_{s>t} ρ_s for any step sizes, [passes·m] of them.
 
-    >>> scheduled_sensitivities([5], [1.0, 1.0], gradient_diameter=2.0, strong_convexity=0.0,
-    ...                         smoothness=1.0).round(6)
-    array([0.8])
+    Example:
+        >>> scheduled_sensitivities([5], [1.0, 1.0], gradient_diameter=2.0, strong_convexity=0.0,
+        ...                         smoothness=1.0).round(6)
+        array([0.8])
     """
     sizes = tuple(int(b) for b in np.asarray(sizes))
     core = _scheduled_core(
@@ -61,11 +61,12 @@ def scheduled_sensitivities(
 @functools.lru_cache(maxsize=128)
 def _scheduled_core(sizes, diameter, convexity, smoothness):
     def core(steps):
+        xp = namespace(steps)
         rho = contraction_factor(steps, convexity, smoothness)
         # Product of the factors after each step: a reversed cumulative product, shifted by one.
-        after = jnp.concatenate([jnp.cumprod(rho[::-1])[::-1][1:], jnp.ones(1)])
+        after = xp.concatenate([xp.cumprod(rho[::-1])[::-1][1:], np.ones(1)])
         moves = (steps * diameter * after).reshape(-1, len(sizes))
-        return _UP * jnp.sum(moves, axis=0) / jnp.asarray(sizes, float)
+        return _UP * xp.sum(moves, axis=0) / np.asarray(sizes, np.float64)
 
     return core
 
@@ -81,11 +82,12 @@ def descent_sensitivity(
 ):
     """Full-batch gradient descent: `(ηS/n)(1 − ρ^T)/(1 − ρ)`, at most S/(nμ) for η ≤ 2/(L + μ).
 
-    >>> float(descent_sensitivity(100, 4, 0.5, gradient_diameter=2.0, strong_convexity=0.0,
-    ...                           smoothness=1.0).round(6))
-    0.04
-
     Zhang et al. (2017) state 5R(L + μ)/(nμL) (`zhang_sensitivity`), which is larger.
+
+    Example:
+        >>> float(descent_sensitivity(100, 4, 0.5, gradient_diameter=2.0, strong_convexity=0.0,
+        ...                           smoothness=1.0).round(6))
+        0.04
     """
     core = _descent_core(
         n, steps, float(gradient_diameter), float(strong_convexity), float(smoothness)
@@ -104,15 +106,17 @@ def _descent_core(n, steps, diameter, convexity, smoothness):
 
 def _geometric(rho, k):
     """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
-    safe = jnp.where(rho == 1.0, 2.0, rho)
-    return jnp.where(rho == 1.0, 1.0 * k, jnp.expm1(k * jnp.log(safe)) / (safe - 1.0))
+    xp = namespace(rho)
+    safe = xp.where(rho == 1.0, 2.0, rho)
+    return xp.where(rho == 1.0, 1.0 * k, xp.expm1(k * xp.log(safe)) / (safe - 1.0))
 
 
 def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, strong_convexity: float):
     """5R(L + μ)/(nμL): gradient descent's published sensitivity (Zhang et al. 2017), for reference.
 
-    >>> zhang_sensitivity(100, gradient_bound=1.0, smoothness=1.0, strong_convexity=1.0)
-    0.1
+    Example:
+        >>> zhang_sensitivity(100, gradient_bound=1.0, smoothness=1.0, strong_convexity=1.0)
+        0.1
     """
     sum_, product = smoothness + strong_convexity, smoothness * strong_convexity
     return 5.0 * gradient_bound * sum_ / (n * product)
@@ -140,9 +144,10 @@ def bolton_sensitivity(
     | strongly_convex | min(1/β, 1/(γt)) | 2L/(γn) |
     | strongly_convex_constant | η ≤ 1/β | 2Lη/(b(1 − (1 − ηγ)^⌈n/b⌉)) |
 
-    >>> bolton_sensitivity("constant", n=100, batch_size=50, passes=10, lipschitz=1.0,
-    ...                    smoothness=0.25, step_size=0.1)
-    0.04
+    Example:
+        >>> bolton_sensitivity("constant", n=100, batch_size=50, passes=10, lipschitz=1.0,
+        ...                    smoothness=0.25, step_size=0.1)
+        0.04
     """
     starts = np.arange(passes) * n / batch_size + 1
     offset = float(n) ** exponent
@@ -157,8 +162,8 @@ def bolton_sensitivity(
         shrink = (1.0 - _given(step_size) * strong_convexity) ** (-(-n // batch_size))
         return 2.0 * lipschitz * _given(step_size) / (batch_size * (1.0 - shrink))
     raise ValueError(
-        f"schedule is {schedule!r}: it must be constant, decreasing, sqrt, strongly_convex or "
-        "strongly_convex_constant"
+        "schedule must be constant, decreasing, sqrt, strongly_convex or "
+        f"strongly_convex_constant, got {schedule!r}"
     )
 
 

@@ -7,21 +7,24 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.figure
 import numpy as np
-import pandas as pd
-import rich.progress
 from jaxtyping import Array
 
 from dpjax import accounting as acc
+from dpjax._extras import extra
 from dpjax._numerics.normal import normal
 from dpjax.erm import _features
 from dpjax.erm.problems import Problem, _prepare, _signs
-from dpjax.erm.solution import count, positive, spec_of
+from dpjax.erm.solution import count, positive
+from dpjax.erm.solver import spec_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 __all__ = ["Choice", "SweepResult", "sweep"]
 
@@ -29,11 +32,15 @@ __all__ = ["Choice", "SweepResult", "sweep"]
 class Choice(NamedTuple):
     """A setting picked from a sweep.
 
-    setting: the hyperparameters. private: whether the choice itself is priced. note: in words.
-    mechanism: all runs and the choice, or None if it is not private.
+    Fields:
+        setting: the hyperparameters.
+        private: whether the choice itself is priced.
+        note: in words.
+        mechanism: all runs and the choice, or None if it is not private.
 
-    >>> Choice({"steps": 50}, False, "not private", None).private
-    False
+    Example:
+        >>> Choice({"steps": 50}, False, "not private", None).private
+        False
     """
 
     setting: dict[str, Any]
@@ -45,14 +52,19 @@ class Choice(NamedTuple):
 class SweepResult(NamedTuple):
     """Every run of a sweep.
 
-    table: one row a run: the hyperparameters, `noise`, `repeat`, and the metrics. `objective` is a
-        function of the training data and `accuracy` of the test data: neither is private.
-    params: [runs, …], in the table's order.
-    settings: one dictionary per grid point; mechanisms: what one run of it costs.
-    names: the hyperparameters that vary. test_size: rows behind `accuracy`, or None.
+    Fields:
+        table: one row a run: the hyperparameters, `noise`, `repeat`, and the metrics. `objective`
+            is a function of the training data and `accuracy` of the test data: neither is private.
+        params: [runs, …], in the table's order.
+        settings: one dictionary per grid point.
+        mechanisms: what one run of it costs.
+        names: the hyperparameters that vary.
+        test_size: rows behind `accuracy`, or None.
 
-    >>> SweepResult(pd.DataFrame({"steps": [1]}), None, [{}], [None], ("steps",), None).names
-    ('steps',)
+    Example:
+        >>> import pandas as pd
+        >>> SweepResult(pd.DataFrame({"steps": [1]}), None, [{}], [None], ("steps",), None).names
+        ('steps',)
     """
 
     table: pd.DataFrame
@@ -65,9 +77,11 @@ class SweepResult(NamedTuple):
     def summary(self) -> pd.DataFrame:
         """Mean and standard deviation of the metrics for every setting.
 
-        >>> table = pd.DataFrame({"steps": [1, 1], "objective": [0.5, 0.7], "repeat": [0, 1]})
-        >>> SweepResult(table, None, [{}], [None], ("steps",), None).summary().shape
-        (1, 4)
+        Example:
+            >>> import pandas as pd
+            >>> table = pd.DataFrame({"steps": [1, 1], "objective": [0.5, 0.7], "repeat": [0, 1]})
+            >>> SweepResult(table, None, [{}], [None], ("steps",), None).summary().shape
+            (1, 4)
         """
         metrics = [m for m in ("objective", "accuracy") if m in self.table]
         keys = [*self.names, *(["noise"] if "noise" in self.table else [])]
@@ -101,7 +115,7 @@ class SweepResult(NamedTuple):
         positive("noise_multiplier", noise_multiplier)
         if self.test_size is None:
             raise ValueError(
-                "the sweep had no test data: a private choice needs test=(features, labels)"
+                "test is missing: a private choice needs a sweep with test=(features, labels)"
             )
         counts = self._means("accuracy") * self.test_size
         std = noise_multiplier * math.sqrt(len(counts))
@@ -114,21 +128,22 @@ class SweepResult(NamedTuple):
 
     def _means(self, metric: str) -> np.ndarray:
         if metric not in self.table:
-            raise ValueError(f"metric is {metric!r}: the table has {list(self.table.columns)}")
+            raise ValueError(f"metric must be one of {list(self.table.columns)}, got {metric!r}")
         values = self.table.groupby("setting", sort=True)[metric].mean()
         return np.asarray(values, np.float64)
 
-    def plot(self, metric: str = "accuracy") -> matplotlib.figure.Figure:
+    def plot(self, metric: str = "accuracy") -> Figure:
         """Mean ± one standard deviation of the metric for every setting, as a figure."""
+        with extra("erm"):
+            from matplotlib.figure import Figure
+
         grouped = self.table.groupby("setting", sort=True)[metric]
         mean, spread = (np.asarray(part) for part in (grouped.mean(), grouped.std(ddof=0)))
         names = [
             ", ".join(f"{name} {_short(setting[name])}" for name in self.names)
             for setting in self.settings
         ]
-        figure = matplotlib.figure.Figure(
-            figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained"
-        )
+        figure = Figure(figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained")
         axes = figure.subplots()
         rows = np.arange(len(names))
         axes.errorbar(mean, rows, xerr=spread, fmt="o", markersize=5, capsize=3, color="#1f4e79")
@@ -166,29 +181,36 @@ def sweep(
     (one per group of equal integer hyperparameters otherwise); all runs that share their integers
     are one compiled program over a batch of keys, noise scales and float hyperparameters.
 
-    >>> import dpjax, jax
-    >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
-    >>> result = sweep(dpjax.erm.dp_gd, problem, {"steps": [2, 4], "step_size": [0.5, 1.0]},
-    ...                repeats=3, key=jax.random.key(0), noise_multiplier=5.0, progress=False)
-    >>> len(result.table), result.best("objective").private
-    (12, False)
-
     Args:
         grid: hyperparameter -> values, of which every combination is run; or the points themselves,
             dictionaries with the same names. "epsilon" and "delta" may be among them.
-        repeats: runs per point. key: split over all of them.
+        repeats: runs per point.
+        key: split over all of them.
         epsilon, delta, adjacency: the budget of *one* run; or give the solver's noise argument.
         test: (features, labels) for the accuracy column, prepared like the training rows.
         memory_budget: bytes that one batch of runs may take, estimated; the sweep runs in batches.
         progress: show a progress bar.
         fixed: hyperparameters that do not vary.
 
-    Returns: SweepResult. Releasing the whole sweep, or a setting chosen by it, costs more than one
-    run:
+    Returns:
+        SweepResult. Releasing the whole sweep, or a setting chosen by it, costs more than one run;
         see `SweepResult.best` and `SweepResult.choose_privately`.
 
-    Raises: ValueError for an unknown solver, an empty axis, or both noise and budget.
+    Raises:
+        ValueError: an unknown solver, an empty axis, or both noise and budget.
+
+    Example:
+        >>> import dpjax, jax
+        >>> problem = dpjax.erm.logistic_regression([[1.0], [-1.0]] * 50, [1, 0] * 50, l2=0.1)
+        >>> result = sweep(dpjax.erm.dp_gd, problem, {"steps": [2, 4], "step_size": [0.5, 1.0]},
+        ...                repeats=3, key=jax.random.key(0), noise_multiplier=5.0, progress=False)
+        >>> len(result.table), result.best("objective").private
+        (12, False)
     """
+    with extra("erm"):
+        import pandas as pd
+        from rich.progress import Progress
+
     spec = spec_of(solver)
     count("repeats", repeats)
     positive("memory_budget", memory_budget)
@@ -208,7 +230,7 @@ def sweep(
 
     params: list[Any] = [None] * len(settings)
     scores: list[Any] = [None] * len(settings)
-    with rich.progress.Progress(disable=not progress) as bar:
+    with Progress(disable=not progress) as bar:
         task = bar.add_task(solver.func.__name__, total=len(settings) * repeats)
         for members in groups.values():
             run = _run_concrete if spec.concrete else _run_group
@@ -238,13 +260,15 @@ def _points(grid) -> list[dict[str, Any]]:
     """The points of a grid, or the points given."""
     if isinstance(grid, Mapping):
         if not grid or any(len(values) == 0 for values in grid.values()):
-            raise ValueError("grid is empty: every hyperparameter in it needs at least one value")
+            raise ValueError("grid must have a value for every hyperparameter, got none")
         return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     points = [dict(point) for point in grid]
     if not points or not points[0]:
-        raise ValueError("grid is empty: it needs at least one point with a hyperparameter")
+        raise ValueError("grid must have a point with a hyperparameter, got none")
     if any(set(point) != set(points[0]) for point in points):
-        raise ValueError("grid holds points of different hyperparameters: sweep them one by one")
+        raise ValueError(
+            "grid must have the same hyperparameters at every point, got different ones"
+        )
     return points
 
 

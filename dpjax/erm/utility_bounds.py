@@ -31,9 +31,11 @@ def dp_gd_theorem_noise_std(
     Private for replace-one up to ε ≈ 8 (7.97 at δ = 1e-5), and 17 to 28 % more than needed there:
     it states the theorem; `dp_gd` calibrates exactly.
 
-    >>> std = dp_gd_theorem_noise_std(n=36176, lipschitz=1.0, steps=800, epsilon=1.0, delta=1e-9)
-    >>> round(std, 9)
-    0.010066965
+    Example:
+        >>> std = dp_gd_theorem_noise_std(n=36176, lipschitz=1.0, steps=800, epsilon=1.0,
+        ...                               delta=1e-9)
+        >>> round(std, 9)
+        0.010066965
     """
     return 2.0 * math.sqrt(2.0 * steps * math.log(1.0 / delta)) * lipschitz / (n * epsilon)
 
@@ -43,9 +45,10 @@ def dp_gd_excess_risk(
 ) -> float:
     """(β/2)[(1 − ην)^T r₁² + pησ²/ν] ≥ E[F(x_{T+1}) − F*] for any σ, η ≤ 1/β (yu2020 Eq. 9).
 
-    >>> dp_gd_excess_risk(step_size=1.0, steps=1, noise_std=0.0, dimension=3, curvature=0.5,
-    ...                   smoothness=1.0, start_distance=2.0)
-    1.0
+    Example:
+        >>> dp_gd_excess_risk(step_size=1.0, steps=1, noise_std=0.0, dimension=3, curvature=0.5,
+        ...                   smoothness=1.0, start_distance=2.0)
+        1.0
     """
     shrink = (1.0 - step_size * curvature) ** steps
     noise = dimension * step_size * noise_std**2 / curvature
@@ -59,10 +62,11 @@ def dp_gd_theorem_bound(
 
     The paper drops the factor 2√2 of its own σ; here it is kept.
 
-    >>> bound = dp_gd_theorem_bound(n=1000, dimension=10, lipschitz=1.0, smoothness=0.25,
-    ...                             curvature=0.1, start_distance=1.0, epsilon=1.0, delta=1e-5)
-    >>> round(bound, 5)
-    0.15906
+    Example:
+        >>> bound = dp_gd_theorem_bound(n=1000, dimension=10, lipschitz=1.0, smoothness=0.25,
+        ...                             curvature=0.1, start_distance=1.0, epsilon=1.0, delta=1e-5)
+        >>> round(bound, 5)
+        0.15906
     """
     start = smoothness * start_distance**2 / (2.0 * n**2)
     noise = 8.0 * smoothness * dimension * lipschitz**2 * math.log(n) * math.log(1.0 / delta)
@@ -72,9 +76,10 @@ def dp_gd_theorem_bound(
 def dp_gd_convex_bound(*, n, dimension, lipschitz, start_distance, epsilon, delta) -> float:
     """yu2020 Theorem 1, ν = 0, η = 1/β, T = nβε/√p, averaged iterate: (r₁²/2 + 8L² ln(1/δ))√p/(nε).
 
-    >>> round(dp_gd_convex_bound(n=1000, dimension=4, lipschitz=1.0, start_distance=1.0,
-    ...                          epsilon=1.0, delta=1e-5), 5)
-    0.18521
+    Example:
+        >>> round(dp_gd_convex_bound(n=1000, dimension=4, lipschitz=1.0, start_distance=1.0,
+        ...                          epsilon=1.0, delta=1e-5), 5)
+        0.18521
     """
     constant = 0.5 * start_distance**2 + 8.0 * lipschitz**2 * math.log(1.0 / delta)
     return constant * math.sqrt(dimension) / (n * epsilon)
@@ -83,9 +88,10 @@ def dp_gd_convex_bound(*, n, dimension, lipschitz, start_distance, epsilon, delt
 def dp_sgd_distance_bound(*, step, dimension, lipschitz, noise_multiplier, curvature) -> float:
     """E‖x_t − x*‖² ≤ 2L²(1 + pσ²)/(tν²), η_t = 1/(νt), noise Lσ per coordinate (yu2020, Eq. 13).
 
-    >>> dp_sgd_distance_bound(step=10, dimension=4, lipschitz=1.0, noise_multiplier=0.5,
-    ...                       curvature=1.0)
-    0.4
+    Example:
+        >>> dp_sgd_distance_bound(step=10, dimension=4, lipschitz=1.0, noise_multiplier=0.5,
+        ...                       curvature=1.0)
+        0.4
     """
     spread = 1.0 + dimension * noise_multiplier**2
     return 2.0 * lipschitz**2 * spread / (step * curvature**2)
@@ -98,18 +104,19 @@ def noisy_gd_theorem_settings(
 
     σ² = 8L²(ε + 2 ln(1/δ))/(λε²n²), η = λ/(2β²), K = (2β²/λ²) ln(n²ε²/(4 ln(1/δ) d)).
 
-    >>> noise_std, step_size, steps = noisy_gd_theorem_settings(
-    ...     n=1000, dimension=5, lipschitz=1.0, smoothness=1.0, strong_convexity=0.5, epsilon=1.0,
-    ...     delta=1e-5)
-    >>> round(noise_std, 5), step_size, steps
-    (0.01961, 0.25, 68)
+    Example:
+        >>> noise_std, step_size, steps = noisy_gd_theorem_settings(
+        ...     n=1000, dimension=5, lipschitz=1.0, smoothness=1.0, strong_convexity=0.5,
+        ...     epsilon=1.0, delta=1e-5)
+        >>> round(noise_std, 5), step_size, steps
+        (0.01961, 0.25, 68)
     """
     spread = epsilon + 2.0 * math.log(1.0 / delta)
     variance = 8.0 * lipschitz**2 * spread / (strong_convexity * (epsilon * n) ** 2)
     inside = (n * epsilon) ** 2 / (4.0 * math.log(1.0 / delta) * dimension)
     if inside <= 1:
         raise ValueError(
-            f"n^2 epsilon^2 / (4 ln(1/delta) d) is {inside:.3g}: the theorem needs it above 1; "
+            f"n^2 epsilon^2 / (4 ln(1/delta) d) must exceed 1, got {inside:.3g}: "
             "n is too small for this budget"
         )
     steps = math.ceil(2.0 * (smoothness / strong_convexity) ** 2 * math.log(inside))
@@ -124,15 +131,16 @@ def noisy_gd_excess_risk(
     Derived for dpjax: θ ↦ θ − η∇F(θ) shrinks squared distances by q, projection does not expand,
     independent noise adds 2ησ²d, and smoothness turns distance into risk. r₀² is E‖θ₀ − θ*‖².
 
-    >>> noisy_gd_excess_risk(step_size=0.5, steps=0, noise_std=0.0, dimension=1, smoothness=1.0,
-    ...                      strong_convexity=1.0, start_distance_squared=2.0)
-    1.0
+    Example:
+        >>> noisy_gd_excess_risk(step_size=0.5, steps=0, noise_std=0.0, dimension=1, smoothness=1.0,
+        ...                      strong_convexity=1.0, start_distance_squared=2.0)
+        1.0
     """
     q = 1.0 - 2.0 * step_size * strong_convexity + (step_size * smoothness) ** 2
     if not q < 1:
         raise ValueError(
-            f"step_size is {step_size}: the bound needs step_size < 2*lambda/beta^2 = "
-            f"{2.0 * strong_convexity / smoothness**2:.6g}"
+            "step_size must be below 2*lambda/beta^2 = "
+            f"{2.0 * strong_convexity / smoothness**2:.6g}, got {step_size}"
         )
     noise = 2.0 * step_size * noise_std**2 * dimension / (1.0 - q)
     return 0.5 * smoothness * (q**steps * start_distance_squared + noise * (1.0 - q**steps))
@@ -146,11 +154,12 @@ def noisy_gd_theorem_bound(
     The start is drawn from N(0, (2σ²/λ)I), so r₀² = ‖θ*‖² + 2σ²d/λ. Of order
     βdL² ln(1/δ)/(ε²λ²n²), as published.
 
-    >>> bound = noisy_gd_theorem_bound(n=10_000, dimension=5, lipschitz=1.0, smoothness=1.0,
-    ...                                strong_convexity=0.5, start_distance=1.0, epsilon=1.0,
-    ...                                delta=1e-5)
-    >>> 0 < bound < 1e-4
-    True
+    Example:
+        >>> bound = noisy_gd_theorem_bound(n=10_000, dimension=5, lipschitz=1.0, smoothness=1.0,
+        ...                                strong_convexity=0.5, start_distance=1.0, epsilon=1.0,
+        ...                                delta=1e-5)
+        >>> 0 < bound < 1e-4
+        True
     """
     noise_std, step_size, steps = noisy_gd_theorem_settings(
         n=n,
@@ -176,8 +185,9 @@ def noisy_gd_theorem_bound(
 def noisy_gd_lower_rate(*, n: int, dimension: int, epsilon: float) -> float:
     """min{1, d/(ε²n²)}: the rate no private algorithm beats (chourasia2021 Theorem 4), no constant.
 
-    >>> noisy_gd_lower_rate(n=100, dimension=1, epsilon=1.0)
-    0.0001
+    Example:
+        >>> noisy_gd_lower_rate(n=100, dimension=1, epsilon=1.0)
+        0.0001
     """
     return min(1.0, dimension / (epsilon * n) ** 2)
 
@@ -195,10 +205,11 @@ def utility_rates(
 
     Rates, to compare how methods scale; not bounds. NaN where the table has no entry.
 
-    >>> rates = utility_rates(n=1000, dimension=10, epsilon=1.0, smoothness=1.0,
-    ...                       strong_convexity=0.01, curvature=0.1)
-    >>> rates["DP-GD"][1] < rates["gradient (GD), minimum curvature"][1]
-    True
+    Example:
+        >>> rates = utility_rates(n=1000, dimension=10, epsilon=1.0, smoothness=1.0,
+        ...                       strong_convexity=0.01, curvature=0.1)
+        >>> rates["DP-GD"][1] < rates["gradient (GD), minimum curvature"][1]
+        True
     """
     p, log_n = dimension, math.log(n)
     flat = math.sqrt(p) / (n * epsilon)

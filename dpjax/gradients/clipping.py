@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, get_args
 
-import jax
 import jax.numpy as jnp
 
 from dpjax.gradients import ghost, per_example
+from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 from dpjax.gradients.explain import Method, choose
 from dpjax.gradients.pieces import PieceSize, in_pieces, piece_size
 from dpjax.gradients.result import ClippedGradient
@@ -32,12 +32,18 @@ def clipped_grad(
 
         fn(params, batch).sum = Σᵢ cᵢ·∇loss(params, batch[i]),  cᵢ = strategy's factor ∈ [0, 1].
 
+    The returned function's arguments: `params`, any tree, in which leaves that are not
+    floating-point arrays (counters, keys, activation functions) are held constant and are None in
+    `sum`; `batch`, a tree whose leaves share a leading axis; `mask`, [batch] booleans, False for
+    padding; `rng`, one key (split over the batch) or one key a record, handed to the loss as its
+    third argument.
+
     Args:
         loss: `loss(params, example) -> scalar`, or `(scalar, aux)` with `has_aux`. One record in,
             one number out: a loss that looks at several records (batch normalisation) has no
             per-example gradient.
-        clip_norm: the bound C > 0, in units of the gradient. May be traced; `fn`'s argument of
-            the same name overrides it for one call (adaptive clipping).
+        clip_norm: the bound C > 0, in units of the gradient. May be traced; `fn`'s argument of the
+            same name overrides it for one call (adaptive clipping).
         method: "vmap" forms every per-example gradient; "ghost" forms none of them; "auto" takes
             the cheaper one by an estimate that `explain_clipping` shows.
         strategy: how a gradient is scaled; `Flat()` unless told otherwise.
@@ -46,21 +52,16 @@ def clipped_grad(
             that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
 
-    The returned function's arguments: `params`, any tree, in which leaves that are not
-    floating-point arrays (counters, keys, activation functions) are held constant and are None in
-    `sum`; `batch`, a tree whose leaves share a leading axis; `mask`, [batch]
-    booleans, False for padding; `rng`, one key (split over the batch) or one key a record, handed
-    to the loss as its third argument.
-
     Raises:
         ValueError: a clip norm that is not positive, an unknown method, a batch whose leaves
             disagree about the number of records, or a loss that is not a scalar.
 
-    Guarantee: exchanging, adding or removing one record moves `sum` by at most
-    `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the loss
-    and the data: a record with a NaN or an infinity in its gradient contributes zero. Assumes that
-    the loss of one example does not depend on the others, and that divisions by the batch size are
-    by the expected, public one.
+    Guarantee:
+        Exchanging, adding or removing one record moves `sum` by at most
+        `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
+        loss and the data: a record with a NaN or an infinity in its gradient contributes zero.
+        Assumes that the loss of one example does not depend on the others, and that divisions by
+        the batch size are by the expected, public one.
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,15 +74,18 @@ def clipped_grad(
         >>> [f"{value:.3f}" for value in out.sum], [f"{norm:.3f}" for norm in out.norms]
         (['0.690', '0.920'], ['15.000', '0.150'])
 
-    References: Abadi et al. 2016, "Deep learning with differential privacy", Algorithm 1; for the
-    ghost method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha
-    and Karypis 2023, "Differentially private optimization on large model at small cost".
+    References:
+        Abadi et al. 2016, "Deep learning with differential privacy", Algorithm 1; for the ghost
+        method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
+        Karypis 2023, "Differentially private optimization on large model at small cost".
     """
     _check_clip_norm(clip_norm)
     if method not in get_args(Method):
-        raise ValueError(f"method={method!r}: choose one of {', '.join(get_args(Method))}")
+        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
-        raise ValueError(f"microbatch_size={microbatch_size}: must be at least 1, 'auto', or None")
+        raise ValueError(
+            f"microbatch_size must be at least 1, 'auto', or None, got {microbatch_size}"
+        )
     default_clip_norm = clip_norm
 
     def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
@@ -93,7 +97,7 @@ def clipped_grad(
         if mask is None:
             mask = jnp.ones(records, bool)
         elif jnp.shape(mask) != (records,):
-            raise ValueError(f"mask has shape {jnp.shape(mask)}; the batch has {records} records")
+            raise ValueError(f"mask must have shape ({records},), got {jnp.shape(mask)}")
         mask = jnp.asarray(mask, bool)
         keys = None if rng is None else keys_of_records(rng, records)
         trained, rebuild = trainable(params)
@@ -125,66 +129,6 @@ def clipped_grad(
     return fn
 
 
-def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """`params` with None for leaves that have no gradient, and the function that puts them back."""
-    leaves, tree = jax.tree.flatten(params)
-    floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
-    if not any(floating):
-        raise ValueError("params: no leaf is a floating-point array, so there is no gradient")
-    if any(jnp.iscomplexobj(x) for x, f in zip(leaves, floating, strict=True) if f):
-        raise ValueError("params: complex parameters are not supported; split real and imaginary")
-    trained = tree.unflatten([x if f else None for x, f in zip(leaves, floating, strict=True)])
-
-    def rebuild(trained):
-        new = iter(jax.tree.leaves(trained))
-        return tree.unflatten(
-            [next(new) if f else x for x, f in zip(leaves, floating, strict=True)]
-        )
-
-    return trained, rebuild
-
-
-def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
-    """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
-
-    def one(trained, example_and_key):
-        params = rebuild(trained)
-        example, key = example_and_key
-        out = loss(params, example, key) if with_key else loss(params, example)
-        value, aux = out if has_aux else (out, None)
-        if jnp.shape(value) != ():
-            raise ValueError(
-                f"the loss of one example has shape {jnp.shape(value)}; it must be a scalar: "
-                "sum or average over everything but the batch inside the loss"
-            )
-        return value, aux
-
-    return one
-
-
-def batch_size(batch: Any) -> int:
-    """The number of records: the leading axis that all leaves of the batch share."""
-    leaves = jax.tree.leaves(batch)
-    if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
-        raise ValueError("batch: every leaf needs a leading axis of records")
-    sizes = {jnp.shape(leaf)[0] for leaf in leaves}
-    if len(sizes) > 1:
-        raise ValueError(f"batch: the leaves disagree about the number of records: {sorted(sizes)}")
-    return sizes.pop()
-
-
-def keys_of_records(rng: Any, records: int) -> Any:
-    """One key a record, from one key or as given."""
-    typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-    if rng.ndim == (0 if typed else 1):
-        return jax.random.split(rng, records)
-    if rng.shape[0] != records:
-        raise ValueError(
-            f"rng: {rng.shape[0]} keys for {records} records; give one key, or one each"
-        )
-    return rng
-
-
 def _check_clip_norm(clip_norm: Any) -> None:
     if isinstance(clip_norm, int | float) and not (clip_norm > 0 and math.isfinite(clip_norm)):
-        raise ValueError(f"clip_norm={clip_norm!r}: must be a positive, finite number")
+        raise ValueError(f"clip_norm must be a positive, finite number, got {clip_norm!r}")

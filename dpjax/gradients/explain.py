@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 
 from dpjax.gradients import ghost
+from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 
 Method = Literal["auto", "ghost", "vmap"]
 
@@ -23,7 +24,7 @@ _PASSES = 3
 class ParameterCost:
     """One row of the table: a parameter, where and how it is used, and what that costs.
 
-    Attributes:
+    Fields:
         parameter: its path in the tree.
         shape: its shape.
         used_in: the equations it enters, with the model's own scope names where there are any.
@@ -44,7 +45,7 @@ class ParameterCost:
 class Choice:
     """What will be done, and why.
 
-    Attributes:
+    Fields:
         method: "ghost" or "vmap".
         reason: in words.
         plan: the ghost method's plan; None for "vmap".
@@ -165,8 +166,6 @@ def explain_clipping(
         w          (100,)  matrix product  vectors    201  2,500
         method: ghost (costs 8.91 % of vmap)
     """
-    from dpjax.gradients.clipping import batch_size, keys_of_records, scalar_loss, trainable
-
     trained, rebuild = trainable(params)
     keys = None if rng is None else keys_of_records(rng, batch_size(batch))
     one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)

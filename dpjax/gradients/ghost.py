@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from dpjax.gradients import outer
+from dpjax.gradients.equations import Program, trace
 from dpjax.gradients.parameters import overlap
 from dpjax.gradients.per_example import (
     Clipping,
@@ -50,7 +51,7 @@ class Plan:
     """What the ghost method will do for one loss and one shape of batch.
 
     Attributes:
-        jaxpr: the loss of one record.
+        program: the loss of one record.
         families: per parameter, its families; empty for an unused or a copied parameter.
         copied: parameters that are copied once per record.
         reasons: for every copied parameter, the use that has no rule.
@@ -58,7 +59,7 @@ class Plan:
         shapes: the parameters' shapes and dtypes.
     """
 
-    jaxpr: Any
+    program: Program
     families: tuple[tuple[Family, ...], ...]
     copied: frozenset[int]
     reasons: Mapping[int, str]
@@ -71,15 +72,13 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
     example = jax.eval_shape(lambda r: jax.tree.map(lambda x: x[0], r), records)
-    closed, out = jax.make_jaxpr(
-        lambda flat, one: loss(tree.unflatten(flat), one), return_shape=True
-    )(leaves, example)
+    program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
     copied: set[int] = set()
     reasons: dict[int, str] = {}
     while True:
         before = set(copied)
         walk = Interpreter(copied, size, None)
-        outs = walk.run(closed.jaxpr, closed.consts, _arguments(walk, leaves, closed, None), "")
+        outs = walk.run(program, _arguments(walk, leaves, program, None), "")
         walk.as_batched(outs[0], None)
         families = [_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
@@ -90,7 +89,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
         if copied == before:
             break
     return Plan(
-        closed,
+        program,
         tuple(tuple(found or ()) for found in families),
         frozenset(copied),
         reasons,
@@ -99,9 +98,11 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
     )
 
 
-def _arguments(walk: Interpreter, leaves: Sequence[Any], closed: Any, records: Any) -> list[Any]:
+def _arguments(
+    walk: Interpreter, leaves: Sequence[Any], program: Program, records: Any
+) -> list[Any]:
     args = [walk.parameter(index, leaf) for index, leaf in enumerate(leaves)]
-    rest = len(closed.jaxpr.invars) - len(leaves)
+    rest = len(program.inputs) - len(leaves)
     values = [None] * rest if records is None else jax.tree.leaves(records)
     return args + [Batched(value) for value in values]
 
@@ -151,9 +152,9 @@ def backward_pass(plan: Plan, params: Any, records: Any) -> tuple[Array, Any, di
 
     def forward(taps):
         walk = Interpreter(set(plan.copied), size, taps)
-        args = _arguments(walk, leaves, plan.jaxpr, records)
-        outs = walk.run(plan.jaxpr.jaxpr, plan.jaxpr.consts, args, "")
-        losses = walk.as_batched(outs[0], plan.jaxpr.out_avals[0]).value
+        args = _arguments(walk, leaves, plan.program, records)
+        outs = walk.run(plan.program, args, "")
+        losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value
         return losses, ([_spread(value, size) for value in outs[1:]], walk.saved)
 
     losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.gradients.equations import Equation
+
 # Rearrangements: every entry of the output is one entry of the input, no entry is used twice, so
 # that a gradient keeps its norm on the way back.
 _REARRANGEMENTS = ("convert_element_type", "copy", "reshape", "rev", "squeeze", "transpose")
@@ -19,11 +21,11 @@ _REARRANGEMENTS = ("convert_element_type", "copy", "reshape", "rev", "squeeze", 
 class ParameterView:
     """A rearranged piece of one parameter.
 
-    Attributes:
+    Fields:
         leaf: which parameter.
         dims: for every dimension of this value, the parameter's dimension that it runs along, or
-            None for a dimension of size one that the parameter does not have; None altogether
-            where a reshape mixed dimensions.
+            None for a dimension of size one that the parameter does not have; None altogether where
+            a reshape mixed dimensions.
         box: [start, stop) along every dimension of the parameter: the piece that this value holds.
         back: turns a gradient of this value into a gradient of the parent.
         parent: the value this one was made from; None for the parameter itself.
@@ -80,14 +82,14 @@ class JoinedViews:
         ]
 
 
-def joined(views: list[Any], eqn: Any) -> JoinedViews | None:
+def joined(views: list[Any], eqn: Equation) -> JoinedViews | None:
     """The concatenation of plain views; None for any other equation or operand."""
-    if eqn.primitive.name != "concatenate":
+    if eqn.name != "concatenate":
         return None
     if not all(isinstance(view, ParameterView) for view in views):
         return None
     axis = eqn.params["dimension"]
-    sizes = [v.aval.shape[axis] for v in eqn.invars]
+    sizes = [aval.shape[axis] for aval in eqn.ins]
     return JoinedViews(tuple(views), axis, tuple(itertools.accumulate(sizes)))
 
 
@@ -96,18 +98,18 @@ def whole(leaf: int, shape: tuple[int, ...]) -> ParameterView:
     return ParameterView(leaf, tuple(range(len(shape))), tuple((0, size) for size in shape))
 
 
-def rearranged(view: ParameterView, eqn: Any, evaluate: Callable) -> list[ParameterView] | None:
+def rearranged(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
     """The views that an equation makes of a view, or None where it does more than rearrange."""
-    name, params = eqn.primitive.name, eqn.params
-    source = eqn.invars[0].aval
-    if len(eqn.invars) != 1 or not jnp.issubdtype(source.dtype, jnp.inexact):
+    name, params = eqn.name, eqn.params
+    source = eqn.ins[0]
+    if len(eqn.ins) != 1 or not jnp.issubdtype(source.dtype, jnp.inexact):
         return None
 
     def child(index, dims, box=view.box):
         # The transpose needs the equation as a function of its one operand; in the parameter's own
         # precision, so that no gradient is rounded to the precision of the forward pass.
         def forward(x):
-            return evaluate(eqn, [x])[index]
+            return eqn.evaluate([x])[index]
 
         def back(gradient):
             shape = jax.ShapeDtypeStruct(source.shape, gradient.dtype)
@@ -138,7 +140,7 @@ def rearranged(view: ParameterView, eqn: Any, evaluate: Callable) -> list[Parame
                 box = _cut(box, dim, start + low, start + high)
         return [child(0, view.dims, box)]
     if name == "broadcast_in_dim":
-        if eqn.outvars[0].aval.size != source.size:
+        if eqn.outs[0].size != source.size:
             return None
         dims: list[int | None] = [None] * len(params["shape"])
         for axis, target in enumerate(params["broadcast_dimensions"]):

@@ -41,7 +41,7 @@ def squared_norms(gradients: Sequence[Array], groups: Sequence[int]) -> Float[Ar
 class Clipping(NamedTuple):
     """What becomes of every record.
 
-    Attributes:
+    Fields:
         factors: the factor of every group and record.
         kept: which records take part: not masked, and finite.
         norms: the gradients' norms; 0 where masked.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from dpjax.gradients.equations import trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
 
 PieceSize = int | Literal["auto"] | None
@@ -29,9 +30,10 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
     the cache cost more than adding up a few sums the size of the parameters. Elsewhere, and for
     batches spread over devices, the whole batch goes at once.
 
-    >>> loss = lambda w, x: (jnp.sum(w * x), None)
-    >>> piece_size(Choice("vmap", "", None, ()), loss, jnp.zeros(10), jnp.zeros((256, 10)))
-    256
+    Example:
+        >>> loss = lambda w, x: (jnp.sum(w * x), None)
+        >>> piece_size(Choice("vmap", "", None, ()), loss, jnp.zeros(10), jnp.zeros((256, 10)))
+        256
     """
     records = jax.tree.leaves(batch)[0].shape[0]
     if jax.default_backend() != "cpu" or jax.device_count() > 1:
@@ -66,18 +68,9 @@ def _convolves(loss: Callable[..., Any], params: Any, batch: Any) -> bool:
     """Whether the loss has a convolution, whose per-example gradients XLA forms faster at once."""
     try:
         example = jax.eval_shape(lambda b: jax.tree.map(lambda x: x[0], b), batch)
-        return _contains(jax.make_jaxpr(loss)(params, example).jaxpr, "conv_general_dilated")
+        return trace(loss, params, example)[0].contains("conv_general_dilated")
     except Exception:  # the call that follows raises the user's own error
         return True
-
-
-def _contains(jaxpr: Any, primitive: str) -> bool:
-    inner = jax.tree.leaves(
-        [list(eqn.params.values()) for eqn in jaxpr.eqns], is_leaf=lambda v: hasattr(v, "eqns")
-    )
-    return any(eqn.primitive.name == primitive for eqn in jaxpr.eqns) or any(
-        _contains(getattr(v, "jaxpr", v), primitive) for v in inner if hasattr(v, "eqns")
-    )
 
 
 def in_pieces(

@@ -60,7 +60,7 @@ class AdaptiveQuantile(Flat):
         require_positive("batch_size", self.batch_size)
         require_positive("learning_rate", self.learning_rate)
         if isinstance(self.quantile, int | float) and not 0 < self.quantile < 1:
-            raise ValueError(f"quantile={self.quantile!r}: must be in (0, 1)")
+            raise ValueError(f"quantile must be in (0, 1), got {self.quantile!r}")
 
     def noise_multiplier(self, gradient_noise: float) -> float:
         """z, the noise multiplier to account for, from σ, that of the noise added to the sum."""
@@ -70,8 +70,8 @@ class AdaptiveQuantile(Flat):
         """σ, the noise multiplier to add to the sum, so that sum and count together have z."""
         if not noise_multiplier < 2 * self.count_noise:
             raise ValueError(
-                f"count_noise={self.count_noise!r}: must exceed noise_multiplier / 2 = "
-                f"{noise_multiplier / 2!r}, or the count alone costs more than is allowed"
+                f"count_noise must exceed noise_multiplier / 2 = {noise_multiplier / 2!r}, got "
+                f"{self.count_noise!r}: the count alone costs more than is allowed"
             )
         return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
 

@@ -13,7 +13,7 @@ class ClippedGradient(NamedTuple):
     Only `sum` has the strategy's sensitivity. `norms`, `losses`, `nonfinite` and `aux` are exact
     functions of the private records: publish them only through a mechanism of their own.
 
-    Attributes:
+    Fields:
         sum: the parameters' tree, Σᵢ cᵢ·gᵢ over the records that take part. Leaves are float32 at
             least, whatever the parameters' dtype: rounding the sum to bfloat16 before the noise
             would move it by more than one clip norm.

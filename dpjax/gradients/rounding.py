@@ -66,6 +66,10 @@ def rounding_slack(
     for all records and entries at once but for the probability `failure`: λ·√dimension·u/2 with
     λ = √(2·ln(2·batch_size/failure)). The same bound replaces γ where it is smaller.
 
+    Assumptions: rounding to nearest; a record's gradient is what the program computed, whatever
+    its own error. Not covered: the ghost method where a record's positions cancel almost entirely,
+    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead (by the size of the error).
+
     Args:
         batch_size: the number of records in one sum, padding included.
         dimension: the number of parameters.
@@ -77,10 +81,6 @@ def rounding_slack(
     Raises:
         ValueError: if a count is not positive, or `failure` not in (0, 1).
 
-    Assumptions: rounding to nearest; a record's gradient is what the program computed, whatever
-    its own error. Not covered: the ghost method where a record's positions cancel almost entirely,
-    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead (by the size of the error).
-
     Example:
         >>> f"{rounding_slack(256, 1_900_000):.4f}", f"{rounding_slack(4096, 212):.4f}"
         ('0.0052', '0.0190')
@@ -89,12 +89,12 @@ def rounding_slack(
     """
     if batch_size < 1 or dimension < 1:
         raise ValueError(
-            f"batch_size={batch_size!r} and dimension={dimension!r} must be at least 1"
+            f"batch_size and dimension must be at least 1, got {batch_size!r} and {dimension!r}"
         )
     if microbatch_size is not None and microbatch_size < 1:
-        raise ValueError(f"microbatch_size={microbatch_size!r}: must be at least 1, or None")
+        raise ValueError(f"microbatch_size must be at least 1, or None, got {microbatch_size!r}")
     if not 0 < failure < 1:
-        raise ValueError(f"failure={failure!r}: must be in (0, 1)")
+        raise ValueError(f"failure must be in (0, 1), got {failure!r}")
     u = float(jnp.finfo(dtype).eps) / 2
     pieces = -(-batch_size // (microbatch_size or batch_size))
     number, length = runs(microbatch_size if microbatch_size and pieces > 1 else batch_size)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from dpjax.gradients.equations import Equation
 from dpjax.gradients.parameters import ParameterView
 
 
@@ -26,7 +27,7 @@ from dpjax.gradients.parameters import ParameterView
 class OuterProducts:
     """Gradients Σₜ rows ⊗ columns, one per record b and independent block g.
 
-    Attributes:
+    Fields:
         rows: [b, g, t, k], or [b, t] row numbers where rows are one-hot (a look-up; then g = 1).
         columns: [b, g, t, n].
     """
@@ -43,7 +44,7 @@ class OuterProducts:
 class Rule:
     """How one equation's parameter gets its gradient.
 
-    Attributes:
+    Fields:
         name: for the table of `explain_clipping`.
         layout: two uses of a parameter may be added up as outer products if their layouts agree.
         factor: (saved input, output cotangent), both [b, ...], to `OuterProducts` of one scan step.
@@ -63,15 +64,15 @@ class Rule:
 Cut = tuple[int, int, int]
 
 
-def find_rule(eqn: Any, slot: int, view: ParameterView, cut: Cut | None = None) -> Rule | None:
+def find_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None = None) -> Rule | None:
     """The rule for the parameter in operand `slot` of an equation, or None.
 
     The shapes in the equation are those of a single record. `cut` = (axis, start, stop) says that
     the view is only that piece of the operand.
     """
-    if cut is not None and eqn.primitive.name != "dot_general":
+    if cut is not None and eqn.name != "dot_general":
         return None
-    match eqn.primitive.name:
+    match eqn.name:
         case "dot_general":
             return _matrix_product(eqn, slot, view, cut)
         case "conv_general_dilated":
@@ -83,9 +84,9 @@ def find_rule(eqn: Any, slot: int, view: ParameterView, cut: Cut | None = None) 
     return None
 
 
-def _matrix_product(eqn: Any, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
+def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
     contract, batch = eqn.params["dimension_numbers"]
-    w, x = eqn.invars[slot].aval, eqn.invars[1 - slot].aval
+    w, x = eqn.ins[slot], eqn.ins[1 - slot]
     shape_w = list(w.shape)
     if cut is not None:
         shape_w[cut[0]] = cut[2] - cut[1]
@@ -152,12 +153,12 @@ def _grouped(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]
     return value.transpose(order).reshape(value.shape[0], *sizes)
 
 
-def _convolution(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     p = eqn.params
     if slot != 1 or p["batch_group_count"] != 1:
         return None
     lhs_spec, rhs_spec, out_spec = p["dimension_numbers"]
-    x, w, y = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
+    x, w, y = eqn.ins[0], eqn.ins[1], eqn.outs[0]
     groups = p["feature_group_count"]
     kernel = tuple(w.shape[d] for d in rhs_spec[2:])
     out_space = tuple(y.shape[d] for d in out_spec[2:])
@@ -212,9 +213,9 @@ def _rows_layout(view: ParameterView) -> Any:
     return ("outer", (), view.dims[:1], view.dims[1:])
 
 
-def _gather(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
+def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     numbers, sizes = eqn.params["dimension_numbers"], tuple(eqn.params["slice_sizes"])
-    table, indices = eqn.invars[0].aval, eqn.invars[1].aval
+    table, indices = eqn.ins[0], eqn.ins[1]
     whole_rows = (
         slot == 0
         and tuple(numbers.collapsed_slice_dims) == (0,)
@@ -226,7 +227,7 @@ def _gather(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
         return None
     mode = GatherScatterMode.from_any(eqn.params["mode"])
     offset = tuple(numbers.offset_dims)
-    out = eqn.outvars[0].aval
+    out = eqn.outs[0]
     lead = tuple(d for d in range(out.ndim) if d not in offset)
     positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
 
@@ -244,8 +245,8 @@ def _gather(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
     return _lookup(table, view, factor, positions, width)
 
 
-def _row_slice(eqn: Any, slot: int, view: ParameterView) -> Rule | None:
-    table = eqn.invars[0].aval
+def _row_slice(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    table = eqn.ins[0]
     if slot != 0 or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
         return None
     width = math.prod(table.shape[1:])

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 def _is_replacement(adjacency: Any) -> bool:
     name = getattr(adjacency, "name", str(adjacency)).upper().replace("-", "_")
     if name not in ("ADD_REMOVE", "REPLACE_ONE"):
-        raise ValueError(f"adjacency={adjacency!r}: use 'add-remove' or 'replace-one'")
+        raise ValueError(f"adjacency must be 'add-remove' or 'replace-one', got {adjacency!r}")
     return name == "REPLACE_ONE"
 
 
@@ -147,8 +147,8 @@ class PerGroup(Strategy):
     most C and the sensitivities are those of flat clipping (McMahan et al. 2018, §3).
 
     Args:
-        label: a function (path, leaf) -> str naming a leaf's group, with the path as a string
-            such as "dense_0/kernel". By default a leaf belongs to the layer that holds it: its path
+        label: a function (path, leaf) -> str naming a leaf's group, with the path as a string such
+            as "dense_0/kernel". By default a leaf belongs to the layer that holds it: its path
             without the last part (leaves at the root stand for themselves).
         weights: the relative bound of each group by name; groups not named weigh 1.
 
@@ -176,7 +176,7 @@ class PerGroup(Strategy):
         names = list(dict.fromkeys(labels))
         unknown = set(self.weights or {}) - set(names)
         if unknown:
-            raise ValueError(f"weights name {sorted(unknown)}; the groups are {names}")
+            raise ValueError(f"weights must name groups ({names}), got {sorted(unknown)}")
         return names, tuple(names.index(name) for name in labels)
 
     def groups(self, params):
@@ -214,4 +214,4 @@ class _Bounded(Strategy):
 def require_positive(name: str, value: Any) -> None:
     """Refuses a Python number that is not positive and finite; traced values pass."""
     if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name}={value!r}: must be a positive, finite number")
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")

@@ -15,12 +15,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
+from dpjax.gradients.equations import Equation, Program, Scan, literal
 from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
 from dpjax.gradients.rules import Rule, find_rule
-
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,23 +124,16 @@ class Interpreter:
         self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
         return Batched(None)
 
-    def evaluate(self, eqn: Any, values: list[Any]) -> list[Any]:
-        with eqn.ctx.manager:
-            out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-        return list(out) if eqn.primitive.multiple_results else [out]
-
-    def constant(self, eqn: Any, ins: list[Any]) -> list[Any]:
+    def constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
         if self.dry:
-            return [None] * len(eqn.outvars)
-        return self.evaluate(eqn, [v.value for v in ins])
+            return [None] * len(eqn.outs)
+        return eqn.evaluate([v.value for v in ins])
 
-    def batched(self, eqn: Any, ins: list[Any]) -> list[Batched]:
+    def batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
         if self.dry:
-            return [Batched(None)] * len(eqn.outvars)
+            return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]
-        outs = jax.vmap(lambda *a: self.evaluate(eqn, list(a)), in_axes=axes)(
-            *(v.value for v in ins)
-        )
+        outs = jax.vmap(lambda *a: eqn.evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
     def as_batched(self, value: Any, aval: Any) -> Batched:
@@ -156,88 +147,84 @@ class Interpreter:
 
     # -- equations ---------------------------------------------------------------------------
 
-    def run(self, jaxpr: Any, consts: Any, args: list[Any], path: str) -> list[Any]:
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, map(Constant, consts), strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
+    def run(self, program: Program, args: list[Any], path: str) -> list[Any]:
+        env: dict[Any, Any] = {v: Constant(value) for v, value in program.constants.items()}
+        env.update(zip(program.inputs, args, strict=True))
 
         def read(v):
-            return Constant(v.val) if isinstance(v, core.Literal) else env[v]
+            return Constant(v.val) if literal(v) else env[v]
 
-        for number, eqn in enumerate(jaxpr.eqns):
-            outs = self.equation(eqn, [read(v) for v in eqn.invars], f"{path}{number}.")
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
+        for number, eqn in enumerate(program.equations):
+            outs = self.equation(eqn, [read(v) for v in eqn.operands], f"{path}{number}.")
+            env.update(zip(eqn.results, outs, strict=True))
+        return [read(v) for v in program.outputs]
 
-    def equation(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
-        name = eqn.primitive.name
+    def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
         if not parametric:
             return (
                 self.batched(eqn, ins) if batched else list(map(Constant, self.constant(eqn, ins)))
             )
-        if name == "stop_gradient":
+        if eqn.name == "stop_gradient":
             return list(map(Constant, self.constant(eqn, ins)))
-        if name in _CALLS:
-            inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-            closed = isinstance(inner, core.ClosedJaxpr)
-            consts = inner.consts if closed else ()
-            return self.run(inner.jaxpr if closed else inner, consts, ins, path)
-        if name == "scan":
-            return self.scan(eqn, ins, path)
+        if called := eqn.called():
+            return self.run(called, ins, path)
+        if loop := eqn.scan():
+            return self.scan(eqn, loop, ins, path)
         if not batched:
             return self.derived(eqn, ins)
-        if name == "cond":
-            return self.branches(eqn, ins, path)
+        if branches := eqn.branches():
+            return self.branches(eqn, branches, ins, path)
         if len(parametric) == 1:
             slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
             rules = _rules(eqn, slot, parametric[0].view)
             if rules and isinstance(ins[rules[0][1].saved], Batched):
                 return [self.tapped(eqn, ins, rules, path)]
-        why = f"{name} {eqn.source_info.name_stack}".strip()
+        why = f"{eqn.name} {eqn.where}".strip()
         return self.batched(
             eqn, [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
         )
 
-    def derived(self, eqn: Any, ins: list[Any]) -> list[Any]:
+    def derived(self, eqn: Equation, ins: list[Any]) -> list[Any]:
         values = self.constant(eqn, ins)
         leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
         known = [v.view if isinstance(v, Parametric) else None for v in ins]
         views: list[Any] = [joined(known, eqn)] * len(values)
         if isinstance(known[0], ParameterView) and len(ins) == 1:
-            views = rearranged(known[0], eqn, self.evaluate) or views
-        elif isinstance(known[0], JoinedViews) and eqn.primitive.name == "convert_element_type":
+            views = rearranged(known[0], eqn) or views
+        elif isinstance(known[0], JoinedViews) and eqn.name == "convert_element_type":
             views = known
         return [
             Parametric(value, leaves, view)
-            if jnp.issubdtype(var.aval.dtype, jnp.inexact)
+            if jnp.issubdtype(aval.dtype, jnp.inexact)
             else Constant(value)
-            for var, value, view in zip(eqn.outvars, values, views, strict=True)
+            for aval, value, view in zip(eqn.outs, values, views, strict=True)
         ]
 
-    def tapped(self, eqn: Any, ins: list[Any], rules: list[Any], path: str) -> Batched:
+    def tapped(self, eqn: Equation, ins: list[Any], rules: list[Any], path: str) -> Batched:
         if not self.dry:
             (out,) = self.batched(eqn, ins)
             self.saved[path] = ins[rules[0][1].saved].value
             return Batched(_tapped(out.value, self.taps[path]))
         for number, (view, rule) in enumerate(rules):
             scans = tuple((length, key in view.scans) for key, length in self.scans)
-            where = str(eqn.source_info.name_stack)
-            site = Site(path, view, rule, scans, eqn.outvars[0].aval, where)
+            site = Site(path, view, rule, scans, eqn.outs[0], eqn.where)
             self.sites[f"{path}{number}"] = site
         return Batched(None)
 
     # -- structure ---------------------------------------------------------------------------
 
-    def branches(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
+    def branches(
+        self, eqn: Equation, programs: list[Program], ins: list[Any], path: str
+    ) -> list[Any]:
         """Every branch, then a selection: what vmap makes of a condition that differs by record."""
         results = []
-        for number, branch in enumerate(eqn.params["branches"]):
-            outs = self.run(branch.jaxpr, branch.consts, ins[1:], f"{path}{number}.")
-            avals = branch.jaxpr.outvars
-            results.append([self.as_batched(o, v.aval) for o, v in zip(outs, avals, strict=True)])
+        for number, branch in enumerate(programs):
+            outs = self.run(branch, ins[1:], f"{path}{number}.")
+            results.append(list(map(self.as_batched, outs, eqn.outs)))
         if self.dry:
-            return [Batched(None)] * len(eqn.outvars)
+            return [Batched(None)] * len(eqn.outs)
         index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(results) - 1)
         index = jnp.broadcast_to(index, (self.batch,))
         chosen = []
@@ -247,10 +234,8 @@ class Interpreter:
             )
         return chosen
 
-    def scan(self, eqn: Any, ins: list[Any], path: str) -> list[Any]:
-        p = eqn.params
-        body, length = p["jaxpr"], p["length"]
-        n_consts, n_carry = p["num_consts"], p["num_carry"]
+    def scan(self, eqn: Equation, loop: Scan, ins: list[Any], path: str) -> list[Any]:
+        body, n_consts, n_carry = loop.body, loop.constants, loop.carry
         consts, carry, xs = (
             ins[:n_consts],
             ins[n_consts : n_consts + n_carry],
@@ -258,8 +243,7 @@ class Interpreter:
         )
         if not any(isinstance(v, Batched) for v in ins):
             return self.derived(eqn, ins)
-        avals = [v.aval for v in body.jaxpr.invars]
-        carry_avals = avals[n_consts : n_consts + n_carry]
+        carry_avals = eqn.ins[n_consts : n_consts + n_carry]
         carry = [
             self.copy(v, "carried by a scan") if isinstance(v, Parametric) else v for v in carry
         ]
@@ -270,7 +254,7 @@ class Interpreter:
         batched = [isinstance(v, Batched) for v in carry]
         while True:
             trial = [Batched(None) if b else Constant(None) for b in batched]
-            outs = probe.run(body.jaxpr, body.consts, [*consts, *trial, *steps], path)
+            outs = probe.run(body, [*consts, *trial, *steps], path)
             grown = [
                 b or not isinstance(o, Constant)
                 for b, o in zip(batched, outs[:n_carry], strict=True)
@@ -283,11 +267,11 @@ class Interpreter:
             for v, a, b in zip(carry, carry_avals, batched, strict=True)
         ]
         outer = self.scans
-        self.scans = (*outer, (path, length))
+        self.scans = (*outer, (path, loop.length))
         try:
             if self.dry:
                 steps = [one_step(v, path) for v in xs]
-                outs = self.run(body.jaxpr, body.consts, [*consts, *carry, *steps], path)
+                outs = self.run(body, [*consts, *carry, *steps], path)
                 outs[:n_carry] = [
                     self.as_batched(o, a) if isinstance(v, Batched) else o
                     for o, v, a in zip(outs, carry, carry_avals, strict=False)
@@ -296,13 +280,14 @@ class Interpreter:
                     self.copy(o, "output of a scan") if isinstance(o, Parametric) else o
                     for o in outs
                 ]
-            return self.run_scan(eqn, consts, carry, xs, path)
+            return self.run_scan(loop, carry_avals, consts, carry, xs, path)
         finally:
             self.scans = outer
 
-    def run_scan(self, eqn: Any, consts: list, carry: list, xs: list, path: str) -> list[Any]:
-        p = eqn.params
-        body, n_carry = p["jaxpr"], len(carry)
+    def run_scan(
+        self, loop: Scan, carry_avals: list, consts: list, carry: list, xs: list, path: str
+    ) -> list[Any]:
+        body, n_carry = loop.body, len(carry)
         here = [key for key in self.taps if key.startswith(path)]
         kinds: list[type] = []
         saved_keys: list[Any] = []
@@ -313,10 +298,10 @@ class Interpreter:
             args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
             for v, x in zip(xs, values, strict=True):
                 args.append(dataclasses.replace(one_step(v, path), value=x))
-            outs = inner.run(body.jaxpr, body.consts, [*consts, *args], path)
+            outs = inner.run(body, [*consts, *args], path)
             next_carry = [
-                self.as_batched(o, var.aval) if isinstance(v, Batched) else o
-                for o, v, var in zip(outs[:n_carry], carry, body.jaxpr.outvars, strict=False)
+                self.as_batched(o, aval) if isinstance(v, Batched) else o
+                for o, v, aval in zip(outs[:n_carry], carry, carry_avals, strict=True)
             ]
             kinds[:] = [type(o) for o in outs[n_carry:]]
             saved_keys[:] = list(inner.saved)
@@ -328,9 +313,9 @@ class Interpreter:
             step,
             [v.value for v in carry],
             (sliced, {key: self.taps[key] for key in here}),
-            length=p["length"],
-            reverse=p["reverse"],
-            unroll=p["unroll"],
+            length=loop.length,
+            reverse=loop.reverse,
+            unroll=loop.unroll,
         )
         self.saved.update(zip(saved_keys, saved, strict=True))
         outs = [type(v)(x) for v, x in zip(carry, last, strict=True)]
@@ -339,7 +324,7 @@ class Interpreter:
         return outs
 
 
-def _rules(eqn: Any, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
+def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
     """The rule of every parameter in the operand; empty unless all of them have one."""
     match view:
         case ParameterView():

@@ -1,5 +1,10 @@
 """Pictures of training runs and of privacy guarantees."""
 
+from dpjax._extras import extra
+
+with extra("plot"):
+    import matplotlib  # noqa: F401
+
 from dpjax.plotting.accounting import plot_privacy, plot_sweep
 from dpjax.plotting.training import plot_training
 

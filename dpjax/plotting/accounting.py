@@ -43,15 +43,16 @@ def plot_privacy(
         adjacency: the neighbouring relation.
         title: above the panels.
 
-    >>> import tempfile
-    >>> out = pathlib.Path(tempfile.mkdtemp()) / "curve.png"
-    >>> plot_privacy({"σ = 4": acc.Gaussian(4.0)}, out, steps=[1, 10, 100]).name
-    'curve.png'
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "curve.png"
+        >>> plot_privacy({"σ = 4": acc.Gaussian(4.0)}, out, steps=[1, 10, 100]).name
+        'curve.png'
     """
     path, adjacency = pathlib.Path(path), acc.Adjacency(adjacency)
     counts = np.asarray(steps)
     if not mechanisms or counts.ndim != 1 or counts.size == 0 or np.any(np.diff(counts) <= 0):
-        raise ValueError(f"needs a mechanism and increasing numbers of steps, got {steps}")
+        raise ValueError(f"steps must be increasing numbers, and mechanisms not empty, got {steps}")
     most = int(counts[-1])
     figure = Figure(figsize=(13.2, 4.7), dpi=150, layout="constrained")
     renyi, trade, growth = figure.subplots(1, 3)
@@ -125,16 +126,18 @@ def plot_sweep(
     """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a PNG.
 
     Args:
-        noise_multipliers: [n] increasing, the horizontal axis. rates: [m] increasing, vertical.
+        noise_multipliers: [n] increasing, the horizontal axis.
+        rates: [m] increasing, vertical.
         epsilons: [m, n]; +inf is left white.
         path: where the picture goes.
         title: above the picture.
         contours: the values of ε drawn as lines, as far as they occur.
 
-    >>> import tempfile
-    >>> out = pathlib.Path(tempfile.mkdtemp()) / "sweep.png"
-    >>> plot_sweep([1.0, 2.0], [0.01, 0.1], np.array([[1.0, 0.5], [4.0, 2.0]]), out).name
-    'sweep.png'
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "sweep.png"
+        >>> plot_sweep([1.0, 2.0], [0.01, 0.1], np.array([[1.0, 0.5], [4.0, 2.0]]), out).name
+        'sweep.png'
     """
     path, epsilons = pathlib.Path(path), np.asarray(epsilons, float)
     across, up = np.asarray(noise_multipliers, float), np.asarray(rates, float)
@@ -147,7 +150,7 @@ def plot_sweep(
     axes = figure.subplots()
     shown = np.ma.masked_where(~np.isfinite(epsilons) | (epsilons <= 0), epsilons)
     if shown.count() == 0:
-        raise ValueError("no finite, positive ε to draw")
+        raise ValueError("epsilons must hold a finite, positive value, got none")
     norm = LogNorm(float(shown.min()), float(max(shown.max(), shown.min() * 1.001)))
     picture = axes.pcolormesh(
         across, up, shown, norm=norm, cmap="viridis_r", shading="nearest", rasterized=True

@@ -33,10 +33,11 @@ def plot_training(
         reference: accuracy of the same model without privacy, drawn as a line.
         budget: the ε that was asked for, drawn as a line.
 
-    >>> import tempfile
-    >>> metrics = {name: np.array([0.0, 1.0]) for name in ("step", "epsilon", "test_accuracy")}
-    >>> plot_training(metrics, pathlib.Path(tempfile.mkdtemp()) / "run.png").name
-    'run.png'
+    Example:
+        >>> import tempfile
+        >>> metrics = {name: np.array([0.0, 1.0]) for name in ("step", "epsilon", "test_accuracy")}
+        >>> plot_training(metrics, pathlib.Path(tempfile.mkdtemp()) / "run.png").name
+        'run.png'
     """
     path = pathlib.Path(path)
     steps = np.asarray(metrics["step"])

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax._extras import extra
+
 __all__ = ["CheckpointError", "Checkpoints", "discard_key", "write_atomically"]
 
 _KEY_FILE = "noise_key.json"
@@ -22,20 +24,22 @@ _KEY_FILE = "noise_key.json"
 class CheckpointError(ValueError):
     """A checkpoint that cannot be continued; the message says why and what to do.
 
-    >>> raise CheckpointError("of another run")
-    Traceback (most recent call last):
-    ...
-    dpjax.training.checkpoint.CheckpointError: of another run
+    Example:
+        >>> raise CheckpointError("of another run")
+        Traceback (most recent call last):
+        ...
+        dpjax.training.checkpoint.CheckpointError: of another run
     """
 
 
 def write_atomically(path: pathlib.Path, content: bytes, *, private: bool = False) -> None:
     """Write a file so that a crash leaves the old content or the new one, nothing in between.
 
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-    >>> write_atomically(path, b"whole")
-    >>> path.read_text()
-    'whole'
+    Example:
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> write_atomically(path, b"whole")
+        >>> path.read_text()
+        'whole'
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -60,14 +64,16 @@ class Checkpoints:
     owner alone: whoever has it can subtract the noise; `discard_key` deletes it. The folder holds
     no hash of the records that could be tested without that key.
 
-    >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()) / "checkpoint")
-    >>> store.save(3, {"w": np.ones(2)}, {"records": 10})
-    >>> store.latest({"records": 10}, {"w": np.zeros(2)})
-    (3, {'w': array([1., 1.])})
+    Example:
+        >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()) / "checkpoint")
+        >>> store.save(3, {"w": np.ones(2)}, {"records": 10})
+        >>> store.latest({"records": 10}, {"w": np.zeros(2)})
+        (3, {'w': array([1., 1.])})
     """
 
     def __init__(self, folder: pathlib.Path):
-        import orbax.checkpoint as ocp
+        with extra("train"):
+            import orbax.checkpoint as ocp
 
         self.folder = pathlib.Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +121,8 @@ class Checkpoints:
     def latest(self, identity: Mapping[str, Any], like: Any) -> tuple[int, Any] | None:
         """The newest (step, state), or None; refused unless the run is the same.
 
-        Raises: CheckpointError naming the first thing that differs.
+        Raises:
+            CheckpointError: the first thing that differs.
         """
         step = self._manager.latest_step()
         if step is None:
@@ -154,7 +161,8 @@ class Checkpoints:
 def discard_key(folder: pathlib.Path) -> None:
     """Delete the key of a finished run: it is needed no more, and it would undo the noise.
 
-    >>> discard_key(pathlib.Path(tempfile.mkdtemp()))  # nothing there: nothing to do
+    Example:
+        >>> discard_key(pathlib.Path(tempfile.mkdtemp()))  # nothing there: nothing to do
     """
     (pathlib.Path(folder) / _KEY_FILE).unlink(missing_ok=True)
 

@@ -24,10 +24,11 @@ def accuracy(
 ) -> Callable[[Any], float]:
     """A compiled function from parameters to the share of records classified correctly.
 
-    >>> from dpjax.training.models import logistic
-    >>> score = accuracy(logistic(1), jnp.array([[-1.0], [2.0]]), jnp.array([0, 1]))
-    >>> score({"weights": jnp.ones(1), "bias": jnp.zeros(())})
-    1.0
+    Example:
+        >>> from dpjax.training.models import logistic
+        >>> score = accuracy(logistic(1), jnp.array([[-1.0], [2.0]]), jnp.array([0, 1]))
+        >>> score({"weights": jnp.ones(1), "bias": jnp.zeros(())})
+        1.0
     """
     features, labels = jnp.asarray(features), jnp.asarray(labels)
     records = labels.size
@@ -54,13 +55,14 @@ def train_without_privacy(
     A yardstick for what privacy costs. Its parameters are released by no mechanism; publish neither
     them nor what is computed from them.
 
-    >>> data = (jnp.array([[-1.0], [1.0]]), jnp.array([0, 1]))
-    >>> from dpjax.training.models import cross_entropy, logistic
-    >>> model = logistic(1)
-    >>> fitted = train_without_privacy(
-    ...     cross_entropy(model), model.init(jax.random.key(0)), data, steps=50)
-    >>> float(fitted["weights"][0]) > 0.2
-    True
+    Example:
+        >>> data = (jnp.array([[-1.0], [1.0]]), jnp.array([0, 1]))
+        >>> from dpjax.training.models import cross_entropy, logistic
+        >>> model = logistic(1)
+        >>> fitted = train_without_privacy(
+        ...     cross_entropy(model), model.init(jax.random.key(0)), data, steps=50)
+        >>> float(fitted["weights"][0]) > 0.2
+        True
     """
     records = len(jax.tree.leaves(data)[0])
     size = min(batch_size, records)

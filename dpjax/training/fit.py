@@ -29,14 +29,16 @@ _ROWS = 40  # of the metrics, unless told otherwise
 class Fit(NamedTuple):
     """What a run leaves.
 
-    params: the released parameters, covered by the plan's certificate.
-    metrics: columns of equal length: step, epsilon (ε spent up to that step), train_loss (mean over
-        the batches since the last row), nonfinite (records whose gradient was NaN or infinite and
-        counted as zero, so far), and what `evaluate` returned. Of these only step and epsilon are
-        free of private data.
+    Fields:
+        params: the released parameters, covered by the plan's certificate.
+        metrics: columns of equal length: step, epsilon (ε spent up to that step), train_loss (mean
+            over the batches since the last row), nonfinite (records whose gradient was NaN or
+            infinite and counted as zero, so far), and what `evaluate` returned. Of these only step
+            and epsilon are free of private data.
 
-    >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
-    [0, 1]
+    Example:
+        >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
+        [0, 1]
     """
 
     params: Any
@@ -95,21 +97,24 @@ def fit(
         ValueError: data that is not `plan.population` records, parameters that are not floating.
         CheckpointError: a checkpoint of another run.
 
-    >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> plan = Plan(acc.Repeated(acc.Gaussian(1e-3), 60), clip_norm=10.0, population=4, delta=1e-5)
-    >>> def loss(w, example):
-    ...     return 0.5 * (example @ w - 2 * example[0]) ** 2
-    >>> result = fit(loss, jnp.zeros(1), x, plan, optimizer=optax.sgd(0.2), key=jax.random.key(0))
-    >>> round(float(result.params[0]), 2)
-    2.0
+    Example:
+        >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
+        >>> run = acc.Repeated(acc.Gaussian(1e-3), 60)
+        >>> plan = Plan(run, clip_norm=10.0, population=4, delta=1e-5)
+        >>> def loss(w, example):
+        ...     return 0.5 * (example @ w - 2 * example[0]) ** 2
+        >>> options = {"optimizer": optax.sgd(0.2), "key": jax.random.key(0)}
+        >>> result = fit(loss, jnp.zeros(1), x, plan, **options)
+        >>> round(float(result.params[0]), 2)
+        2.0
     """
     population = _records(data)
     if population != plan.population:
-        raise ValueError(f"data holds {population} records, the plan {plan.population}")
+        raise ValueError(f"data must hold the plan's {plan.population} records, got {population}")
     if not all(
         jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in jax.tree.leaves(params)
     ):
-        raise ValueError("params: every leaf must be a floating-point array")
+        raise ValueError("params must be floating-point arrays, got another type")
     if log_every is None:
         log_every = max(1, math.ceil(plan.steps / _ROWS))
     data = jax.tree.map(jnp.asarray, data)
@@ -268,7 +273,7 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
         largest = round(plan.expected_batch_size)
     capacity = largest if capacity is None else min(capacity, n)
     if capacity < 1:
-        raise ValueError(f"capacity is {capacity}: a piece needs room for at least one record")
+        raise ValueError(f"capacity must be at least 1, got {capacity}")
     padded = -(-n // capacity) * capacity
 
     def fixed(key, step):
@@ -322,5 +327,5 @@ def _records(data: Any) -> int:
     leaves = jax.tree.leaves(data)
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(f"data: every array needs the same leading axis of records, not {sizes}")
+        raise ValueError(f"data must share one leading axis of records, got {sizes}")
     return sizes.pop()

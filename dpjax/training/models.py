@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from dpjax._extras import extra
+
 __all__ = ["Model", "cross_entropy", "from_linen", "from_nnx", "logistic", "mlp", "softmax"]
 
 Params = Any
@@ -18,17 +20,20 @@ _WHY_NO_BATCH_NORM = (
     "batch normalisation makes the gradient of one record depend on the others of its batch, "
     "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead"
 )
+_WHY_PARAMETERS_ALONE = "only parameters are trained privately, so the rest must not depend on data"
 
 
 class Model(NamedTuple):
     """A classifier as pure functions of one record.
 
-    init: key -> parameters, drawn without looking at data.
-    apply: (parameters, features of one record) -> logits, [classes].
+    Fields:
+        init: key -> parameters, drawn without looking at data.
+        apply: (parameters, features of one record) -> logits, [classes].
 
-    >>> model = logistic(features=3)
-    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
-    (2,)
+    Example:
+        >>> model = logistic(features=3)
+        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+        (2,)
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -38,8 +43,9 @@ class Model(NamedTuple):
 def logistic(features: int) -> Model:
     """Logistic regression: two classes with logits (0, z), z = ⟨weights, x⟩ + bias, from zero.
 
-    >>> jax.tree.map(jnp.shape, logistic(4).init(jax.random.key(0)))
-    {'bias': (), 'weights': (4,)}
+    Example:
+        >>> jax.tree.map(jnp.shape, logistic(4).init(jax.random.key(0)))
+        {'bias': (), 'weights': (4,)}
     """
 
     def init(key):
@@ -56,8 +62,9 @@ def logistic(features: int) -> Model:
 def softmax(features: int, classes: int) -> Model:
     """Softmax regression, one weight vector a class, from zero.
 
-    >>> jax.tree.map(jnp.shape, softmax(4, 3).init(jax.random.key(0)))
-    {'bias': (3,), 'weights': (4, 3)}
+    Example:
+        >>> jax.tree.map(jnp.shape, softmax(4, 3).init(jax.random.key(0)))
+        {'bias': (3,), 'weights': (4, 3)}
     """
 
     def init(key):
@@ -70,12 +77,14 @@ def softmax(features: int, classes: int) -> Model:
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     """A perceptron with tanh units, whose bounded activations suit clipped gradients.
 
-    >>> model = mlp(4, 3, hidden=(8,))
-    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(4)).shape
-    (3,)
+    Example:
+        >>> model = mlp(4, 3, hidden=(8,))
+        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(4)).shape
+        (3,)
 
-    Source for tanh: Papernot et al. (2021), "Tempered sigmoid activations for deep learning with
-    differential privacy".
+    References:
+        tanh: Papernot et al. (2021), "Tempered sigmoid activations for deep learning with
+        differential privacy".
     """
     sizes = [features, *hidden, classes]
 
@@ -100,23 +109,28 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
 def from_linen(module: Any, example: Float[Array, ...]) -> Model:
     """A flax.linen module as a model; `example` is one record's features, for their shape.
 
-    >>> import flax.linen as nn
-    >>> model = from_linen(nn.Dense(2), jnp.ones(3))
-    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
-    (2,)
+    Raises:
+        ValueError: a module with batch statistics, or with state besides its parameters.
 
-    Raises: ValueError for a module with batch statistics, or with state besides its parameters.
+    Example:
+        >>> import flax.linen as nn
+        >>> model = from_linen(nn.Dense(2), jnp.ones(3))
+        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+        (2,)
     """
 
     def init(key):
         collections = dict(module.init(key, example[None]))
         if "batch_stats" in collections:
-            raise ValueError(f"{type(module).__name__} holds batch_stats: {_WHY_NO_BATCH_NORM}")
+            raise ValueError(
+                f"{type(module).__name__} must not normalise over a batch, got batch_stats: "
+                f"{_WHY_NO_BATCH_NORM}"
+            )
         params = collections.pop("params", {})
         if collections:
             raise ValueError(
-                f"{type(module).__name__} holds {', '.join(collections)} besides its parameters; "
-                "only parameters are trained privately, so the rest must not depend on data"
+                f"{type(module).__name__} must hold parameters alone, got "
+                f"{', '.join(collections)}: {_WHY_PARAMETERS_ALONE}"
             )
         return params
 
@@ -128,30 +142,35 @@ def from_linen(module: Any, example: Float[Array, ...]) -> Model:
 def from_nnx(make: Callable[[Any], Any]) -> Model:
     """A flax.nnx module as a model; `make(rngs)` builds it.
 
-    >>> from flax import nnx
-    >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
-    >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
-    (2,)
+    Raises:
+        ValueError: a module with batch statistics or other state that a call would change.
 
-    Raises: ValueError for a module with batch statistics or other state that a call would change.
+    Example:
+        >>> from flax import nnx
+        >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
+        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
+        (2,)
     """
-    from flax import nnx
+    with extra("train"):
+        from flax import nnx
 
     def build(key):
         return nnx.split(make(nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
 
     graph, _, statistics, rest = nnx.eval_shape(lambda: build(jax.random.key(0)))
     if jax.tree.leaves(statistics):
-        raise ValueError(f"the module holds BatchStat variables: {_WHY_NO_BATCH_NORM}")
-    if any(not issubclass(v.type, nnx.RngState) for v in jax.tree.leaves(rest, is_leaf=_variable)):
         raise ValueError(
-            "the module holds variables that are neither parameters nor random-number state; "
-            "only parameters are trained privately, so the rest must not depend on data"
+            f"the module must not normalise over a batch, got BatchStat: {_WHY_NO_BATCH_NORM}"
+        )
+    others = jax.tree.leaves(rest, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    if not all(isinstance(variable, nnx.RngState) for variable in others):
+        raise ValueError(
+            f"the module must hold parameters alone, got other variables: {_WHY_PARAMETERS_ALONE}"
         )
     if jax.tree.leaves(rest):
         raise ValueError(
-            "the module holds random-number state (dropout?), which a pure loss cannot advance; "
-            "build it without, for example with rngs=None in nnx.Dropout or a rate of 0"
+            "the module must hold parameters alone, got random-number state (dropout?), which a "
+            "pure loss cannot advance; build it with rngs=None in nnx.Dropout or a rate of 0"
         )
 
     def init(key):
@@ -165,19 +184,16 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
     return Model(init, apply)
 
 
-def _variable(leaf: Any) -> bool:
-    return hasattr(leaf, "type")
-
-
 def cross_entropy(
     model: Model,
 ) -> Callable[[Params, tuple[Float[Array, " features"], Int[Array, ""]]], Float[Array, ""]]:
     """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
 
-    >>> loss = cross_entropy(logistic(3))
-    >>> params = {"weights": jnp.zeros(3), "bias": jnp.zeros(())}
-    >>> round(float(loss(params, (jnp.ones(3), jnp.asarray(1)))), 4)
-    0.6931
+    Example:
+        >>> loss = cross_entropy(logistic(3))
+        >>> params = {"weights": jnp.zeros(3), "bias": jnp.zeros(())}
+        >>> round(float(loss(params, (jnp.ones(3), jnp.asarray(1)))), 4)
+        0.6931
     """
 
     def loss(params, example):

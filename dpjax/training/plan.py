@@ -11,7 +11,6 @@ from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax._numerics import float64
 
 __all__ = ["Plan", "make_plan"]
 
@@ -24,21 +23,23 @@ _SHARE = 1e-3
 class Plan:
     """The mechanism that a run executes, and what has to be public to execute it.
 
-    mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
-        `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step).
-    clip_norm: bound on a record's gradient norm, in units of the gradient.
-    population: number of records, treated as public.
-    delta: the δ at which the run is certified.
-    adjacency: the neighbouring relation of the certificate.
-    extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
-
     There is no second place for the noise multiplier, the sampling rate or the number of steps:
     `fit` takes them from `mechanism`, and so does the price.
 
-    >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
-    >>> plan = Plan(acc.Repeated(step, 100), clip_norm=1.0, population=400, delta=1e-5)
-    >>> plan.expected_batch_size, plan.noise_multiplier, plan.steps
-    (100.0, 2.0, 100)
+    Fields:
+        mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
+            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step).
+        clip_norm: bound on a record's gradient norm, in units of the gradient.
+        population: number of records, treated as public.
+        delta: the δ at which the run is certified.
+        adjacency: the neighbouring relation of the certificate.
+        extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
+
+    Example:
+        >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
+        >>> plan = Plan(acc.Repeated(step, 100), clip_norm=1.0, population=400, delta=1e-5)
+        >>> plan.expected_batch_size, plan.noise_multiplier, plan.steps
+        (100.0, 2.0, 100)
     """
 
     mechanism: acc.Repeated
@@ -51,22 +52,22 @@ class Plan:
     def __post_init__(self):
         _positive("clip_norm", self.clip_norm)
         if self.population < 1:
-            raise ValueError(f"population is {self.population}: there must be at least one record")
+            raise ValueError(f"population must be at least 1, got {self.population}")
         step = self.step
         if not isinstance(step, acc.PoissonSampled | acc.FixedBatchSampled | acc.Gaussian):
             raise ValueError(
-                f"training runs PoissonSampled, FixedBatchSampled or Gaussian steps, not {step}"
+                f"the step must be PoissonSampled, FixedBatchSampled or Gaussian, got {step}"
             )
         if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
-            raise ValueError(f"training perturbs by Gaussian noise; the plan's step is {step}")
+            raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")
         if isinstance(step, acc.FixedBatchSampled) and step.population != self.population:
             raise ValueError(
-                f"the mechanism samples from {step.population} records, not {self.population}"
+                f"the mechanism must sample from {self.population} records, got {step.population}"
             )
         if isinstance(step, acc.PoissonSampled) and self.rate != sampling.realised_rate(self.rate):
             raise ValueError(
-                f"rate {step.rate} is not realised exactly by the sampler: price "
-                "sampling.realised_rate(rate)"
+                "rate must be one that the sampler realises exactly, got "
+                f"{step.rate}; price sampling.realised_rate(rate)"
             )
 
     @property
@@ -101,22 +102,23 @@ class Plan:
     def epsilon(self, steps: ArrayLike | None = None) -> Any:
         """ε at the plan's δ, after all steps or after each of `steps`, in one query.
 
-        >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
-        >>> bool((plan.epsilon([1, 10, 100])[1:] > plan.epsilon([1, 10, 100])[:-1]).all())
-        True
+        Example:
+            >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
+            >>> bool((plan.epsilon([1, 10, 100])[1:] > plan.epsilon([1, 10, 100])[:-1]).all())
+            True
         """
         count = self.mechanism.steps if steps is None else np.asarray(steps, dtype=np.float64)
         remaining = self.delta - sum(self.extra_delta.values())
         run = acc.Repeated(self.step, count)  # pyrefly: ignore
-        with float64.reproducible():  # it is written beside the certificate's
-            return acc.epsilon(run, remaining, adjacency=self.adjacency)
+        return acc.epsilon(run, remaining, adjacency=self.adjacency)
 
     def certify(self, *, not_covered: Sequence[str] = ()) -> acc.Certificate:
         """The certificate of the whole run.
 
-        >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
-        >>> plan.certify().epsilon == plan.epsilon()
-        True
+        Example:
+            >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
+            >>> plan.certify().epsilon == plan.epsilon()
+            True
         """
         return acc.certify(
             self.mechanism,
@@ -165,30 +167,32 @@ def make_plan(
         extra_delta: further parts of δ to reserve, by reason; a thousandth of δ is always reserved
             for arithmetic.
 
-    >>> plan = make_plan(400, epsilon=2.0, delta=1e-5, steps=100, batch_size=100)
-    >>> 1.99 < plan.epsilon() <= 2.0
-    True
+    Raises:
+        ValueError: an argument out of range, or a budget that no noise can keep.
 
-    Raises: ValueError for an argument out of range, or a budget that no noise can keep.
+    Example:
+        >>> plan = make_plan(400, epsilon=2.0, delta=1e-5, steps=100, batch_size=100)
+        >>> 1.99 < plan.epsilon() <= 2.0
+        True
     """
     if population < 1:
-        raise ValueError(f"population is {population}: there must be at least one record")
+        raise ValueError(f"population must be at least 1, got {population}")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}: it must lie strictly between 0 and 1")
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
     if steps < 1:
-        raise ValueError(f"steps is {steps}: a run needs at least one step")
+        raise ValueError(f"steps must be at least 1, got {steps}")
     if not 1 <= batch_size <= population:
         raise ValueError(
-            f"batch_size is {batch_size}: it must be between 1 and {population}, all the records"
+            f"batch_size must be between 1 and {population}, all the records, got {batch_size}"
         )
     _positive("clip_norm", clip_norm)
     extra = {ARITHMETIC: _SHARE * delta, **(extra_delta or {})}
     if sum(extra.values()) >= delta:
         raise ValueError(
-            f"delta is {delta}, but {sum(extra.values()):.3g} of it is reserved for "
-            f"{', '.join(extra)}: raise delta"
+            f"delta must exceed the {sum(extra.values()):.3g} reserved for "
+            f"{', '.join(extra)}, got {delta}"
         )
     rate = sampling.realised_rate(batch_size / population)
 
@@ -210,4 +214,4 @@ def make_plan(
 
 def _positive(name: str, value: float) -> None:
     if not 0 < value < float("inf"):
-        raise ValueError(f"{name} is {value}: it must be a positive, finite number")
+        raise ValueError(f"{name} must be a positive, finite number, got {value}")

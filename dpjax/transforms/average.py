@@ -15,7 +15,7 @@ from dpjax.transforms.checks import whole
 class AverageState(NamedTuple):
     """The state of `periodic_average`.
 
-    Attributes:
+    Fields:
         mean: of the iterates since the last restart.
         count: how many they are.
 
@@ -49,8 +49,9 @@ def periodic_average(every: int) -> optax.GradientTransformation:
     Raises:
         ValueError: `every` below 1 or no integer, or `update` called without params.
 
-    Guarantee: post-processing of the iterates. What it does to the sensitivity of a run whose
-    iterates are *not* released is RSGD-AR's analysis (`dpjax.erm.rsgd_ar`), not this function's.
+    Guarantee:
+        Post-processing of the iterates. What it does to the sensitivity of a run whose iterates are
+        *not* released is RSGD-AR's analysis (`dpjax.erm.rsgd_ar`), not this function's.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -80,7 +81,9 @@ def periodic_average(every: int) -> optax.GradientTransformation:
 
     def update(updates, state, params=None):
         if params is None:
-            raise ValueError("periodic_average needs params: tx.update(updates, state, params)")
+            raise ValueError(
+                "params is missing: periodic_average needs tx.update(updates, state, params)"
+            )
         count = state.count + 1
         weight = 1 / count.astype(jnp.float32)
         mean = jax.tree.map(

@@ -18,25 +18,25 @@ def positive(name: str, value: Any, allow_zero: bool = False) -> None:
     ok = np.all(np.isfinite(array)) and np.all(array >= 0 if allow_zero else array > 0)
     if not ok:
         least = "zero or positive" if allow_zero else "positive"
-        raise ValueError(f"{name}={value!r}: must be {least} and finite")
+        raise ValueError(f"{name} must be {least} and finite, got {value!r}")
 
 
 def whole(name: str, value: Any) -> None:
     """Raise ValueError unless `value` is a Python integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def batch_of(updates: Any) -> int:
     """The number of records: the leading axis that all leaves of the updates share."""
     leaves = jax.tree.leaves(updates)
     if not leaves:
-        raise ValueError("updates hold no arrays")
+        raise ValueError("updates must hold arrays, got none")
     sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
     if len(sizes) != 1 or sizes == {()}:
         shapes = [jnp.shape(leaf) for leaf in leaves]
         raise ValueError(
-            f"updates need a leading axis of records that all leaves share; they are {shapes}"
+            f"updates must share a leading axis of records over all leaves, got {shapes}"
         )
     return sizes.pop()[0]
 

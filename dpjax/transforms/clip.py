@@ -33,10 +33,11 @@ def clip_per_example(
     Raises:
         ValueError: clip norm not positive, leaves without a common leading axis.
 
-    Guarantee: adding or removing one record moves the sum by at most C in l2 norm, exchanging one
-    by at most 2C, whatever the gradients: a record with a NaN or an infinity contributes zero.
-    Clip factors are rounded down. The sum is not divided: divide by the expected batch size, a
-    public constant, never by the realised one.
+    Guarantee:
+        Adding or removing one record moves the sum by at most C in l2 norm, exchanging one by at
+        most 2C, whatever the gradients: a record with a NaN or an infinity contributes zero. Clip
+        factors are rounded down. The sum is not divided: divide by the expected batch size, a
+        public constant, never by the realised one.
 
     Example:
         >>> import jax.numpy as jnp

@@ -26,7 +26,7 @@ class Spherical(NamedTuple):
     kept because most of them are small: θ_z is near π/2 for large d, and π/2 − θ_z would have lost
     its leading digits in float32.
 
-    Attributes:
+    Fields:
         norm: ‖g‖ ≥ 0.
         elevations: in [−π/2, π/2], the last in (−π, π]; 0 where g_z and all that follow are zero.
 
@@ -62,9 +62,10 @@ def to_spherical(tree: PyTree) -> Spherical:
     Raises:
         ValueError: fewer than two numbers.
 
-    Guarantee: `from_spherical(to_spherical(g), g)` is within 1e-5·‖g‖ of g in float32 for d up to
-    10⁷, and the map is differentiable wherever g_d or g_{d−1} is not zero; elsewhere the derivative
-    of an angle that is not defined is taken to be zero.
+    Guarantee:
+        `from_spherical(to_spherical(g), g)` is within 1e-5·‖g‖ of g in float32 for d up to 10⁷, and
+        the map is differentiable wherever g_d or g_{d−1} is not zero; elsewhere the derivative of
+        an angle that is not defined is taken to be zero.
 
     Example:
         >>> import jax.numpy as jnp
@@ -110,7 +111,7 @@ def ravel(tree: PyTree) -> tuple[Float[Array, " n"], int]:
     dtype = jnp.float64 if any(x.dtype == jnp.float64 for x in leaves) else jnp.float32
     d = sum(x.size for x in leaves)
     if d < 2:
-        raise ValueError(f"spherical coordinates need at least two numbers, not {d}")
+        raise ValueError(f"the tree must hold at least two numbers, got {d}")
     parts = [x.astype(dtype).reshape(-1) for x in leaves]
     pad = -d % _BLOCK
     if len(parts) == 1 and pad == 0:

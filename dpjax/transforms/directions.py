@@ -47,9 +47,10 @@ def tangent_ball(
     Raises:
         ValueError: an argument out of range.
 
-    Guarantee: two Gaussian mechanisms, of l2 sensitivities ρ/B and C/(2B) (add or remove a record),
-    twice that when one is exchanged; see `released`. A record whose gradient is zero, not finite,
-    or exactly opposite to u has no direction and adds nothing to it.
+    Guarantee:
+        Two Gaussian mechanisms, of l2 sensitivities ρ/B and C/(2B) (add or remove a record), twice
+        that when one is exchanged; see `released`. A record whose gradient is zero, not finite, or
+        exactly opposite to u has no direction and adds nothing to it.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -63,7 +64,7 @@ def tangent_ball(
     """
     positive("radius", radius)
     if isinstance(radius, int | float) and radius > math.pi:
-        raise ValueError(f"radius={radius!r}: an angle, at most π")
+        raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
     def direction(unit, kept, u, key):
         cosine = unit @ u
@@ -114,8 +115,9 @@ def boxed_angles(
     Raises:
         ValueError: an argument out of range, or a gradient of another dimension.
 
-    Guarantee: two Gaussian mechanisms, of l2 sensitivities √(d+2)·βπ/(2B) and C/(2B) (add or remove
-    a record), twice that when one is exchanged; see `released`.
+    Guarantee:
+        Two Gaussian mechanisms, of l2 sensitivities √(d+2)·βπ/(2B) and C/(2B) (add or remove a
+        record), twice that when one is exchanged; see `released`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -127,13 +129,13 @@ def boxed_angles(
     """
     positive("bounding_factor", bounding_factor)
     if isinstance(bounding_factor, int | float) and bounding_factor > 1:
-        raise ValueError(f"bounding_factor={bounding_factor!r}: must be in (0, 1]")
+        raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
     if dimension < 2:
-        raise ValueError(f"dimension={dimension!r}: a direction needs at least two numbers")
+        raise ValueError(f"dimension must be at least 2, got {dimension!r}")
 
     def direction(unit, kept, u, key):
         if u.size != dimension:
-            raise ValueError(f"dimension={dimension}, but the gradient has {u.size} numbers")
+            raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
         mirror = u.at[-1].add(-1)
         square = mirror @ mirror
         scale = jnp.where(square > 1e-12, 2 / jnp.where(square > 1e-12, square, 1), 0)
@@ -183,7 +185,8 @@ def _directed(
         # Centred at C/2: the term of a record then has length C/2 at most, not C.
         length = jnp.where(kept, jnp.minimum(norms, clip_norm) - clip_norm / 2, 0)
         noise = norm_noise_std * normal(for_length, (), u.dtype)
-        length = clip_norm / 2 + jnp.sum(length) / fields["batch_size"] + noise
+        # The noise before C/2, whose float32 grid is coarser than what one record of many may move.
+        length = clip_norm / 2 + (jnp.sum(length) / fields["batch_size"] + noise)
         return unravel(length * u, anchor)
 
     multiplier = norm_noise_std * fields["batch_size"] / (clip_norm / 2)

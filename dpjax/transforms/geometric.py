@@ -29,7 +29,7 @@ from dpjax.transforms.noise import NoiseState, add_scaled, key_of
 class Release(optax.GradientTransformationExtraArgs):
     """A transformation that says what it releases.
 
-    Attributes:
+    Fields:
         released: the names of the accountant's mechanisms, each with its fields. One step costs
             `acc.Composed(tuple(getattr(acc, n)(**f) for n, f in tx.released.items()))`.
 
@@ -48,7 +48,7 @@ class Release(optax.GradientTransformationExtraArgs):
 class AnchorState(NamedTuple):
     """The state of the geometric mechanisms.
 
-    Attributes:
+    Fields:
         anchor: what the next step clips about, in float32 at least.
         noise: key and step.
 
@@ -74,7 +74,7 @@ def recentred_clipping(
 ) -> Release:
     """Clip per-example gradients to a ball about the previous released gradient (the default).
 
-        out = a + (1/B)·Σᵢ clip_r(gᵢ − a) + noise_std·Z,  then a ← decay·a + (1 − decay)·out.
+        out = a + [(1/B)·Σᵢ clip_r(gᵢ − a) + noise_std·Z],  then a ← decay·a + (1 − decay)·out.
 
     Where gradients concentrate about the anchor, r can be far below the clip norm that plain
     clipping needs, and the noise with it. The first anchor is zero: plain clipping.
@@ -94,8 +94,9 @@ def recentred_clipping(
     Raises:
         ValueError: an argument out of range.
 
-    Guarantee: a Gaussian mechanism of l2 sensitivity r/B (add or remove a record) or 2r/B (exchange
-    one); `acc.RecentredGaussian(**tx.released["RecentredGaussian"])`.
+    Guarantee:
+        A Gaussian mechanism of l2 sensitivity r/B (add or remove a record) or 2r/B (exchange one);
+        `acc.RecentredGaussian(**tx.released["RecentredGaussian"])`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -119,8 +120,11 @@ def recentred_clipping(
     def estimate(updates, anchor, mask, key):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
         total, _ = clipped_sum(offsets, radius, Flat(), mask)
-        mean = jax.tree.map(lambda a, s: a + s / batch_size, anchor, total)
-        return add_scaled(mean, normal_like(key, anchor), noise_std)
+        mean = jax.tree.map(lambda s: s / batch_size, total)
+        # The noise first, then the anchor: a sum that is rounded on the grid of a far anchor moves
+        # by more than r/B; a noisy one is released already, and rounding it post-processes it.
+        noisy = add_scaled(mean, normal_like(key, anchor), noise_std)
+        return jax.tree.map(jnp.add, anchor, noisy)
 
     fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
     return _release(estimate, key, {"RecentredGaussian": fields}, anchor_decay)
@@ -155,8 +159,9 @@ def anisotropic_clipping(
     Raises:
         ValueError: an argument out of range.
 
-    Guarantee: μ-GDP with μ² = (C∥/(B s∥))² + (r⊥/(B s⊥))² when a record is added or removed, 2μ
-    when one is exchanged; `acc.Anisotropic(**tx.released["Anisotropic"])`.
+    Guarantee:
+        μ-GDP with μ² = (C∥/(B s∥))² + (r⊥/(B s⊥))² when a record is added or removed, 2μ when one
+        is exchanged; `acc.Anisotropic(**tx.released["Anisotropic"])`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -219,8 +224,9 @@ def shrink_towards(released: PyTree, anchor: PyTree, noise_std: float | Float[Ar
     Returns:
         A tree like `released`.
 
-    Guarantee: costs no privacy. Its mean squared error is below that of `released` for every true
-    gradient when d ≥ 3.
+    Guarantee:
+        Costs no privacy. Its mean squared error is below that of `released` for every true gradient
+        when d ≥ 3.
 
     Example:
         >>> import jax.numpy as jnp
@@ -280,7 +286,7 @@ def _check(**values: Any) -> None:
 
 def _check_decay(value: float) -> None:
     if not 0 <= value < 1:
-        raise ValueError(f"anchor_decay={value!r}: must be in [0, 1)")
+        raise ValueError(f"anchor_decay must be in [0, 1), got {value!r}")
 
 
 def _inner(a: PyTree, b: PyTree) -> Float[Array, ""]:

@@ -31,7 +31,7 @@ _GRID = 2**32
 class ImportanceDraw(NamedTuple):
     """Who takes part in a step, and how much each of them counts.
 
-    Attributes:
+    Fields:
         included: True for the records of the batch.
         probabilities: with which each record was included: multiples of 2⁻³², 0 for zero norms.
         sensitivity: K̃/(N·b), what a record adds to the average, at most.
@@ -73,8 +73,8 @@ def importance_rate(batch_size: float, clip_norm: float, normaliser: float) -> f
     positive("normaliser", normaliser)
     if normaliser < batch_size * clip_norm:
         raise ValueError(
-            f"normaliser={normaliser!r}: must be at least batch_size·clip_norm = "
-            f"{batch_size * clip_norm}, or a record would take part with a probability above 1"
+            f"normaliser must be at least batch_size·clip_norm = {batch_size * clip_norm}, got "
+            f"{normaliser!r}; a record would take part with a probability above 1"
         )
     return sampling.realised_rate(batch_size * clip_norm / normaliser)
 
@@ -91,16 +91,17 @@ def importance_normaliser(
         key: used once.
 
     Returns:
-        The estimate, which may be off either way, and negative. `importance_inclusion` puts a
-        floor under it.
+        The estimate, which may be off either way, and negative. `importance_inclusion` puts a floor
+        under it.
 
     Raises:
         ValueError: an argument out of range.
 
-    Guarantee: a Gaussian mechanism on all records, without amplification by sampling:
-    `acc.Gaussian(noise_multiplier)` for *every* refresh. (Norms lie in [0, C], so exchanging a
-    record moves K by C and not 2C; the price allows for more.) The exact K is not private: do not
-    use it.
+    Guarantee:
+        A Gaussian mechanism on all records, without amplification by sampling:
+        `acc.Gaussian(noise_multiplier)` for *every* refresh. (Norms lie in [0, C], so exchanging a
+        record moves K by C and not 2C; the price allows for more.) The exact K is not private: do
+        not use it.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -142,9 +143,10 @@ def importance_inclusion(
     Raises:
         ValueError: an argument out of range.
 
-    Guarantee: no record takes part with a probability above `sampling.realised_rate(rate)`,
-    whatever norms and normaliser are: the cap is an integer comparison. The batch must not be
-    truncated: work through all records that are included.
+    Guarantee:
+        No record takes part with a probability above `sampling.realised_rate(rate)`, whatever norms
+        and normaliser are: the cap is an integer comparison. The batch must not be truncated: work
+        through all records that are included.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -210,10 +212,11 @@ def importance_mean(
     Raises:
         ValueError: an argument out of range; `probabilities` or `sensitivity` left out.
 
-    Guarantee: with the batch from `importance_inclusion(..., rate=q)`, a step costs
-    `acc.PoissonSampled(acc.Gaussian(noise_multiplier), sampling.realised_rate(q))`, besides
-    `acc.Gaussian` for every refresh of K̃. N is taken as public. Float rounding of the sum adds to
-    its sensitivity what `gradients.rounding_slack` bounds.
+    Guarantee:
+        With the batch from `importance_inclusion(..., rate=q)`, a step costs
+        `acc.PoissonSampled(acc.Gaussian(noise_multiplier), sampling.realised_rate(q))`, besides
+        `acc.Gaussian` for every refresh of K̃. N is taken as public. Float rounding of the sum adds
+        to its sensitivity what `gradients.rounding_slack` bounds.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -229,8 +232,8 @@ def importance_mean(
         (2,)
 
     References:
-        Wei et al. 2022, "DPIS: an enhanced mechanism for differentially private SGD with
-        importance sampling".
+        Wei et al. 2022, "DPIS: an enhanced mechanism for differentially private SGD with importance
+        sampling".
     """
     positive("clip_norm", clip_norm)
     positive("noise_multiplier", noise_multiplier, allow_zero=True)
@@ -247,8 +250,7 @@ def importance_mean(
         del params, extra
         if probabilities is None or sensitivity is None:
             raise ValueError(
-                "importance_mean needs probabilities=draw.probabilities[batch] and "
-                "sensitivity=draw.sensitivity"
+                "give probabilities=draw.probabilities[batch] and sensitivity=draw.sensitivity"
             )
         records = batch_of(updates)
         mask = jnp.ones(records, bool) if mask is None else jnp.asarray(mask, bool)

@@ -18,7 +18,7 @@ from dpjax.transforms.checks import positive, refuse_unless_unsafe
 class NoiseState(NamedTuple):
     """The state of every transformation that draws noise.
 
-    Attributes:
+    Fields:
         key: the secret key of the whole run; never changes.
         step: the number of draws so far.
 
@@ -57,9 +57,10 @@ def gaussian_noise(stddev: float, key: PRNGKeyArray) -> optax.GradientTransforma
     Raises:
         ValueError: standard deviation negative or not finite.
 
-    Guarantee: with updates of l2 sensitivity C, the output of a step is the Gaussian mechanism with
-    noise multiplier stddev/C. The noise has its full tail (|z| to 9.3); 16-bit updates are
-    perturbed in float32 and rounded after.
+    Guarantee:
+        With updates of l2 sensitivity C, the output of a step is the Gaussian mechanism with noise
+        multiplier stddev/C. The noise has its full tail (|z| to 9.3); 16-bit updates are perturbed
+        in float32 and rounded after.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -92,9 +93,10 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
     Raises:
         ValueError: radius negative or not finite.
 
-    Guarantee: (0, δ)-differential privacy only, with δ the total variation distance of two balls
-    `sensitivity / radius` apart; no ε > 0 improves it (`acc.UniformBall`). In d dimensions that
-    takes a radius near 0.4·√d·sensitivity/δ, far more noise than a Gaussian with ε = 1.
+    Guarantee:
+        (0, δ)-differential privacy only, with δ the total variation distance of two balls
+        `sensitivity / radius` apart; no ε > 0 improves it (`acc.UniformBall`). In d dimensions that
+        takes a radius near 0.4·√d·sensitivity/δ, far more noise than a Gaussian with ε = 1.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -25,14 +25,15 @@ def noisy_total(
     60,000 numbers could be off by a third of one of them. Rounding noise to integers and adding
     them is the same as rounding the noisy sum, which only post-processes it.
 
-    Raises: ValueError where noise and sum do not fit into 32 bits.
+    Raises:
+        ValueError: where noise and sum do not fit into 32 bits.
     """
     reach = values.size + math.ceil(10.0 * noise_multiplier) + 1  # the noise ends at |z| = 9.3
     bits = 30 - math.ceil(math.log2(reach))
     if bits < 1:
         raise ValueError(
-            f"{values.size} values with noise_multiplier={noise_multiplier} do not fit into 32 "
-            "bits: lower the noise or split the sum"
+            f"values and their noise must fit into 32 bits, got {values.size} values with "
+            f"noise_multiplier={noise_multiplier}; lower the noise or split the sum"
         )
     unit = np.float32(2.0**bits)
     shares = jnp.clip(values.astype(jnp.float32) / np.float32(bound), -1.0, 1.0)

@@ -17,7 +17,7 @@ from dpjax.transforms.scalar_sum import noisy_total
 class SelectiveState(NamedTuple):
     """The state of `selective_update`; free of private data beyond what the tests release.
 
-    Attributes:
+    Fields:
         noise: the key, and the number of candidates tested so far.
         accepted: how many of them were kept.
 
@@ -37,7 +37,7 @@ class SelectiveState(NamedTuple):
 class Attempts(NamedTuple):
     """What a run of selective updates releases, every candidate counted.
 
-    Attributes:
+    Fields:
         training_noise_multiplier: of the Gaussian that makes one candidate.
         validation_noise_multiplier: of the Gaussian that tests it.
         attempts: candidates at most, kept or not.
@@ -60,7 +60,7 @@ class Attempts(NamedTuple):
 class Selective(optax.GradientTransformationExtraArgs):
     """The transformation that `selective_update` returns; it knows what an attempt costs.
 
-    Attributes:
+    Fields:
         validation_noise_multiplier: of the test.
         attempts: candidates at most.
 
@@ -100,6 +100,13 @@ def selective_update(
     Put it last in a chain: one update is one attempt. After `attempts` of them all further updates
     are zero, so that the number of candidates that the data ever decided on is fixed in advance.
 
+    Not offered: the published accounting, which charges accepted updates only. What is released
+    given acceptance is the candidate's law *reweighted* by the acceptance probability, and
+    reweighting can raise a Rényi divergence. With noise of 5 clip norms, candidates beyond 6.5
+    accepted with probability 1/2 and all others with Φ(−1/σ), on both data sets alike (so that the
+    test itself leaks nothing), the divergence of order 2 is 1.66 times the claim at σ = 1, and
+    1.95 times at σ = 0.8.
+
     Args:
         loss_clip: C > 0, the bound on what one record's loss may say, in units of the loss.
         noise_multiplier: σ > 0 of the test, a concrete number.
@@ -110,26 +117,20 @@ def selective_update(
 
     Returns:
         A transformation whose `update` needs `params` and `validation_losses`, a function from
-        parameters to the losses [b] of the validation records; `validation_mask` marks padding
-        by False. Draw the validation batch by a sampler of its own, under a key of its own, from
+        parameters to the losses [b] of the validation records; `validation_mask` marks padding by
+        False. Draw the validation batch by a sampler of its own, under a key of its own, from
         training records (or from records that are used for nothing else).
 
     Raises:
         ValueError: an argument out of range; no `params` or no `validation_losses` in `update`.
 
-    Guarantee: the test is a Gaussian mechanism of sensitivity C if a record is added or removed, 2C
-    if one is exchanged, whatever the losses: they are clipped record by record and added in
-    integers; a candidate with an infinite or NaN loss counts as C worse. With training rate q and
-    validation rate p, a run is priced by
-    `acc.Repeated(acc.Composed((acc.PoissonSampled(acc.Gaussian(train), q),
-    acc.PoissonSampled(acc.Gaussian(validate), p))), attempts)`, its numbers from `tx.charged`.
-
-    Not offered: the published accounting, which charges accepted updates only. What is released
-    given acceptance is the candidate's law *reweighted* by the acceptance probability, and
-    reweighting can raise a Rényi divergence. With noise of 5 clip norms, candidates beyond 6.5
-    accepted with probability 1/2 and all others with Φ(−1/σ), on both data sets alike (so that the
-    test itself leaks nothing), the divergence of order 2 is 1.66 times the claim at σ = 1, and
-    1.95 times at σ = 0.8.
+    Guarantee:
+        The test is a Gaussian mechanism of sensitivity C if a record is added or removed, 2C if one
+        is exchanged, whatever the losses: they are clipped record by record and added in integers;
+        a candidate with an infinite or NaN loss counts as C worse. With training rate q and
+        validation rate p, a run is priced by
+        `acc.Repeated(acc.Composed((acc.PoissonSampled(acc.Gaussian(train), q),
+        acc.PoissonSampled(acc.Gaussian(validate), p))), attempts)`, its numbers from `tx.charged`.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -159,7 +160,7 @@ def selective_update(
     positive("batch_size", batch_size)
     whole("attempts", attempts)
     if not abs(threshold) <= loss_clip:
-        raise ValueError(f"threshold={threshold!r}: must be within ±loss_clip = ±{loss_clip}")
+        raise ValueError(f"threshold must be within ±loss_clip = ±{loss_clip}, got {threshold!r}")
 
     def init(params):
         del params
@@ -172,15 +173,15 @@ def selective_update(
         del extra
         if params is None or validation_losses is None:
             raise ValueError(
-                "selective_update needs params and validation_losses: "
+                "give params and validation_losses: "
                 "tx.update(updates, state, params, validation_losses=lambda params: ...)"
             )
         before = validation_losses(params)
         after = validation_losses(optax.apply_updates(params, updates))
         if jnp.ndim(before) != 1 or jnp.shape(before) != jnp.shape(after):
             raise ValueError(
-                f"validation_losses returned shapes {jnp.shape(before)} and {jnp.shape(after)}: it "
-                "must return one loss per validation record, [b]"
+                "validation_losses must return one loss per validation record, [b], got shapes "
+                f"{jnp.shape(before)} and {jnp.shape(after)}"
             )
         worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)
         worse = jnp.where(jnp.isnan(worse), -jnp.inf, worse)  # only the old loss was not a number

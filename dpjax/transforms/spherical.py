@@ -49,10 +49,11 @@ def spherical_noise(
     Raises:
         ValueError: `unsafe_no_dp` is not True, or an argument out of range.
 
-    Guarantee: none. The angle of an average moves by up to 2C/(B‖ḡ‖) when one record is replaced,
-    which is not bounded; the published claim fails already for d = 2 and a fully aligned batch
-    (claimed ε = 4.38, true 18.0 at σ = 1, B = 2048, β = 0.1, δ = 1e-5). `acc.GeoDP` prices it +inf.
-    Use `recentred_clipping`.
+    Guarantee:
+        None. The angle of an average moves by up to 2C/(B‖ḡ‖) when one record is replaced, which is
+        not bounded; the published claim fails already for d = 2 and a fully aligned batch (claimed
+        ε = 4.38, true 18.0 at σ = 1, B = 2048, β = 0.1, δ = 1e-5). `acc.GeoDP` prices it +inf. Use
+        `recentred_clipping`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -66,8 +67,8 @@ def spherical_noise(
         (10,)
 
     References:
-        Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically",
-        Algorithm 1.
+        Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically", Algorithm
+        1.
     """
     refuse_unless_unsafe("GeoDP's perturbation", "recentred_clipping", unsafe_no_dp)
     positive("noise_multiplier", noise_multiplier, allow_zero=True)

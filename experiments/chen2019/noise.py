@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from dpjax.accounting.randomized_sensitivity import (
+from dpjax.accounting.gaussian.randomized_sensitivity import (
     batch_sensitivities,
     batch_weights,
     noise_by_route,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.accounting.hidden_state import descent_bounds
-from dpjax.accounting.tracing_diffusion import integrate_tracing_rate, tracing_rate
+from dpjax.accounting.last_iterate.descent import descent_bounds
+from dpjax.accounting.last_iterate.tracing_diffusion import integrate_tracing_rate, tracing_rate
 from experiments.common import Run
 
 # The paper's setting: α = 30, S_g = 4, n = 5000, σ = 0.02, η = 0.02, β = 4.

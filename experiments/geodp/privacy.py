@@ -13,7 +13,8 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import audit
-from dpjax.accounting import spherical
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.geometric import angles as spherical
 from experiments.common import Rows, Run, track
 from experiments.geodp.angles import angles, wrap
 from experiments.geodp.published import geodp
@@ -91,7 +92,7 @@ def _rows(d: int, betas, sigmas, trials) -> Rows:
     ]
     for beta, sigma, kind in track(grid, f"audits of GeoDP, d = {d}"):
         # float64: at σ = 1e-4 the noise on an angle is below what float32 resolves.
-        with jax.enable_x64(True):
+        with enable_x64(True):
             worlds = neighbours(kind, d, noise_std(d, beta, sigma))
             centres = [jnp.asarray(world).mean(axis=0) for world in worlds]
             known = jnp.array([sigma, beta]), *_coordinates(centres)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.accounting.bounded_noise import ball_delta, ball_displacement
+from dpjax.accounting.geometric.ball import ball_delta, ball_displacement
 from experiments.common import Run, track
 from experiments.comparison import certificate_line
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.data import load_table
 from dpjax.erm import curvature
 from experiments.common import Run
@@ -54,7 +55,7 @@ def _quadratic(name: str, data: pathlib.Path):
 
 def _table2_rows(data: pathlib.Path) -> list[dict[str, Any]]:
     rows = []
-    with jax.enable_x64(True):
+    with enable_x64(True):
         for name, (minimum, average) in TABLE2.items():
             objective, _, dimension = _quadratic(name, data)
             at = jnp.zeros(dimension)
@@ -86,7 +87,7 @@ def table2(run: Run) -> list[pathlib.Path]:
 
 def _figure1_rows(data: pathlib.Path, points: int) -> list[dict[str, Any]]:
     rows = []
-    with jax.enable_x64(True):
+    with enable_x64(True):
         for name in TABLE2:
             objective, minimiser, dimension = _quadratic(name, data)
             at = jnp.zeros(dimension)

@@ -6,8 +6,8 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.accounting import convex
-from dpjax.erm.solution import Solution, private_solver, spec_of
+from dpjax.erm.published_constants import gaussian_budget
+from dpjax.erm.solver import Budget, private_solver, spec_of
 from experiments.comparison import Method
 
 L2, RATE = 1e-4, 0.1
@@ -31,14 +31,13 @@ _RESIDUAL_SHARE = 0.1  # of the budget, spent on hiding AMP's solver error
 def halved_dp_sgd(
     problem: erm.Problem,
     key: Array,
+    budget: Budget,
     *,
     steps: int,
     step_size,
     rate: float,
     clip_norm=1.0,
-    noise_multiplier=None,
-    adjacency=acc.Adjacency.ADD_REMOVE,
-) -> Solution:
+) -> erm.Solution:
     """DP-SGD whose step size is halved midway (§4), as a function of the first step size."""
     return erm.dp_sgd(
         problem,
@@ -47,25 +46,24 @@ def halved_dp_sgd(
         step_size=erm.schedules.halved_midway(step_size, steps),
         rate=rate,
         clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        adjacency=adjacency,
+        **budget.keywords(),
     )
 
 
 @private_solver(
     noise="noise_std",
     mechanism=spec_of(erm.approximate_minima_perturbation).mechanism,
+    adjacency=acc.Adjacency.REPLACE_ONE,
     concrete=True,
 )
 def amp(
     problem: erm.Problem,
     key: Array,
+    budget: Budget,
     *,
     extra_l2: float,
     residual: float,
-    noise_std=None,
-    adjacency=acc.Adjacency.REPLACE_ONE,
-) -> Solution:
+) -> erm.Solution:
     """AMP whose output noise follows from its share of the budget, `residual` (a μ of GDP)."""
     tolerance = problem.n**-2.0
     return erm.approximate_minima_perturbation(
@@ -73,16 +71,15 @@ def amp(
         key,
         extra_l2=extra_l2,
         gradient_tolerance=tolerance,
-        noise_std=noise_std,
         output_noise_std=2.0 * tolerance / (problem.l2 + extra_l2) / residual,
-        adjacency=adjacency,
+        **budget.keywords(),
     )
 
 
 def _amp_at(classes: int):
     def settings(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
         ridge = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
-        share = _RESIDUAL_SHARE * convex.gaussian_budget(epsilon, delta) / classes**0.5
+        share = _RESIDUAL_SHARE * gaussian_budget(epsilon, delta) / classes**0.5
         return {"extra_l2": max(0.0, ridge - problem.l2), "residual": float(share)}
 
     return settings

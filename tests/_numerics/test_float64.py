@@ -1,5 +1,6 @@
 """Float64 evaluation under every trace, precision, transformation and thread."""
 
+import contextlib
 import threading
 
 import chex
@@ -8,15 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax._numerics.arrays import namespace
 from dpjax._numerics.float64 import Ladder, evaluate, is_traced
+from dpjax._numerics.scope import enable_x64
 
 
 def _core(x, y):
-    return jnp.expm1(x) * y
+    return namespace(x, y).expm1(x) * y
 
 
 def _vector_core(x):  # one setting: [m] -> (scalar, [m])
-    return jnp.sum(x**2), jnp.cumsum(x)
+    xp = namespace(x)
+    return xp.sum(x**2), xp.cumsum(x)
 
 
 TINY = 1e-12  # expm1(1e-12) has no correct digit in float32
@@ -31,7 +35,7 @@ def test_concrete_results_are_numpy_float64_and_exact():
 
 def test_same_with_x64_on_and_off_and_from_inside_a_trace():
     off = evaluate(_core, (0.3, 2.0), (0, 0))
-    with jax.enable_x64(True):
+    with enable_x64(True):
         on = evaluate(_core, (0.3, 2.0), (0, 0))
     seen = []
 
@@ -96,7 +100,7 @@ def test_derivatives_forward_reverse_and_second():
     np.testing.assert_allclose(
         jax.vmap(jax.grad(f))(jnp.array([0.7, 1.0])), 2 * np.exp([0.7, 1.0]), rtol=1e-6
     )
-    with jax.enable_x64(True):
+    with enable_x64(True):
         np.testing.assert_allclose(jax.grad(f)(x), want, rtol=1e-14)
 
 
@@ -128,11 +132,12 @@ def test_ladder_repeats_only_the_poor():
     seen = []
 
     def rough(x):
-        return x, jnp.where(x > 2, 1.0, 0.0)
+        xp = namespace(x)
+        return x, xp.where(x > 2, 1.0, 0.0)
 
     def fine(x):
         seen.append(x.shape)
-        return 10 * x, jnp.zeros_like(x)
+        return 10 * x, 0 * x
 
     ladder = Ladder((fine,), lambda out: out[1] > 0)
     value, _ = evaluate(rough, (np.arange(5.0),), (0,), batch=2, ladder=ladder)
@@ -146,9 +151,39 @@ def test_ladder_repeats_only_the_poor():
     np.testing.assert_array_equal(traced, [1, 30])
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_derivatives_are_those_of_the_core_that_answered_in_float64(wide):
+    # 1 − cos x has no correct digit in float32 at 1e-5, nor has its derivative formed this way.
+    def rough(x):
+        xp = namespace(x)
+        return 100.0 * x, xp.where(x < 1.0, 1.0, 0.0)
+
+    def fine(x):
+        xp = namespace(x)
+        return (1.0 - xp.cos(x)) / x, 0 * x
+
+    ladder = Ladder((fine,), lambda out: out[1] > 0)
+
+    def price(x):
+        return evaluate(rough, (x,), (0,), ladder=ladder)[0]
+
+    with enable_x64(wide) if hasattr(jax, "enable_x64") else contextlib.nullcontext():
+        for transform in (jax.grad(price), jax.jit(jax.grad(price)), jax.jacfwd(price)):
+            np.testing.assert_allclose(transform(1e-3), 0.5, rtol=1e-6)  # (1 − cos x)/x ≈ x/2
+            np.testing.assert_allclose(transform(3.0), 100.0, rtol=1e-6)
+        both = jax.vmap(jax.grad(price))(jnp.array([1e-3, 3.0]))
+        np.testing.assert_allclose(both, [0.5, 100.0], rtol=1e-6)
+        # the traced answer is the concrete one, up to the rounding of the result
+        np.testing.assert_allclose(
+            jax.jit(price)(1e-3),
+            price(np.float64(np.float32(1e-3))) if not wide else price(1e-3),
+            rtol=1e-7,
+        )
+
+
 def test_threads_agree_and_callers_keep_their_precision():
-    def core(x):  # asked less often than it takes to be compiled, which may round otherwise
-        return jnp.expm1(x)
+    def core(x):
+        return namespace(x).expm1(x)
 
     want = evaluate(core, (0.3,), (0,))
     results = []
@@ -177,9 +212,12 @@ class TestSweeps:
     @pytest.mark.parametrize("size", [2, 49, 64, 65, 129, 300])
     def test_every_size_gives_every_setting_its_own_answer(self, size):
         x, y = np.linspace(0.1, 1.0, size), 3.0
-        got = evaluate(
-            lambda x, y: (jnp.expm1(x) * y, x[None] + jnp.arange(2.0)), (x, y), (0, 0), batch=4
-        )
+
+        def core(x, y):
+            xp = namespace(x, y)
+            return xp.expm1(x) * y, x + xp.arange(2.0)
+
+        got = evaluate(core, (x, y), (0, 0), batch=4)
         np.testing.assert_allclose(got[0], 3 * np.expm1(x), rtol=1e-14)
         np.testing.assert_array_equal(got[1], x[:, None] + np.arange(2.0))
 
@@ -193,7 +231,7 @@ class TestSweeps:
     def test_large_sweeps_compile_one_block(self):
         @chex.assert_max_traces(n=1)
         def core(x):
-            return jnp.sqrt(x)
+            return namespace(x).sqrt(x)
 
         for size in (1_000, 1_001, 2_345):
             x = np.arange(float(size))
@@ -211,3 +249,10 @@ class TestSweeps:
         got = evaluate(lambda x: x, (x,), (0,), ladder=ladder)
         np.testing.assert_array_equal(got, np.where(x < 0, x + 1000.0, x))
         assert asked == [(500,)]
+
+
+def test_a_core_written_against_jax_numpy_is_float64_for_one_setting_too():
+    def core(x):
+        return jnp.log(x) + jnp.zeros(())
+
+    assert evaluate(core, [3.0], [0]) == pytest.approx(np.log(3.0), rel=1e-15)

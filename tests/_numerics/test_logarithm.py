@@ -6,7 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpjax._numerics.logarithm import log1p
+from dpjax._numerics.arrays import JAX
+from dpjax._numerics.scope import enable_x64
+
+log1p = JAX.log1p
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -27,20 +30,20 @@ def _units(found, x):
 )
 def test_to_four_units_in_the_last_place(low, high):
     x = np.random.default_rng(0).uniform(low, high, 1_000)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert _units(np.asarray(jax.jit(log1p)(x)), x) < 4
 
 
 def test_tiny_arguments_and_ends():
     x = np.array([-1e-300, 1e-17, -3e-9, 1e-5, -0.25, -0.5])
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert _units(np.asarray(jax.jit(log1p)(x)), x) < 4
         ends = np.asarray(log1p(np.array([-1.0, np.inf, 0.0, np.nan, -2.0])))
     np.testing.assert_array_equal(ends, [-np.inf, np.inf, 0.0, np.nan, np.nan])
 
 
 def test_derivative():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         for x in (-0.9, -0.4, -0.3, -0.1, 2.0):
             np.testing.assert_allclose(jax.grad(log1p)(x), 1 / (1 + x), rtol=1e-14)
         assert jnp.isfinite(jax.grad(log1p)(-0.5))

@@ -11,6 +11,7 @@ from scipy import stats
 
 from dpjax._numerics import normal as module
 from dpjax._numerics.normal import fresh_key, normal, normal_like
+from dpjax._numerics.scope import enable_x64
 
 
 def key(seed=0):
@@ -69,7 +70,7 @@ class TestMap:
 
     def test_float64_and_float32_read_the_same_words_alike(self):
         words, expected, radius = self.crafted()
-        with jax.enable_x64(True):
+        with enable_x64(True):
             z = np.stack(jax.jit(module._box_muller_float64)(*words), 1)
         assert np.max(np.abs(z - expected) / radius[:, None]) < 1e-14
 
@@ -152,7 +153,7 @@ def test_shapes_and_dtypes(shape, dtype):
 
 def test_x64():
     single = np.asarray(normal(key(), (200, 50)))
-    with jax.enable_x64(True):
+    with enable_x64(True):
         double = np.asarray(normal(key(), (200, 50), jnp.float64))
         again = np.asarray(normal(key(), (200, 50), jnp.float32))
     assert double.dtype == np.float64

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting import queries
+from dpjax.accounting.answers import queries
 
 
 @pytest.mark.parametrize("member", list(acc.Adjacency))

@@ -1,11 +1,13 @@
 """Ball noise against mpmath, against brute force, and against its own warnings."""
 
+import jax
 import mpmath as mp
 import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting import bounded_noise as ball
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.geometric import ball
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 
@@ -111,27 +113,6 @@ def test_fixed_batches_are_replace_one_only():
         acc.delta(acc.FixedBatchSampled(acc.UniformBall(0.1, 3), 1, 10), epsilon=0.0)
 
 
-def test_optimal_composition_oracles(oracles):
-    for row in oracles["kov_homogeneous_delta"]:
-        p = row["params"]
-        found = ball.compose_approximate(p["eps"], p["delta"], p["k"], p["eps_g"])
-        assert 0 <= found / row["value"] - 1 < 1e-10
-    with pytest.raises(ValueError, match="whole count"):
-        ball.compose_approximate(0.1, 0.0, 2.5, 1.0)
-
-
-def test_optimal_composition_by_brute_force():
-    """Every outcome of k randomised responses, laid out."""
-    epsilon, delta, k, total = 0.4, 0.01, 6, 0.9
-    p = np.array([delta, 0.0, *((1 - delta) * np.array([np.e**epsilon, 1]) / (1 + np.e**epsilon))])
-    q = np.array([0.0, delta, *((1 - delta) * np.array([1, np.e**epsilon]) / (1 + np.e**epsilon))])
-    joint_p, joint_q = np.ones(1), np.ones(1)
-    for _ in range(k):
-        joint_p, joint_q = np.outer(joint_p, p).ravel(), np.outer(joint_q, q).ravel()
-    truth = np.maximum(joint_p - np.exp(total) * joint_q, 0).sum()
-    assert ball.compose_approximate(epsilon, delta, k, total) == pytest.approx(truth, rel=1e-10)
-
-
 def test_tradeoff_of_balls_alone_and_with_a_gaussian():
     rates = np.array([0.0, 0.1, 0.6, 1.0])
     alone = acc.tradeoff(acc.UniformBall(0.1, 1), rates)  # δ = 0.05
@@ -144,3 +125,76 @@ def test_tradeoff_of_balls_alone_and_with_a_gaussian():
         line = 1 - acc.delta(mixed, epsilon=epsilon) - np.exp(epsilon) * rates
         assert np.all(curve >= line - 1e-9)
         assert np.min(curve - line) < 1e-3
+
+
+def step_densities(contributions, rate, cells=40_000):
+    """Laws of a one-dimensional Poisson-sampled step on a grid, one a contribution of a record."""
+    grid = (np.arange(cells) + 0.5) / cells * 6 - 3
+    absent = np.abs(grid) < 1
+    present = [np.abs(grid - c) < 1 for c in contributions]
+    return [((1 - rate) * absent + rate * p) * (3.0 / cells) for p in present]
+
+
+def price(first, second, epsilon):
+    return np.maximum(first - np.exp(epsilon) * second, 0).sum()
+
+
+@pytest.mark.filterwarnings("ignore:noise uniform in a ball")
+def test_sampled_balls_by_brute_force():
+    """The upper end covers every pair of contributions, the lower end is that of ±Δ/2."""
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        moved, rate = rng.uniform(0.05, 1.9), rng.uniform(0.05, 0.95)
+        run = acc.PoissonSampled(acc.UniformBall(moved, 1), rate)
+        upper = acc.delta(run, epsilon=0.0, adjacency=REPLACE)
+        for _ in range(10):
+            pair = rng.uniform(-moved / 2, moved / 2, 2)
+            first, second = step_densities(pair, rate)
+            assert price(first, second, rng.choice([0.0, 0.1, 1.0])) <= upper + 1e-3
+        first, second = step_densities((moved / 2, -moved / 2), rate)
+        assert price(first, second, 0.0) == pytest.approx(upper, abs=1e-3)  # attained at ε = 0
+        for epsilon in (0.02, 0.1, 0.3):
+            delta = price(first, second, epsilon)
+            if delta < price(first, second, 60.0) + 5e-3 or delta > upper - 5e-3:
+                continue
+            low, high = acc.epsilon_interval(run, delta, adjacency=REPLACE)
+            assert low == pytest.approx(epsilon, abs=0.02)
+            assert high == np.inf
+        never = price(first, second, 60.0)
+        assert acc.epsilon_interval(run, never * 0.99, adjacency=REPLACE)[0] == np.inf
+        # Adding a record: the outputs beyond the ball of the others, at every ε.
+        nothing, one = step_densities((0.0, moved), rate)
+        assert price(one, nothing, 60.0) == pytest.approx(acc.delta(run, epsilon=0.0), abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:noise uniform in a ball")
+def test_the_lower_end_is_below_what_clipped_contributions_cost():
+    run = acc.PoissonSampled(acc.UniformBall(0.5, 1), 0.5)
+    low, high = acc.epsilon_interval(run, delta=0.1125, adjacency=REPLACE)
+    assert low == pytest.approx(np.log(1.2), abs=1e-5)
+    assert high == np.inf
+    twice = acc.Repeated(run, 2)
+    never = 1 - (1 - 0.5 * 0.125) ** 2
+    assert acc.epsilon_interval(twice, never * 0.999, adjacency=REPLACE)[0] == np.inf
+    assert acc.epsilon_interval(twice, never * 1.001, adjacency=REPLACE)[0] < np.inf
+
+
+def test_derivatives_and_bad_values_under_jit():
+    rng = np.random.default_rng(4)
+    moved, dimension = rng.uniform(0.01, 1.5, 100), np.floor(10 ** rng.uniform(0, 2, 100))
+    spent = ball.ball_delta(moved, dimension)
+    moved, dimension, spent = (v[spent < 0.999] for v in (moved, dimension, spent))
+    with enable_x64(True):
+        slope = jax.jit(jax.vmap(jax.grad(ball.ball_delta)))(moved, dimension)
+        back = jax.jit(jax.vmap(jax.grad(ball.ball_displacement)))(spent, dimension)
+        h = 1e-4 * moved
+        found = [ball.ball_delta(moved + k * h, dimension) for k in (-2, -1, 1, 2)]
+        wanted = (found[0] - 8 * found[1] + 8 * found[2] - found[3]) / (12 * h)
+        np.testing.assert_allclose(slope, wanted, rtol=1e-5)
+        np.testing.assert_allclose(back, 1 / wanted, rtol=1e-5)
+    for bad in (np.nan, -1.0):
+        assert jax.jit(ball.ball_delta)(bad, 5.0) == 1.0
+        assert jax.jit(ball.ball_delta)(0.1, bad) == 1.0
+        assert jax.jit(ball.ball_displacement)(bad, 5.0) == 0.0
+        with pytest.raises(ValueError, match="displacement must be"):
+            ball.ball_delta(bad, 5.0)

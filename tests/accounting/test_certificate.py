@@ -65,7 +65,7 @@ def test_every_tampered_field_is_found_and_named(certificate, field):
 def test_a_forger_who_renews_the_digests_is_found_by_recomputing(certificate):
     import dataclasses
 
-    from dpjax.accounting.certificate import _digests
+    from dpjax.accounting.answers.certificate import _digests
 
     for change in ({"epsilon": 0.5}, {"delta": 1e-9}, {"tier": "conditional"}, {"assumptions": ()}):
         forged = dataclasses.replace(certificate, **change)
@@ -159,6 +159,32 @@ def test_many_distinct_steps_round_trip():
 def test_sweeps_are_not_certified():
     with pytest.raises(ValueError, match="one setting"):
         acc.certify(acc.Gaussian(np.array([1.0, 2.0])), 1e-5, method="rdp")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda run: run,
+        lambda run: acc.Repeated(run, 5),
+        lambda run: acc.Composed((run, acc.Gaussian(4.0))),
+        lambda run: acc.BestOf(run, 3.0),
+    ],
+)
+@pytest.mark.parametrize(
+    "run",
+    [
+        acc.ObjectivePerturbation(1.0, 50.0, 0.25, 100.0),
+        acc.NoisyGradientDescent(10, 0.1, 0.1, 0.1, 1.0, 2.0),
+    ],
+    ids=["objective", "descent"],
+)
+def test_a_conditional_release_stays_conditional_whatever_is_around_it(run, wrap):
+    own = acc.certify(run, 1e-5)
+    assert own.tier == "conditional"
+    wrapped = acc.certify(wrap(run), 1e-5)
+    assert wrapped.tier == "conditional"
+    assert set(own.assumptions) <= set(wrapped.assumptions)
+    wrapped.verify()
 
 
 def test_no_guarantee_is_said_so():

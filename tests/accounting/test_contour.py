@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting import contour, gaussian_dp
+from dpjax.accounting.contour import integral as contour
+from dpjax.accounting.gaussian import gaussian_dp
 
 FINE = contour.RESOLUTIONS[1]
 
@@ -106,9 +107,9 @@ def test_every_recorded_composition(oracles, name, question):
         target = p["eps"] if question == "delta" else p["delta"]
         arguments = (target, reach / p["sigma"], p["q"], p["T"], family, signs)
         low, high, share = _ask(question, *arguments)
-        room = 10.0 ** (1 - row["digits"]) * row["value"]
-        assert low <= row["value"] + room, row["id"]
-        assert high >= row["value"] - room, row["id"]
+        slack = 10.0 ** (1 - row["digits"]) * row["value"]
+        assert low <= row["value"] + slack, row["id"]
+        assert high >= row["value"] - slack, row["id"]
         if share < 1e-6:
             resolved += 1
             assert high == pytest.approx(row["value"], rel=max(2e-6, 10.0 ** (1 - row["digits"])))

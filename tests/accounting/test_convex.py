@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting import convex
-from dpjax.accounting.convex import ObjectivePerturbation, PureDP, ZeroConcentrated
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting import ObjectivePerturbation, PureDP, ZeroConcentrated
+from dpjax.erm import published_constants
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 
@@ -32,19 +34,19 @@ def test_golden_values_hold_without_the_folder():
     run = ObjectivePerturbation(1.0, 50.0, 0.25, 100.0)
     assert acc.delta(run, epsilon=0.1) == pytest.approx(4.352998959888953e-09, rel=1e-9)
     assert acc.rdp(run, [64.0])[0] == pytest.approx(0.024559051709863562, rel=1e-7)
-    assert convex.kifer_noise_std(gradient_bound=1.0, epsilon=0.1, delta=1e-5) == pytest.approx(
-        99.01948351927584, rel=1e-13
-    )
-    assert convex.kifer_noise_std(
+    assert published_constants.kifer_noise_std(
+        gradient_bound=1.0, epsilon=0.1, delta=1e-5
+    ) == pytest.approx(99.01948351927584, rel=1e-13)
+    assert published_constants.kifer_noise_std(
         gradient_bound=1.0, epsilon=0.1, delta=1e-5, adjacency=REPLACE
     ) == pytest.approx(2 * 99.01948351927584, rel=1e-13)
-    ridge, tilt, output = convex.amp_constants(
+    ridge, tilt, output = published_constants.amp_constants(
         n=36176, gradient_bound=1.0, smoothness=0.25, epsilon=1.0, delta=1e-8
     )
     assert (ridge, tilt, output) == pytest.approx(
         (5.05050505050505, 0.0004387680003063518, 0.004261543023093189), rel=1e-12
     )
-    assert convex.chaudhuri_constants(
+    assert published_constants.chaudhuri_constants(
         n=1000, l2=1e-3, smoothness=0.25, epsilon=0.1
     ) == pytest.approx((0.05, 0.008875520827908066), rel=1e-12)
 
@@ -52,12 +54,14 @@ def test_golden_values_hold_without_the_folder():
 def test_published_constants_reproduce_the_reference_values(oracles):
     for row in oracles["objpert_kifer_sigma_total_objective"]:
         p = row["params"]
-        found = convex.kifer_noise_std(gradient_bound=p["zeta"], epsilon=p["eps"], delta=p["delta"])
+        found = published_constants.kifer_noise_std(
+            gradient_bound=p["zeta"], epsilon=p["eps"], delta=p["delta"]
+        )
         assert found == pytest.approx(row["value"], rel=1e-13)
     for name, index in (("amp_Lambda", 0), ("amp_sigma1", 1), ("amp_sigma2", 2)):
         for row in oracles[name]:
             p = row["params"]
-            found = convex.amp_constants(
+            found = published_constants.amp_constants(
                 n=p["n"],
                 gradient_bound=p["L"],
                 smoothness=p["beta"],
@@ -181,7 +185,7 @@ def test_no_noise_is_no_privacy():
 def test_exactness_beats_the_published_noise_at_the_same_budget():
     for epsilon in (0.1, 1.0):
         for adjacency in acc.Adjacency:
-            published = convex.kifer_noise_std(
+            published = published_constants.kifer_noise_std(
                 gradient_bound=1.0, epsilon=epsilon, delta=1e-8, adjacency=adjacency
             )
             run = ObjectivePerturbation(1.0, published, 0.25, 2 * 0.25 / epsilon)
@@ -229,3 +233,32 @@ def test_it_composes_with_gaussians():
 def test_bad_fields_raise(call):
     with pytest.raises(ValueError, match="must be"):
         call()
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+def test_derivatives_against_finite_differences(adjacency):
+    rng = np.random.default_rng(11)
+    n = 60
+    noise, ridge = 10 ** rng.uniform(0, 2, n), 10 ** rng.uniform(0, 3, n)
+    delta = 10 ** rng.uniform(-12, -2, n)
+
+    def price(noise, ridge, delta):
+        run = ObjectivePerturbation(1.0, noise, 0.25, ridge, 0.1)
+        return acc.epsilon(run, delta, adjacency=adjacency, method="closed_form")
+
+    found = price(noise, ridge, delta)
+    run = ObjectivePerturbation(1.0, noise, 0.25, ridge, 0.1)
+    back = acc.delta(run, found, adjacency=adjacency, method="closed_form")
+    assert np.all(back <= delta * (1 + 1e-9))
+    with enable_x64(True):
+        slopes = jax.jit(jax.vmap(jax.grad(price, argnums=(0, 1, 2))))(noise, ridge, delta)
+    # Where the worst cell of the angle changes, or ε is cut at 0, ε has a kink.
+    smooth = found > 1e-3
+    given = [noise, ridge, delta]
+    for k in range(3):
+        h = 1e-5 * given[k]
+        up, down = ([g + s * h * (i == k) for i, g in enumerate(given)] for s in (1, -1))
+        wanted = (price(*up) - price(*down)) / (2 * h)
+        close = np.isclose(slopes[k], wanted, rtol=1e-5, atol=1e-7 * found / given[k])
+        assert np.mean(close[smooth]) > 0.95
+        assert np.all(np.isfinite(slopes[k]))

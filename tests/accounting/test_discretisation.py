@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpjax.accounting import discretisation
+from dpjax.accounting.loss_distribution import discretisation
 
 
 @pytest.mark.parametrize("family", ["poisson", "replace", "fixed", "symmetrised"])
@@ -15,8 +15,11 @@ def test_mass_is_kept_above_and_not_exceeded_below(family, sign, mu):
     pair = discretisation.Pair(family, sign, mu, 0.25, 100)
     low, high = discretisation.loss_range(pair, 9.0)
     # With little noise the loss of the reverse direction is −log(1 − q), to rounding: one cell.
-    step = discretisation.discretise(pair, max((high - low) / 1000, 1e-12))
-    assert step.upper.sum() + step.infinite == pytest.approx(1.0, abs=1e-12)
-    assert np.all(step.upper >= 0)
-    assert np.all(step.lower >= 0)
-    assert 0 < step.lower.sum() <= 1.0
+    up, down = (
+        discretisation.discretise(pair, max((high - low) / 1000, 1e-12), upper=upper)
+        for upper in (True, False)
+    )
+    assert up.mass.sum() + up.infinite == pytest.approx(1.0, abs=1e-12)
+    assert np.all(up.mass >= 0)
+    assert np.all(down.mass >= 0)
+    assert 0 < down.mass.sum() <= 1.0

@@ -1,12 +1,15 @@
 """Randomised sensitivity against the loop of Algorithm 2, brute force and reference values."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.stats
 
 from dpjax import accounting as acc
-from dpjax.accounting import gaussian_dp, gaussian_mixture
-from dpjax.accounting import randomized_sensitivity as rs
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.gaussian import mixture as gaussian_mixture
+from dpjax.accounting.gaussian import randomized_sensitivity as rs
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 SIZES = [4000] * 9 + [3073]
@@ -262,3 +265,35 @@ def test_constant_step():
     assert found == pytest.approx(moved, rel=1e-12)
     with pytest.raises(ValueError, match="step_size"):
         rs.fixed_step_sensitivity(10, 1, step_size=3.0, smoothness=1.0, strong_convexity=0.0)
+
+
+def test_derivatives_and_bad_values_under_jit():
+    rng = np.random.default_rng(13)
+    noise, delta = 10 ** rng.uniform(-1, 1, 100), 10 ** rng.uniform(-10, -2, 100)
+
+    def price(noise, delta):
+        run = acc.RandomizedSensitivity(np.array([0.1, 0.3, 0.9]), np.array([0.5, 0.3, 0.2]), noise)
+        return acc.epsilon(run, delta, adjacency="replace-one")
+
+    found = price(noise, delta)
+    given = [v[found > 1e-6] for v in (noise, delta)]
+    with enable_x64(True):
+        slopes = jax.jit(jax.vmap(jax.grad(price, argnums=(0, 1))))(*given)
+    for k in range(2):
+        h = 1e-4 * given[k]
+        moves = [[g + s * h * (i == k) for i, g in enumerate(given)] for s in (-2, -1, 1, 2)]
+        points = [price(*move) for move in moves]
+        wanted = (points[0] - 8 * points[1] + 8 * points[2] - points[3]) / (12 * h)
+        np.testing.assert_allclose(slopes[k], wanted, rtol=1e-5)
+    for bad in (np.nan, -1.0):
+        assert jax.jit(price)(bad, 1e-5) == np.inf
+
+
+def test_a_component_without_privacy_takes_its_chance_from_delta():
+    mus, weights = np.array([1.0, np.inf]), np.array([1 - 1e-6, 1e-6])
+    kept = gaussian_mixture.mixture_delta(mus[:1], weights[:1], 3.0)
+    assert gaussian_mixture.mixture_delta(mus, weights, 3.0) == pytest.approx(kept + 1e-6, rel=1e-9)
+    epsilon = gaussian_mixture.mixture_epsilon(mus, weights, 1e-5)
+    assert gaussian_mixture.mixture_delta(mus, weights, epsilon) == pytest.approx(1e-5, rel=1e-9)
+    assert gaussian_mixture.mixture_epsilon(mus, weights, 1e-7) == np.inf
+    assert gaussian_mixture.mixture_delta(np.array([1.0, np.nan]), np.array([0.5, 0.5]), 3.0) >= 0.5

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.sampled_descent import NoisySampledDescent, releases
+from dpjax.accounting import NoisySampledDescent
+from dpjax.accounting.last_iterate.sampled_descent import releases
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 

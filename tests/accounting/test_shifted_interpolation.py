@@ -2,7 +2,6 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,12 +9,13 @@ import scipy.optimize
 import scipy.stats
 
 from dpjax import accounting as acc
-from dpjax.accounting import gaussian_dp
-from dpjax.accounting import shifted_interpolation as si
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.last_iterate import shifted_interpolation as si
 
 
 def value(function, *arguments):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return float(jnp.sqrt(function(*(jnp.asarray(float(a)) for a in arguments))))
 
 

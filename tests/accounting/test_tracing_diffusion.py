@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.tracing_diffusion import integrate_tracing_rate, tracing_rate
+from dpjax.accounting.last_iterate.tracing_diffusion import integrate_tracing_rate, tracing_rate
 
 
 def descent(steps, step_size, convexity, moved=1.0, noise=1.0):

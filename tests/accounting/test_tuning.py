@@ -1,12 +1,14 @@
 """The best of a random number of runs, against the exact law of the winner."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.tuning import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.mechanisms import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.renyi import selection
 
 GRID = np.linspace(-9.0, 10.0, 4001)
 
@@ -51,6 +53,93 @@ def test_bound_holds_for_the_exact_winner(distribution):
             assert limit < 60 * true
 
 
+def finite_winner(law, distribution, expected):
+    """Probabilities of the best of K draws, by the sum over K itself; last the outcome of no run.
+
+    Outcome i beats all before it: P(best ≤ i, K = k) = P(K = k)·F(i)^k.
+    """
+    k = np.arange(0 if distribution == "poisson" else 1, int(250 * expected) + 200)
+    if distribution == "poisson":
+        weights = scipy.stats.poisson(expected).pmf(k)
+    else:
+        gamma = trial_parameter(expected, distribution)
+        own = scipy.stats.geom(gamma) if distribution == "geometric" else scipy.stats.logser
+        weights = (own if distribution == "geometric" else own(1 - gamma)).pmf(k)
+    below = np.concatenate([[0.0], np.cumsum(law)])
+    below[-1] = 1.0
+    powers = below[:, None] ** k  # 0^0 = 1: the outcome of no run is below every other
+    reached = powers @ weights
+    return np.concatenate([np.diff(reached), [reached[0]]])
+
+
+def finite_rdp(first, second, orders):
+    c = np.asarray(orders)[:, None] - 1
+    terms = np.log(first) + c * (np.log(first) - np.log(second))
+    top = terms.max(axis=1)
+    return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / c[:, 0]
+
+
+@pytest.mark.parametrize("distribution", ["geometric", "logarithmic", "poisson"])
+def test_bound_holds_for_finite_mechanisms_by_brute_force(distribution):
+    """Random mechanisms of 2 to 12 ranked outcomes, K's law summed, both directions, 25 orders."""
+    rng = np.random.default_rng(17)
+    orders = 1 + np.logspace(-2, 2, 25)
+    means = (0.01, 0.1, 0.5, 0.9, 1.0) if distribution == "poisson" else (1.001,)
+    means += (1.5, 3.0, 20.0, 100.0)
+    tightest = 0.0
+    for trial in range(60):
+        size = rng.integers(2, 13)
+        present = rng.dirichlet(np.full(size, 3.0))
+        spread = 10 ** rng.uniform(-2, 0.5)
+        absent = present * np.exp(spread * rng.standard_normal(size))
+        absent /= absent.sum()
+        if trial % 4 == 0:  # an outcome at the top that gives its data set away
+            present, absent = np.append(present * 0.98, 0.02), np.append(absent * 0.9999, 1e-4)
+
+        def inner(at, p=present, q=absent):
+            return np.maximum(finite_rdp(p, q, at), finite_rdp(q, p, at))
+
+        def profile(epsilons, p=present, q=absent):
+            gaps = [
+                max(np.maximum(a - np.exp(e) * b, 0).sum() for a, b in ((p, q), (q, p)))
+                for e in epsilons
+            ]
+            return np.asarray(gaps)
+
+        expected = float(rng.choice(means))
+        best = BestOf(acc.Gaussian(1.0), expected, distribution)
+        bound = selection.curve(best, orders, inner, profile)
+        one, two = (finite_winner(law, distribution, expected) for law in (present, absent))
+        keep = (one > 1e-280) & (two > 1e-280)
+        true = np.maximum(
+            finite_rdp(one[keep], two[keep], orders), finite_rdp(two[keep], one[keep], orders)
+        )
+        assert np.all(true <= bound * (1 + 1e-9) + 1e-12), (expected, true - bound)
+        tightest = max(tightest, np.max(true / bound))
+    assert tightest > 0.3
+
+
+def test_few_expected_poisson_trials_still_cost_what_they_release():
+    # 10,000 × BestOf(Gaussian(1), 0.01, Poisson): about 100 runs are released, and an attack that
+    # counts reaches δ(20) ≥ 0.996.
+    run = acc.Repeated(BestOf(acc.Gaussian(1.0), 0.01, "poisson"), 10_000)
+    assert acc.delta(run, epsilon=20.0, method="rdp") >= 0.996
+    assert acc.epsilon(run, delta=1e-5, method="rdp") > 20.0
+    assert acc.rdp(BestOf(acc.Gaussian(1.0), 1e-3, "poisson"), [2.0])[0] > 0
+
+
+@pytest.mark.parametrize("distribution", ["geometric", "logarithmic", "poisson"])
+def test_the_mean_is_differentiable_and_checked_under_a_trace(distribution):
+    def price(expected):
+        return jnp.sum(acc.rdp(BestOf(acc.Gaussian(4.0), expected, distribution), [3.0]))
+
+    # The best λ̂ is one of a grid: the same on either side.
+    want = (float(price(7.001)) - float(price(6.999))) / 0.002
+    assert float(jax.jit(jax.grad(price))(7.0)) == pytest.approx(want, rel=2e-3)
+    for bad in (np.nan, -1.0, 0.0):
+        assert float(jax.jit(price)(bad)) == np.inf
+
+
 def test_formula_by_hand():
     # η = 1, γ = 1/10, RDP(α) = α/8: ε'(4) = 1/2 + min_λ̂ 2(1 − 1/λ̂)λ̂/8 + 2 log(10)/λ̂ +
     # log(10)/3.
@@ -59,10 +148,11 @@ def test_formula_by_hand():
     found = acc.rdp(BestOf(acc.Gaussian(2.0), 10.0), [4.0])[0]
     assert found == pytest.approx(0.5 + extra + np.log(10) / 3, rel=1e-3)
     assert found >= (0.5 + extra + np.log(10) / 3) * (1 - 1e-9)
-    # Poisson: ε'(4) = 1/2 + m δ(log(4/3)) + log(m)/3.
+    # Poisson: e^{3ε'(4)} = e^{-m} + m·e^{3(1/2 + m δ(log(4/3)))}.
     failure = acc.delta(acc.Gaussian(2.0), epsilon=np.log(4 / 3))
     found = acc.rdp(BestOf(acc.Gaussian(2.0), 10.0, "poisson"), [4.0])[0]
-    assert found == pytest.approx(0.5 + 10 * failure + np.log(10) / 3, rel=1e-9)
+    want = np.log(np.exp(-10) + 10 * np.exp(3 * (0.5 + 10 * failure))) / 3
+    assert found == pytest.approx(want, rel=1e-9)
 
 
 @pytest.mark.parametrize(("distribution", "expected"), [("geometric", 7.0), ("logarithmic", 7.0)])

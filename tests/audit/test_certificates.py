@@ -20,7 +20,6 @@ import dpjax
 from dpjax import accounting as acc
 from dpjax import audit, sampling
 from dpjax._numerics.normal import normal
-from dpjax.accounting import convex, sampled_descent, tuning
 
 _ADD, _REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _clipped = dpjax.clipped_grad(audit.linear_loss, clip_norm=1.0)
@@ -184,7 +183,7 @@ def _sampled_descent(steps, size, std, sensitivity, curvature, batch, population
 
         return jax.lax.scan(step, 0.0, jnp.arange(steps))[0]
 
-    mechanism = sampled_descent.NoisySampledDescent(
+    mechanism = acc.NoisySampledDescent(
         steps, size, std, sensitivity, curvature, curvature, batch, population
     )
     # Composition of sampled steps is not tight for the last iterate.
@@ -258,7 +257,7 @@ def _objective_perturbation(noise_std, regularization):
 
         return jax.lax.fori_loop(0, 40, halve, (jnp.float32(-100.0), jnp.float32(100.0)))[0]
 
-    mechanism = convex.ObjectivePerturbation(1.0, noise_std, 0.25, regularization)
+    mechanism = acc.ObjectivePerturbation(1.0, noise_std, 0.25, regularization)
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), reach=0.2)
 
 
@@ -270,12 +269,26 @@ def _pure(epsilon):
         return jnp.where(lie, 1.0 - truth, truth)
 
     worlds = jnp.float32(0.0), jnp.float32(1.0)
-    return Case(convex.PureDP(epsilon), release, worlds, _REPLACE, 1e-6, 0.8)
+    return Case(acc.PureDP(epsilon), release, worlds, _REPLACE, 1e-6, 0.8)
+
+
+def _approximate(epsilon, delta):
+    """Randomised response that tells the truth, and that it does, with probability δ."""
+
+    def release(key, truth):
+        lie_key, tell_key = jax.random.split(key)
+        lie = jax.random.bernoulli(lie_key, 1.0 / (1.0 + jnp.exp(epsilon)))
+        told = jax.random.bernoulli(tell_key, delta)
+        return jnp.where(told, 3.0 * truth - 1.0, jnp.where(lie, 1.0 - truth, truth))
+
+    worlds = jnp.float32(0.0), jnp.float32(1.0)
+    mechanism = acc.ApproximateDP(epsilon, delta, "replace-one")
+    return Case(mechanism, release, worlds, _REPLACE, 2 * delta, 0.8)
 
 
 def _zero_concentrated(rho):
     noise_std = (2.0 * rho) ** -0.5
-    return _shifted(convex.ZeroConcentrated(rho), jnp.array([1.0]), noise_std, reach=0.3)
+    return _shifted(acc.ZeroConcentrated(rho), jnp.array([1.0]), noise_std, reach=0.3)
 
 
 def _best_of(sigma, expected):
@@ -287,7 +300,7 @@ def _best_of(sigma, expected):
         tries = count + sigma * normal(noise_key, (100,))
         return jnp.max(jnp.where(jnp.arange(100) < number, tries, -jnp.inf))
 
-    mechanism = tuning.BestOf(acc.Gaussian(sigma), expected)
+    mechanism = acc.BestOf(acc.Gaussian(sigma), expected)
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), reach=0.2)
 
 
@@ -311,6 +324,7 @@ CASES = {
     "GeoDP": _geodp(0.1, 1.0, 2048),
     "ObjectivePerturbation": _objective_perturbation(1.5, 5.0),
     "PureDP": _pure(1.5),
+    "ApproximateDP": _approximate(1.5, 1e-3),
     "ZeroConcentrated": _zero_concentrated(0.5),
     "BestOf": _best_of(2.0, 5.0),
 }

@@ -159,18 +159,18 @@ def test_a_corrupted_certificate_is_refused(tmp_path):
     [
         (["--data", "nowhere.csv"], "there is no file nowhere.csv"),
         (["--target", "salary"], "the columns are age, job, income"),
-        (["--epsilon", "0"], "--epsilon 0.0"),
-        (["--epsilon", "-1"], "--epsilon -1.0"),
-        (["--epsilon", "1e-9"], "the smallest reachable ε with these settings is 0.0"),
-        (["--delta", "0"], "--delta 0.0"),
-        (["--delta", "1.5"], "--delta 1.5"),
-        (["--batch-size", "500"], "batch_size is 500"),
-        (["--clip-norm", "0"], "--clip-norm 0.0"),
-        (["--clip-norm", "-1"], "--clip-norm -1.0"),
-        (["--steps", "0"], "steps is 0"),
-        (["--learning-rate", "-2"], "--learning-rate -2.0"),
+        (["--epsilon", "0"], "--epsilon must be a positive, finite number, got 0.0"),
+        (["--epsilon", "-1"], "--epsilon must be a positive, finite number, got -1.0"),
+        (["--epsilon", "1e-9"], "--epsilon must be at least 0.0"),
+        (["--delta", "0"], "--delta must lie strictly between 0 and 1, got 0.0"),
+        (["--delta", "1.5"], "--delta must lie strictly between 0 and 1, got 1.5"),
+        (["--batch-size", "500"], "all the records, got 500"),
+        (["--clip-norm", "0"], "--clip-norm must be a positive, finite number, got 0.0"),
+        (["--clip-norm", "-1"], "--clip-norm must be a positive, finite number, got -1.0"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--learning-rate", "-2"], "--learning-rate must be a positive, finite number, got -2.0"),
         (["--schema", "none.toml"], "cannot read the schema none.toml"),
-        (["--out", "/proc/nowhere/run"], "cannot write there"),
+        (["--out", "/proc/nowhere/run"], "--out must be writable"),
         (["--model", "forest"], "forest"),
     ],
 )
@@ -232,12 +232,18 @@ def test_epsilon_and_calibrate_agree_with_the_library_and_each_other():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--noise-multiplier", "0"], "--noise-multiplier 0.0"),
-        (["--noise-multiplier", "1", "--rate", "2"], "--rate 2.0"),
-        (["--noise-multiplier", "1", "--batch-size", "9"], "needs --records"),
+        (
+            ["--noise-multiplier", "0"],
+            "--noise-multiplier must be a positive, finite number, got 0.0",
+        ),
+        (["--noise-multiplier", "1", "--rate", "2"], "--rate must be in (0, 1], got 2.0"),
+        (["--noise-multiplier", "1", "--batch-size", "9"], "--records is missing"),
         (["--noise-multiplier", "1", "--batch-size", "9", "--records", "4"], "between 1 and 4"),
         (["--noise-multiplier", "1", "--method", "magic"], "magic"),
-        (["--noise-multiplier", "1", "--steps", "-3"], "--steps -3"),
+        (
+            ["--noise-multiplier", "1", "--steps", "-3"],
+            "--steps must be a positive, finite number, got -3",
+        ),
     ],
 )
 def test_pricing_refuses_nonsense_with_code_2(arguments, message):

@@ -36,8 +36,8 @@ def test_every_kind_is_read():
     [
         ("laplace:noise=1", "the kind must be one of"),
         ("poisson:noise=1", "rate is missing"),
-        ("gaussian:sigma=1", "is not one of noise"),
-        ("gaussian:noise=much", "is not a number"),
+        ("gaussian:sigma=1", "must set noise"),
+        ("gaussian:noise=much", "noise must be a number"),
     ],
 )
 def test_bad_text_is_refused(tmp_path, text, complaint):

@@ -112,5 +112,5 @@ def test_the_scale_that_matters_is_step_size_times_noise():
 
 def test_only_logistic_losses_have_the_exact_form():
     problem = erm.huber_svm(_S, [1, -1, 1, 1], l2=0.01)
-    with pytest.raises(ValueError, match="only Logistic is exact"):
+    with pytest.raises(ValueError, match="loss must be Logistic"):
         curvature.expected_curvature_logistic(problem, jnp.zeros(3), jnp.zeros(3), 1.0)

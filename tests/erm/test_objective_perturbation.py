@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.accounting.convex import ObjectivePerturbation, PureDP
+from dpjax.accounting import ObjectivePerturbation, PureDP
 
 _N, _D = 60, 400
 

@@ -190,17 +190,23 @@ def test_huber_pieces_join():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: erm.logistic_regression([[1.0]], [2], l2=0.1), "binary labels"),
-        (lambda: erm.logistic_regression([[1.0]], [1, 0], l2=0.1), r"labels has shape \(2,\)"),
-        (lambda: erm.logistic_regression([[1.0]], [1], l2=-0.1), "l2 is -0.1"),
-        (lambda: erm.logistic_regression([1.0], [1], l2=0.1), "features has 1 axes"),
+        (lambda: erm.logistic_regression([[1.0]], [2], l2=0.1), "of two classes"),
+        (
+            lambda: erm.logistic_regression([[1.0]], [1, 0], l2=0.1),
+            r"labels must have shape .* got \(2,\)",
+        ),
+        (lambda: erm.logistic_regression([[1.0]], [1], l2=-0.1), "l2 must .* got -0.1"),
+        (
+            lambda: erm.logistic_regression([1.0], [1], l2=0.1),
+            "features must be a matrix .* got 1 axes",
+        ),
         (
             lambda: erm.logistic_regression([[1.0]], [1], l2=0.1, feature_norm=0),
-            "feature_norm is 0",
+            "feature_norm must .* got 0",
         ),
-        (lambda: erm.huber_svm([[1.0]], [1], l2=0.1, width=0.0), "width is 0.0"),
+        (lambda: erm.huber_svm([[1.0]], [1], l2=0.1, width=0.0), "width must .* got 0.0"),
         (lambda: erm.softmax_regression([[1.0]], [3], classes=3, l2=0.1), "classes=3"),
-        (lambda: erm.linear_regression([[1.0]], [0.5], l2=0.1, radius=-1), "radius is -1"),
+        (lambda: erm.linear_regression([[1.0]], [0.5], l2=0.1, radius=-1), "radius must .* got -1"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

@@ -42,7 +42,7 @@ def test_one_program_per_integer_setting_and_none_more_when_chunked(logistic):
     kept = {"repeats": 4, "key": jax.random.key(1), "noise_multiplier": 2.0, "progress": False}
     whole = erm.sweep(erm.dp_gd, logistic, _GRID, **kept)
     before = gradient_perturbation._descend._cache_size()
-    tight = 3.5 * (8 * 203 * 4 + 64 * 6 * 4)  # room for three runs at a time
+    tight = 3.5 * (8 * 203 * 4 + 64 * 6 * 4)  # for three runs at a time
     chunked = erm.sweep(
         erm.dp_gd, logistic, _GRID, memory_budget=tight, **{**kept, "key": jax.random.key(1)}
     )
@@ -119,18 +119,18 @@ def test_points_may_be_given_instead_of_a_grid(logistic):
     result = erm.sweep(erm.dp_gd, logistic, points, **kept)
     assert result.names == ("steps", "step_size")
     assert result.table[["steps", "step_size"]].drop_duplicates().to_dict("records") == points
-    with pytest.raises(ValueError, match="different hyperparameters"):
+    with pytest.raises(ValueError, match="same hyperparameters"):
         erm.sweep(erm.dp_gd, logistic, [{"steps": 2}, {"step_size": 0.5}], **kept)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grid": {}}, "grid is empty"),
-        ({"grid": []}, "grid is empty"),
-        ({"solver": erm.gradient_descent}, "not a private solver"),
+        ({"grid": {}}, "grid must have a"),
+        ({"grid": []}, "grid must have a"),
+        ({"solver": erm.gradient_descent}, "one of the private ones"),
         ({"epsilon": 1.0, "delta": 1e-5}, "not both"),
-        ({"repeats": 0}, "repeats is 0"),
+        ({"repeats": 0}, "repeats must .* got 0"),
     ],
 )
 def test_bad_sweeps_raise(change, message, logistic):

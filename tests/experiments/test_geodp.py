@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpjax.accounting import spherical
+from dpjax.accounting.geometric import angles as spherical
 from experiments import common, images
 from experiments.geodp import logistic, models, prices, privacy, tables, training
 from experiments.geodp.angles import angle_between, angles, direction_error

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.accounting.bounded_noise import ball_delta
+from dpjax.accounting.geometric.ball import ball_delta
 from dpjax.cli import app
 from experiments import (
     certificates,

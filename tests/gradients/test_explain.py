@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, explain_clipping, ghost
-from dpjax.gradients.clipping import scalar_loss, trainable
+from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.explain import choose
 
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import Flat, PerGroup, clipped_grad
-from dpjax.gradients.clipping import scalar_loss, trainable
+from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.ghost import make_plan
 
 B = 4
@@ -439,7 +440,8 @@ def test_flax_nnx():
 def test_equinox():
     import equinox as eqx
 
-    model = eqx.nn.MLP(5, 3, 7, 2, key=key(0))
+    with jax.debug_key_reuse(False):  # equinox 0.13.1 splits a key twice
+        model = eqx.nn.MLP(5, 3, 7, 2, key=key(0))
 
     def loss(model, example):
         return -jax.nn.log_softmax(model(example[0]))[example[1]]
@@ -466,7 +468,7 @@ def small_transformer():
 
 @pytest.mark.usefixtures("lenient_promotion")
 def test_double_precision_to_twelve_digits():
-    with jax.enable_x64(True):
+    with enable_x64():
         loss, params, batch = small_transformer()
         params = jax.tree.map(lambda a: a.astype(jnp.float64), params)
         out = jax.jit(clipped_grad(loss, 1.0, "ghost"))(params, batch)

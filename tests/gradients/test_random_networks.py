@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
 
 WIDTH, LENGTH, BATCH = 4, 3, 5
@@ -141,7 +142,7 @@ def test_random_networks(layers, seed):
             h = layer(params[k], h)
         return jnp.sum(jnp.sin(h) * jnp.arange(1.0, h.size + 1).reshape(h.shape))
 
-    with jax.enable_x64(True):
+    with enable_x64():
         params = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
         batch = np.random.default_rng(seed).normal(size=(BATCH, LENGTH, WIDTH))
         per_example = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, batch)

@@ -119,7 +119,7 @@ def test_quantile_converges_and_its_noise_is_charged():
     # z⁻² = σ⁻² + (sensitivity ratio ½)²·σ_b⁻², at σ = 1.5, σ_b = 20.
     assert adapt.noise_multiplier(1.5) == pytest.approx(1 / np.sqrt(1 / 2.25 + 0.25 / 400))
     assert adapt.noise_multiplier(adapt.gradient_noise(1.1)) == pytest.approx(1.1)
-    with pytest.raises(ValueError, match=r"count_noise=0\.4"):
+    with pytest.raises(ValueError, match=r"count_noise must .* got 0\.4"):
         AdaptiveQuantile(0.4, 10).gradient_noise(1.0)
 
 
@@ -153,7 +153,7 @@ def test_sums_stay_within_the_rounding_slack(records):
 
 
 def test_rounding_slack_refuses_nonsense():
-    with pytest.raises(ValueError, match="batch_size=0"):
+    with pytest.raises(ValueError, match=r"batch_size .* got 0"):
         rounding_slack(0, 10)
-    with pytest.raises(ValueError, match="failure=2"):
+    with pytest.raises(ValueError, match=r"failure must .* got 2"):
         rounding_slack(10, 10, failure=2)

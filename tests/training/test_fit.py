@@ -12,7 +12,6 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training, transforms
-from dpjax._numerics import float64
 from dpjax.training.fit import _failure, _slack
 
 RECORDS, FEATURES = 60, 4
@@ -200,9 +199,8 @@ def test_metrics_hold_a_row_per_log_and_the_price_so_far(problem):
     assert found.metrics["step"].tolist() == [0, 3, 6, 7]
     assert [row["step"] for row in seen] == [0, 3, 6, 7]
     assert found.metrics["epsilon"][0] == 0.0
-    with float64.reproducible():
-        for step, price in zip([3, 6, 7], found.metrics["epsilon"][1:], strict=True):
-            assert price == acc.epsilon(acc.Repeated(acc.Gaussian(2.0), [step] * 40), plan.delta)[0]
+    for step, price in zip([3, 6, 7], found.metrics["epsilon"][1:], strict=True):
+        assert price == acc.epsilon(acc.Repeated(acc.Gaussian(2.0), [step] * 40), plan.delta)[0]
     assert found.metrics["size"][0] == 0.0
     first_loss = np.mean(0.5 * np.asarray(data[1]) ** 2)
     one = training.fit(
@@ -244,9 +242,9 @@ def test_the_slack_covers_pieces():
 
 def test_bad_data_and_parameters_are_refused(problem, flat_price):
     params, (x, y) = problem
-    with pytest.raises(ValueError, match="data holds 59 records, the plan 60"):
+    with pytest.raises(ValueError, match="data must hold the plan's 60 records, got 59"):
         training.fit(quadratic, params, (x[1:], y[1:]), poisson_plan(), optimizer=optax.sgd(0.1))
-    with pytest.raises(ValueError, match="same leading axis"):
+    with pytest.raises(ValueError, match="one leading axis"):
         training.fit(quadratic, params, (x, y[1:]), poisson_plan(), optimizer=optax.sgd(0.1))
     with pytest.raises(ValueError, match="floating-point"):
         training.fit(
@@ -256,7 +254,7 @@ def test_bad_data_and_parameters_are_refused(problem, flat_price):
             poisson_plan(),
             optimizer=optax.sgd(1),
         )
-    with pytest.raises(ValueError, match="capacity is 0"):
+    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
         training.fit(
             quadratic, params, (x, y), poisson_plan(), optimizer=optax.sgd(0.1), capacity=0
         )

@@ -100,7 +100,7 @@ def test_logistic_is_softmax_with_one_class_at_zero():
 def test_batch_normalisation_is_refused_with_the_reason(lenient_promotion):
     with pytest.raises(ValueError, match=r"batch_stats: batch normalisation .* use GroupNorm"):
         training.from_linen(LinenNet(norm="batch"), jnp.ones(3))
-    with pytest.raises(ValueError, match=r"BatchStat variables: batch normalisation"):
+    with pytest.raises(ValueError, match=r"BatchStat: batch normalisation"):
         training.from_nnx(lambda rngs: NnxNet(rngs, norm="batch"))
 
 
@@ -114,7 +114,7 @@ def test_other_state_is_refused(lenient_promotion):
             self.variable("seen", "count", lambda: jnp.zeros(()))
             return nn.Dense(2)(x)
 
-    with pytest.raises(ValueError, match="holds seen besides its parameters"):
+    with pytest.raises(ValueError, match="hold parameters alone, got seen"):
         training.from_linen(Counting(), jnp.ones(3))
 
 

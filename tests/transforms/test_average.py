@@ -44,7 +44,7 @@ def test_long_windows_in_16_bits():
 
 
 def test_needs_params_and_a_whole_number():
-    with pytest.raises(ValueError, match="every=0"):
+    with pytest.raises(ValueError, match=r"every must .* got 0"):
         transforms.periodic_average(0)
     tx = transforms.periodic_average(2)
     with pytest.raises(ValueError, match="params"):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.transforms import Spherical, from_spherical, to_spherical
 from dpjax.transforms.coordinates import running_sums
 
@@ -89,7 +90,7 @@ def test_any_tree_and_dtype():
 
 def test_float64():
     rng = np.random.default_rng(2)
-    with jax.enable_x64(True):
+    with enable_x64():
         g = jnp.asarray(rng.standard_normal(500))
         point = jax.jit(to_spherical)(g)
         back, angles = jax.jit(lambda p, g: (from_spherical(p, g), p.angles))(point, g)

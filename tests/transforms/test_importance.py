@@ -242,15 +242,15 @@ def test_jit_is_eager_and_one_trace_serves_a_run():
 def test_refusals():
     with pytest.raises(ValueError, match="probability above 1"):
         transforms.importance_rate(64, CLIP, 63.0)
-    with pytest.raises(ValueError, match=r"rate is 1\.5"):
+    with pytest.raises(ValueError, match=r"rate must .* got 1\.5"):
         draw(rate=1.5)
-    with pytest.raises(ValueError, match="batch_size=0"):
+    with pytest.raises(ValueError, match=r"batch_size must .* got 0"):
         draw(batch_size=0)
-    with pytest.raises(ValueError, match=r"noise_multiplier=0\.0"):
+    with pytest.raises(ValueError, match=r"noise_multiplier must .* got 0\.0"):
         transforms.importance_normaliser(NORMS, CLIP, 0.0, key())
-    with pytest.raises(ValueError, match=r"clip_norm=-1\.0"):
+    with pytest.raises(ValueError, match=r"clip_norm must .* got -1\.0"):
         transforms.importance_mean(-1.0, 1.0, N, key())
-    with pytest.raises(ValueError, match="population=0"):
+    with pytest.raises(ValueError, match=r"population must .* got 0"):
         transforms.importance_mean(CLIP, 1.0, 0, key())
     tx = transforms.importance_mean(CLIP, 1.0, N, key())
     with pytest.raises(ValueError, match=r"probabilities=draw\.probabilities"):

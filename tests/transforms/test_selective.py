@@ -1,7 +1,6 @@
 """Selective updates: an exact sensitivity, the right odds, every candidate counted."""
 
 import itertools
-import re
 
 import chex
 import jax
@@ -184,29 +183,29 @@ def test_charging_accepted_updates_only_would_understate(sigma, ratio):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss_clip": 0.0}, "loss_clip=0.0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0"),
-        ({"batch_size": float("inf")}, "batch_size=inf"),
-        ({"attempts": 0}, "attempts=0"),
-        ({"attempts": 2.0}, "attempts=2.0"),
-        ({"threshold": -0.6}, "threshold=-0.6"),
-        ({"threshold": float("nan")}, "threshold=nan"),
+        ({"loss_clip": 0.0}, r"loss_clip must .* got 0.0"),
+        ({"noise_multiplier": -1.0}, r"noise_multiplier must .* got -1.0"),
+        ({"batch_size": float("inf")}, r"batch_size must .* got inf"),
+        ({"attempts": 0}, r"attempts must .* got 0"),
+        ({"attempts": 2.0}, r"attempts must .* got 2.0"),
+        ({"threshold": -0.6}, r"threshold must .* got -0.6"),
+        ({"threshold": float("nan")}, r"threshold must .* got nan"),
     ],
 )
 def test_bad_arguments(change, message):
     good = {"loss_clip": 0.5, "noise_multiplier": 1.0, "batch_size": 4, "attempts": 3}
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=message):
         transforms.selective_update(**(good | change), key=key())
 
 
 def test_bad_updates():
     tx = transforms.selective_update(0.5, 1.0, 4, key(), attempts=3)
     w = jnp.array(0.0)
-    with pytest.raises(ValueError, match="needs params and validation_losses"):
+    with pytest.raises(ValueError, match="give params and validation_losses"):
         tx.update(w, tx.init(w), w)
     with pytest.raises(ValueError, match="one loss per validation record"):
         tx.update(w, tx.init(w), w, validation_losses=lambda w: w)
-    with pytest.raises(ValueError, match="training_noise_multiplier=0"):
+    with pytest.raises(ValueError, match=r"training_noise_multiplier must .* got 0"):
         tx.charged(0.0)
     with pytest.raises(ValueError, match="32 bits"):
         noisy_total(jnp.zeros(4), 1.0, 1e9, key())

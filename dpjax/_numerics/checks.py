@@ -1,0 +1,177 @@
+"""Is it a number, and in its range? One check and one shape of message; under a trace, a mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpjax._numerics.arrays import namespace
+
+Tracer = jax.core.Tracer  # looked up once: jax.core is slow at it
+_LARGEST = 1.7e308  # ints beyond have no float64
+
+
+class Range(NamedTuple):
+    """The numbers an argument or a field may be. NaN never is.
+
+    Fields:
+        low, high: the ends; `open_low`, `open_high`: whether they are excluded.
+        whole: whole numbers only.
+        infinite: whether +inf is allowed.
+
+    Example:
+        >>> print(Range(0.0, 1.0, open_low=True), "|", Range(1.0, whole=True))
+        in (0, 1] | a whole number >= 1
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    whole: bool = False
+    infinite: bool = False
+
+    def __str__(self) -> str:
+        kind = (
+            "a whole number" if self.whole else "a number" if self.infinite else "a finite number"
+        )
+        if self.low > -math.inf and self.high < math.inf:
+            ends = f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}"
+            return f"{'a whole number ' * self.whole}in {ends}{')' if self.open_high else ']'}"
+        if self.low > -math.inf:
+            return f"{kind} {'>' if self.open_low else '>='} {self.low:g}"
+        if self.high < math.inf:
+            return f"{kind} {'<' if self.open_high else '<='} {self.high:g}"
+        return kind
+
+    def holds(self, x: Any) -> Any:
+        """Which of the numbers are in the range; NaN is in none.
+
+        Example:
+            >>> Range(0.0, whole=True).holds(np.array([1.0, 1.5, np.nan, -1.0]))
+            array([ True, False, False, False])
+        """
+        good = (x > self.low) if self.open_low else (x >= self.low)
+        good = good & ((x < self.high) if self.open_high else (x <= self.high))
+        if not self.infinite:
+            good = good & (x < math.inf) & (x > -math.inf)
+        return good & (x == namespace(x).floor(x)) if self.whole else good
+
+    def example(self) -> float:
+        """A number of the range.
+
+        Example:
+            >>> Range(0.0, 1.0, open_low=True, open_high=True).example()
+            0.5
+        """
+        return next(x for x in (1.0, 0.5, self.low, self.low + 1, self.high) if self.holds(x))
+
+
+def shown(value: Any) -> str:
+    """A value for an error message, whatever it is.
+
+    Example:
+        >>> shown(10**400), shown("text"), shown(None)
+        ('an integer of 1329 bits', "'text'", 'None')
+    """
+    if isinstance(value, int) and abs(value) > 10**20:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    except Exception:  # an error message must not fail for what it reports
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _numeric(dtype: Any) -> bool:
+    real = jax.dtypes.issubdtype(dtype, np.floating) or jax.dtypes.issubdtype(dtype, np.integer)
+    return bool(real)
+
+
+def _flat(values: Any) -> list[Any]:
+    if isinstance(values, list | tuple):
+        return [leaf for value in values for leaf in _flat(value)]
+    return [values]
+
+
+def number(name: str, value: Any, allowed: Range) -> Any:
+    """The value, if it is a number or an array of numbers, all of them allowed.
+
+    Numbers are Python's int and float and the real numeric types of NumPy and JAX, alone or in an
+    array; a list or tuple of numbers becomes a float64 array. What else converts to float (bool,
+    Fraction, Decimal, tensors of other libraries) is refused rather than guessed. Of a traced
+    value the type alone is checked; see `Range.holds` for its values.
+
+    Raises:
+        TypeError: not a number.
+        ValueError: a number that is not allowed.
+
+    Example:
+        >>> number("rate", 1.5, Range(0.0, 1.0))
+        Traceback (most recent call last):
+        ValueError: rate must be in [0, 1], got 1.5
+        >>> number("rate", None, Range(0.0, 1.0))
+        Traceback (most recent call last):
+        TypeError: rate must be a number or an array of numbers, got None
+    """
+    if type(value) is float and allowed.holds(value):
+        return value  # the commonest case
+    kind_error = f"{name} must be a number or an array of numbers, got {shown(value)}"
+    if isinstance(value, list | tuple):
+        for leaf in _flat(value):
+            number(name, leaf, Range(infinite=True))
+        try:
+            value = np.asarray(value, np.float64)
+        except Exception:  # ragged, or of traced values
+            raise TypeError(kind_error) from None
+    elif isinstance(value, np.ndarray | np.generic | jax.Array):
+        if not _numeric(value.dtype):
+            raise TypeError(kind_error)
+        if isinstance(value, Tracer):
+            return value
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(kind_error)
+    elif abs(value) > _LARGEST and isinstance(value, int):
+        raise ValueError(f"{name} must be {allowed}, got {shown(value)}")
+    numbers = np.asarray(value, np.float64)
+    good = allowed.holds(numbers)
+    if np.all(good):
+        return value
+    first = value if numbers.ndim == 0 and not hasattr(value, "dtype") else numbers[~good].flat[0]
+    raise ValueError(f"{name} must be {allowed}, got {shown(first)}")
+
+
+def one_number(name: str, value: Any, allowed: Range) -> float:
+    """The value as a float, if it is one number that is allowed.
+
+    Raises:
+        TypeError, ValueError: as `number`; also for an array.
+
+    Example:
+        >>> one_number("delta", [0.1, 0.2], Range(0.0, 1.0))
+        Traceback (most recent call last):
+        ValueError: delta must be one number, got [0.1, 0.2]
+    """
+    if np.ndim(number(name, value, allowed)):
+        raise ValueError(f"{name} must be one number, got {shown(value)}")
+    return float(value)
+
+
+def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """The value, if it is one of the options.
+
+    Raises:
+        ValueError: it is not.
+
+    Example:
+        >>> choice("law", "uniform", ["geometric", "poisson"])
+        Traceback (most recent call last):
+        ValueError: law must be one of ['geometric', 'poisson'], got 'uniform'
+    """
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {shown(value)}")
+    return value

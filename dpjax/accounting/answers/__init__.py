@@ -1,0 +1,1 @@
+"""The questions a mechanism answers: queries, calibration, certificates."""

@@ -1,0 +1,337 @@
+"""The parameter that spends a privacy budget and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics import checks, float64
+from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers import queries
+from dpjax.accounting.answers.admission import PROBABILITY
+from dpjax.accounting.mechanisms import Mechanism
+
+MakeMechanism = Callable[[Any], Mechanism]
+
+_TOLERANCE = 2e-7  # of the parameter, relative; three times float32's spacing
+_ROUNDS = 60
+_LEAST, _MOST = 2.0**-40, 2.0**40  # the parameters that are searched
+_NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
+
+
+class ImpossibleBudget(ValueError):
+    """No value of the parameter keeps the budget; the message says how little is reachable.
+
+    Example:
+        >>> issubclass(ImpossibleBudget, ValueError)
+        True
+    """
+
+
+def _spend(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -> Callable:
+    """ε at concrete parameter values; +inf where the mechanism cannot be built or priced."""
+
+    def at(values: np.ndarray) -> np.ndarray:
+        shaped = values if values.ndim else float(values)
+        run = make(shaped)
+        answer = queries.epsilon(run, delta, adjacency=adjacency, method=method)
+        return np.broadcast_to(np.asarray(answer, np.float64), values.shape)
+
+    return at
+
+
+def _accepts(make: MakeMechanism, value: float) -> bool:
+    try:
+        make(value)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        return False
+    return True
+
+
+def _is_whole(make: MakeMechanism) -> bool:
+    """Whether the mechanism takes whole numbers only, as `Repeated.steps` does."""
+    if _accepts(make, 1.375) or _accepts(make, 0.6875):
+        return False
+    good = [v for v in (2.0**k for k in range(0, 20, 4)) if _accepts(make, v)]
+    return bool(good) and not any(_accepts(make, v - f) for v in good for f in (0.25, 0.375))
+
+
+def _start(make: MakeMechanism) -> float:
+    """A parameter that the mechanism accepts, the nearest power of two to one."""
+    for exponent in range(41):
+        for value in (2.0**exponent, 2.0**-exponent):
+            if _accepts(make, value):
+                return value
+    raise ValueError(
+        "make_mechanism must accept some value of its parameter between "
+        f"{_LEAST:.3g} and {_MOST:.3g}, got none"
+    )
+
+
+def _limit(make: MakeMechanism, good: float, bad: float, whole: bool) -> float:
+    """The last parameter accepted on the way from one that is to one that is not."""
+    while abs(bad - good) > (1.0 if whole else 1e-12 * good):
+        middle = 0.5 * (good + bad)
+        middle = np.floor(middle) if whole else middle
+        if middle in (good, bad):
+            break
+        good, bad = (middle, bad) if _accepts(make, middle) else (good, middle)
+    return float(good)
+
+
+def _next_safe(value: np.ndarray, rising: bool) -> np.ndarray:
+    """The nearest float32 on the private side: the value survives a cast in the user's program."""
+    narrow = value.astype(np.float32)
+    if rising:  # ε rises with the parameter: less is safer
+        over = narrow.astype(np.float64) > value
+        narrow = np.where(over, np.nextafter(narrow, np.float32(-np.inf)), narrow)
+    else:
+        under = narrow.astype(np.float64) < value
+        narrow = np.where(under, np.nextafter(narrow, np.float32(np.inf)), narrow)
+    return narrow.astype(np.float64)
+
+
+class _Ends:
+    """The parameters within which to search; those that the mechanism refuses are found out."""
+
+    def __init__(self, make: MakeMechanism, whole: bool, bounds: tuple[float, float] | None):
+        self._make, self._whole, self._known = make, whole, bounds is not None
+        self.low, self.high = bounds or (1.0 if whole else _LEAST, _MOST)
+        self.good = [*bounds] if bounds else [_start(make)] * 2
+
+    def inside(self, value: np.ndarray) -> np.ndarray:
+        """The nearest parameters that are accepted."""
+        for reach in (float(np.min(value)), float(np.max(value))):
+            reach = min(max(reach, self.low), self.high)
+            if self._known or self.good[0] <= reach <= self.good[1]:
+                continue
+            k = int(reach > self.good[1])
+            if not _accepts(self._make, reach):
+                reach = _limit(self._make, self.good[k], reach, self._whole)
+                self.low, self.high = (self.low, reach) if k else (reach, self.high)
+            self.good[k] = reach
+        return np.clip(value, self.low, self.high)
+
+
+def _solve(
+    make: MakeMechanism, target: np.ndarray, spend: Callable, bounds: tuple[float, float] | None
+) -> np.ndarray:
+    """The parameter of every target: a bracket from near one outwards, then its inside.
+
+    The search is for the root of log ε − log target in the logarithm of the parameter.
+    """
+    whole = _is_whole(make)
+    ends = _Ends(make, whole, bounds)
+    shape = target.shape
+
+    def height(cost: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):  # ε of 0 or infinity says no more than its sign
+            return np.clip(np.log(cost) - np.log(target), -40.0, 40.0)
+
+    def grid(z: np.ndarray, rising: bool) -> np.ndarray:
+        value = np.exp(z)
+        return ends.inside(np.round(value) if whole else _next_safe(value, rising))
+
+    first = np.full(shape, ends.good[0])
+    second = np.full(shape, ends.good[1]) if bounds else ends.inside(2.0 * first)
+    if np.all(second == first):
+        second = ends.inside(np.ceil(0.5 * first) if whole else 0.5 * first)
+    cost = [spend(first), spend(second)]
+    for far in (4.0, 256.0, 2.0**40):  # away from where ε is infinite or zero throughout
+        if bounds or np.any(cost[0] != cost[1]):
+            break
+        first, second = ends.inside(first / far), ends.inside(second * far)
+        cost = [spend(first), spend(second)]
+    up = (cost[1] > cost[0]) == (second > first)
+    differ = cost[1] != cost[0]
+    rising = bool(np.all(up[differ]))
+    if not rising and np.any(up[differ]):
+        raise ValueError(_NOT_MONOTONE)
+    sign = 1.0 if rising else -1.0  # ε rises with sign · log parameter
+
+    # The nearest points on either side of the root that were asked; NaN where there are none yet.
+    safe, dear = (np.full(shape, np.nan) for _ in range(2))
+    cost_safe, cost_dear = np.zeros(shape), np.full(shape, np.inf)
+    points: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def note(value: np.ndarray, cost: np.ndarray) -> None:
+        nonlocal safe, dear, cost_safe, cost_dear
+        # Between two parameters a monotone ε lies between theirs; methods may differ by a little.
+        if np.any((cost < 0.98 * cost_safe) & (sign * value > sign * safe)) or np.any(
+            np.isfinite(cost) & (cost > 1.02 * cost_dear) & (sign * value < sign * dear)
+        ):
+            raise ValueError(_NOT_MONOTONE)
+        keep = (cost <= target) & ~(sign * value <= sign * safe)
+        drop = ~(cost <= target) & ~(sign * value >= sign * dear)
+        safe, cost_safe = np.where(keep, value, safe), np.where(keep, cost, cost_safe)
+        dear, cost_dear = np.where(drop, value, dear), np.where(drop, cost, cost_dear)
+        points.append((np.log(value), height(cost)))
+
+    note(first, cost[0])
+    note(second, cost[1])
+    stride, done = 1.0, np.zeros(shape, bool)
+    for count in range(_ROUNDS):
+        (z0, h0), (z1, h1) = points[-2:]
+        no_safe, no_dear = np.isnan(safe), np.isnan(dear)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (h1 - h0) / (z1 - z0)
+            close = (np.abs(h1) < 2.0) & (sign * slope > 0) & (np.abs(h0) < 2.0)
+            root = z1 - h1 / slope
+            if len(points) > 2:  # inverse quadratic interpolation
+                z2, h2 = points[-3]
+                bend = ((z1 - z2) / (h1 - h2) - 1 / slope) / (h0 - h2)
+                curved = root + bend * h1 * h0
+                trust = np.isfinite(curved) & (np.abs(curved - root) < 0.3 * np.abs(z1 - z0))
+                root = np.where(trust & close, curved, root)
+        a, b = np.log(safe), np.log(dear)
+        with np.errstate(invalid="ignore"):
+            width = np.abs(b - a)
+            off = np.abs(height(cost_safe) / slope)
+            done |= (np.abs(dear - safe) <= 1.0) if whole else (width <= _TOLERANCE)
+            done |= ~np.array(whole) & close & (off <= _TOLERANCE) & ~no_safe
+        limit = ends.high if rising else ends.low
+        done |= no_dear & (safe == limit)
+        at_end = no_safe & (dear == (ends.low if rising else ends.high))
+        if np.any(at_end):
+            worst = int(np.argmax(at_end))
+            raise ImpossibleBudget(
+                f"epsilon={target.flat[worst]:g} cannot be reached: the smallest reachable epsilon "
+                f"is {cost_dear.flat[worst]:.6g}, at parameter {dear.flat[worst]:.6g}; lower the "
+                "steps or the sampling rate, raise the noise, or raise epsilon or delta"
+            )
+        if np.all(done):
+            break
+        aim = root - sign * 0.4 * _TOLERANCE
+        # Outwards by the slope, at most a stride that grows; between two ends bisection where the
+        # slope's root is not between them.
+        out = np.where(no_dear, a + sign * stride, b - sign * stride)
+        by_slope = np.where(no_dear, root + sign * 0.05, root - sign * 0.05)
+        nearer = (np.abs(by_slope - z1) < stride) & close & (sign * (by_slope - out) < 0) == no_dear
+        out = np.where(nearer & close, by_slope, out)
+        between = (np.minimum(a, b) < aim) & (aim < np.maximum(a, b)) & close & (count % 8 != 7)
+        inner = np.where(between, aim, 0.5 * (a + b))
+        z = np.where(no_safe | no_dear, out, inner)
+        stride *= 2.0 if np.any(no_safe | no_dear) else 1.0
+        value = grid(np.where(done, points[-1][0], z), rising)
+        if whole:
+            low, high = np.fmin(safe, dear), np.fmax(safe, dear)
+            value = np.where(no_safe | no_dear, value, np.clip(value, low + 1, high - 1))
+        value = np.where(done, safe, value)
+        note(value, spend(value))
+    return safe
+
+
+def _given(name: str, value: Any) -> np.ndarray:
+    numbers = np.asarray(value, np.float64)
+    if numbers.size == 0:
+        raise ValueError(f"{name} must be a number or a non-empty array of numbers, got {value!r}")
+    return numbers
+
+
+def calibrate(
+    make_mechanism: MakeMechanism,
+    epsilon: Float[ArrayLike, "..."],
+    delta: Float[ArrayLike, "..."],
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    method: str = "best",
+    bounds: tuple[float, float] | None = None,
+) -> float | int | np.ndarray | Array:
+    """The parameter that spends the budget (ε, δ) as fully as possible and never more.
+
+    The parameter may be anything positive that ε is monotone in, rising or falling: a noise
+    multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The
+    answer is a float32 value (exact in float64 too) whose price has been computed as returned, so
+    casting it in a float32 program does not overshoot; whole parameters (such as steps) come back
+    as integers.
+
+    Args:
+        make_mechanism: from the parameter to the mechanism. For array targets it is called with
+            arrays, one value per target.
+        epsilon, delta: the budget; arrays give an answer for each target.
+        adjacency, method: as in `epsilon`.
+        bounds: search between these parameters only; by default everything from 2^-40 to 2^40 (from
+            1 for whole parameters) that the mechanism accepts.
+
+    Returns:
+        A float or int, or an array of the targets' shape. Under a trace a traced value that
+        differentiates in ε and δ by the implicit function theorem.
+
+    Raises:
+        ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
+        ValueError: ε <= 0, δ outside (0, 1), or ε not monotone in the parameter.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> make = lambda s: acc.Repeated(acc.PoissonSampled(acc.Gaussian(s), 0.01), 1_000)
+        >>> sigma = acc.calibrate(make, epsilon=2.0, delta=1e-5, method="rdp")
+        >>> round(sigma, 3), acc.epsilon(make(sigma), 1e-5, method="rdp") <= 2.0
+        (1.022, True)
+        >>> acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(8.0), t), 2.0, 1e-5, method="rdp")
+        13
+    """
+    adjacency = queries.check_adjacency(adjacency)
+    epsilon = checks.number("epsilon", epsilon, checks.Range(0.0, open_low=True))
+    delta = checks.number("delta", delta, PROBABILITY)
+    if float64.is_traced(epsilon, delta):
+        return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
+    target, probability = np.broadcast_arrays(_given("epsilon", epsilon), _given("delta", delta))
+    probability = probability if probability.ndim else float(probability)
+    spend = _spend(make_mechanism, probability, adjacency, method)
+    answer = _solve(make_mechanism, target, spend, bounds)
+    if _is_whole(make_mechanism):
+        answer = answer.astype(np.int64)
+        return int(answer) if answer.ndim == 0 else answer
+    return float(answer) if answer.ndim == 0 else answer
+
+
+def _traced(
+    make: MakeMechanism,
+    epsilon: Any,
+    delta: Any,
+    adjacency: Adjacency,
+    method: str,
+    bounds: tuple[float, float] | None,
+) -> Array:
+    """Calibration under the user's trace: the search on the host, the derivative implicit."""
+    xp: Any = namespace(make, epsilon, delta, method, bounds)
+    dtype = xp.zeros(()).dtype
+
+    def host(target: Any, probability: Any) -> np.ndarray:
+        answer = calibrate(
+            make,
+            np.asarray(target, np.float64),
+            np.asarray(probability, np.float64),
+            adjacency=adjacency,
+            method=method,
+            bounds=bounds,
+        )
+        return np.asarray(answer, dtype)
+
+    @with_derivative
+    def solve(target: Array, probability: Array) -> Array:
+        shape = xp.broadcast_shapes(target.shape, probability.shape)
+        spec = jax.ShapeDtypeStruct(shape, dtype)
+        return float64.call_host(host, spec, (target, probability), "broadcast_all")
+
+    @solve.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        answer = solve(*primals)
+
+        def price(value: Array, probability: Array) -> Array:
+            return xp.asarray(
+                queries.epsilon(make(value), probability, adjacency=adjacency, method=method)
+            )
+
+        one = xp.ones_like(answer)
+        probability = xp.broadcast_to(primals[1], answer.shape)
+        _, by_value = jax.jvp(lambda v: price(v, probability), (answer,), (one,))
+        _, by_delta = jax.jvp(lambda d: price(answer, d), (probability,), (one,))
+        return answer, (tangents[0] - by_delta * tangents[1]) / by_value
+
+    return solve(xp.asarray(epsilon).astype(dtype), xp.asarray(delta).astype(dtype))

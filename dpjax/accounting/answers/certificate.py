@@ -1,0 +1,313 @@
+"""A statement of what a run costs that anyone can recompute."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpjax._numerics import checks
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers import queries
+from dpjax.accounting.answers.serialization import from_plain, parse, to_plain
+from dpjax.accounting.answers.verification import (
+    Verification,
+    check_consistency,
+    priced,
+    recompute,
+    remaining,
+)
+from dpjax.accounting.errors import CertificateError
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """What was released, what it costs, and what that rests on. Made by `certify`.
+
+    Fields:
+        mechanism: what was released.
+        adjacency: the neighbouring relation.
+        epsilon, delta: the run is (ε, δ)-differentially private under that relation.
+        method, bound: how ε was computed, by name and in a sentence.
+        tier: `proven` (nothing assumed of data or loss beyond what the code enforces),
+            `conditional` (the assumptions must hold), or `none` (no guarantee).
+        assumptions: what must be true of the run.
+        not_covered: what depends on the private data and is not in the number.
+        extra_delta: parts of δ reserved for other failures; ε is computed at δ minus their sum.
+        declared: facts of the run, such as `records`, that the mechanism must agree with.
+        version, created: of the software, and when (UTC).
+        digests: of every other field, to find out which was changed.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> certificate = acc.certify(acc.Repeated(acc.Gaussian(4.0), 10), delta=1e-5)
+        >>> acc.Certificate.from_json(certificate.to_json()) == certificate
+        True
+    """
+
+    mechanism: Mechanism
+    adjacency: Adjacency
+    epsilon: float
+    delta: float
+    method: str
+    bound: str
+    tier: str
+    assumptions: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
+    extra_delta: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    declared: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    version: str = ""
+    created: str = ""
+    format: int = FORMAT
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The certificate as JSON text; `from_json` gives an equal certificate.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> '"kind": "Gaussian"' in acc.certify(acc.Gaussian(4.0), delta=1e-5).to_json()
+            True
+        """
+        return json.dumps(_plain_fields(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Certificate:
+        """Read a certificate; nothing is recomputed, see `verify`.
+
+        Raises:
+            CertificateError: not JSON, a missing, unknown or malformed field.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Certificate.from_json("{}")
+            Traceback (most recent call last):
+            dpjax.accounting.errors.CertificateError: certificate field 'mechanism': is missing
+        """
+        return _read(parse(text))
+
+    def verify(self) -> Verification:
+        """Recompute ε from the certificate alone, by its own method and by an independent one.
+
+        Raises:
+            CertificateError: names in `.field` what was changed, contradicts itself, or does not
+                recompute.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> certificate = acc.certify(acc.Repeated(acc.Gaussian(4.0), 10), delta=1e-5)
+            >>> certificate.verify().epsilon == certificate.epsilon
+            True
+        """
+        try:
+            written = Certificate.from_json(self.to_json())  # what is checked is what the file says
+            _check_digests(written)
+            check_consistency(written)
+            return recompute(written)
+        except CertificateError:
+            raise
+        except Exception as error:  # whatever a forgery does to the accountant, it is refused
+            raise CertificateError("mechanism", f"cannot be checked: {error}") from error
+
+    def describe(self) -> str:
+        """The certificate in words.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> print(acc.certify(acc.Gaussian(4.0), delta=1e-5).describe().splitlines()[0])
+            Released: a sum of clipped contributions plus Gaussian noise of 4 clip norms.
+        """
+        return _describe(self)
+
+
+def certify(
+    run: Mechanism,
+    delta: float,
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    method: str = "best",
+    extra_delta: Mapping[str, float] | None = None,
+    not_covered: Sequence[str] = (),
+    assumptions: Sequence[str] = (),
+    declared: Mapping[str, float] | None = None,
+) -> Certificate:
+    """A certificate of a run at δ.
+
+    Args:
+        run: what was released; one setting, no array fields.
+        delta: the total δ to be stated.
+        adjacency, method: as in `epsilon`.
+        extra_delta: parts of δ by reason (a truncated batch, a noise tail); ε is computed at the
+            rest.
+        not_covered: data-dependent choices that the number does not cover, one sentence each.
+        assumptions: further ones than those of the mechanism and the bound.
+        declared: facts to hold the mechanism against: `records`, `batch_size`, `steps`,
+            `noise_multiplier`; others are recorded as they are.
+
+    Raises:
+        UnsupportedQuery, ValueError: as `epsilon`; also if nothing of δ is left.
+        CertificateError: a declared fact contradicts the mechanism.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), rate=0.01), steps=1_000)
+        >>> declared = {"records": 60_000, "batch_size": 600}
+        >>> acc.certify(run, delta=1e-5, declared=declared).tier
+        'proven'
+    """
+    import dpjax  # the version; the package imports this module
+
+    adjacency = queries.check_adjacency(adjacency)
+    delta = checks.one_number("delta", delta, checks.Range(0.0, 1.0, True, True))
+    extra = {
+        str(k): checks.one_number(f"extra_delta[{k!r}]", v, checks.Range())
+        for k, v in (extra_delta or {}).items()
+    }
+    epsilon, used = priced(run, remaining(delta, extra), adjacency, method)
+    certificate = Certificate(
+        mechanism=run,
+        adjacency=adjacency,
+        epsilon=epsilon,
+        delta=delta,
+        method=used.name,
+        bound=used.describe,
+        tier=weakest_tier(run) if math.isfinite(epsilon) else "none",
+        assumptions=(*all_assumptions(run, adjacency), *assumptions),
+        not_covered=tuple(not_covered),
+        extra_delta=extra,
+        declared={str(k): to_plain(v) for k, v in (declared or {}).items()},
+        version=dpjax.__version__,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    certificate = dataclasses.replace(certificate, digests=_digests(certificate))
+    # Through JSON and back, so that what is held equals what is read.
+    certificate = Certificate.from_json(certificate.to_json())
+    check_consistency(certificate)
+    return certificate
+
+
+# --- reading and writing ------------------------------------------------------------------------
+
+_TEXT = ("method", "bound", "tier", "version", "created")
+
+
+def _plain_fields(certificate: Certificate) -> dict[str, Any]:
+    plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
+    plain["mechanism"] = to_plain(certificate.mechanism)
+    plain["adjacency"] = certificate.adjacency.value
+    for name in ("epsilon", "delta"):
+        plain[name] = to_plain(plain[name])
+    for name in ("assumptions", "not_covered"):
+        plain[name] = list(plain[name])
+    for name in ("extra_delta", "declared", "digests"):
+        plain[name] = {k: to_plain(v) for k, v in plain[name].items()}
+    return plain
+
+
+def _read(raw: dict[str, Any]) -> Certificate:
+    names = [f.name for f in dataclasses.fields(Certificate)]
+    for name in names:
+        if name not in raw:
+            raise CertificateError(name, "is missing")
+    for name in raw:
+        if name not in names:
+            raise CertificateError(name, "is not a field of a certificate")
+    if type(raw["format"]) is not int or raw["format"] != FORMAT:
+        raise CertificateError("format", f"is {raw['format']!r}; this version reads {FORMAT}")
+    fields = dict(raw)
+    fields["mechanism"] = from_plain(raw["mechanism"])
+    if not isinstance(fields["mechanism"], Mechanism):
+        raise CertificateError("mechanism", f"is not a mechanism: {checks.shown(raw['mechanism'])}")
+    try:
+        fields["adjacency"] = Adjacency(raw["adjacency"])
+    except ValueError:
+        raise CertificateError("adjacency", f"{raw['adjacency']!r} is not known") from None
+    for name in ("epsilon", "delta"):
+        fields[name] = _number(name, raw[name])
+    for name in _TEXT:
+        _text(name, raw[name])
+    for name in ("assumptions", "not_covered"):
+        if not isinstance(raw[name], list):
+            raise CertificateError(name, f"must be a list of sentences, got {raw[name]!r}")
+        fields[name] = tuple(_text(name, sentence) for sentence in raw[name])
+    for name in ("extra_delta", "declared", "digests"):
+        if not isinstance(raw[name], dict):
+            raise CertificateError(name, f"must be a table, got {raw[name]!r}")
+    fields["extra_delta"] = {k: _number("extra_delta", v) for k, v in raw["extra_delta"].items()}
+    for value in raw["declared"].values():
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise CertificateError("declared", f"must hold numbers and texts, got {value!r}")
+    fields["declared"] = {k: from_plain(v) for k, v in raw["declared"].items()}
+    for digest in raw["digests"].values():
+        _text("digests", digest)
+    return Certificate(**fields)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise CertificateError(name, f"must be text, got {value!r}")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    value = from_plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise CertificateError(name, f"must be a number, got {value!r}")
+    return float(value)
+
+
+def _digests(certificate: Certificate) -> dict[str, str]:
+    plain = _plain_fields(certificate)
+    return {
+        name: hashlib.sha256(
+            json.dumps([name, value], sort_keys=True, ensure_ascii=True).encode()
+        ).hexdigest()
+        for name, value in plain.items()
+        if name != "digests"
+    }
+
+
+def _check_digests(certificate: Certificate) -> None:
+    expected = _digests(certificate)
+    for name, digest in expected.items():
+        if certificate.digests.get(name) != digest:
+            raise CertificateError(name, "was changed after the certificate was made")
+    unknown = set(certificate.digests) - set(expected)
+    if unknown:
+        raise CertificateError("digests", f"holds entries of no field: {sorted(unknown)}")
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+_RELATION = {
+    Adjacency.ADD_REMOVE: "adding or removing one record",
+    Adjacency.REPLACE_ONE: "replacing one record by another",
+}
+
+
+def _describe(certificate: Certificate) -> str:
+    c = certificate
+    lines = [f"Released: {c.mechanism.describe()}."]
+    if math.isfinite(c.epsilon):
+        lines.append(f"Guarantee: ({c.epsilon:.6g}, {c.delta:g})-differential privacy.")
+    else:
+        lines.append("Guarantee: none; no finite ε can be stated.")
+    lines.append(f"Neighbours: {_RELATION[c.adjacency]} ({c.adjacency.value}).")
+    lines.append(f"Bound: {c.method}: {c.bound}.")
+    lines.append(f"Tier: {c.tier}.")
+    for reason, share in c.extra_delta.items():
+        lines.append(f"Reserved of δ: {share:g} for {reason}.")
+    lines += [f"Assumes: {a}." for a in c.assumptions]
+    lines += [f"Not covered: {text.rstrip('.')}." for text in c.not_covered]
+    if c.declared:
+        lines.append("Declared: " + ", ".join(f"{k} = {v}" for k, v in c.declared.items()) + ".")
+    lines.append(f"Software: dpjax {c.version}, {c.created}.")
+    return "\n".join(lines)

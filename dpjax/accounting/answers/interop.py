@@ -1,0 +1,213 @@
+"""To and from dp_accounting's `DpEvent`, for runs described there (the optional extra `interop`).
+
+Only events whose meaning is the same on both sides are translated; anything else is refused. An
+event does not say which neighbouring relation it is for: pass the adjacency when pricing, here and
+there. One price differs although the event is the same, see `differences`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax._numerics.checks import shown
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import (
+    Composed,
+    FixedBatchSampled,
+    Gaussian,
+    Mechanism,
+    PoissonSampled,
+    Repeated,
+    ZeroConcentrated,
+)
+from dpjax.accounting.mechanisms.base import walk
+
+
+class Difference(NamedTuple):
+    """Why an accountant of dp_accounting prices an exported event differently.
+
+    Fields:
+        event: the kind of event.
+        accountant: which of their accountants.
+        adjacency: under which relation.
+        reason: one sentence.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.answers import interop
+        >>> interop.differences(acc.Gaussian(2.0), acc.Adjacency.REPLACE_ONE)[0].accountant
+        'RdpAccountant'
+    """
+
+    event: str
+    accountant: str
+    adjacency: Adjacency
+    reason: str
+
+
+class DifferentPrice(UserWarning):
+    """An exported event that an accountant of dp_accounting prices differently.
+
+    Fields:
+        differences: what differs and why, see `Difference`.
+    """
+
+    def __init__(self, differences: tuple[Difference, ...]) -> None:
+        super().__init__("; ".join(d.reason for d in differences))
+        self.differences = differences
+
+
+def differences(
+    mechanism: Mechanism, adjacency: Adjacency = Adjacency.ADD_REMOVE
+) -> tuple[Difference, ...]:
+    """Which accountants of dp_accounting would price the mechanism's event differently, and why.
+
+    Under REPLACE_ONE their `RdpAccountant` takes `GaussianDpEvent(σ)` at sensitivity 1, alone and
+    inside `SampledWithoutReplacementDpEvent`; a sum of contributions clipped to norm C moves by up
+    to 2C when one of them is replaced. Their `PLDAccountant` and this accountant price it at 2: at
+    σ = 2, δ = 1e-5 the three say 2.166, 4.377 and 4.377.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.answers import interop
+        >>> interop.differences(acc.Gaussian(2.0))
+        ()
+
+    References:
+        dp_accounting 0.6; issue 378 of google/differential-privacy.
+    """
+    adjacency = Adjacency(adjacency)
+    gaussian = any(isinstance(step, Gaussian) for step in walk(mechanism))
+    if not gaussian or adjacency is Adjacency.ADD_REMOVE:
+        return ()
+    reason = (
+        "RdpAccountant of dp_accounting takes GaussianDpEvent under REPLACE_ONE at sensitivity 1, "
+        "but replacing one record moves a clipped sum by up to 2 clip norms: its ε is too small "
+        "for this mechanism; use PLDAccountant, or price here"
+    )
+    return (Difference("GaussianDpEvent", "RdpAccountant", adjacency, reason),)
+
+
+def _library() -> Any:
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise ImportError(
+            f'{error}; install it with: pip install "dpjax[interop]"', name=error.name
+        ) from error
+    return dp_accounting
+
+
+def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Mechanism:
+    """The mechanism an event of dp_accounting describes.
+
+    Args:
+        event: a `GaussianDpEvent`, `ZCDpEvent` (of ξ = 0), `PoissonSampledDpEvent`,
+            `SampledWithoutReplacementDpEvent`, `SelfComposedDpEvent` or `ComposedDpEvent`, nested
+            as one likes.
+        adjacency: the relation that a `ZCDpEvent` holds for, which the event does not say.
+
+    Raises:
+        TypeError: any other event; nothing is guessed.
+        ImportError: dp_accounting is not installed.
+
+    Example:
+        >>> import dp_accounting
+        >>> from dpjax.accounting.answers import interop
+        >>> event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 10)
+        >>> interop.from_dp_event(event)
+        Repeated(mechanism=Gaussian(noise_multiplier=2.0), steps=10)
+    """
+    library = _library()
+
+    def read(event: Any) -> Mechanism:
+        if isinstance(event, library.GaussianDpEvent):
+            return Gaussian(event.noise_multiplier)
+        if isinstance(event, library.ZCDpEvent) and event.xi == 0:
+            return ZeroConcentrated(event.rho, Adjacency(adjacency).value)
+        if isinstance(event, library.PoissonSampledDpEvent):
+            return PoissonSampled(read(event.event), event.sampling_probability)
+        if isinstance(event, library.SampledWithoutReplacementDpEvent):
+            return FixedBatchSampled(
+                read(event.event), event.sample_size, event.source_dataset_size
+            )
+        if isinstance(event, library.SelfComposedDpEvent):
+            return Repeated(read(event.event), event.count)
+        if isinstance(event, library.ComposedDpEvent):
+            return Composed(tuple(read(part) for part in event.events))
+        raise TypeError(
+            "event must be a Gaussian, ZC (of xi = 0), PoissonSampled, SampledWithoutReplacement, "
+            f"SelfComposed or Composed event, got {shown(event)}"
+        )
+
+    return read(event)
+
+
+def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
+    """The event of dp_accounting that describes a mechanism.
+
+    Under REPLACE_ONE do not price an event with a `GaussianDpEvent` by their `RdpAccountant`: it
+    takes the Gaussian at sensitivity 1, this accountant and their `PLDAccountant` at 2 (see
+    `differences`). Asked with that adjacency, the conversion warns.
+
+    Args:
+        mechanism: built from `Gaussian`, `ZeroConcentrated`, `PoissonSampled`, `FixedBatchSampled`,
+            `Repeated` and `Composed`, with plain numbers in its fields.
+        adjacency: the relation that the event will be priced under. Only `ZeroConcentrated` knows
+            its own, and must agree.
+
+    Raises:
+        TypeError: any other mechanism, or an array of settings; nothing is guessed.
+        ValueError: a `ZeroConcentrated` of the other relation.
+        ImportError: dp_accounting is not installed.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.answers import interop
+        >>> interop.to_dp_event(acc.PoissonSampled(acc.Gaussian(1.0), 0.01)).sampling_probability
+        0.01
+    """
+    library = _library()
+    adjacency = Adjacency(adjacency)
+
+    def number(step: Mechanism, name: str) -> float:
+        value = getattr(step, name)
+        if np.ndim(value):
+            raise TypeError(
+                f"{type(step).__name__}.{name} must be one number, got an array: convert each "
+                "setting by itself"
+            )
+        return float(value)
+
+    def write(step: Mechanism) -> Any:
+        if isinstance(step, Gaussian):
+            return library.GaussianDpEvent(number(step, "noise_multiplier"))
+        if isinstance(step, ZeroConcentrated):
+            if step.adjacency != adjacency:
+                raise ValueError(
+                    f"adjacency must be {step.adjacency!r}, which the ZeroConcentrated release "
+                    f"holds for, got {adjacency.value!r}"
+                )
+            return library.ZCDpEvent(number(step, "rho"))
+        if isinstance(step, PoissonSampled):
+            return library.PoissonSampledDpEvent(number(step, "rate"), write(step.mechanism))
+        if isinstance(step, FixedBatchSampled):
+            sizes = int(number(step, "population")), int(number(step, "batch_size"))
+            return library.SampledWithoutReplacementDpEvent(*sizes, write(step.mechanism))
+        if isinstance(step, Repeated):
+            return library.SelfComposedDpEvent(write(step.mechanism), int(number(step, "steps")))
+        if isinstance(step, Composed):
+            return library.ComposedDpEvent([write(part) for part in step.mechanisms])
+        raise TypeError(
+            "mechanism must be built from Gaussian, ZeroConcentrated, PoissonSampled, "
+            f"FixedBatchSampled, Repeated and Composed, got {type(step).__name__}"
+        )
+
+    event = write(mechanism)
+    found = differences(mechanism, adjacency)
+    if found:
+        warnings.warn(DifferentPrice(found), stacklevel=2)
+    return event

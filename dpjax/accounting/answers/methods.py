@@ -1,0 +1,120 @@
+"""The one table of methods: every family's, in one tuple after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpjax._numerics import checks
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import method as contour
+from dpjax.accounting.envelope import envelope
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
+from dpjax.accounting.geometric import angles, ball
+from dpjax.accounting.last_iterate import descent, sampled_descent, tracing_diffusion
+from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.method import Method, ranked
+from dpjax.accounting.pairs import atoms
+from dpjax.accounting.renyi import method as renyi
+
+METHODS: list[Method] = [
+    *gaussian.METHODS,
+    *contour.METHODS,
+    *loss_distribution.METHODS,
+    *renyi.METHODS,
+    *objective_perturbation.METHODS,
+    *randomized_sensitivity.METHODS,
+    *descent.METHODS,
+    *sampled_descent.METHODS,
+    *tracing_diffusion.METHODS,
+    *ball.METHODS,
+    *angles.METHODS,
+]
+METHODS.append(envelope(METHODS[:]))
+
+
+def register_method(method: Method) -> Method:
+    """Add a way to price mechanisms to the table.
+
+    Several entries may share a name (say `closed_form`) as long as they support different
+    mechanisms.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> mine = acc.register_method(
+        ...     acc.Method("nothing", None, lambda run, adjacency: False, describe="an example"))
+        >>> "nothing" in acc.methods()
+        True
+        >>> METHODS.remove(mine)
+    """
+    METHODS.append(method)
+    return method
+
+
+def methods(
+    run: Mechanism | None = None, adjacency: Adjacency = Adjacency.ADD_REMOVE
+) -> dict[str, Method]:
+    """Methods by name, those that support `run` if one is given, tightest first.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> "rdp" in acc.methods(acc.Gaussian(1.0))
+        True
+    """
+    found: dict[str, Method] = {}
+    for m in sorted(METHODS, key=lambda m: float("inf") if m.rank is None else m.rank):
+        if run is None or m.supports(run, adjacency):
+            found.setdefault(m.name, m)
+    return found
+
+
+def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]:
+    """Methods to ask for one part, or a refusal that says what would answer.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> [m.name for m in choose(acc.Gaussian(1.0), "rdp", "best", acc.Adjacency.ADD_REMOVE)]
+        ['rdp']
+    """
+    checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
+    able = ranked(METHODS, part, run, adjacency)
+    chosen = [m for m in able if (m.rank is not None if name == "best" else m.name == name)]
+    if chosen:
+        return chosen
+    question = part.replace("_", " ")
+    if able:
+        would = " or ".join(dict.fromkeys(repr(m.name) for m in able))
+        raise UnsupportedQuery(
+            f"{describe(run)} has no {question} by method {name!r} under {adjacency.value}; "
+            f"method={would} answers"
+        )
+    reason = ""
+    try:
+        atoms.check_lowers(run, adjacency)
+    except UnsupportedQuery as refusal:
+        reason = f": {refusal}"
+    other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
+    elsewhere = [m for m in ranked(METHODS, part, run, other) if m.rank is not None]
+    advice = ""
+    if elsewhere:
+        advice = f"; adjacency=Adjacency.{other.name} with method={elsewhere[0].name!r} answers"
+    raise UnsupportedQuery(
+        f"{describe(run)} has no {question} by any method under {adjacency.value}{reason}{advice}"
+    )
+
+
+def describe(run: Mechanism) -> str:
+    """The classes of a mechanism and of what it wraps.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> describe(acc.Repeated(acc.Gaussian(1.0), 3))
+        'Repeated(Gaussian)'
+    """
+    inner = getattr(run, "mechanism", None)
+    own = type(run).__name__
+    return f"{own}({describe(inner)})" if isinstance(inner, Mechanism) else own

@@ -1,0 +1,250 @@
+"""Does a certificate hold? Everything it claims is computed again from the run it names.
+
+Digests find accidents: whoever edits a certificate can renew them. What convinces is that the
+claim follows from the mechanism, the adjacency and δ alone, so that those who change ε, the tier,
+the assumptions or the bound are found by recomputing. What no computation can find is a certificate
+of another run: `not_covered`, `declared`, `version`, `created` and further assumptions are the
+issuer's word.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers import queries
+from dpjax.accounting.answers.methods import methods
+from dpjax.accounting.errors import CertificateError, UnsupportedQuery
+from dpjax.accounting.mechanisms import (
+    FixedBatchSampled,
+    Gaussian,
+    Mechanism,
+    PoissonSampled,
+    flatten,
+)
+from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
+
+if TYPE_CHECKING:
+    from dpjax.accounting.answers.certificate import Certificate
+
+_ULPS = 64  # by which a claim may be below the recomputed ε: processors differ in exp and log
+_AGREEMENT = 1e-6  # of two methods' bounds, relative
+_VERSION = re.compile(r"\d+(\.\d+)*([-+.]?[0-9a-zA-Z]+)*")
+
+
+class Verification(NamedTuple):
+    """What `Certificate.verify` found.
+
+    Fields:
+        epsilon: recomputed by the certificate's own method.
+        method: that method's name.
+        checked_by: another method that bounds ε independently, or None where there is none.
+        lower: its lower bound of ε (0 if it has none).
+        upper: its upper bound (+inf if it has none).
+
+    Example:
+        >>> Verification(1.0, "rdp", None, 0.0, float("inf")).checked_by is None
+        True
+    """
+
+    epsilon: float
+    method: str
+    checked_by: str | None
+    lower: float
+    upper: float
+
+
+def remaining(delta: float, extra: Mapping[str, float]) -> float:
+    """What is left of δ for the mechanism, rounded down.
+
+    Raises:
+        ValueError: nothing is left, or a share is not in [0, δ).
+
+    Example:
+        >>> remaining(1e-5, {"a batch beyond the capacity": 2e-6}) <= 8e-6
+        True
+    """
+    for reason, share in extra.items():
+        if not 0.0 <= share < delta:
+            raise ValueError(
+                f"extra_delta[{reason!r}] must be in [0, delta={delta:g}), got {share:g}"
+            )
+    rest = np.nextafter(delta - math.fsum(extra.values()), 0.0) if extra else delta
+    if not rest > 0.0:
+        raise ValueError(
+            f"extra_delta must sum to less than delta={delta:g}, got {math.fsum(extra.values()):g}"
+        )
+    return float(rest)
+
+
+def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> tuple[float, Any]:
+    """ε of one setting, and the method that gave it.
+
+    Raises:
+        ValueError: the mechanism has array fields.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> priced(acc.PureDP(1.0), 1e-9, acc.Adjacency.REPLACE_ONE, "best")[0] <= 1.0
+        True
+    """
+    epsilon, used = queries.price(run, delta, adjacency=adjacency, method=method)
+    if np.ndim(epsilon):
+        raise ValueError(
+            "mechanism must be one setting, got array fields of shape "
+            f"{np.shape(epsilon)}: certify one setting at a time"
+        )
+    return float(epsilon), used
+
+
+def check_consistency(certificate: Certificate) -> None:
+    """Refuse what contradicts itself, without pricing anything.
+
+    Raises:
+        CertificateError: naming the field.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> check_consistency(acc.certify(acc.Gaussian(4.0), 1e-5))
+    """
+    import dpjax  # the version; the package imports this module
+
+    c = certificate
+    if not 0.0 < c.delta < 1.0:
+        raise CertificateError("delta", f"must be in (0, 1), got {c.delta}")
+    if not c.epsilon >= 0.0:
+        raise CertificateError("epsilon", f"must be >= 0, got {c.epsilon}")
+    if c.tier not in ("proven", "conditional", "none"):
+        raise CertificateError("tier", f"{c.tier!r} is not known")
+    if (c.tier == "none") is math.isfinite(c.epsilon):
+        raise CertificateError("tier", f"is {c.tier!r}, yet epsilon is {c.epsilon}")
+    if not _VERSION.fullmatch(c.version) or _numbers(c.version) > _numbers(dpjax.__version__):
+        raise CertificateError(
+            "version", f"must be a version up to {dpjax.__version__}, got {c.version!r}"
+        )
+    try:
+        made = datetime.datetime.fromisoformat(c.created)
+    except ValueError:
+        made = None
+    if made is None or made.tzinfo is None:
+        raise CertificateError("created", f"must be a time with its zone, got {c.created!r}")
+    try:
+        remaining(c.delta, c.extra_delta)
+    except ValueError as error:
+        raise CertificateError("extra_delta", str(error)) from None
+    for step in walk(c.mechanism):
+        for name, axes in step.component_axes.items():
+            if np.ndim(getattr(step, name)) != axes:
+                raise CertificateError("mechanism", f"must be one setting: {name} is an array")
+    _check_declared(c.mechanism, c.declared)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers; digits beyond nine would be no version."""
+    return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
+
+
+def _parts(run: Mechanism, kind: type) -> list[Any]:
+    return [step for step in walk(run) if isinstance(step, kind)]
+
+
+def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
+    def refuse(why: str) -> None:
+        raise CertificateError("declared", why)
+
+    known = {k: declared.get(k) for k in ("records", "batch_size", "noise_multiplier", "steps")}
+    for name, value in known.items():
+        if value is not None and not isinstance(value, int | float):
+            refuse(f"{name} must be a number, got {value!r}")
+    records, batch = known["records"], known["batch_size"]
+    for step in _parts(run, PoissonSampled):
+        if None not in (records, batch) and not _close(step.rate * records, batch):
+            refuse(f"batch_size = {batch} of {records} records, but the rate is {step.rate}")
+    for step in _parts(run, FixedBatchSampled):
+        if records is not None and not _close(step.population, records):
+            refuse(f"records = {records}, priced {step.population}")
+        if batch is not None and not _close(step.batch_size, batch):
+            refuse(f"batch_size = {batch}, priced {step.batch_size}")
+    sigma, steps = known["noise_multiplier"], known["steps"]
+    for step in _parts(run, Gaussian):
+        if sigma is not None and not _close(step.noise_multiplier, sigma):
+            refuse(f"noise_multiplier = {sigma}, priced {step.noise_multiplier}")
+    if steps is not None:
+        counts = [[float(np.asarray(f)) for f in factors] for _, factors in flatten(run)]
+        count = math.fsum(math.prod(factors) for factors in counts)
+        if not _close(count, steps):
+            refuse(f"steps = {steps}, priced {count:g}")
+
+
+def _close(a: Any, b: Any) -> bool:
+    return bool(np.allclose(np.asarray(a, np.float64), float(b), rtol=1e-6, atol=0.0))
+
+
+def recompute(certificate: Certificate) -> Verification:
+    """Hold every claim of a certificate against what its mechanism gives.
+
+    Raises:
+        CertificateError: naming the claim that does not follow.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> recompute(acc.certify(acc.Gaussian(4.0), 1e-5)).method
+        'gdp'
+    """
+    c = certificate
+    run, adjacency, claimed = c.mechanism, c.adjacency, c.epsilon
+    delta = remaining(c.delta, c.extra_delta)
+    try:
+        epsilon, used = priced(run, delta, adjacency, c.method)
+    except (UnsupportedQuery, ValueError) as error:
+        raise CertificateError("method", f"gives no price: {error}") from error
+    if used.name != c.method:
+        raise CertificateError("method", f"says {c.method!r}, which is {used.name!r}")
+    if used.describe != c.bound:
+        raise CertificateError("bound", f"says {c.bound!r}, the method's is {used.describe!r}")
+    # A claim above what follows is true; below it, by rounding alone. NaN is below nothing.
+    least = epsilon - _ULPS * math.ulp(epsilon) if math.isfinite(epsilon) else epsilon
+    if not claimed >= least:
+        raise CertificateError("epsilon", f"says {claimed!r}, recomputed {epsilon!r}")
+    tier = weakest_tier(run) if math.isfinite(claimed) else "none"
+    if c.tier != tier:
+        raise CertificateError("tier", f"says {c.tier!r}, this run is {tier!r}")
+    for assumption in all_assumptions(run, adjacency):
+        if assumption not in c.assumptions:
+            raise CertificateError("assumptions", f"lacks: {assumption}")
+    return _checked(run, delta, adjacency, claimed, epsilon, used)
+
+
+def _checked(
+    run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Any
+) -> Verification:
+    """Another method's bounds, where there is one: they must not contradict the claim."""
+    others = [
+        m for name, m in methods(run, adjacency).items() if name != used.name and m.rank is not None
+    ]
+    slack = 1.0 + _AGREEMENT
+    for other in (m for m in others if m.epsilon_lower is not None):
+        lower = float(np.asarray(other.epsilon_lower(run, delta, adjacency)))  # pyrefly: ignore
+        if lower > claimed * slack:
+            raise CertificateError(
+                "epsilon", f"says {claimed!r}, but method {other.name!r} shows at least {lower!r}"
+            )
+        upper = other.epsilon(run, delta, adjacency) if other.epsilon is not None else math.inf
+        return Verification(epsilon, used.name, other.name, lower, float(np.asarray(upper)))
+    own = 0.0
+    if used.epsilon_lower is not None:
+        own = float(np.asarray(used.epsilon_lower(run, delta, adjacency)))
+    for other in (m for m in others if m.epsilon is not None):
+        upper = float(np.asarray(other.epsilon(run, delta, adjacency)))  # pyrefly: ignore
+        if own > upper * slack:
+            raise CertificateError(
+                "epsilon", f"is at least {own!r}, but method {other.name!r} shows at most {upper!r}"
+            )
+        return Verification(epsilon, used.name, other.name, 0.0, upper)
+    return Verification(epsilon, used.name, None, 0.0, math.inf)

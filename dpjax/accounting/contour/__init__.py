@@ -1,0 +1,1 @@
+"""Tight answers by contour integration."""

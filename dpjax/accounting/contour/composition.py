@@ -1,0 +1,98 @@
+"""What is composed in one setting, and sums over its steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.pairs.subsampled import Family
+
+
+class Steps(NamedTuple):
+    """Steps that share a family of pairs, grouped by their parameters.
+
+    Fields:
+        mu: distance of the means over the noise's standard deviation.
+        rate: sampling rate in [0, 1].
+        count: how many steps of this kind; 0 for padding.
+    """
+
+    mu: Float[Array, " groups"]
+    rate: Float[Array, " groups"]
+    count: Float[Array, " groups"]
+
+
+class Composition(NamedTuple):
+    """What is composed, in one setting.
+
+    Fields:
+        gaussian_mu2: Σ μ² of the plain Gaussian steps, whose transform is known: K(z) = μ²z(z +
+            1)/2.
+        steps: the subsampled steps, by the family of their pairs.
+    """
+
+    gaussian_mu2: Float[Array, ""]
+    steps: dict[Family, Steps]
+
+
+def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
+    """`plain` and Σ over steps of count·function(family, mu, rate, count), few steps at a time."""
+    xp: Any = namespace(function, run, plain)
+    total = plain
+    for family, steps in run.steps.items():
+        groups = steps.mu.shape[0]
+        if groups == 1:
+            values = function(family, steps.mu[0], steps.rate[0], steps.count[0])
+            values = jax.tree.map(lambda v, n=steps.count[0]: n * v, values)
+        else:
+            rows = (steps.mu, steps.rate, steps.count)
+            one = functools.partial(function, family)
+            values = xp.map(lambda row, f=one: f(*row), rows, batch_size=min(groups, 16))
+            values = jax.tree.map(lambda v, n=steps.count: xp.tensordot(n, v, axes=1), values)
+        total = jax.tree.map(xp.add, total, values)
+    return total
+
+
+def clean(run: Composition) -> Composition:
+    """Steps that release nothing get count 0 and harmless parameters."""
+    xp: Any = namespace(run)
+
+    def clean(steps: Steps) -> Steps:
+        idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~xp.isfinite(steps.mu)
+        return Steps(
+            xp.where(idle, 0.1, steps.mu),
+            xp.where(idle, 1e-3, xp.clip(steps.rate, 1e-300, 1.0)),
+            xp.where(idle, 0.0, steps.count),
+        )
+
+    mu2 = xp.where(xp.isfinite(run.gaussian_mu2), run.gaussian_mu2, 1.0)
+    return Composition(xp.maximum(mu2, 0.0), {f: clean(g) for f, g in run.steps.items()})
+
+
+def total_variation(run: Composition) -> Array:
+    """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
+    xp: Any = namespace(run)
+    plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
+    log_agree = xp.log1p(-plain)
+    for family, group in run.steps.items():
+        scale = np.sqrt(2.0) if family == "replace" else np.sqrt(8.0)
+        distance = xp.clip(group.rate * xp.erf(group.mu / scale), 0.0, 1 - 1e-16)
+        log_agree = log_agree + xp.sum(group.count * xp.log1p(-distance))
+    return -xp.expm1(log_agree) * (1 + 1e-12)
+
+
+def impossible(run: Composition) -> Array:
+    """Whether some step adds no noise, or a parameter is not a number."""
+    xp: Any = namespace(run)
+    bad = ~xp.isfinite(run.gaussian_mu2)
+    for g in run.steps.values():
+        loud = ~xp.isfinite(g.mu) & (g.rate > 0) & (g.count > 0)
+        lost = xp.isnan(g.mu) | xp.isnan(g.rate) | ~xp.isfinite(g.count)
+        bad = bad | xp.any(loud | lost)
+    return bad

@@ -1,0 +1,355 @@
+"""Tight δ(ε) and ε(δ): the privacy profile as a contour integral of the loss's transform.
+
+For steps with losses L_t under P_t and K_t(z) = log E[e^{zL_t}], on any line Re z = c > 0,
+
+    δ(ε) = (1/2πi) ∫ exp(Σ K_t(z) − zε) / (z(z + 1)) dz.
+
+Both integrals, over the sample space and along the line, are done by the trapezoid rule, which
+converges exponentially. Every error has a bound that is evaluated with the sum, added to the upper
+end and taken from the lower:
+
+* step h along the line: the rule returns Σ_m δ(ε + 2πm/h)e^{2πcm/h} with δ(u) = E[(1 − e^{u−L})₊]
+  for every real u (Poisson summation). No term is negative, so that the whole sum is an upper end;
+  the lower end subtracts a Chernoff bound on the other terms;
+* the end of the line, where the sum stops at E: |e^{ΣK(z) − ΣK(c)}| ≤ ρ(t) falling in t
+  (`pairs.errors.decay`) and |z(z + 1)| ≥ t², so that what is left out is at most
+  hρ(E)/E² + ∫_E^∞ ρ(t)/t² dt, over π;
+* every point: with φ = E[e^{itL}] under the tilted measure and |φ − φ̂| ≤ a (quadrature, cut tails,
+  rounding of angles, sums and weights), |Πφ^n − Πφ̂^n| ≤ |Πφ̂^n|(Π(1 + a/|φ̂|)^n − 1). φ̂ is replaced
+  by one of modulus at least a, which adds the difference to a;
+* the sample space: `pairs.errors.quadrature_error` and the mass of the cut tails;
+* rounding: a multiple of the unit roundoff times the condition of every sum.
+
+One line serves all ε: a root is found on it by Newton's method inside a bracket whose upper end
+always holds. The line is evaluated as a product of two small matrices,
+e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 144 points cannot
+resolve is repeated with more, and what 4,096 cannot is reported, for `loss_distribution` to bound.
+
+References:
+  Inversion of the two-sided Laplace transform of (1 − e^{ε−l})₊, which is e^{−zε}/(z(z+1)) at −z;
+  Zhu, Dong, Wang 2022, Algorithm 1 (characteristic functions of dominating pairs); the error
+  bounds and the decay bound were derived for dpjax.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax.accounting.contour import composition, one_step
+from dpjax.accounting.contour import line as lines
+from dpjax.accounting.contour import saddle as saddles
+from dpjax.accounting.contour.composition import Composition as Composition
+from dpjax.accounting.contour.composition import Steps as Steps
+from dpjax.accounting.contour.derivative import slopes
+from dpjax.accounting.contour.line import Resolution
+
+_NEWTON = 16
+
+RESOLUTIONS = (
+    Resolution(224, 12, 28.0, 1e-14),
+    Resolution(1024, 32, 34.0, 1e-14),
+    Resolution(4096, 64, 34.0, 1e-14),
+)
+
+
+class Bounds(NamedTuple):
+    """Certified ends of an answer.
+
+    Fields:
+        lower, upper: the truth lies between them.
+        share: small means resolved: (upper − lower)/upper. Where a transform that decays too slowly
+            had to be blurred the lower end is 0, and this is the width that the blurred run's own
+            ends leave, plus an estimate of what the blur adds.
+    """
+
+    lower: Float[Array, "*shape"]
+    upper: Float[Array, "*shape"]
+    share: Float[Array, "*shape"]
+
+
+def _bounds(lower: Array, upper: Array, blur: Array, growth: Array) -> Bounds:
+    xp: Any = namespace(lower, upper, blur, growth)
+    width = (upper - lower) / xp.maximum(upper, 1e-300)
+    return Bounds(xp.where(blur > 0, 0.0, lower), upper, width + xp.where(blur > 0, growth, 0.0))
+
+
+def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
+    """0 where nothing is released, +∞ where nothing can be said."""
+    xp: Any = namespace(bounds, nothing, unknown)
+    certain = nothing | unknown
+    return Bounds(
+        xp.where(certain | xp.isnan(bounds.lower), 0.0, xp.minimum(bounds.lower, bounds.upper)),
+        xp.where(unknown, xp.inf, xp.where(nothing, 0.0, bounds.upper)),
+        xp.where(certain | (bounds.upper <= 0), 0.0, xp.nan_to_num(bounds.share, nan=xp.inf)),
+    )
+
+
+def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resolution) -> Bounds:
+    xp: Any = namespace(run, sign, epsilon)
+    line = lines.evaluate(run, sign, saddles.find(run, sign, None, epsilon, at.margin), at)
+    upper, lower, _ = lines.log_delta(line, lines.waves(line), epsilon)
+    growth = xp.expm1(0.5 * line.blur * line.c * (line.c + 1))
+    return _bounds(xp.exp(lower) * (1 - 1e-14), xp.exp(upper) * (1 + 1e-14), line.blur, growth)
+
+
+def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resolution) -> Bounds:
+    xp: Any = namespace(run, sign, delta)
+    log_delta = xp.log(delta)
+    saddle = saddles.find(run, sign, log_delta, None, at.margin)
+    line = lines.evaluate(run, sign, saddle, at)
+    of = lines.waves(line)
+    start = xp.maximum((lines.chernoff(line) - log_delta) / saddle.c, 0.0) * (1 + 1e-13)
+
+    # Newton in a bracket, until it leaves the bracket's interior by rounding.
+    def improve(state):
+        i, low, high, x, _, _ = state
+        upper, _, slope = lines.log_delta(line, of, x)
+        enough = upper <= log_delta
+        low, high = xp.where(enough, low, x), xp.where(enough, xp.minimum(high, x), high)
+        guess = x - (upper - log_delta) / xp.where(slope < 0, slope, -1.0)
+        # Where the sum is lost in its error bounds it has no slope worth following.
+        known = (slope < 0) & (slope > -1e9)
+        new = xp.where(known & (guess > low) & (guess < high), guess, 0.5 * (low + high))
+        settled = known & (xp.abs(guess - x) <= 1e-14 * (1 + x))
+        new = xp.where(settled, x, new)
+        return i + 1, low, high, new, xp.abs(new - x), settled
+
+    zero = xp.zeros_like(start)
+    state = (0, zero, start, start, start, start < 0)
+    _, _, high, root, moved, _ = xp.while_loop(lambda s: (s[0] < _NEWTON) & ~s[5], improve, state)
+    pad = 2e-13 * (1 + root) + 2 * moved
+
+    # Three evaluations that count: just above the root, at 0, just below.
+    def settle(i, state):
+        high, kept = state
+        # Where the error bounds are small the lower end is this far from the root.
+        gap = xp.where(kept[0, 1] > -600.0, xp.maximum(kept[0, 0] - kept[0, 1], 0.0), 1e300)
+        below = root - pad - 1.05 * (gap + 1e-13) / xp.maximum(-kept[0, 2], 1e-300)
+        at = xp.where(i == 0, root + pad, xp.where(i == 1, 0.0, xp.maximum(below, 0.0)))
+        upper, lower, slope = lines.log_delta(line, of, at)
+        kept = xp.where(xp.arange(3)[:, None] == i, xp.stack([upper, lower, slope, at]), kept)
+        return xp.where(upper <= log_delta, xp.minimum(high, at), high), kept
+
+    high, kept = xp.fori_loop(0, 3, settle, (high, xp.zeros((3, 4))))
+    _, (zero_up, _, _, _), (_, below_low, _, below) = kept
+    lower = xp.where(below_low >= log_delta, below, 0.0)
+    upper = xp.where(zero_up <= log_delta, 0.0, high)
+    growth = 0.5 * line.blur * (saddle.c + 1) / xp.maximum(upper, 1e-300)
+    return _bounds(lower, upper, line.blur, growth)
+
+
+def _both(
+    direction, run: Composition, signs: tuple[int, ...], target: Array, at: Resolution
+) -> Bounds:
+    """The worse direction; of impossible steps nothing can be said, of none everything."""
+    xp: Any = namespace(direction, run, signs, target)
+    impossible = composition.impossible(run)
+    run = composition.clean(run)
+    each = xp.map(lambda sign: direction(run, sign, target, at), xp.asarray(signs))
+    idle = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.steps.values()) == 0
+    worse = xp.argmax(each.upper)
+    upper, lower = each.upper[worse], xp.max(each.lower)
+    unknown = impossible | xp.isnan(upper)
+    # Only the worse direction has to be resolved.
+    return _settle(Bounds(lower, upper, each.share[worse]), idle & ~impossible, unknown)
+
+
+def delta(
+    run: Composition, epsilon: Float[Array, ""], signs: tuple[int, ...], resolution: Resolution
+) -> Bounds:
+    """Certified bounds on δ(ε), the worse of the directions.
+
+    Args:
+        run: what is composed.
+        epsilon: ε ≥ 0.
+        signs: (1, −1) for add/remove, (1,) where all pairs are symmetric.
+        resolution: how finely; see `RESOLUTIONS`.
+
+    Returns:
+        `Bounds`; the upper end is at most the total variation distance. Float64 only.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax.accounting.contour import integral as contour
+        >>> from dpjax._numerics.scope import enable_x64
+        >>> with enable_x64(True):
+        ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
+        ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
+        ...     ask = jax.jit(lambda run, e: contour.delta(run, e, (1, -1), contour.RESOLUTIONS[0]))
+        ...     bounds = ask(run, jnp.array(2.0))
+        >>> print(f"{bounds.upper:.6e}")
+        2.665572e-06
+    """
+    xp: Any = namespace(run, epsilon, signs, resolution)
+    safe = xp.clip(epsilon, 0.0, 1e6)
+    bounds = _delta_root(signs, resolution, run, safe)
+    most = xp.where(
+        composition.impossible(run), 1.0, xp.minimum(composition.total_variation(run), 1.0)
+    )
+    # Beyond 1e6 the value there still bounds; below 0 we say 1.
+    upper = xp.where(epsilon >= 0, xp.minimum(bounds.upper, most), 1.0)
+    lower = xp.where(epsilon <= 1e6, xp.minimum(bounds.lower, upper), 0.0)
+    return Bounds(lower, upper, bounds.share)
+
+
+def epsilon(
+    run: Composition, delta: Float[Array, ""], signs: tuple[int, ...], resolution: Resolution
+) -> Bounds:
+    """Certified bounds on ε(δ), the worse of the directions.
+
+    Args:
+        run: what is composed.
+        delta: δ in (0, 1); below 1e-290 nothing is said.
+        signs: (1, −1) for add/remove, (1,) where all pairs are symmetric.
+        resolution: how finely; see `RESOLUTIONS`.
+
+    Returns:
+        `Bounds`. Float64 only; jit, vmap, grad (by the implicit function theorem, on the same
+        line).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax.accounting.contour import integral as contour
+        >>> from dpjax._numerics.scope import enable_x64
+        >>> with enable_x64(True):
+        ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
+        ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
+        ...     coarse = contour.RESOLUTIONS[0]
+        ...     ask = jax.jit(lambda run, d: contour.epsilon(run, d, (1, -1), coarse))
+        ...     bounds = ask(run, jnp.array(1e-5))
+        >>> print(f"{bounds.lower:.8f} {bounds.upper:.8f}")
+        1.82823667 1.82823667
+    """
+    xp: Any = namespace(run, delta, signs, resolution)
+    bounds = _epsilon_root(signs, resolution, run, xp.clip(delta, 1e-290, 1 - 1e-12))
+    impossible = composition.impossible(run)
+    clean = composition.clean(run)
+    idle = clean.gaussian_mu2 + sum(xp.sum(g.count) for g in clean.steps.values()) == 0
+    # δ(0) is at most the total variation distance: nothing to integrate where that is enough.
+    free = ((composition.total_variation(run) <= delta) | idle | (delta >= 1)) & ~impossible
+    unknown = ~(delta >= 1e-290) & ~free
+    return _settle(bounds, free, unknown)
+
+
+def of_one_step(
+    question: str, run: Composition, given: Float[Array, ""], signs: tuple[int, ...]
+) -> Bounds:
+    """`epsilon` or `delta` of a single step in closed form; (0, ∞ or 1) of any other run.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpjax.accounting.contour import integral as contour
+        >>> step = contour.Steps(np.array([1.0]), np.array([0.1]), np.array([1.0]))
+        >>> run = contour.Composition(np.float64(0.0), {"poisson": step})
+        >>> contour.of_one_step("epsilon", run, np.float64(1e-5), (1, -1)).upper.round(6)
+        np.float64(1.684544)
+    """
+    xp: Any = namespace(run, given)
+    bad = composition.impossible(run)
+    run = composition.clean(run)
+    if question == "epsilon":
+        bad = bad | ~(given >= 1e-290)
+        upper, lower, *_ = one_step.bounds(question, run, xp.clip(given, 1e-290, 1.0), signs)
+        none = np.inf
+    else:
+        bad = bad | ~((given >= 0) & (given <= 1e6))
+        upper, lower, *_ = one_step.bounds(question, run, xp.clip(given, 0.0, 1e6), signs)
+        upper = xp.minimum(upper, xp.minimum(composition.total_variation(run), 1.0))
+        none = 1.0
+    bad = bad | ~(upper >= 0)
+    upper, lower = xp.where(bad, none, upper), xp.where(bad, 0.0, xp.minimum(lower, upper))
+    return Bounds(lower, upper, (upper - lower) / xp.maximum(upper, 1e-300))
+
+
+def epsilon_slopes(
+    run: Composition,
+    delta: Array,
+    bounds: Bounds,
+    signs: tuple[int, ...],
+    resolution: Resolution,
+) -> tuple[Composition, Array]:
+    """∂ε/∂(every parameter of the run) and ∂ε/∂δ, at the upper end of `bounds`.
+
+    By the implicit function theorem; 0 where ε is 0 or infinite.
+
+    Args:
+        run, delta, signs, resolution: as for `epsilon`.
+        bounds: what `epsilon` returned for them.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpjax.accounting.contour import integral as contour
+        >>> run, at = contour.Composition(np.float64(1.0), {}), contour.RESOLUTIONS[0]
+        >>> bounds = contour.epsilon(run, np.float64(1e-5), (1,), at)
+        >>> _, slope = contour.epsilon_slopes(run, np.float64(1e-5), bounds, (1,), at)
+        >>> print(round(float(slope) * 1e-5, 4))
+        -0.2...
+    """
+    xp: Any = namespace(run, delta, bounds)
+    usable = xp.isfinite(bounds.upper) & (bounds.upper > 0)
+    found = slopes(composition.clean(run), xp.where(usable, bounds.upper, 1.0), signs, resolution)
+    usable = usable & (found.epsilon < 0)
+    rate = xp.where(usable, -1.0, 0.0) / xp.where(usable, found.epsilon, -1.0)
+    return _scaled(found.run, rate), -rate / delta
+
+
+def delta_slopes(
+    run: Composition,
+    epsilon: Array,
+    bounds: Bounds,
+    signs: tuple[int, ...],
+    resolution: Resolution,
+) -> tuple[Composition, Array]:
+    """∂δ/∂(every parameter of the run) and ∂δ/∂ε; see `epsilon_slopes`."""
+    xp: Any = namespace(run, epsilon, bounds)
+    found = slopes(composition.clean(run), xp.clip(epsilon, 0.0, 1e6), signs, resolution)
+    size = xp.where((bounds.upper < 1) & xp.isfinite(found.epsilon), bounds.upper, 0.0)
+    return _scaled(found.run, size), xp.where(size > 0, found.epsilon, 0.0) * size
+
+
+def _scaled(run: Composition, factor: Array) -> Composition:
+    """Each slope times a factor; 0 where a slope is not a number."""
+    xp: Any = namespace(run, factor)
+
+    def scale(v: Array) -> Array:
+        return xp.where(xp.isfinite(v) & (factor != 0), v, 0.0) * factor
+
+    steps = {family: Steps(*(scale(v) for v in group)) for family, group in run.steps.items()}
+    return Composition(scale(run.gaussian_mu2), steps)
+
+
+def _change(by_run: Composition, by_given: Array, run_dot: Composition, given_dot: Array) -> Array:
+    xp: Any = namespace(by_given, run_dot, given_dot)
+    total = by_given * given_dot + by_run.gaussian_mu2 * run_dot.gaussian_mu2
+    for family, group in by_run.steps.items():
+        for slope, dot in zip(group, run_dot.steps[family], strict=True):
+            total = total + xp.sum(slope * dot)
+    return total
+
+
+def _rule(root: Any, of: Any) -> Any:
+    def rule(signs: tuple[int, ...], at: Resolution, primals: Any, tangents: Any) -> Any:
+        bounds = root(signs, at, *primals)
+        change = _change(*of(*primals, bounds, signs, at), *tangents)
+        return bounds, Bounds(change, change, 0.0 * change)
+
+    return rule
+
+
+@functools.partial(with_derivative, static=2)
+def _delta_root(signs: tuple[int, ...], at: Resolution, run: Composition, epsilon: Array) -> Bounds:
+    return _both(_delta_direction, run, signs, epsilon, at)
+
+
+@functools.partial(with_derivative, static=2)
+def _epsilon_root(signs: tuple[int, ...], at: Resolution, run: Composition, delta: Array) -> Bounds:
+    return _both(_epsilon_direction, run, signs, delta, at)
+
+
+_delta_root.defjvp(_rule(_delta_root, delta_slopes))
+_epsilon_root.defjvp(_rule(_epsilon_root, epsilon_slopes))

@@ -1,0 +1,307 @@
+"""The integrand along the line Re z = c, with bounds on everything that is not exact."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.contour import composition
+from dpjax.accounting.contour.composition import Composition
+from dpjax.accounting.contour.saddle import Saddle
+from dpjax.accounting.pairs import errors as pair_errors
+from dpjax.accounting.pairs import subsampled as pairs
+from dpjax.accounting.pairs.subsampled import Family
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Resolution(NamedTuple):
+    """How finely a line is evaluated.
+
+    Fields:
+        nodes: quadrature nodes in the sample space.
+        blocks: the line has blocks² points.
+        margin: aliases are at most e^{−margin} of the sum.
+        rare: tilted probability of outcomes that the lower end may give up, each.
+    """
+
+    nodes: int
+    blocks: int
+    margin: float
+    rare: float
+
+
+class Line(NamedTuple):
+    """The integrand along Re z = c; every size is relative to e^{log_scale − cε}.
+
+    Fields:
+        c: the line's real part.
+        spacing: distance of its points.
+        log_scale: Σ K(c).
+        amplitude, phase: |·| and arg of weight·e^{ΣK(z)−ΣK(c)}/(z(z+1)).
+        size: Σ amplitude and Σ amplitude·t.
+        slack: bound on all errors but aliasing.
+        scale_error: bound on the relative error of e^{log_scale}.
+        rare: bound on what the sum holds for outcomes that the lower end gives up.
+        alias_tilt, alias_moment: c' − c and ΣK(c') − ΣK(c), for the bound on the aliases.
+        blur: μ² of the Gaussian release that was composed to make the line converge; mostly 0.
+    """
+
+    c: Float[Array, ""]
+    spacing: Float[Array, ""]
+    log_scale: Float[Array, ""]
+    amplitude: Float[Array, " points"]
+    phase: Float[Array, " points"]
+    size: Float[Array, "2"]
+    slack: Float[Array, ""]
+    scale_error: Float[Array, ""]
+    rare: Float[Array, ""]
+    alias_tilt: Float[Array, " tilts"]
+    alias_moment: Float[Array, " tilts"]
+    blur: Float[Array, ""]
+
+
+def _multiples(real: Array, imag: Array, count: int) -> tuple[Array, Array]:
+    """Rows F_0 … F_{count−1} of F_k = e^{ikθ} − 1, by F_{k+1} = F_k + F_1 + F_kF_1.
+
+    A sine costs as much as twenty of these. An error in F_1 grows to k times it, as it would in kθ.
+    """
+    xp: Any = namespace(real, imag, count)
+
+    def step(row: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        re, im = row
+        return (re + real + (re * real - im * imag), im + imag + (re * imag + im * real)), row
+
+    zero = xp.zeros_like(real)
+    return xp.scan(step, (zero, zero), None, length=count)[1]
+
+
+def powers(loss: Array, spacing: Array, blocks: int) -> tuple[Array, Array]:
+    """1 and the parts of e^{it_kL} − 1 for k < blocks (rows) and for its multiples (columns)."""
+    xp: Any = namespace(loss, spacing)
+    angle = spacing * loss
+    half = xp.sin(0.5 * angle)
+    fine = _multiples(-2 * half * half, xp.sin(angle), blocks + 1)
+    coarse = _multiples(fine[0][-1], fine[1][-1], blocks)
+    ones = xp.ones_like(loss)[None]
+    return xp.concatenate([ones, fine[0][:-1], fine[1][:-1]]), xp.concatenate([ones, *coarse])
+
+
+def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
+    """Σ weight·(e^{it_kL} − 1) at t_k = k·spacing, k < blocks², from `powers`.
+
+    With F = e^{itL} − 1, which is small where tL is and is formed without cancellation,
+    ΣwF_{a+b} = ΣwF_a + ΣwF_b + ΣwF_aF_b; the row of ones gives the first two.
+    """
+    xp: Any = namespace(rows, columns, weight)
+    blocks = (rows.shape[0] - 1) // 2
+    columns = columns * weight
+    columns, rows = xp.barrier((columns, rows))
+    product = columns @ rows.T
+    top, re, im = slice(0, 1), slice(1, blocks + 1), slice(blocks + 1, 2 * blocks + 1)
+    real = product[re, top] + product[top, re] + (product[re, re] - product[im, im])
+    imag = product[im, top] + product[top, im] + (product[re, im] + product[im, re])
+    return real.reshape(-1), imag.reshape(-1)
+
+
+def _tilted(family, mu, rate, sign, c, nodes) -> pairs.Tilted:
+    return pairs.tilt(family, sign, mu, rate, c, nodes)
+
+
+_ENDS = np.array([0.0625, 0.125, 0.25, 0.5, 1.0, 8.0])  # of the line, where its rest is bounded
+_ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+
+
+def evaluate(
+    run: Composition,
+    sign: Array,
+    saddle: Saddle,
+    resolution: Resolution,
+) -> Line:
+    """Evaluate the integrand on the line, with bounds on everything that is not exact."""
+    xp: Any = namespace(run, sign, saddle, resolution)
+    points = resolution.blocks**2
+    c = saddle.c
+    alias_tilt = xp.asarray(_ALIAS_TILTS) / saddle.deviation
+    tilted = functools.partial(_tilted, sign=sign, c=c, nodes=resolution.nodes)
+    alone = None
+    if [g.mu.shape for g in run.steps.values()] == [(1,)]:
+        ((family, group),) = run.steps.items()
+        alone = tilted(family, group.mu[0], group.rate[0])
+
+    def alias(family: Family, mu: Array, rate: Array, count: Array) -> tuple[Array, Array]:
+        # The lower end may give up rare outcomes, without which every tilt has a moment; where the
+        # tilted mass piles up at the last node the sum is more than the integral.
+        step = alone or tilted(family, mu, rate)
+        kept = count * step.weight >= resolution.rare
+        exponent = alias_tilt[:, None] * xp.where(kept, step.loss, 0.0)
+        moment = xp.log1p(xp.expm1(xp.minimum(exponent, 600.0)) @ step.weight)
+        lost = xp.sum(xp.where(kept, 0.0, step.weight)) + step.truncated
+        return xp.where(xp.max(exponent, axis=1) > 600.0, 1e30, moment), lost
+
+    gaussian = 0.5 * run.gaussian_mu2 * alias_tilt * (alias_tilt + 2 * c + 1)
+    alias_moment, rare = composition.weighted_sum(alias, run, (gaussian, xp.zeros(())))
+    # The period is the shortest with both aliases below e^{−margin} of the sum.
+    margin = resolution.margin + saddle.waste
+    right = xp.min((alias_moment + margin) / alias_tilt) - saddle.epsilon
+    left = (saddle.depth + resolution.margin + 2.0) / c
+    spacing = 2 * np.pi / xp.stop_gradient(xp.maximum(xp.maximum(left, right), 1e-3 / c))
+    t = spacing * xp.arange(points)
+
+    def contributions(family: Family, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
+        step = alone or tilted(family, mu, rate)
+        rows, columns = powers(step.loss, spacing, resolution.blocks)
+        real, imag = product(rows, columns, step.weight)
+        quadrature = pair_errors.quadrature_error(family, sign, mu, rate, c, step, t)
+        # Of the first row's angle, t-fold; of every step from row to row, at most 2·blocks of them;
+        # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
+        # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
+        steps = 20.0 * resolution.blocks + resolution.nodes
+        steps = steps * xp.minimum(step.spread * t, 2.0)
+        ours = step.rounding[1] + step.rounding[0] * step.spread
+        ours = xp.minimum(ours * t, 4 * step.rounding[0])
+        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * t + steps) + ours
+        # |φ|² = 1 + square loses |φ| to the 1 where it is small: there it is taken from φ itself.
+        # No size is said to be less than its own error, which is the relative error's denominator.
+        square = 2 * real + real * real + imag * imag
+        direct = (1 + real) ** 2 + imag * imag
+        found = xp.sqrt(xp.maximum(direct, 1e-300))
+        size = xp.maximum(found, xp.minimum(absolute, 1.0))
+        near = square > -0.5
+        log_size = xp.where(near, 0.5 * xp.log1p(xp.where(near, square, 0.0)), xp.log(size))
+        relative = xp.log1p((absolute + size - found) / size)
+        argument = xp.arctan2(imag, 1 + real)
+        return {
+            "moment": step.log_moment,
+            "scale_error": quadrature[0] + step.truncated + step.moment_error,
+            "log_size": log_size,
+            "argument": argument,
+            "relative": relative + 8 * _EPS * (xp.abs(log_size) + xp.abs(argument)),
+            "decay": pair_errors.decay(family, sign, mu, rate, c, step, xp.asarray(_ENDS) * t[-1]),
+        }
+
+    mu2 = run.gaussian_mu2
+    plain = {
+        "moment": 0.5 * mu2 * c * (c + 1),
+        "scale_error": 4 * _EPS * mu2 * c * (c + 1),
+        "log_size": -0.5 * mu2 * t * t,
+        "argument": 0.5 * mu2 * t * (2 * c + 1),
+        "relative": 8 * _EPS * mu2 * t * (t + 2 * c + 1),
+        "decay": -0.5 * mu2 * (_ENDS * t[-1]) ** 2,
+    }
+    total = composition.weighted_sum(contributions, run, plain)
+    weight = spacing / np.pi * xp.where(xp.arange(points) == 0, 0.5, 1.0)
+    kernel = weight / (xp.hypot(c, t) * xp.hypot(c + 1, t))
+    amplitude = kernel * xp.exp(total["log_size"])
+    phase = total["argument"] - xp.arctan2(t, c) - xp.arctan2(t, c + 1)
+    error = xp.expm1(xp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
+
+    ends = _ENDS * t[-1]
+    within = t <= ends[:5, None]
+    scale = xp.exp(xp.minimum(total["scale_error"], 50.0))
+    most = kernel * scale
+    fraction = 1 / ends - xp.append(1 / ends[1:], 0.0)
+
+    def errors(b2: Array) -> Array:
+        # |φ| ≤ 1 bounds a point that is lost in its error.
+        damped = xp.exp(-0.5 * b2 * t * t) * xp.minimum(amplitude * error, amplitude + most)
+        # Beyond an end E the points sum to at most hρ(E)/E² + ∫ρ(t)/t² dt, with ρ(t)/t² falling and
+        # ρ(t) ≤ ρ(E_j) from E_j on.
+        decay = xp.exp(total["decay"] - 0.5 * b2 * ends**2)
+        rest = xp.cumsum((decay * fraction)[::-1])[::-1] + spacing * decay / ends**2
+        return within @ damped + rest[:5] * (scale / np.pi)
+
+    # A transform that has not decayed is composed with a tiny Gaussian release, μ² = b²: the
+    # profile can only grow, by about b²(c + 1)/2 in ε.
+    plainly = errors(xp.zeros(()))
+    unresolved = xp.min(plainly) > 1e-9 * xp.sum(xp.where(within[0], amplitude, 0.0))
+    b2 = xp.stop_gradient(xp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0))
+    slack = xp.where(unresolved, errors(b2), plainly)
+    end = xp.argmin(slack)
+    inside = t <= ends[end]
+    kept = xp.where(inside, amplitude * xp.exp(-0.5 * b2 * t * t), 0.0)
+    return Line(
+        c=c,
+        spacing=spacing,
+        log_scale=total["moment"] + 0.5 * b2 * c * (c + 1),
+        amplitude=kept,
+        phase=phase + 0.5 * b2 * t * (2 * c + 1),
+        size=xp.stack([xp.sum(kept), kept @ t]),
+        slack=slack[end],
+        scale_error=total["scale_error"],
+        rare=2 * rare * xp.sum(kernel),
+        alias_tilt=alias_tilt,
+        alias_moment=alias_moment,
+        blur=b2,
+    )
+
+
+def chernoff(line: Line) -> Array:
+    """log of sup_u (1 − e^{−u})₊e^{−cu}, times e^{ΣK(c)}: δ(ε) ≤ e^{this − cε}."""
+    xp: Any = namespace(line)
+    bound = line.log_scale - xp.log1p(line.c) - line.c * xp.log1p(1 / line.c)
+    return bound + line.scale_error + 1e-14 * xp.abs(line.log_scale)
+
+
+class Waves(NamedTuple):
+    """amplitude·e^{i·phase} of the line's points, blocks by blocks: what ε is then asked of."""
+
+    real: Float[Array, "blocks blocks"]
+    imag: Float[Array, "blocks blocks"]
+
+
+def waves(line: Line) -> Waves:
+    """The line, ready for `log_delta`."""
+    xp: Any = namespace(line)
+    blocks = round(line.amplitude.shape[0] ** 0.5)
+    real, imag = line.amplitude * xp.cos(line.phase), line.amplitude * xp.sin(line.phase)
+    square = real.reshape(blocks, blocks), imag.reshape(blocks, blocks)
+    return Waves(*xp.barrier(square))
+
+
+def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
+    """Σ amplitude·cos(phase − tε) and Σ amplitude·t·sin(phase − tε).
+
+    With t = (aB + b)h the wave e^{−itε} is a product of two, and the sums are bilinear forms: 2B
+    sines for B² points.
+    """
+    xp: Any = namespace(line, of, epsilon)
+    blocks = of.real.shape[0]
+    b = xp.arange(blocks)
+    step = line.spacing * epsilon
+    fine, coarse = b * step, blocks * (b * step)
+    cos, sin = xp.cos(fine), -xp.sin(fine)
+    columns = xp.stack([cos, sin, b * cos, b * sin], axis=1)
+    real, imag = of.real @ columns, of.imag @ columns
+    cos, sin = xp.cos(coarse), -xp.sin(coarse)
+    # Rows times columns as complex numbers: (u + iv)(x + iy), plain and with each index in front.
+    re = xp.stack([real[:, 0] - imag[:, 1], real[:, 2] - imag[:, 3]])
+    im = xp.stack([real[:, 1] + imag[:, 0], real[:, 3] + imag[:, 2]])
+    total = re[0] @ cos - im[0] @ sin
+    rising = re[0] @ (b * sin) + im[0] @ (b * cos)
+    slope = blocks * rising + re[1] @ sin + im[1] @ cos
+    return total, line.spacing * slope
+
+
+def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Array]:
+    """At one ε: log of δ's upper and lower end, and d log δ/dε."""
+    xp: Any = namespace(line, of, epsilon)
+    total, slope = _sums(line, of, epsilon)
+    # Rounding of the angles and of sums of 2B terms each way, and of the exponent in front.
+    size = line.size[0] + line.size[1] * xp.abs(epsilon)
+    front = line.log_scale - line.c * epsilon
+    slack = line.slack + (16 + 4 * of.real.shape[0]) * _EPS * size
+    slack = slack + 4 * _EPS * (xp.abs(line.log_scale) + line.c * epsilon) * xp.abs(total)
+    upper = xp.log(xp.maximum(total, 0.0) + slack)
+    period = 2 * np.pi / line.spacing
+    left = xp.exp(xp.clip(-line.c * period - front, -745.0, 300.0))
+    exponent = line.alias_moment - line.alias_tilt * (epsilon + period)
+    right = xp.min(xp.exp(xp.clip(exponent, -745.0, 300.0)) * 1.01)
+    lower = xp.log(xp.maximum(total - slack - line.rare - 2 * (left + right), 1e-300))
+    upper = xp.minimum(upper + front, chernoff(line) - line.c * epsilon)
+    derivative = -line.c + slope / xp.maximum(total, 1e-300)
+    return xp.minimum(upper, 0.0), lower + front, derivative

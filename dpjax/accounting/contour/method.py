@@ -1,0 +1,184 @@
+"""The tight answers of subsampled Gaussians: contour integration, at rising resolution."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace, tree_map
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import integral as contour
+from dpjax.accounting.contour import one_step
+from dpjax.accounting.contour.composition import clean
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.method import Method
+from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import Atoms, Steps
+
+# Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
+# of distinct steps are held to less: there a finer line costs seconds.
+_GOOD = 1e-8
+_GOOD_OF_MANY, _MANY = 1e-6, 16
+_HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
+_USABLE = 1e-5  # share above which the answer is left to another method
+
+
+def composition(
+    atoms: Atoms, adjacency: Adjacency, *, lower: bool = False
+) -> tuple[contour.Composition, tuple[int, ...]]:
+    """A run's atoms as the contour's pairs, with the directions to be taken.
+
+    Fixed batches take the symmetrised pair, which bounds an adversary who changes direction between
+    steps, or, for a lower bound, the one-sided pair in every step.
+
+    Example:
+        >>> run, signs = composition(Atoms(np.asarray(0.25), None, None), Adjacency.ADD_REMOVE)
+        >>> signs
+        (1, -1)
+    """
+    steps: dict[Any, contour.Steps] = {}
+    if atoms.poisson is not None:
+        family = "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
+        steps[family] = contour.Steps(*atoms.poisson)
+    if atoms.fixed is not None:
+        steps["poisson" if lower else "symmetrised"] = contour.Steps(*atoms.fixed)
+    signs = (1, -1) if "poisson" in steps or adjacency is Adjacency.ADD_REMOVE else (1,)
+    return contour.Composition(atoms.gaussian_mu2, steps), signs
+
+
+# What is asked in turn, until an answer is good enough: lines of rising resolution, and after the
+# first the closed form of a single step, whose transform may decay too slowly for any line.
+_LEVELS = (contour.RESOLUTIONS[0], None, *contour.RESOLUTIONS[1:])
+
+
+@functools.cache
+def _kernel(question: str, lower: bool, level: int):
+    ask = contour.epsilon if question == "epsilon" else contour.delta
+    at = _LEVELS[level]
+
+    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> contour.Bounds:
+        run, signs = composition(atoms, adjacency, lower=lower)
+        if at is None:
+            return contour.of_one_step(question, run, given, signs)
+        return ask(run, given, signs, at)
+
+    return kernel
+
+
+@functools.cache
+def _slopes_kernel(question: str, level: int):
+    slopes = contour.epsilon_slopes if question == "epsilon" else contour.delta_slopes
+    at = _LEVELS[level]
+
+    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Any:
+        bounds = _kernel(question, False, level)(atoms, adjacency, given)
+        run, signs = composition(atoms, adjacency)
+        if at is None:
+            by_run, by_given = one_step.slopes(question, clean(run), given, signs)
+        else:
+            by_run, by_given = slopes(run, given, bounds, signs, at)
+        by_poisson = by_run.steps.get("poisson", by_run.steps.get("replace"))
+        by_fixed = by_run.steps.get("symmetrised")
+        kinds = (Steps(*v) if v is not None else None for v in (by_poisson, by_fixed))
+        return bounds, Atoms(by_run.gaussian_mu2, *kinds), (by_given,)
+
+    return kernel
+
+
+def _keep(old: Any, new: Any) -> Any:
+    """Of bounds with their slopes: the slopes go with the upper end that is kept."""
+    better = new[0].upper < old[0].upper
+
+    def pick(a: Any, b: Any) -> Any:
+        mask = np.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
+        return np.where(mask, b, a)
+
+    return _merge(old[0], new[0]), tree_map(pick, old[1], new[1])
+
+
+_SPEC = contour.Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 3)  # pyrefly: ignore
+
+
+def _width(bounds: contour.Bounds) -> Any:
+    """What the answer is loose by, relative: certified where both ends are known."""
+    xp: Any = namespace(bounds)
+    with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
+        width = (bounds.upper - bounds.lower) / bounds.upper
+    return xp.where(bounds.upper == 0, 0.0, xp.fmin(width, bounds.share))
+
+
+def _poor(bounds: contour.Bounds, good: float = _GOOD) -> Any:
+    huge = (bounds.upper >= _HUGE) & np.isfinite(bounds.upper)
+    return ~(_width(bounds) <= good) & ~huge
+
+
+def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
+    """All of them hold: the best of each end, so that a finer line never loses."""
+    upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
+    # An estimate goes with the upper end it was made for.
+    share = np.where(new.upper < old.upper, new.share, old.share)
+    return contour.Bounds(np.minimum(lower, upper), upper, share)  # pyrefly: ignore
+
+
+def _bounds(
+    question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
+) -> contour.Bounds:
+    finer = [_kernel(question, lower, k) for k in range(1, len(_LEVELS))]
+    few = len(lowering.flatten(run)) <= _MANY
+    poor = functools.partial(_poor, good=_GOOD if few else _GOOD_OF_MANY)
+    first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
+    ladder = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
+    return lowering.query(
+        _kernel(question, lower, 0),
+        run,
+        adjacency,
+        (given,),
+        (0,),
+        batch=4,
+        rounding="down" if lower else "up",
+        finer=finer,
+        poor=poor,
+        merge=_merge,
+        derivative=float64.Derivative(first, ladder, _SPEC),
+    )
+
+
+def _upper(question: str, nothing: float):
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        bounds = _bounds(question, run, given, adjacency)
+        xp: Any = namespace(bounds)
+        # A loose bound is valid, but another method may do better.
+        good = (_width(bounds) <= _USABLE) & (bounds.upper < np.inf)
+        return xp.where(good, bounds.upper, nothing)
+
+    return ask
+
+
+def _epsilon_lower(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
+    steps = [step for step, _ in lowering.flatten(run)]
+    kinds = {lowering.atom_kind(jax.tree.structure(step), adjacency) for step in steps}
+    # Both ends come from one evaluation, unless the pairs differ or the ends round differently.
+    lower = "fixed" in kinds or float64.is_traced(run, given)
+    found = _bounds("epsilon", run, given, adjacency, lower=lower).lower
+    return found if lowering.exhibited(run) else 0 * found
+
+
+METHODS = (
+    Method(
+        "contour",
+        rank=10.0,
+        tight=True,
+        supports=lowering.lowers,
+        epsilon=_upper("epsilon", np.inf),
+        delta=_upper("delta", 1.0),
+        epsilon_lower=_epsilon_lower,
+        describe="privacy profile by contour integration of the privacy loss's transform, all "
+        "errors bounded and added",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Runs that are dominated by Gaussian pairs and their mixtures."""

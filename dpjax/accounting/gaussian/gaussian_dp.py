@@ -1,0 +1,298 @@
+"""Gaussian differential privacy: the privacy of telling N(0, 1) from N(μ, 1).
+
+A mechanism is μ-GDP when distinguishing two neighbouring inputs from its output is at least as
+hard as distinguishing N(0, 1) from N(μ, 1) (Dong, Roth and Su 2022). One Gaussian release of
+sensitivity Δ and standard deviation s is exactly μ = Δ/s; k of them are exactly μ = √(Σ μᵢ²).
+
+Arguments broadcast against each other and every function works under jit, vmap and grad; it is
+evaluated in float64 whatever the caller's default. Every δ and ε is rounded up, every trade-off
+curve and every calibrated μ down. Under a trace what is out of range is no privacy: ε = +inf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
+from dpjax._numerics.checks import Range, number
+from dpjax.accounting.gaussian import pair
+
+Values = Float[ArrayLike, "..."]
+Releases = Float[ArrayLike, "... releases"]
+
+_NOT_NEGATIVE, _SHARE = Range(0.0, infinite=True), Range(0.0, 1.0)
+_RANGES = {
+    "mu": _NOT_NEGATIVE,
+    "mus": _NOT_NEGATIVE,
+    "epsilon": _NOT_NEGATIVE,
+    "any_epsilon": Range(infinite=True),
+    "delta": _SHARE,
+    "false_positive_rate": _SHARE,
+    "orders": Range(1.0, open_low=True, infinite=True),
+}
+
+
+def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Any:
+    """The core's answer in float64, its arguments checked against the ranges of their names."""
+    values = [
+        number(name.removeprefix("any_"), value, _RANGES[name]) for name, value in given.items()
+    ]
+    found = float64.evaluate(core, values, (ndim,) * len(values), batch=512, rounding=rounding)
+    return float64.plain(found)
+
+
+def log_delta(mu: Values, epsilon: Values) -> Any:
+    """Logarithm of the privacy profile of μ-GDP, for values of δ below the smallest float.
+
+    log δ_G(μ, ε) with δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+
+    Args:
+        mu: GDP parameter, at least 0; +inf means no privacy.
+        epsilon: any real ε; at least 0 in ordinary use.
+
+    Returns:
+        log δ, rounded up by about 1e-12; −inf where μ = 0 and ε ≥ 0.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.log_delta(0.1, 10.0):.6f}")
+        -5007.433414
+
+    References:
+        Dong, Roth, Su 2022, Corollary 1; Balle, Wang 2018, Theorem 8.
+    """
+    return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
+
+
+def delta(mu: Values, epsilon: Values) -> Any:
+    """Privacy profile of μ-GDP: the smallest δ for which μ-GDP implies (ε, δ).
+
+    δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+
+    Args:
+        mu: GDP parameter, at least 0; +inf means no privacy.
+        epsilon: any real ε.
+
+    Returns:
+        δ in [0, 1], rounded up by about one part in 1e12. Where it underflows it is the smallest
+        normal float, not 0.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.delta(1.0, 1.0):.10f}")
+        0.1269367375
+
+    References:
+        Balle, Wang 2018, Theorem 8.
+    """
+    return _ask(pair.delta, "up", mu=mu, any_epsilon=epsilon)
+
+
+def epsilon(mu: Values, delta: Values) -> Any:
+    """Smallest ε ≥ 0 for which μ-GDP implies (ε, δ), rounded up.
+
+    The root of δ_G(μ, ε) = δ by Newton's method; its derivative is exact, by the implicit function
+    theorem.
+
+    Args:
+        mu: GDP parameter, at least 0; +inf means no privacy.
+        delta: target δ; at 0 only μ = 0 has a finite answer, at 1 the answer is 0.
+
+    Returns:
+        ε, at least 0; +inf where nothing can be said.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.epsilon(1.0, 1e-5):.10f}")
+        4.3771780957
+
+    References:
+        Balle, Wang 2018, Theorem 8.
+    """
+    return _ask(pair.epsilon, "up", mu=mu, delta=delta)
+
+
+def mu(epsilon: Values, delta: Values) -> Any:
+    """Largest μ for which μ-GDP implies (ε, δ), rounded down.
+
+    The root of δ_G(μ, ε) = δ. A Gaussian release of sensitivity Δ is (ε, δ)-private exactly when
+    its standard deviation is at least Δ/μ(ε, δ): rounding μ down never overshoots the budget.
+
+    Args:
+        epsilon: target ε, at least 0.
+        delta: target δ in [0, 1].
+
+    Returns:
+        μ ≥ 0; 0 where no noise is enough (δ = 0), +inf where any is (δ ≥ 1).
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{1 / gaussian_dp.mu(1.0, 1e-5):.10f}")
+        3.7306316348
+
+    References:
+        Balle, Wang 2018, Algorithm 1 (the analytic Gaussian mechanism).
+    """
+    return _ask(pair.mu, "down", epsilon=epsilon, delta=delta)
+
+
+def compose(mus: Releases) -> Any:
+    """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²). Exact.
+
+    Args:
+        mus: GDP parameters of the releases, on the last axis.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> gaussian_dp.compose([3.0, 4.0])
+        5.0
+
+    References:
+        Dong, Roth, Su 2022, Corollary 2.
+    """
+    return _ask(_compose, "up", 1, mus=mus)
+
+
+def _compose(mus: Array) -> Array:
+    xp: Any = namespace(mus)
+    scale = xp.max(mus, axis=-1)
+    plain = (scale > 0) & xp.isfinite(scale)
+    safe = xp.where(plain, scale, 1.0)
+    # The square root of exactly 0 has no derivative.
+    squares = xp.where(plain, xp.sum(xp.square(mus / safe), axis=-1), 1.0)
+    value = xp.where(plain, safe * xp.sqrt(squares), scale)
+    return xp.where(xp.all(mus >= 0, axis=-1), value, xp.inf)
+
+
+def rdp(mu: Values, orders: Values) -> Any:
+    """Rényi divergence of order α of μ-GDP: α μ²/2.
+
+    Args:
+        mu: GDP parameter.
+        orders: Rényi orders above 1, broadcast against mu.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> gaussian_dp.rdp(2.0, 3.0)
+        6.0
+
+    References:
+        Mironov 2017, Corollary 3; Dong, Roth, Su 2022, Corollary B.6.
+    """
+    return _ask(_rdp, "up", mu=mu, orders=orders)
+
+
+def _rdp(mu: Array, order: Array) -> Array:
+    xp: Any = namespace(mu, order)
+    return xp.where((mu >= 0) & (order > 1), order * xp.square(mu) / 2, xp.inf)
+
+
+def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
+    """Trade-off curve of μ-GDP: the least false-negative rate at a false-positive rate.
+
+    G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
+    guilty less often than this.
+
+    Args:
+        mu: GDP parameter.
+        false_positive_rate: a in [0, 1].
+
+    Returns:
+        A lower bound in [0, 1], rounded down.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.tradeoff(1.0, 0.05):.6f}")
+        0.740489
+
+    References:
+        Dong, Roth, Su 2022, Definition 2.6.
+    """
+    return _ask(pair.tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
+
+
+def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
+    """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up.
+
+    Args:
+        mu: GDP parameter.
+        false_positive_rate: a in [0, 1].
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.true_positive_rate(1.0, 1e-3):.6f}")
+        0.018298
+
+    References:
+        Dong, Roth, Su 2022, Definition 2.6.
+    """
+    return _ask(_caught, "up", mu=mu, false_positive_rate=false_positive_rate)
+
+
+def _caught(mu: Array, rate: Array) -> Array:
+    xp: Any = namespace(mu, rate)
+    known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
+    shift = xp.ndtri(xp.where(known, rate, 0.5)) + xp.where(known, mu, 0.0)
+    value = xp.minimum(pair.normal_cdf(shift) * (1 + 1e-12), 1.0)
+    return xp.where(known, value, xp.where((rate == 0) & (mu >= 0) & (mu < xp.inf), 0.0, 1.0))
+
+
+def advantage(mu: Values) -> Any:
+    """Largest membership advantage (true minus false-positive rate) under μ-GDP, rounded up.
+
+    The total variation distance 2Φ(μ/2) − 1.
+
+    Args:
+        mu: GDP parameter.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> print(f"{gaussian_dp.advantage(1.0):.6f}")
+        0.382925
+
+    References:
+        Dong, Roth, Su 2022, Proposition 2.12 at ε = 0.
+    """
+    return _ask(_advantage, "up", mu=mu)
+
+
+def _advantage(mu: Array) -> Array:
+    xp: Any = namespace(mu)
+    return xp.where(mu >= 0, xp.minimum(xp.erf(mu / math.sqrt(8)) * (1 + 1e-12), 1.0), 1.0)
+
+
+def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Any:
+    """Trade-off curve of (ε, δ)-differential privacy, rounded down.
+
+    f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)): what an attacker is bound by when all that is
+    known is one point (ε, δ).
+
+    Args:
+        epsilon: ε ≥ 0.
+        delta: δ in [0, 1].
+        false_positive_rate: a in [0, 1].
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> round(gaussian_dp.approximate_tradeoff(1.0, 0.0, 0.1), 4)
+        0.7282
+
+    References:
+        Wasserman, Zhou 2010; Dong, Roth, Su 2022, Equation 5.
+    """
+    return _ask(
+        _two_lines, "down", epsilon=epsilon, delta=delta, false_positive_rate=false_positive_rate
+    )
+
+
+def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+    xp: Any = namespace(epsilon, delta, rate)
+    steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)
+    value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)
+    known = (epsilon >= 0) & (delta >= 0) & (rate >= 0)
+    return xp.where(known, xp.clip(value, 0.0, 1.0), 0.0)

@@ -1,0 +1,263 @@
+"""Prices of releases that are not Gaussian pairs: objective perturbation, pure DP, zCDP.
+
+They compose with everything else through their Rényi curves; one objective perturbation, and any
+number of pure releases, also have closed forms.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._numerics.roots import falling_root
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.gaussian import pair
+from dpjax.accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    ObjectivePerturbation,
+    PureDP,
+    Repeated,
+    flatten,
+)
+from dpjax.accounting.method import Method
+
+_UP = 1.0 + 1e-10
+_CELLS = 64  # of the angle between two records under replace-one
+
+
+def holds(run: Any, adjacency: Adjacency) -> bool:
+    return run.adjacency == adjacency
+
+
+# --- one objective perturbation, exactly --------------------------------------------------------
+
+
+def _parameters(run: Any) -> tuple[Array, Array, Array]:
+    """(R/σ)², ρ² and J; without noise the first is infinite."""
+    xp: Any = namespace(run)
+    safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
+    mu2 = xp.where(run.noise_std > 0, (run.gradient_bound / safe) ** 2, xp.inf)
+    return mu2, xp.square(run.residual), xp.log1p(run.smoothness / run.regularization)
+
+
+def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]:
+    """The μ of the Gaussian pairs whose δ add up, one row a cell of the angle."""
+    xp: Any = namespace(mu2, rho2)
+
+    def mu(square: Any) -> Array:
+        total = square * mu2 + rho2
+        # The square root of exactly 0 has no derivative.
+        return xp.where(total > 0, xp.sqrt(xp.where(total > 0, total, 1.0)), 0.0)
+
+    if adjacency is Adjacency.ADD_REMOVE:
+        return (mu(np.ones(1)),)
+    # s² in [2, 4], t² = 4 − s²; each cell is bounded by its larger s and its larger t.
+    edges = np.linspace(2.0, 4.0, _CELLS + 1)
+    return mu(edges[1:]), mu(4.0 - edges[:-1])
+
+
+def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[Array, Array]:
+    """2 max Σ δ_G over the cells, at ε = J + left, and its derivative by ε."""
+    xp: Any = namespace(mu2, rho2, left)
+    mus = _corners(adjacency, mu2, rho2)
+    totals: Any = sum(pair.delta(mu, left) for mu in mus)
+    slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
+    worst = xp.argmax(totals)
+    return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
+
+
+def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+    """δ(ε) of one setting."""
+    xp: Any = namespace(run, epsilon)
+    mu2, rho2, offset = _parameters(run)
+    known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf)
+    mu2, rho2, offset = (xp.where(known, value, 1.0) for value in (mu2, rho2, offset))
+    total, _ = _total(adjacency, mu2, rho2, epsilon - offset)
+    return xp.where(known, xp.minimum(total, 1.0), 1.0)
+
+
+@functools.partial(with_derivative, static=1)
+def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: Array) -> Array:
+    xp: Any = namespace(mu2, rho2, offset, target)
+
+    def function(epsilon: Array) -> tuple[Array, Array]:
+        total, slope = _total(adjacency, mu2, rho2, epsilon - offset)
+        return xp.log(total) - xp.log(target), slope / total
+
+    # Each of the terms is at most that of the largest displacement.
+    terms, square = (2.0, 1.0) if adjacency is Adjacency.ADD_REMOVE else (4.0, 4.0)
+    most = xp.sqrt(square * mu2 + rho2)
+    high = offset + pair.epsilon(most, target / (terms * _UP * _UP))
+    high = xp.where(function(xp.zeros_like(high))[0] <= 0, 0.0, high)
+    return falling_root(function, high, xp.zeros_like(high), high, tolerance=1e-12)
+
+
+@_root.defjvp
+def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
+    """By the implicit function theorem."""
+    xp: Any = namespace(*primals)
+    root = _root(adjacency, *primals)
+    moved = jax.jvp(
+        lambda mu2, rho2, offset: _total(adjacency, mu2, rho2, root - offset)[0],
+        primals[:3],
+        tangents[:3],
+    )[1]
+    mu2, rho2, offset, _ = primals
+    slope = _total(adjacency, mu2, rho2, root - offset)[1]
+    active = (root > 0) & (slope < 0)
+    return root, xp.where(active, (tangents[3] - moved) / xp.where(active, slope, 1.0), 0.0)
+
+
+def _objective_epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+    xp: Any = namespace(run, delta)
+    mu2, rho2, offset = _parameters(run)
+    known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
+    mu2, rho2, offset, delta = (
+        xp.where(known, value, safe)
+        for value, safe in ((mu2, 1.0), (rho2, 0.0), (offset, 0.0), (delta, 0.5))
+    )
+    return xp.where(known, _root(adjacency, mu2, rho2, offset, delta), xp.inf)
+
+
+# --- Rényi curves -------------------------------------------------------------------------------
+
+
+def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
+    """J + s²/2 + log E e^{(α−1)|N(0, s²)|}/(α−1) + αρ²/2, s = R/σ, doubled under replace-one.
+
+    The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
+    no larger exponential moments than 2|⟨b,x⟩|.
+    """
+    xp: Any = namespace(run, orders)
+    scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
+    s = scale * run.gradient_bound / safe
+    k = orders - 1
+    value = (
+        xp.log1p(run.smoothness / run.regularization)
+        + 0.5 * s * s
+        + (math.log(2.0) + xp.log_ndtr(k * s)) / k
+        + 0.5 * k * s * s
+        + 0.5 * orders * run.residual**2
+    )
+    return xp.where(run.noise_std > 0, value, xp.inf)
+
+
+def _pure_rdp(run: Any, orders: Array) -> Array:
+    """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
+    xp: Any = namespace(run, orders)
+    epsilon = xp.asarray(run.epsilon)
+    # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
+    p, q = xp.sigmoid(epsilon), xp.sigmoid(-epsilon)
+    value = epsilon + xp.log(p + q * xp.exp(-2 * (orders - 1) * epsilon)) / (orders - 1)
+    return xp.clip(value, 0.0, epsilon)
+
+
+def _zcdp_rdp(run: Any, orders: Array) -> Array:
+    return run.rho * orders
+
+
+def _rounded(value: Array, orders: Array) -> Array:
+    xp: Any = namespace(value, orders)
+    good = (orders > 1) & xp.isfinite(orders) & ~xp.isnan(value)
+    value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
+    return xp.where(good, value, xp.inf)
+
+
+@functools.lru_cache(maxsize=64)
+def _curve_core(tree: Any, adjacency: Adjacency) -> Callable:
+    def core(orders: Array, *leaves: Array) -> Array:
+        xp: Any = namespace(orders, *leaves)
+        run = jax.tree.unflatten(tree, leaves)
+        safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
+        if isinstance(run, ObjectivePerturbation):
+            return _rounded(_objective_rdp(run, adjacency, safe), orders)
+        kernel = _pure_rdp if isinstance(run, PureDP) else _zcdp_rdp
+        return _rounded(kernel(run, safe), orders)
+
+    return core
+
+
+def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    leaves, tree = jax.tree.flatten(run)
+    ndims = (1, *([0] * len(leaves)))
+    return float64.evaluate(_curve_core(tree, adjacency), (orders, *leaves), ndims, rounding="up")
+
+
+# --- closed forms -------------------------------------------------------------------------------
+
+
+def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+    if isinstance(run, ObjectivePerturbation):
+        return True
+    steps = [step for step, _ in flatten(run)]
+    return bool(steps) and all(isinstance(s, PureDP) and holds(s, adjacency) for s in steps)
+
+
+def _pure_total(run: Any) -> Array:
+    """Basic composition: the sum of the ε of pure releases."""
+    xp: Any = namespace(run)
+    if isinstance(run, Repeated):
+        steps: Any = run.steps
+        return xp.where(steps > 0, steps * _pure_total(run.mechanism), 0.0)
+    if isinstance(run, Composed):
+        return sum((_pure_total(part) for part in run.mechanisms), xp.zeros(()))
+    return xp.asarray(run.epsilon)
+
+
+def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+    xp: Any = namespace(run, delta)
+    if isinstance(run, ObjectivePerturbation):
+        return _objective_epsilon(run, adjacency, delta)
+    # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
+    total = _pure_total(run)
+    left = xp.log1p(-xp.minimum(delta * (1 + xp.exp(-total)), 1.0))
+    return xp.maximum(_UP * (total + left), 0.0)
+
+
+def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+    xp: Any = namespace(run, epsilon)
+    if isinstance(run, ObjectivePerturbation):
+        return _objective_delta(run, adjacency, epsilon)
+    total = _pure_total(run)
+    value = -xp.expm1(xp.minimum(epsilon - total, 0.0)) * xp.sigmoid(total)
+    return xp.minimum(_UP * value, 1.0)
+
+
+@functools.lru_cache(maxsize=64)
+def _core(kernel: Callable, tree: Any, adjacency: Adjacency) -> Callable:
+    def core(given: Array, *leaves: Array) -> Array:
+        return kernel(jax.tree.unflatten(tree, leaves), adjacency, given)
+
+    return core
+
+
+def _ask(kernel: Callable) -> Callable:
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        leaves, tree = jax.tree.flatten(run)
+        core = _core(kernel, tree, adjacency)
+        return float64.evaluate(core, (given, *leaves), [0] * (1 + len(leaves)), rounding="up")
+
+    return ask
+
+
+METHODS = (
+    Method(
+        "closed_form",
+        rank=5.0,
+        supports=_supports,
+        epsilon=_ask(_epsilon),
+        delta=_ask(_delta),
+        describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, "
+        "with the exact determinant); pure releases by randomised response",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Noise in balls and on angles."""

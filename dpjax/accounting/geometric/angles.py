@@ -1,0 +1,198 @@
+"""Geometric perturbation: what the sound mechanisms cost, and what GeoDP as published really costs.
+
+The sound ones clip each record's contribution around an anchor that is a function of earlier noisy
+outputs and public data, so that their sensitivity is bounded whatever the other records are. They
+join the accountant as Gaussian pairs: they compose, and amplify by sampling, like `Gaussian`.
+
+GeoDP (Duan et al. 2025) perturbs the angles of the *averaged* gradient. Replacing one record turns
+an average of norm r by up to 2C/(Br), and in the last coordinates by 2C/(B‖(g_{d−1}, g_d)‖),
+neither of which is bounded, while the noise is √(d+2)βπσ/B regardless. `published_geodp_mu` gives
+the exact GDP parameter on neighbours of your choice; `epsilon` of a run that contains it is +inf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.geometric import GeoDP
+from dpjax.accounting.method import Method
+from dpjax.accounting.pairs.atoms import flatten
+
+Values = Float[ArrayLike, "..."]
+Vector = Float[ArrayLike, "d"]
+
+
+def _contains_geodp(run: Mechanism, adjacency: Adjacency) -> bool:
+    def inside(step: Any) -> bool:
+        inner = getattr(step, "mechanism", None)
+        return isinstance(step, GeoDP) or (inner is not None and any(map(inside, _steps(inner))))
+
+    return any(map(inside, _steps(run)))
+
+
+def _steps(run: Mechanism) -> list[Mechanism]:
+    return [step for step, _ in flatten(run)]
+
+
+def _everywhere(value: float):
+    """The same answer, which bounds nothing, for every setting of the sweep."""
+
+    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        xp: Any = namespace(run, given)
+        leaves = jax.tree.leaves(run)
+        shape = np.broadcast_shapes(np.shape(given), *(np.shape(leaf) for leaf in leaves))
+        if float64.is_traced(given, *leaves):
+            return xp.full(shape, value)
+        return float64.plain(np.full(shape, value))
+
+    return answer
+
+
+def _rdp_everywhere(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    xp: Any = namespace(run, orders)
+    leaves = jax.tree.leaves(run)
+    shape = (*np.broadcast_shapes(*(np.shape(leaf) for leaf in leaves)), np.shape(orders)[-1])
+    return xp.full(shape, xp.inf) if float64.is_traced(run, orders) else np.full(shape, np.inf)
+
+
+METHODS = (
+    Method(
+        "no_guarantee",
+        rank=0.0,
+        supports=_contains_geodp,
+        epsilon=_everywhere(np.inf),
+        delta=_everywhere(1.0),
+        rdp=_rdp_everywhere,
+        describe="GeoDP as published has no differential-privacy guarantee: the angle of an "
+        "averaged gradient has unbounded sensitivity",
+    ),
+)
+
+
+def box_sensitivity(
+    bounding_factor: Values,
+    dimension: Values,
+    batch_size: Values,
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+) -> Any:
+    """L2 sensitivity of the mean of boxed angles: √(d+2)βπ/B replacing a record, half that adding
+    one.
+
+    All d − 2 polar angles are clipped to an interval of width βπ and the last to one of width 2βπ,
+    so that the box has diagonal √(d−2+4)·βπ. This is what Duan et al. 2025 (Theorem 3) claim for
+    GeoDP; it holds for `BoxedAngles`, which clips each record's angles, and not for GeoDP, which
+    clips none.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.geometric import angles as spherical
+        >>> f"{spherical.box_sensitivity(0.1, 10, 2048, adjacency=acc.Adjacency.REPLACE_ONE):.6e}"
+        '5.313865e-04'
+    """
+    parts = 1.0 if Adjacency(adjacency) is Adjacency.REPLACE_ONE else 2.0
+    found = float64.evaluate(
+        _box_diagonal, (bounding_factor, dimension, batch_size), (0, 0, 0), rounding="up"
+    )
+    return float64.plain(found / parts)
+
+
+def _box_diagonal(bounding_factor: Array, dimension: Array, batch_size: Array) -> Array:
+    xp: Any = namespace(bounding_factor, dimension, batch_size)
+    return xp.sqrt(dimension + 2.0) * bounding_factor * np.pi / batch_size * (1 + 1e-15)
+
+
+def spherical_angles(vector: Vector) -> Any:
+    """Hyperspherical angles of a vector, as GeoDP takes them: d − 2 polar ones and one azimuth.
+
+    θ_i = atan2(‖(g_{i+1}, …, g_d)‖, g_i) in [0, π], and θ_{d−1} = atan2(g_d, g_{d−1}) in (−π, π].
+
+    Example:
+        >>> from dpjax.accounting.geometric import angles as spherical
+        >>> [round(float(angle), 4) for angle in spherical.spherical_angles([0.0, 1.0, 1.0])]
+        [1.5708, 0.7854]
+
+    References:
+        Duan et al. 2025, Section III (Equations 5 and 6).
+    """
+    return float64.evaluate(_angles, (vector,), (1,))
+
+
+def _angles(vector: Array) -> Array:
+    xp: Any = namespace(vector)
+    squares = xp.cumsum(xp.square(vector)[::-1])[::-1]
+    rest = xp.sqrt(squares[1:])
+    return xp.append(xp.arctan2(rest[:-1], vector[:-2]), xp.arctan2(vector[-1], vector[-2]))
+
+
+def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array) -> Array:
+    xp: Any = namespace(average, neighbour, clip, setting)
+    noise, factor, batch = setting[0], setting[1], setting[2]
+    dimension = average.shape[0]
+    turn = _angles(average) - _angles(neighbour)
+    azimuth = xp.mod(turn[-1:] + np.pi, 2 * np.pi) - np.pi  # of a circle
+    turn = xp.concatenate([turn[:-1], azimuth])
+    angle_std = np.sqrt(dimension + 2.0) * factor * np.pi * noise / batch
+    stretch = xp.linalg.norm(average) - xp.linalg.norm(neighbour)
+    return xp.sqrt(xp.sum(xp.square(turn)) / angle_std**2 + (stretch * batch / (clip * noise)) ** 2)
+
+
+def published_geodp_mu(
+    average: Vector,
+    neighbour: Vector,
+    *,
+    noise_multiplier: float,
+    bounding_factor: float,
+    batch_size: int,
+    clip_norm: float = 1.0,
+) -> float:
+    """Exact GDP parameter of GeoDP as published, on two neighbouring averaged gradients.
+
+    μ² = ‖θ − θ'‖²/(√(d+2)βπσ/B)² + (‖g‖ − ‖g'‖)²/(Cσ/B)², the two Gaussian releases of Duan et al.
+    2025, Algorithm 1. The released vector is a function of the noisy norm and angles that loses
+    nothing while the noisy norm is positive and the angles stay inside the chart, so that the
+    vector is this private too, up to the probability of leaving it. The published claim is μ = 1/σ.
+
+    The counterexample: a batch of B aligned records (norm C) in the plane, one of them turned so
+    far that the average turns by about 2/B. With B = 2048, β = 0.1, σ = 1 the claim is μ = 1 (ε =
+    4.38 at δ = 1e-5) and the truth μ = 3.18 (ε = 18). An average of norm C/10 gives μ = 31.8.
+
+    Args:
+        average, neighbour: the clipped averaged gradients of two neighbouring batches, shape [d].
+          The caller sees to it that they differ by one record: ‖g − g'‖ ≤ 2C/B (replace) or C/B
+          (add).
+        noise_multiplier: σ. bounding_factor: β. batch_size: B. clip_norm: C.
+
+    Returns:
+        μ; `gaussian_dp.delta(μ, ε)` and `gaussian_dp.epsilon(μ, δ)` give the true δ and ε.
+
+    Example:
+        >>> from dpjax.accounting.gaussian import gaussian_dp
+        >>> from dpjax.accounting.geometric import angles as spherical
+        >>> mu = spherical.published_geodp_mu([1.0, 1 / 2048], [1.0, -1 / 2048],
+        ...     noise_multiplier=1.0, bounding_factor=0.1, batch_size=2048)
+        >>> round(mu, 3), round(gaussian_dp.epsilon(mu, 1e-5), 1)
+        (3.183, 18.0)
+    """
+    first, second = np.asarray(average, np.float64), np.asarray(neighbour, np.float64)
+    if first.ndim != 1 or first.shape != second.shape or first.size < 2:
+        raise ValueError(
+            "average and neighbour must be vectors of one length d >= 2, "
+            f"got shapes {first.shape} and {second.shape}"
+        )
+    setting = np.asarray([noise_multiplier, bounding_factor, batch_size], np.float64)
+    if not np.all(setting > 0) or not clip_norm > 0:
+        raise ValueError(
+            "noise_multiplier, bounding_factor, batch_size and clip_norm must be > 0, "
+            f"got {noise_multiplier}, {bounding_factor}, {batch_size}, {clip_norm}"
+        )
+    found = float64.evaluate(_published_mu, (first, second, clip_norm, setting), (1, 1, 0, 1))
+    return float(found)

@@ -1,0 +1,344 @@
+"""Noise uniform in a ball (Tholeti and Kalyani 2021): a mechanism all of whose privacy is in δ.
+
+Two shifted uniform balls overlap, with density ratio one, or do not: hence δ(ε) is the same total
+variation distance at every ε >= 0, after sampling and after composition too. With δ_t per step
+the total is exactly 1 − Π(1 − δ_t) for the worst pair. An analysis tool: a useful δ needs a radius
+that drowns the signal (`ball_displacement` says which), where Gaussian noise of a small fraction
+of it gives the same δ and a finite ε.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import JAX, NUMPY, namespace, with_derivative
+from dpjax._numerics.checks import Range, number
+from dpjax._numerics.roots import falling_root
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import method as contour
+from dpjax.accounting.envelope import envelope
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.mechanisms import (
+    Composed,
+    FixedBatchSampled,
+    Mechanism,
+    PoissonSampled,
+    Repeated,
+    Shuffled,
+    UniformBall,
+)
+from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.pairs.atoms import flatten, lowers, prepare
+from dpjax.accounting.renyi import method as renyi
+
+Values = Float[ArrayLike, "..."]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+_DIMENSION = Range(1.0, whole=True)
+_ROUND_UP = 1 + 1e-11  # the quadrature agrees with mpmath to 1e-13
+# Γ(x + 1/2)/Γ(x) = √x Σ a_k x^−k.
+_GAMMA_RATIO = (1, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144, 869 / 4194304)
+
+
+def _parts(displacement: Array, dimension: Array) -> tuple[Array, Array]:
+    """I_{Δ²/4}(1/2, (d+1)/2) = 2κ_d ∫₀^φ cos^d, sin φ = Δ/2, rounded up; its derivative by Δ.
+
+    By quadrature, because `betainc` is off by 1e-6 at d = 1e9: it subtracts logarithms of
+    factorials.
+    """
+    xp: Any = namespace(displacement, dimension)
+    known = (displacement >= 0) & (displacement < 2.0) & (dimension >= 1)
+    displacement, dimension = xp.where(known, displacement, 0.0), xp.where(known, dimension, 1.0)
+    x = (dimension + 1.0) / 2
+    large, small = xp.maximum(x, 20.0), xp.minimum(x, 20.0)
+    series = xp.sqrt(large) * xp.polyval(_GAMMA_RATIO[::-1], 1 / large)
+    exact = xp.exp(xp.gammaln(small + 0.5) - xp.gammaln(small))
+    constant = xp.where(x > 20.0, series, exact) / np.sqrt(np.pi)
+    # cos^d φ <= exp(−dφ²/2): what lies beyond nine standard deviations is below the rounding.
+    end = xp.arcsin(displacement / 2)
+    angle = xp.minimum(end, 9.0 / xp.sqrt(dimension))
+    sines = xp.square(xp.sin(angle[..., None] * _NODES))
+    powers = xp.exp(dimension[..., None] / 2 * xp.log1p(-sines))
+    value = 2 * constant * angle * xp.sum(_WEIGHTS * powers, axis=-1) * _ROUND_UP
+    slope = constant * xp.exp((dimension - 1) / 2 * xp.log1p(-xp.square(displacement / 2)))
+    return xp.where(known, xp.minimum(value, 1.0), 1.0), xp.where(known, slope, 0.0)
+
+
+def _ball_delta(displacement: Array, dimension: Array) -> Array:
+    return _parts(displacement, dimension)[0]
+
+
+def ball_delta(displacement: Values, dimension: Values) -> Any:
+    """δ of one release with noise uniform in a ball, at every ε >= 0.
+
+    The total variation distance of two uniform unit balls whose centres are Δ apart in d
+    dimensions, I_{Δ²/4}(1/2, (d+1)/2) for Δ <= 2 and 1 beyond; about 2Φ(Δ√(d+2)/2) − 1 for large d.
+
+    Args:
+        displacement: Δ >= 0, the L2 sensitivity over the ball's radius.
+        dimension: d >= 1 of the released vector.
+
+    Returns:
+        δ in [0, 1], rounded up by one part in 1e11.
+
+    Example:
+        >>> from dpjax.accounting.geometric.ball import ball_delta
+        >>> print(f"{ball_delta(0.1, 10):.10f}")
+        0.1288611973
+
+    References:
+        Tholeti and Kalyani 2021, Theorem 1; re-derived, since the printed formula cancels.
+    """
+    given = (
+        number("displacement", displacement, Range(0.0, infinite=True)),
+        number("dimension", dimension, _DIMENSION),
+    )
+    return float64.plain(float64.evaluate(_ball_delta, given, (0, 0), batch=512, rounding="up"))
+
+
+@with_derivative
+def _displacement(delta: Array, dimension: Array) -> Array:
+    """Root in log(1/Δ) of log δ, which is concave in it and falls."""
+    xp: Any = namespace(delta, dimension)
+
+    def function(log_radius: Array) -> tuple[Array, Array]:
+        displacement = xp.exp(-log_radius)
+        value, slope = _parts(displacement, dimension)
+        return xp.log(value) - xp.log(delta), -displacement * slope / value
+
+    # δ <= κ_d Δ with κ_d <= √((d+1)/2π), so that this displacement is private enough.
+    least = delta * np.sqrt(2 * np.pi) / xp.sqrt(dimension + 1.0) * (1 - 1e-9)
+    high = -xp.log(xp.minimum(least, 2.0))
+    low = xp.full_like(high, -np.log(2.0))
+    return xp.exp(-falling_root(function, high, low, high, tolerance=1e-12))
+
+
+@_displacement.defjvp
+def _displacement_jvp(primals: tuple, tangents: tuple) -> tuple:
+    root = _displacement(*primals)
+    (_, slope), (by_dimension, _) = jax.jvp(
+        lambda dimension: _parts(root, dimension), primals[1:], tangents[1:]
+    )
+    return root, (tangents[0] - by_dimension) / slope
+
+
+def _most_displacement(delta: Array, dimension: Array) -> Array:
+    xp: Any = namespace(delta, dimension)
+    delta, dimension = xp.broadcast_arrays(delta, dimension)
+    known = (delta > 0) & (delta < 1) & (dimension >= 1)
+    root = _displacement(xp.where(known, delta, 0.5), xp.where(known, dimension, 1.0))
+    return xp.where(known, root, xp.where((delta >= 1) & (dimension >= 1), 2.0, 0.0))
+
+
+def ball_displacement(delta: Values, dimension: Values) -> Any:
+    """Largest sensitivity-to-radius ratio whose single release costs at most δ, rounded down.
+
+    Its inverse is the radius needed, in units of the sensitivity. It inverts `ball_delta`.
+
+    Args:
+        delta: δ in [0, 1] of one release.
+        dimension: d >= 1.
+
+    Example:
+        >>> from dpjax.accounting.geometric.ball import ball_displacement
+        >>> print(f"radius / sensitivity = {1 / ball_displacement(1e-5, 1000):.4g}")
+        radius / sensitivity = 1.262e+06
+    """
+    given = number("delta", delta, Range(0.0, 1.0)), number("dimension", dimension, _DIMENSION)
+    return float64.plain(
+        float64.evaluate(_most_displacement, given, (0, 0), batch=512, rounding="down")
+    )
+
+
+# --- as a method --------------------------------------------------------------------------------
+
+
+def _is_ball(step: Any) -> bool:
+    if isinstance(step, PoissonSampled | FixedBatchSampled | Shuffled | Repeated):
+        return _is_ball(step.mechanism)
+    if isinstance(step, Composed):
+        return bool(step.mechanisms) and all(map(_is_ball, step.mechanisms))
+    return isinstance(step, UniformBall)
+
+
+def _split(run: Mechanism) -> tuple[Composed, Composed]:
+    """The run's ball releases and everything else."""
+    ball, rest = [], []
+    for step, factors in flatten(run):
+        counted = step
+        for factor in factors:
+            counted = Repeated(counted, factor)
+        (ball if _is_ball(step) else rest).append(counted)
+    return Composed(tuple(ball)), Composed(tuple(rest))
+
+
+def _log_survival(step: Any, poisson: float = 1.0) -> Any:
+    """log(1 − δ) of a ball release; displacements inside Poisson sampling times `poisson`."""
+    xp: Any = namespace(step)
+    if isinstance(step, UniformBall):
+        return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
+    if isinstance(step, PoissonSampled):
+        inner = jax.tree.map(xp.asarray, step.mechanism)
+        return xp.log1p(step.rate * xp.expm1(_log_survival(_scaled(inner, poisson))))
+    inner = step.mechanisms if isinstance(step, Composed) else (step.mechanism,)
+    total = sum(_log_survival(part, poisson) for part in inner)
+    if isinstance(step, FixedBatchSampled):
+        return xp.log1p(step.batch_size / step.population * xp.expm1(total))
+    return total * step.steps if isinstance(step, Repeated) else total
+
+
+def _scaled(step: Any, factor: float) -> Any:
+    """The release with all its displacements times a factor."""
+
+    def scale(part: Any) -> Any:
+        ball = isinstance(part, UniformBall)
+        return UniformBall(factor * part.displacement, part.dimension) if ball else part
+
+    return jax.tree.map(scale, step, is_leaf=lambda part: isinstance(part, UniformBall))
+
+
+def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+    ball, rest = _split(run)
+    if not ball.mechanisms or (_has_fixed(ball) and adjacency is not Adjacency.REPLACE_ONE):
+        return False
+    return not rest.mechanisms or lowers(rest, adjacency)
+
+
+def _has_fixed(step: Any) -> bool:
+    if isinstance(step, Composed):
+        return any(map(_has_fixed, step.mechanisms))
+    return isinstance(step, FixedBatchSampled) or _has_fixed(
+        getattr(step, "mechanism", Composed(()))
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _total_core(key: tuple, poisson: float) -> Any:
+    def core(*leaves: Array) -> Array:
+        xp: Any = namespace(*leaves)
+        total, position = xp.zeros(()), 0
+        for tree, width in key:
+            *fields, factors = leaves[position : position + width + 1]
+            position += width + 1
+            count = xp.prod(factors, axis=-1)
+            lost = _log_survival(jax.tree.unflatten(tree, fields), poisson)
+            total = total + xp.sum(xp.where(count > 0, count * lost, 0.0))
+        return xp.minimum(-xp.expm1(total) * _ROUND_UP, 1.0)
+
+    return core
+
+
+def _total_delta(run: Mechanism, poisson: float = 1.0) -> Any:
+    """δ of all ball releases together, at every ε."""
+    ready = prepare(run)
+    core = _total_core(ready.key, poisson)
+    return float64.evaluate(core, ready.leaves, ready.ndims, rounding="up")
+
+
+_OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
+
+
+def _rest(part: Any, rest: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    return least(part, ranked(_OTHERS, part, rest, adjacency), rest, given, adjacency)[0]
+
+
+def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    ball, rest = _split(run)
+    spent = _total_delta(ball)
+    traced = float64.is_traced(spent, delta)
+    xp: Any = JAX if traced else NUMPY
+    enough = spent <= delta
+    if rest.mechanisms:
+        # The worst pair reveals everything with probability δ_ball and nothing otherwise.
+        usable = spent < delta
+        left = xp.where(usable, (delta - spent) / (1 - xp.where(usable, spent, 0.0)), 0.5)
+        left = left * (1 - 1e-12)
+        value = _rest("epsilon", rest, left, adjacency)
+        return xp.where(usable, value, xp.inf)
+    if not traced and not np.all(enough):
+        warnings.warn(
+            f"noise uniform in a ball spends δ = {np.max(spent):.3g} at every ε, above the target "
+            f"{np.min(delta):.3g}: a larger ε buys nothing. Enlarge the radius (see "
+            "geometric.ball.ball_displacement) or use Gaussian noise",
+            stacklevel=5,
+        )
+    return xp.where(enough, 0.0, xp.inf)
+
+
+def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+    ball, rest = _split(run)
+    spent = _total_delta(ball)
+    traced = float64.is_traced(spent, epsilon)
+    xp: Any = JAX if traced else NUMPY
+    if rest.mechanisms:
+        other = _rest("delta", rest, epsilon, adjacency)
+        return xp.minimum((spent + (1 - spent) * other) * (1 + 1e-15), 1.0)
+    if not traced and np.any(np.asarray(epsilon) > 0):
+        warnings.warn(
+            "noise uniform in a ball has the same δ at every ε: ε > 0 buys nothing", stacklevel=5
+        )
+    return spent + 0 * xp.asarray(epsilon)
+
+
+def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+    """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
+    ball, rest = _split(run)
+    spent = _total_delta(ball)
+    xp: Any = namespace(spent, rates)
+    kept = xp.maximum(1 - xp.asarray(spent)[..., None], 0.0)
+    if not rest.mechanisms:
+        return xp.clip(kept - rates, 0.0, 1.0)
+    if np.ndim(kept) > 1:
+        raise UnsupportedQuery("trade-off curves of ball noise: one setting at a time")
+    inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)
+    table = (*_OTHERS, envelope(_OTHERS))
+    return kept * ranked(table, "tradeoff", rest, adjacency)[0].tradeoff(rest, inner, adjacency)  # pyrefly: ignore
+
+
+def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    """Of the outputs with and without a record whose contribution has the whole displacement.
+
+    Each release then has an event of probability δ_t under the one and of none under the other: no
+    ε is enough below their total. With Poisson sampling under REPLACE_ONE the pair is that of the
+    contributions ±Δ/2: (1−q)U(0) + qU(±Δ/2), U the uniform law of the ball. U(Δ/2) and U(−Δ/2)
+    meet inside U(0) only, so that with a = TV(Δ/2), b = TV(Δ) the event has probability qa, and
+    the ratio is 1/(1−q) on a further b − a: δ(ε) = qa + (b−a)(1 − e^ε(1−q))₊ for one step.
+    """
+    ball, _ = _split(run)
+    half = 0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    never = _total_delta(ball, half)
+    xp: Any = namespace(never, delta)
+    value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
+    step: Any = run
+    one = isinstance(step, PoissonSampled) and isinstance(step.mechanism, UniformBall)
+    if half == 1.0 or not one:
+        return value
+    ends = [ball_delta(f * step.mechanism.displacement, step.mechanism.dimension) for f in (0.5, 1)]
+    left = 1 - (xp.asarray(delta) * (1 + 1e-6) - step.rate * ends[0]) / (ends[1] - ends[0] + 1e-300)
+    ratio = xp.maximum(left, 1e-300) / xp.maximum(1 - xp.asarray(step.rate), 1e-300)
+    return xp.maximum(value, xp.maximum(xp.log(ratio) - 1e-6, 0.0))
+
+
+METHODS = (
+    Method(
+        "total_variation",
+        rank=5.0,
+        supports=_supports,
+        epsilon=_epsilon,
+        delta=_delta,
+        epsilon_lower=_epsilon_lower,
+        tradeoff=_tradeoff,
+        describe="total variation of shifted uniform balls (Tholeti and Kalyani 2021), composed as "
+        "1 − Π(1 − δ_t)",
+    ),
+)

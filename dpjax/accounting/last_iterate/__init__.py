@@ -1,0 +1,1 @@
+"""Runs of which only the last iterate is released."""

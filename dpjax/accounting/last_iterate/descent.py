@@ -1,0 +1,228 @@
+"""Noisy gradient descent of which only the last iterate is released.
+
+Every bound here is conditional: on losses that are smooth and (strongly) convex with the constants
+stated, on plain steps (no momentum, no adaptive step), on a start that does not depend on the
+data, and on nothing but the last iterate being released. Clipping breaks convexity, except for
+generalised linear models with the regulariser added outside the clip.
+
+`NoisyGradientDescent` costs the least of plain composition, the strongly convex and the
+bounded-domain bound by shifted interpolation; `descent_bounds` says which. For quadratics that is
+exact, so that under the same constants nothing smaller holds. The tracing-diffusion bound of
+Chourasia, Ye and Shokri (2021) is kept under its own method name, with the exponent that its proof
+gives.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import method as contour
+from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import pair
+from dpjax.accounting.gaussian.mixture import mixture_delta, mixture_epsilon
+from dpjax.accounting.last_iterate.bounds import bounds2, position2, units
+from dpjax.accounting.last_iterate.shifted_interpolation import (
+    contraction_gap,
+    descent_mu2,
+)
+from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.mechanisms import Mechanism, NoisyCyclicDescent, NoisyGradientDescent
+from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.renyi import method as renyi
+
+_MOST_POSITIONS = 2048
+
+
+class DescentBounds(NamedTuple):
+    """GDP parameters of one run by each argument; the least is what the accountant uses.
+
+    Fields:
+        composition: as if every iterate were released; needs no convexity.
+        strongly_convex: shifted interpolation; +inf where the step does not contract.
+        bounded: shifted interpolation within a bounded domain; +inf without one.
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.descent import DescentBounds
+        >>> DescentBounds(2.0, 1.0, float("inf")).best
+        'strongly_convex'
+    """
+
+    composition: Any
+    strongly_convex: Any
+    bounded: Any
+
+    @property
+    def best(self) -> str:
+        """Name of the least bound (of one setting)."""
+        return self._fields[int(np.argmin([float(value) for value in self]))]
+
+
+def _all_bounds(*leaves: Array) -> tuple[Array, Array, Array]:
+    xp: Any = namespace(*leaves)
+    return jax.tree.map(xp.sqrt, bounds2(NoisyGradientDescent(*leaves)))
+
+
+def fields_of(run: Any, kind: type) -> tuple[Any, ...]:
+    return tuple(getattr(run, name) for name in kind.__dataclass_fields__)  # pyrefly: ignore
+
+
+def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
+    """The GDP parameter of the last iterate by each argument that applies, and which is least.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.last_iterate.descent import descent_bounds
+        >>> run = acc.NoisyGradientDescent(steps=100, step_size=0.01, noise_std=0.02,
+        ...     gradient_sensitivity=4 / 5000, strong_convexity=1.0, smoothness=1.0)
+        >>> found = descent_bounds(run)
+        >>> found.best, round(found.strongly_convex, 8), round(found.composition, 8)
+        ('strongly_convex', 0.02718157, 0.02828427)
+
+    References:
+        Bok, Su and Altschuler 2024; the whole-number minimum of the bounded form is derived for
+        dpjax.
+    """
+    fields = fields_of(run, NoisyGradientDescent)
+    found = float64.evaluate(_all_bounds, fields, (0,) * len(fields), rounding="up")
+    return DescentBounds(*map(float64.plain, found))
+
+
+def _position_core(*leaves: Array) -> Array:
+    xp: Any = namespace(*leaves)
+    *fields, since_last = leaves
+    return xp.sqrt(position2(NoisyCyclicDescent(*fields), since_last))
+
+
+def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
+    """GDP parameter of the last iterate for a record in each batch of the cycle, shape [..., l].
+
+    Which batch the record is in may be known to the attacker: a fixed public order costs the
+    maximum. If the order is a secret uniform permutation drawn once, `epsilon` averages the
+    privacy profiles.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.last_iterate.descent import position_mus
+        >>> run = acc.NoisyCyclicDescent(200, 0.1, 5**-0.5 / 2, 1.0, 1.0, 1.0, batches=10)
+        >>> [f"{mu:.6f}" for mu in position_mus(run)[[0, 1, 9]]]
+        ['0.259277', '0.288086', '1.033066']
+    """
+    if np.ndim(run.batches) != 0:
+        raise ValueError(f"run.batches must be one number, got {run.batches}")
+    batches = int(run.batches)  # pyrefly: ignore
+    # Position j of l is last used (t − j) mod l updates before the last one.
+    place = np.arange(1, batches + 1)
+    steps = np.asarray(run.steps, np.float64)[..., None]
+    since_last = np.where(steps >= place, np.mod(steps - place, batches), steps + place)
+    fields = [np.asarray(v, np.float64)[..., None] for v in fields_of(run, NoisyCyclicDescent)]
+    return float64.evaluate(
+        _position_core, (*fields, since_last), (0,) * (len(fields) + 1), batch=64, rounding="up"
+    )
+
+
+# --- as a method --------------------------------------------------------------------------------
+
+
+def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
+    own, _ = lowering.split(run, (NoisyGradientDescent, NoisyCyclicDescent))
+    return bool(own) and lowering.lowers(run, adjacency)
+
+
+def _through(part: Any) -> Any:
+    """As any run of Gaussian and sampled Gaussian pairs."""
+    table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
+
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        return least(part, ranked(table, part, run, adjacency), run, given, adjacency)[0]
+
+    return ask
+
+
+def _quadratic_core(*leaves: Array) -> Array:
+    """μ of the quadratic of least curvature, which no bound under these constants can go below."""
+    xp: Any = namespace(*leaves)
+    *fields, delta = leaves
+    run: Any = NoisyGradientDescent(*fields)
+    _, _, ratio = units(run)
+    gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
+    mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
+    attained = xp.isinf(run.diameter) & (run.step_size * run.strong_convexity <= 1)
+    value = pair.epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)
+    return xp.where(attained, value, 0.0)
+
+
+def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
+    if not isinstance(run, NoisyGradientDescent):
+        return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
+    fields = (*fields_of(run, NoisyGradientDescent), delta)
+    return float64.evaluate(_quadratic_core, fields, (0,) * len(fields), rounding="down")
+
+
+def _shuffled_once(run: Mechanism, adjacency: Adjacency) -> bool:
+    return isinstance(run, NoisyCyclicDescent)
+
+
+@functools.lru_cache(maxsize=64)
+def _mixture_core(batches: int, question: str) -> Any:
+    groups = min(batches, _MOST_POSITIONS)
+    # Positions in order of their last use; of each group the latest, which is the worst, stands
+    # for all.
+    edges = np.floor(np.arange(groups + 1) * (batches / groups))
+    weights = np.diff(edges) / batches
+
+    def core(*leaves: Array) -> Array:
+        xp: Any = namespace(*leaves)
+        *fields, given = leaves
+        run = NoisyCyclicDescent(*fields)
+        mus = xp.sqrt(xp.vmap(lambda r: position2(run, r))(xp.asarray(edges[:-1])))
+        price = mixture_epsilon if question == "epsilon" else mixture_delta
+        return price(mus, xp.asarray(weights), given)
+
+    return core
+
+
+def _cyclic_ask(question: str, nothing: float) -> Any:
+    def ask(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
+        if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
+            return nothing  # the number of components must be known; "hidden_state" answers
+        core = _mixture_core(int(run.batches), question)  # pyrefly: ignore
+        fields = fields_of(run, NoisyCyclicDescent)
+        return float64.evaluate(
+            core, (*fields, given), (0,) * (len(fields) + 1), batch=8, rounding="up"
+        )
+
+    return ask
+
+
+METHODS = (
+    Method(
+        "hidden_state",
+        rank=2.0,
+        tight=True,
+        epsilon_lower=_epsilon_lower,
+        supports=_hidden,
+        epsilon=_through("epsilon"),
+        delta=_through("delta"),
+        describe="Gaussian DP of the last iterate by shifted interpolation (Bok, Su and Altschuler "
+        "2024), the least of the composition, strongly convex and bounded-domain forms",
+    ),
+    Method(
+        "shuffled_once",
+        rank=1.0,
+        supports=_shuffled_once,
+        epsilon=_cyclic_ask("epsilon", np.inf),
+        delta=_cyclic_ask("delta", 1.0),
+        describe="mean over the record's batch of its Gaussian privacy profile (joint convexity), "
+        "the batch's μ by shifted interpolation; derived for dpjax",
+    ),
+)

@@ -1,0 +1,269 @@
+"""Gaussian DP of the last iterate of noisy contractions, by shifted interpolation.
+
+Two runs on neighbouring data share their noise. An interpolating process starts on one run and is
+steered onto the other by shifts a_k; the distance z_k of the two contracts by c_k a step, grows by
+the gradient's displacement where the record is used, and is reduced by a_k; it must end at 0 and
+never be negative. Then the last iterate is μ-GDP with μ² = Σ (a_k/s_k)², s_k the noise of step k
+(Bok, Su and Altschuler 2024). The least such μ² is a quadratic programme, solved exactly here:
+discounted to the end, the budgets a_k follow the greatest convex minorant of the accumulated
+displacement.
+
+Everything is in units of one step: `ratio` = displacement of one update / its noise = L/(nσ_B), and
+`gap` = 1 − c. Pure functions of float64 arrays unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dpjax._numerics.arrays import namespace
+
+Values = Float[ArrayLike, "..."]
+Steps = Float[ArrayLike, " steps"]
+
+_UP = 1 + 1e-12
+
+
+def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Values) -> Array:
+    """1 − c of θ ↦ θ − η∇F(θ), c = max(|1 − ηm|, |1 − ηM|); 0 where nothing contracts.
+
+    min(ηm, 2 − ηM) without cancellation. It is 0 (and so no claim is made) where η > 2/M or where
+    the constants contradict each other (m > M).
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap
+        >>> round(float(contraction_gap(0.5, 0.5, 2.0)), 12)
+        0.25
+    """
+    xp: Any = namespace(step_size, strong_convexity, smoothness)
+    step_size, smoothness = xp.asarray(step_size), xp.asarray(smoothness)
+    strong_convexity = xp.asarray(strong_convexity)
+    gap = xp.minimum(step_size * strong_convexity, 2 - step_size * smoothness)
+    sound = (strong_convexity <= smoothness) & (gap > 0)
+    # Contracting exactly to a point (gap 1) is rounded to nearly so: the logarithm stays finite.
+    return xp.where(sound, xp.clip(gap * (1 - 1e-14), 0.0, 1 - 1e-15), 0.0)
+
+
+def _power(gap: Array, exponent: Array) -> Array:
+    """c^k."""
+    xp: Any = namespace(gap, exponent)
+    return xp.exp(exponent * xp.log1p(-gap))
+
+
+def _sum(gap: Array, count: Array) -> Array:
+    """1 + c + … + c^{k−1}, also at c = 1."""
+    xp: Any = namespace(gap, count)
+    safe = xp.where(gap > 0, gap, 0.5)
+    return xp.where(gap > 0, -xp.expm1(count * xp.log1p(-safe)) / safe, count)
+
+
+def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
+    """μ² of noisy gradient descent on strongly convex losses: exact for quadratics.
+
+    ratio²·(1 − c^t)/(1 + c^t)·(1 + c)/(1 − c); without contraction (gap 0) it is plain composition,
+    t·ratio².
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import descent_mu2
+        >>> print(f"{np.sqrt(descent_mu2(0.5, 3.0, 1.0)):.6f}")
+        1.527525
+
+    References:
+        Bok, Su and Altschuler 2024, strongly convex noisy gradient descent.
+    """
+    xp: Any = namespace(gap, steps, ratio)
+    return xp.square(ratio) * _sum(gap, steps) * (2 - gap) / (1 + _power(gap, steps)) * _UP
+
+
+def bounded_descent_mu2(
+    gap: Array, steps: Array, shift: Array, noise: Array, diameter: Array
+) -> Array:
+    """μ² of noisy gradient descent projected on a convex set of bounded diameter.
+
+    min over whole T' <= t of (c^{T'}D + s(1−c^{T'})/(1−c))²(1−c²)/(1−c^{2T'})/noise²: the
+    interpolation starts T' steps before the end, when the runs are at most D apart. Derived for
+    dpjax: as a function of u = c^{T'} the objective falls up to u = 1 − D(1−c)/s and rises after,
+    so that the best whole T' is one of the two next to it. Never above the closed form of Bok, Su
+    and Altschuler (2024).
+
+    Args:
+        shift: s, how far one update moves (step size times gradient sensitivity).
+        noise: standard deviation of a step's noise. diameter: D of the set.
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import bounded_descent_mu2
+        >>> print(f"{np.sqrt(bounded_descent_mu2(0.0, 500.0, 0.02, 0.2, 1.0)):.6f}")
+        1.414214
+    """
+    xp: Any = namespace(gap, steps, shift, noise, diameter)
+    safe_shift = xp.where(shift > 0, shift, 1.0)
+    relative = xp.where(xp.isfinite(diameter), diameter, 0.0) / safe_shift
+    inside = relative * gap < 1
+    safe_gap = xp.where(gap > 0, gap, 0.5)
+    hit = xp.log1p(-xp.where(inside & (gap > 0), relative * safe_gap, 0.0)) / xp.log1p(-safe_gap)
+    best = xp.where(gap > 0, xp.where(inside, hit, steps), relative)
+    best = xp.stop_gradient(best)
+
+    def value(count: Array) -> Array:
+        count = xp.clip(count, 1.0, xp.maximum(steps, 1.0))
+        distance = _power(gap, count) * xp.where(xp.isfinite(diameter), diameter, 0.0)
+        distance = distance + shift * _sum(gap, count)
+        weight = _sum(gap, 2 * count) / (2 - gap)  # Σ c^{2k}, k < T'
+        return xp.square(distance / noise) / weight
+
+    least = xp.minimum(value(xp.floor(best)), value(xp.ceil(best)))
+    return xp.where(xp.isfinite(diameter), least * _UP, xp.inf)
+
+
+def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Array) -> Array:
+    """μ² of cyclic noisy gradient descent for a record in a known batch.
+
+    The record is used `uses` times, `batches` steps apart, the last time `since` = r updates
+    before the end (1: in the very last update). With S = c^{r−1}(1−c^{lE})/(1−c^l), N = (E−1)l + r,
+    Λ = S(1−c²)/(1−c^{2N}): μ² = SΛ if Λ(1−c^{2r})/(1−c²) ≥ c^{r−1}, else the last use is absorbed
+    alone and μ² = c^{2(r−1)}(1−c²)/(1−c^{2r}) +
+    c^{2l−2}(1−c²)/(1−c^l)²·(1−c^{l(E−1)})/(1+c^{l(E−1)}). Derived for dpjax: these are the
+    one-piece and the two-piece convex minorant. At r = 1 it is the bound of Bok, Su and Altschuler
+    (2024) for noisy cyclic descent, which is that of the worst batch.
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import cyclic_mu2
+        >>> print(f"{np.sqrt(cyclic_mu2(0.1, 10.0, 20.0, 10.0, 1.0)):.9f}")
+        0.259276963
+    """
+    xp: Any = namespace(gap, since, uses, batches, ratio)
+    last = _power(gap, since - 1)
+    cycle = _sum(gap, batches)
+    total = last * _sum(gap, batches * uses) / cycle
+    horizon = (uses - 1) * batches + since
+    multiplier = total * (2 - gap) / _sum(gap, 2 * xp.maximum(horizon, 1.0))
+    smooth = multiplier * _sum(gap, 2 * since) / (2 - gap) >= last
+    earlier = batches * xp.maximum(uses - 1, 0.0)
+    alone = xp.square(last) * (2 - gap) / _sum(gap, 2 * since)
+    before = xp.square(_power(gap, batches - 1) / cycle) * (2 - gap)
+    before = before * _sum(gap, earlier) / (1 + _power(gap, earlier))
+    value = xp.where(smooth & (uses > 1), total * multiplier, alone + before)
+    # Never worse than composing the record's uses, whatever rounding does.
+    value = xp.minimum(value * _UP, uses)
+    return xp.where(uses > 0, xp.square(ratio) * value, 0.0)
+
+
+def programme_mu(
+    contractions: Steps, displacements: Steps, noises: Steps, *, diameter: float = np.inf
+) -> float:
+    """Best shifted-interpolation μ for any schedule: steps, noise and uses may all vary.
+
+    Minimises Σ (a_k/s_k)² subject to z_k = c_k z_{k−1} + d_k − a_k ≥ 0 and z_t = 0, from z_0 = 0 or
+    from any step on with z = D. With P_k = Π_{i>k} c_i, h_k = P_k d_k and v_k = (P_k s_k)² the
+    budgets P_k a_k/v_k are the slopes of the greatest convex minorant of Σh over Σv, that is the
+    isotonic regression of h/v with weights v. Derived for dpjax: the constraint z ≥ 0 says that
+    the accumulated budget stays below Σh, and Σ (ΔB)²/ΔV is least for the taut string. Runs in
+    NumPy.
+
+    Args:
+        contractions: Lipschitz constant c_k of each step's map, at least 0, shape [t].
+        displacements: how far the record moves that step (0 where it is not used), shape [t].
+        noises: standard deviation of each step's noise, > 0, shape [t].
+        diameter: D of the convex set every step projects on; +inf without projection.
+
+    Returns:
+        μ of the last iterate, rounded up.
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import programme_mu
+        >>> print(f"{programme_mu([0.5] * 3, [1.0] * 3, [1.0] * 3):.6f}")
+        1.527525
+
+    References:
+        Bok, Su and Altschuler 2024 (the programme); the closed solution is derived for dpjax.
+    """
+    c, d, s = np.broadcast_arrays(
+        *(np.asarray(v, np.float64) for v in (contractions, displacements, noises))
+    )
+    if c.ndim != 1:
+        raise ValueError(f"the schedule must be given step by step, shape [t], got {c.shape}")
+    if not (np.all(c >= 0) and np.all(d >= 0) and np.all(s >= 0)):
+        raise ValueError(
+            f"contractions, displacements and noises must be >= 0, got {c}, {d} and {s}"
+        )
+    if not np.any(d > 0):
+        return 0.0
+    if np.any(s == 0):
+        return float("inf")
+    after = np.cumprod(np.append(c[1:], 1.0)[::-1])[::-1]
+    # What happened so long ago that nothing of it is left to double precision is absorbed first.
+    first = int(np.argmax(after > 1e-120))
+    push = after * d
+    variance = np.square(after[first:] * s[first:])
+    forgotten = float(np.sum(push[:first]))
+    push = push[first:].copy()
+    push[0] += forgotten
+    best = _minorant(push, variance)
+    if np.isfinite(diameter):
+        for start in range(len(push)):
+            tail = push[start:].copy()
+            tail[0] = after[first + start] * (d[first + start] + c[first + start] * diameter)
+            best = min(best, _minorant(tail, variance[start:]))
+    return float(np.sqrt(best) * _UP)
+
+
+def _minorant(push: np.ndarray, variance: np.ndarray) -> float:
+    from scipy.optimize import isotonic_regression  # half a second, and only schedules need it
+
+    slopes = isotonic_regression(push / variance, weights=variance).x
+    return float(np.sum(variance * np.square(slopes)))
+
+
+def sampled_split(
+    gap: float,
+    ratio: float,
+    steps: int,
+    *,
+    diameter_ratio: float = np.inf,
+    window: int,
+    share: float,
+) -> tuple[float, float]:
+    """(μ of the past, μ of each sampled update) of noisy SGD with fixed-size batches, last iterate.
+
+    For any window ν <= t and share θ in (0, 1): the last iterate is as private as one release that
+    is μ_G-GDP together with ν releases of a fixed-batch sampled Gaussian with displacement
+    ratio/√θ. μ_G = z·c^ν √((1−c²)/(1−c^{2ν}))/√(1−θ), z = min(D/noise, ratio·(1−c^{t−ν})/(1−c))
+    (in units of a step's noise). Derived for dpjax. Proof sketch: interpolate from the other run's
+    iterate at t − ν with the same batches and noise; split each later step's noise into
+    independent parts of variance θ and 1 − θ. The first hides which update map was applied, a
+    subsampled Gaussian; given it, the second hides a shift of norm at most a_k, by joint
+    convexity. Compose adaptively and minimise Σ a² subject to Σ c^{t−k} a_k = c^ν z.
+
+    Args:
+        gap: 1 − c.
+        ratio: displacement of one update over its noise when the record is in the batch.
+        steps: t. diameter_ratio: D over a step's noise. window: ν. share: θ.
+
+    Example:
+        >>> from dpjax.accounting.last_iterate.shifted_interpolation import sampled_split
+        >>> past, update = sampled_split(0.01, 0.2, 10**9, window=500, share=0.85)
+        >>> print(f"{past:.6f} {update:.6f}")
+        0.047865 0.216930
+
+    References:
+        Bok, Su and Altschuler 2024 treat θ = 1/2.
+    """
+    if not (1 <= window <= steps and 0 < share <= 1 and (share < 1 or window == steps)):
+        raise ValueError(
+            "window must be in [1, steps] and share in (0, 1), or 1 with the whole window, "
+            f"got window={window}, steps={steps}, share={share}"
+        )
+    log_c = np.log1p(-gap)
+
+    def total(count: float) -> float:
+        return -np.expm1(count * log_c) / gap if gap > 0 else float(count)
+
+    update = ratio / np.sqrt(share)
+    if window == steps:
+        return 0.0, float(update * _UP)
+    distance = min(diameter_ratio, ratio * total(steps - window))
+    past = distance * np.exp(window * log_c) * np.sqrt((2 - gap) / total(2 * window) / (1 - share))
+    return float(past * _UP), float(update * _UP)

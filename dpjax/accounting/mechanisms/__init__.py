@@ -1,0 +1,65 @@
+"""The vocabulary: one frozen pytree for every kind of release.
+
+A mechanism says what is released, what that rests on and how firmly, and nothing of how it is
+priced. `base` has what they share; the other files define them.
+"""
+
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    register_mechanism,
+    registered_mechanisms,
+)
+from dpjax.accounting.mechanisms.composition import Composed, Repeated, flatten
+from dpjax.accounting.mechanisms.geometric import (
+    Anisotropic,
+    BoxedAngles,
+    GeoDP,
+    RecentredGaussian,
+    TangentBall,
+)
+from dpjax.accounting.mechanisms.objective import ObjectivePerturbation
+from dpjax.accounting.mechanisms.releases import (
+    ApproximateDP,
+    Gaussian,
+    PureDP,
+    UniformBall,
+    ZeroConcentrated,
+)
+from dpjax.accounting.mechanisms.sampling import FixedBatchSampled, PoissonSampled, Shuffled
+from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.mechanisms.whole_runs import (
+    NoisyCyclicDescent,
+    NoisyGradientDescent,
+    NoisySampledDescent,
+    RandomizedSensitivity,
+)
+
+__all__ = [
+    "Anisotropic",
+    "ApproximateDP",
+    "BestOf",
+    "BoxedAngles",
+    "Composed",
+    "FixedBatchSampled",
+    "Gaussian",
+    "GeoDP",
+    "Mechanism",
+    "NoisyCyclicDescent",
+    "NoisyGradientDescent",
+    "NoisySampledDescent",
+    "ObjectivePerturbation",
+    "PoissonSampled",
+    "PureDP",
+    "RandomizedSensitivity",
+    "RecentredGaussian",
+    "Repeated",
+    "Shuffled",
+    "TangentBall",
+    "UniformBall",
+    "ZeroConcentrated",
+    "draw_trials",
+    "flatten",
+    "register_mechanism",
+    "registered_mechanisms",
+    "trial_parameter",
+]

@@ -1,0 +1,431 @@
+"""What every mechanism is: a frozen pytree that knows its meaning and the range of its numbers.
+
+Numeric fields are pytree leaves: numbers, arrays (a sweep: fields broadcast against each other) or
+tracers. Values are checked when a mechanism is built by its constructor. JAX builds mechanisms too,
+of placeholders, of gradients, of traced values: that way nothing is checked, and a query checks the
+run that it is asked about (`admit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from dpjax._numerics import checks
+from dpjax._numerics.scope import is_traced, plain_rules
+from dpjax.accounting.adjacency import Adjacency
+
+Real = Float[ArrayLike, "..."]
+
+TIERS = ("proven", "conditional", "none")  # strongest first
+FRESH_NOISE = "the noise is Gaussian, fresh at every step, and drawn independently of the data"
+
+_Class = TypeVar("_Class", bound=type)
+_REGISTRY: dict[str, type] = {}
+
+
+def number(
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    whole: bool = False,
+    infinite: bool = False,
+    components: bool = False,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """A numeric field: the numbers it may hold are said once, for the constructor and for traces.
+
+    Args:
+        low, high, open_low, whole, infinite: see `checks.Range`.
+        components: whether its last axis belongs to one setting, as the weights of a mixture.
+        default: as of a dataclass's field.
+
+    Example:
+        >>> print(number(0.0, 1.0).metadata["range"])
+        in [0, 1]
+    """
+    allowed = checks.Range(low, high, open_low, False, whole, infinite)
+    return dataclasses.field(default=default, metadata={"range": allowed, "axes": int(components)})
+
+
+def choice(*options: str, default: str) -> Any:
+    """A field that is one of a few words.
+
+    Example:
+        >>> choice("geometric", "poisson", default="geometric").metadata["options"]
+        ('geometric', 'poisson')
+    """
+    return dataclasses.field(default=default, metadata={"options": options})
+
+
+class Relation(NamedTuple):
+    """What must hold between fields, beyond each one's range.
+
+    Fields:
+        fields: their names, the one to blame first.
+        holds: a mask over the settings.
+        must: what the first must be, for the message.
+        example: a value of all these fields (of an array of components: their sum) that holds.
+
+    Example:
+        >>> Relation(("batch_size", "population"), True, "at most the population").fields[0]
+        'batch_size'
+    """
+
+    fields: tuple[str, ...]
+    holds: Any
+    must: str
+    example: float = 1.0
+
+
+class Mechanism:
+    """A kind of release; a subclass says what leaves, what that rests on, and how firmly.
+
+    `tier` is the kind's own: "proven" (nothing is assumed of the data or the loss beyond what the
+    code enforces), "conditional" (convexity, smoothness, a guarantee taken on trust), or "none".
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> isinstance(acc.Gaussian(1.0), Mechanism)
+        True
+    """
+
+    tier: ClassVar[str] = "proven"
+    _ranges: ClassVar[dict[str, checks.Range]] = {}
+    component_axes: ClassVar[dict[str, int]] = {}
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    _parts: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        for name, allowed in self._ranges.items():
+            value = getattr(self, name)
+            checked = checks.number(f"{kind}.{name}", value, allowed)
+            if checked is not value:
+                object.__setattr__(self, name, checked)
+        for name, options in self._choices.items():
+            checks.choice(f"{kind}.{name}", getattr(self, name), options)
+        for name in self._parts:
+            value = getattr(self, name)
+            if not isinstance(value, Mechanism):
+                raise TypeError(
+                    f"{kind}.{name} must be a mechanism, such as Gaussian(1.1), "
+                    f"got {checks.shown(value)}"
+                )
+        arrays = any(type(getattr(self, name)) not in (int, float) for name in self._ranges)
+        if arrays or any(self.component_axes.values()):
+            _broadcast(self)
+        with plain_rules() if arrays else contextlib.nullcontext():
+            for relation in self.relations():
+                if not isinstance(relation.holds, checks.Tracer) and not np.all(relation.holds):
+                    name = relation.fields[0]
+                    value = checks.shown(getattr(self, name))
+                    raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
+
+    def parts(self) -> tuple[Mechanism, ...]:
+        """The mechanisms this one is made of.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Repeated(acc.Gaussian(1.0), 3).parts()
+            (Gaussian(noise_multiplier=1.0),)
+        """
+        return tuple(getattr(self, name) for name in self._parts)
+
+    def relations(self) -> tuple[Relation, ...]:
+        """What must hold between the fields, beyond each one's range.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.FixedBatchSampled(acc.Gaussian(1.0), 1, 10).relations()[0].must
+            'at most the population'
+        """
+        return ()
+
+    def describe(self) -> str:
+        """What is released, in words.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.PureDP(0.01).describe()
+            'a release that is 0.01-differentially private (replace-one)'
+        """
+        fields = dataclasses.fields(self)  # pyrefly: ignore
+        shown = ", ".join(f"{f.name} = {text(getattr(self, f.name))}" for f in fields)
+        return f"{type(self).__name__} ({shown})"
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """What this mechanism rests on, one sentence each; its parts' own are not repeated.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Gaussian(1.0).assumptions(acc.Adjacency.ADD_REMOVE)[0]
+            "every record's contribution is clipped to the clip norm before it is summed"
+        """
+        return ()
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(number, choice))
+def register_mechanism(cls: _Class) -> _Class:
+    """Make a class a mechanism: a frozen dataclass, a pytree, and known by name to certificates.
+
+    Fields annotated `Mechanism` are parts, `bool` and `str` are static, all others are numbers:
+    `number(…)` says of which range, without it any finite number.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.registered_mechanisms()["Gaussian"] is acc.Gaussian
+        True
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)  # pyrefly: ignore
+    fields = dataclasses.fields(cls)  # pyrefly: ignore
+    static = tuple(f.name for f in fields if f.type in ("bool", "str", bool, str))
+    leaves = tuple(f.name for f in fields if f.name not in static)
+    parts = tuple(f.name for f in fields if "Mechanism" in str(f.type))
+    numbers = [f for f in fields if f.name in leaves and f.name not in parts]
+    run: Any = cls
+    run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
+    run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
+    run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
+    run._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
+
+    def flatten(run: Any) -> tuple:
+        return [getattr(run, n) for n in leaves], tuple(getattr(run, n) for n in static)
+
+    def with_keys(run: Any) -> tuple:
+        children, aux = flatten(run)
+        keys = [jax.tree_util.GetAttrKey(n) for n in leaves]
+        return list(zip(keys, children, strict=True)), aux
+
+    def unflatten(aux: tuple, children: Any) -> Any:
+        return built(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
+
+    jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
+    _REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def registered_mechanisms() -> dict[str, type]:
+    """Every kind of mechanism by name, as certificates write it.
+
+    Example:
+        >>> "PoissonSampled" in registered_mechanisms()
+        True
+    """
+    return dict(_REGISTRY)
+
+
+def built(kind: type, fields: dict[str, Any]) -> Any:
+    """A mechanism of these fields as they are, unchecked: for placeholders and traced values.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> built(acc.Gaussian, {"noise_multiplier": None})
+        Gaussian(noise_multiplier=None)
+    """
+    run = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(run, name, value)
+    return run
+
+
+def walk(run: Mechanism) -> Iterator[Mechanism]:
+    """The mechanism and all it is made of, outermost first.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> [type(m).__name__ for m in walk(acc.Repeated(acc.Gaussian(1.0), 3))]
+        ['Repeated', 'Gaussian']
+    """
+    stack = [run]
+    while stack:
+        step = stack.pop()
+        yield step
+        stack.extend(reversed(step.parts()))
+
+
+# --- the meaning of a whole run -----------------------------------------------------------------
+
+
+def all_assumptions(run: Mechanism, adjacency: Adjacency) -> tuple[str, ...]:
+    """What a run rests on: the assumptions of everything it is made of, each once.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> all_assumptions(acc.Gaussian(1.0), acc.Adjacency.REPLACE_ONE)[-1]
+        'the number of records is public'
+    """
+    public = (
+        "the number of records is public"
+        if adjacency is Adjacency.REPLACE_ONE
+        else "constants such as expected batch size and steps are public"
+    )
+    found = (sentence for step in walk(run) for sentence in step.assumptions(adjacency))
+    return tuple(dict.fromkeys((*found, public)))
+
+
+def weakest_tier(run: Mechanism) -> str:
+    """The tier of a run: the weakest of everything it is made of.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> weakest_tier(acc.Repeated(acc.PureDP(1.0), 3))
+        'conditional'
+    """
+    return max((step.tier for step in walk(run)), key=TIERS.index)
+
+
+def text(value: Any) -> str:
+    """A field's value in words: six digits of a number, the shape of a sweep.
+
+    Example:
+        >>> text(1 / 3), text(np.ones(3))
+        ('0.333333', 'an array of shape (3,)')
+    """
+    if isinstance(value, Mechanism):
+        return value.describe()
+    if isinstance(value, str | bool):
+        return str(value)
+    if np.ndim(value) == 0 and not is_traced(value):
+        value = float(value)
+        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+    return f"an array of shape {np.shape(value)}"
+
+
+# --- checks of a whole run ----------------------------------------------------------------------
+
+
+def admit(run: Any) -> None:
+    """Check everything a run is made of, as its constructors would.
+
+    Raises:
+        TypeError, ValueError: naming the field, its value and what is allowed.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> admit(jax.tree.map(lambda sigma: -sigma, acc.Gaussian(1.0)))
+        Traceback (most recent call last):
+        ValueError: Gaussian.noise_multiplier must be a finite number >= 0, got -1.0
+    """
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.shown(run)}")
+    for step in walk(run):
+        step.__post_init__()
+    together(run)
+
+
+def together(run: Mechanism, **given: Any) -> None:
+    """Refuse fields and arguments whose sweeps do not broadcast against each other.
+
+    Raises:
+        ValueError: naming the shapes.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> together(acc.Gaussian([1.0, 2.0]), delta=np.ones(3))
+        Traceback (most recent call last):
+        ValueError: run and delta must broadcast together, got shapes [(2,), (3,)]
+    """
+    shapes = {np.shape(value) for value in given.values()}
+    for step in walk(run):
+        for name, axes in step.component_axes.items():
+            value = getattr(step, name)
+            if type(value) is not float:
+                shape = np.shape(value)
+                shapes.add(shape[: len(shape) - axes])
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        names = " and ".join(["run", *given])
+        raise ValueError(f"{names} must broadcast together, got shapes {sorted(shapes)}") from None
+
+
+def _broadcast(step: Mechanism) -> None:
+    """Fields of one mechanism are one sweep, and those of components have as many each."""
+    kind = type(step).__name__
+    fronts, tails = {}, {}
+    for name, axes in step.component_axes.items():
+        shape = np.shape(getattr(step, name))
+        if len(shape) < axes:
+            value = checks.shown(getattr(step, name))
+            raise ValueError(f"{kind}.{name} must be an array of components, got {value}")
+        fronts[name] = shape[: len(shape) - axes]
+        if axes:
+            tails[name] = shape[len(shape) - axes :]
+    try:
+        np.broadcast_shapes(*fronts.values())
+        good = len(set(tails.values())) <= 1
+    except ValueError:
+        good = False
+    if not good:
+        shapes = {name: np.shape(getattr(step, name)) for name in step.component_axes}
+        raise ValueError(f"the fields of {kind} must broadcast together, got shapes {shapes}")
+
+
+def _traced_fields(step: Mechanism) -> Iterator[tuple[str, Any]]:
+    """Names of traced numbers, and where they are in their range."""
+    for name, allowed in step._ranges.items():
+        if is_traced(getattr(step, name)):
+            yield name, allowed.holds(getattr(step, name))
+
+
+def invalid(run: Mechanism) -> Any:
+    """Which settings of a traced run have a number that no constructor would take.
+
+    Their price is +inf: a trace cannot raise. What is not traced has been checked.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> jax.jit(lambda s: invalid(acc.Gaussian(s)))(jnp.array([1.0, -1.0, jnp.nan])).tolist()
+        [False, True, True]
+    """
+    bad: Any = False
+    with plain_rules():
+        for step in walk(run):
+            for name, good in _traced_fields(step):
+                bad = bad | ~jnp.all(good, axis=tuple(range(-step.component_axes[name], 0)))
+            for relation in step.relations():
+                if is_traced(relation.holds):
+                    bad = bad | ~relation.holds
+    return bad
+
+
+def repaired(run: Mechanism) -> Any:
+    """The run with an allowed number wherever `invalid` finds a traced one that is not.
+
+    The bounds are asked about this run, so that no loop or callback meets a NaN.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> float(jax.jit(lambda s: repaired(acc.Gaussian(s)).noise_multiplier)(-1.0))
+        1.0
+    """
+    if not is_traced(run):
+        return run
+    values = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}  # pyrefly: ignore
+    with plain_rules():
+        for name, good in _traced_fields(run):
+            values[name] = jnp.where(good, values[name], run._ranges[name].example())
+        for relation in built(type(run), values).relations():
+            for name in relation.fields if is_traced(relation.holds) else ():
+                value, good = jnp.asarray(values[name]), relation.holds
+                if run.component_axes[name]:
+                    shares = relation.example / value.shape[-1]
+                    values[name] = jnp.where(good[..., None], value, shares)
+                else:
+                    values[name] = jnp.where(good, value, relation.example)
+    for name, value in values.items():
+        if isinstance(value, Mechanism):
+            values[name] = repaired(value)
+        elif isinstance(value, tuple):
+            values[name] = tuple(repaired(part) for part in value)
+    return built(type(run), values)

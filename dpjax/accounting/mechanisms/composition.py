@@ -1,0 +1,94 @@
+"""Several releases of the same data, each of which may depend on the outputs before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpjax._numerics import checks
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    Real,
+    number,
+    register_mechanism,
+    text,
+)
+
+
+@register_mechanism
+class Repeated(Mechanism):
+    """The mechanism used `steps` times on the same data, each use may depend on earlier outputs.
+
+    Fields:
+        mechanism: one step.
+        steps: number of uses, a whole number >= 0.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.Repeated(acc.Gaussian(4.0), steps=100).steps
+        100
+    """
+
+    mechanism: Mechanism
+    steps: Real = number(whole=True)
+
+    def describe(self) -> str:
+        return f"{text(self.steps)} adaptive uses of: {self.mechanism.describe()}"
+
+
+@register_mechanism
+class Composed(Mechanism):
+    """Several mechanisms on the same data, each may depend on the outputs before it.
+
+    Fields:
+        mechanisms: a tuple of mechanisms, possibly empty (nothing released).
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> len(acc.Composed((acc.Gaussian(4.0), acc.Gaussian(8.0))).mechanisms)
+        2
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mechanisms, list):
+            object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        if not isinstance(self.mechanisms, tuple):
+            raise TypeError(
+                "Composed.mechanisms must be a tuple of mechanisms (Composed((m,)) for one), "
+                f"got {checks.shown(self.mechanisms)}"
+            )
+        for part in self.mechanisms:
+            if not isinstance(part, Mechanism):
+                raise TypeError(
+                    f"Composed.mechanisms must be mechanisms, got {checks.shown(part)} among them"
+                )
+
+    def parts(self) -> tuple[Mechanism, ...]:
+        return self.mechanisms
+
+    def describe(self) -> str:
+        shown = [part.describe() for part in self.mechanisms[:3]]
+        shown += ["…"] if len(self.mechanisms) > 3 else []
+        return f"{len(self.mechanisms):,} adaptively composed releases: {'; '.join(shown)}"
+
+
+def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
+    """Steps of a run with the factors of their multiplicities, `Repeated` and `Composed` undone.
+
+    Example:
+        >>> from dpjax.accounting.mechanisms import Composed, Gaussian, Repeated, flatten
+        >>> flatten(Repeated(Composed((Gaussian(1.0), Repeated(Gaussian(2.0), 3))), 5))
+        [(Gaussian(noise_multiplier=1.0), (5,)), (Gaussian(noise_multiplier=2.0), (5, 3))]
+    """
+    found: list[tuple[Mechanism, tuple[Any, ...]]] = []
+    stack: list[tuple[Mechanism, tuple[Any, ...]]] = [(run, ())]
+    while stack:
+        step, factors = stack.pop()
+        if isinstance(step, Repeated):
+            stack.append((step.mechanism, (*factors, step.steps)))
+        elif isinstance(step, Composed):
+            stack.extend((part, factors) for part in reversed(step.mechanisms))
+        else:
+            found.append((step, factors))
+    return found

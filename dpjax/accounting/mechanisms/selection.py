@@ -1,0 +1,168 @@
+"""Private tuning: releasing the best of a random number of runs (Papernot and Steinke 2022).
+
+Running a private algorithm k times and keeping the best run, k fixed, costs almost k runs. If k is
+random and not revealed, it costs little more than one or two. Draw k with `draw_trials`, use fresh
+randomness (and possibly a random candidate from a fixed list of settings) in each run, release
+only the best by a score that is computed inside the run's guarantee, and certify `BestOf` the run.
+If settings differ in their cost, the run's mechanism must cover the costliest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from dpjax._numerics import checks
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    Real,
+    Relation,
+    choice,
+    number,
+    register_mechanism,
+    text,
+)
+
+_LAWS = ("geometric", "logarithmic", "poisson")
+
+
+@register_mechanism
+class BestOf(Mechanism):
+    """The best of K runs of a mechanism, K random and secret; only the winner is released.
+
+    K is truncated negative binomial of shape 1 (`"geometric"`) or 0 (`"logarithmic"`), at least 1,
+    or `"poisson"`, which can be 0: something independent of the data is then released.
+
+    Fields:
+        mechanism: one run, with the score that ranks it: computing the score on private data is
+            part of the run and must be paid in it.
+        expected_trials: E K, at least 1 (above 1 for `"logarithmic"`).
+        distribution: `"geometric"`, `"logarithmic"` or `"poisson"`.
+
+    Guarantee:
+        Every run draws fresh randomness and returns a result and a totally ordered score; settings
+        are drawn independently of the data from a fixed list; K is drawn before and not told.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> run = acc.Gaussian(4.0)
+        >>> once, best = (acc.epsilon(m, 1e-5, method="rdp") for m in (run, acc.BestOf(run, 30.0)))
+        >>> print(f"{once:.3f} {best:.3f} {acc.epsilon(acc.Repeated(run, 30), delta=1e-5):.3f}")
+        1.012 2.442 6.326
+
+    References:
+        Papernot and Steinke 2022, Theorems 2 and 6 (with the outcome of no run).
+    """
+
+    mechanism: Mechanism
+    expected_trials: Real = number(open_low=True)
+    distribution: str = choice(*_LAWS, default="geometric")
+
+    def relations(self) -> tuple[Relation, ...]:
+        expected: Any = self.expected_trials
+        if self.distribution == "poisson":
+            return ()
+        if self.distribution == "logarithmic":
+            return (Relation(("expected_trials",), expected > 1, "a finite number > 1", 2.0),)
+        return (Relation(("expected_trials",), expected >= 1, "a finite number >= 1"),)
+
+    def describe(self) -> str:
+        law = f"a secret {self.distribution} number of runs, {text(self.expected_trials)} expected"
+        return f"the best of {law}, of: {self.mechanism.describe()}"
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            "the number of runs is drawn from the stated law before the first, and stays secret "
+            "with all runs but the best",
+            "every run draws fresh randomness and a setting independent of the data, and its "
+            "score is computed inside its own guarantee",
+        )
+
+
+def log_inverse_gamma(expected: Array, distribution: str) -> Array:
+    """log(1/γ) of the truncated negative binomial law of this mean, rounded up.
+
+    Geometric: E K = 1/γ. Logarithmic: E K = (1/γ − 1)/log(1/γ).
+
+    Example:
+        >>> round(float(log_inverse_gamma(np.asarray(10.0), "geometric")), 6)
+        2.302585
+
+    References:
+        Papernot and Steinke 2022, Definition 1.
+    """
+    xp: Any = namespace(expected, distribution)
+    if distribution == "geometric":  # E K = 1/γ
+        return xp.log(expected)
+
+    # Logarithmic: E K = (1/γ − 1)/log(1/γ), that is expm1(u)/u with u = log(1/γ).
+    def halve(_, ends):
+        low, high = ends
+        middle = (low + high) / 2
+        under = xp.expm1(middle) / middle < expected
+        return xp.where(under, middle, low), xp.where(under, high, middle)
+
+    # expm1(u)/u >= 1 + u/2 and >= e^{u/2}.
+    mean = expected
+    expected = xp.stop_gradient(expected)
+    high = xp.minimum(2 * (expected - 1), 2 * xp.log(expected)) * (1 + 1e-12) + 1e-300
+    u = xp.fori_loop(0, 80, halve, (high * 1e-12, high))[1]
+    # A bisection has no derivative: that of the equation it solves, 2 at u = 0.
+    small = u < 1e-4
+    v = xp.where(small, 1.0, u)
+    slope = xp.where(small, 2.0, v * v / (v * xp.exp(v) - xp.expm1(v)))
+    return u + xp.stop_gradient(slope) * (mean - expected)
+
+
+def trial_parameter(expected_trials: float, distribution: str = "geometric") -> float:
+    """γ of the truncated negative binomial law whose mean is `expected_trials`.
+
+    Args:
+        expected_trials: E K >= 1.
+        distribution: "geometric" or "logarithmic".
+
+    Example:
+        >>> from dpjax.accounting.mechanisms import trial_parameter
+        >>> round(trial_parameter(10.0), 12), round(trial_parameter(10.0, "logarithmic"), 6)
+        (0.1, 0.026918)
+
+    References:
+        Papernot and Steinke 2022, Definition 1.
+    """
+    checks.choice("distribution", distribution, _LAWS[:2])
+    checks.number("expected_trials", expected_trials, checks.Range(1.0))
+    expected = np.asarray(expected_trials, np.float64)
+    return math.exp(-float(log_inverse_gamma(expected, distribution)))  # pyrefly: ignore
+
+
+def draw_trials(key: PRNGKeyArray, best: BestOf) -> int:
+    """How many runs to make: one draw of K. Keep it, and the losing runs, secret.
+
+    Args:
+        key: a JAX key, used once.
+        best: the mechanism that will be certified.
+
+    Example:
+        >>> import jax
+        >>> from dpjax import accounting as acc
+        >>> best = acc.BestOf(acc.Gaussian(4.0), 30.0)
+        >>> draws = [acc.draw_trials(key, best) for key in jax.random.split(jax.random.key(0), 400)]
+        >>> min(draws) >= 1, 25 < sum(draws) / 400 < 35
+        (True, True)
+    """
+    typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    seed = np.asarray(jax.random.key_data(key) if typed else key).ravel()
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
+    expected = float(best.expected_trials)  # pyrefly: ignore
+    if best.distribution == "poisson":
+        return int(generator.poisson(expected))
+    gamma = trial_parameter(expected, best.distribution)
+    if best.distribution == "geometric":
+        return int(generator.geometric(gamma))
+    return int(generator.logseries(1.0 - gamma)) if gamma < 1 else 1

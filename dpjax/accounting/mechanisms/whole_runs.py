@@ -1,0 +1,221 @@
+"""Mechanisms that are whole runs, of which one vector leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dpjax._numerics.scope import is_traced
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    Real,
+    Relation,
+    number,
+    register_mechanism,
+    text,
+)
+from dpjax.accounting.mechanisms.sampling import FRESH_BATCH, batch_fits
+
+
+@register_mechanism
+class RandomizedSensitivity(Mechanism):
+    """Output perturbation whose sensitivity is drawn together with the secret batch order.
+
+    Released once: a vector that one replaced record moves by at most `sensitivities[j]` with
+    probability `weights[j]`, plus N(0, noise_std² I) (Chen, Lee and Kifer 2019, Lemma 3).
+
+    Fields:
+        sensitivities: [..., m], each >= 0, for the adjacency that is asked for.
+        weights: [..., m], probabilities that sum to one.
+        noise_std: [...], standard deviation of the noise per coordinate, >= 0.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> run = acc.RandomizedSensitivity([0.1, 0.2], [0.5, 0.5], noise_std=1.0)
+        >>> run.sensitivities
+        array([0.1, 0.2])
+    """
+
+    sensitivities: Real = number(components=True)
+    weights: Real = number(0.0, 1.0, components=True)
+    noise_std: Real = number()
+
+    tier = "conditional"
+
+    def relations(self) -> tuple[Relation, ...]:
+        weights: Any = self.weights
+        # Of float32 weights the sum is off by rounding; a larger gap is another law.
+        double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
+        traced = is_traced(weights)
+        total = weights.sum(-1) if traced else np.asarray(weights, np.float64).sum(-1)
+        good = abs(total - 1.0) <= (1e-9 if double else 1e-5)
+        return (Relation(("weights",), good, "probabilities that sum to one along the last axis"),)
+
+    def describe(self) -> str:
+        return (
+            "a vector whose sensitivity is drawn with the batch order, plus Gaussian noise of "
+            f"standard deviation {text(self.noise_std)}"
+        )
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            "the batch order is a uniform permutation drawn once and kept secret",
+            "the sensitivities and their weights hold for the loss and for the "
+            f"{adjacency.value} relation",
+            "the noise is Gaussian and drawn independently of the data",
+        )
+
+
+class _Descent(Mechanism):
+    """What every run has in common that releases its last iterate alone."""
+
+    tier = "conditional"
+
+    def describe(self) -> str:
+        run: Any = self
+        return (
+            f"the last iterate of {text(run.steps)} noisy gradient steps of size "
+            f"{text(run.step_size)}, noise {text(run.noise_std)}"
+        )
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            "every record's loss is convex and the average loss strongly convex and smooth with "
+            "the stated constants, for both neighbours",
+            "no clipping, except of generalised linear models with the regulariser outside the "
+            "clip",
+            "plain gradient steps with step size below 2/smoothness: no momentum, no "
+            "preconditioning",
+            "the start does not depend on the data",
+            "only the last iterate is released: no other iterate, checkpoint, loss or early "
+            "stopping",
+            "the projection, if a diameter is stated, is onto a convex set of that diameter at "
+            "every step",
+            "one record moves the gradient by at most the stated sensitivity, for the "
+            f"{adjacency.value} relation",
+        )
+
+
+@register_mechanism
+class NoisyGradientDescent(_Descent):
+    """Full-batch noisy gradient descent of which only the last iterate is released.
+
+    `θ ← Π(θ − η ∇F(θ) + √(2η)·noise_std · Z)`, `steps` times, from a start that does not depend on
+    the data. F is the *average* loss, m-strongly convex and M-smooth for both neighbours, η < 2/M.
+    The guarantee is conditional: no clipping (except generalised linear models with the regulariser
+    outside the clip), no momentum, no other iterate, loss or checkpoint released.
+
+    Fields:
+        steps: iterations, a whole number >= 0.
+        step_size: η > 0.
+        noise_std: Langevin noise scale; the noise of a step has standard deviation √(2η)·noise_std.
+        gradient_sensitivity: how far one record moves the average gradient, for the adjacency asked
+            for.
+        strong_convexity: m >= 0, a certified constant, not an estimate.
+        smoothness: M > 0, likewise.
+        diameter: of the convex set Π projects on; +inf without projection.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.NoisyGradientDescent(100, 0.1, 0.02, 4 / 5000, 1.0, 2.0).steps
+        100
+    """
+
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
+    noise_std: Real = number()
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
+    diameter: Real = number(infinite=True, default=math.inf)
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            *super().assumptions(adjacency),
+            "if priced by the tracing diffusion: step size below 1/smoothness and start variance "
+            "<= 2σ²/λ",
+        )
+
+
+@register_mechanism
+class NoisyCyclicDescent(_Descent):
+    """Noisy gradient descent over disjoint batches in cyclic order; only the last iterate released.
+
+    As `NoisyGradientDescent` with F the average loss of the step's batch. `steps` counts updates,
+    not passes; the record's batch position is uniform and secret because the data are shuffled
+    once.
+
+    Fields:
+        steps, step_size, noise_std: as `NoisyGradientDescent`.
+        gradient_sensitivity: how far one record moves the *batch-average* gradient.
+        strong_convexity, smoothness: certified constants of every batch's average loss.
+        batches: batches in a pass, a whole number >= 1.
+        diameter: of the convex set every step projects on; +inf without projection.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.NoisyCyclicDescent(400, 0.1, 0.02, 4 / 100, 1.0, 2.0, batches=40).batches
+        40
+    """
+
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
+    noise_std: Real = number()
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
+    batches: Real = number(1.0, whole=True)
+    diameter: Real = number(infinite=True, default=math.inf)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, over {text(self.batches)} disjoint batches in cyclic order"
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            *super().assumptions(adjacency),
+            "the batches come from one secret uniform permutation, drawn once",
+        )
+
+
+@register_mechanism
+class NoisySampledDescent(_Descent):
+    """Noisy SGD with fixed-size batches drawn afresh; only the last iterate is released.
+
+    As `NoisyGradientDescent`, with F the average loss of a fresh uniform batch at every step; the
+    noise of a step has standard deviation √(2η)·noise_std. REPLACE_ONE only, one setting at a time.
+
+    Fields:
+        steps, step_size, noise_std: as `NoisyGradientDescent`; noise_std > 0.
+        gradient_sensitivity: how far replacing one record moves the *batch-average* gradient.
+        strong_convexity, smoothness: certified constants of every batch's average loss.
+        batch_size, population: records in a batch and in the data set (public).
+        diameter: of the convex set every step projects on; +inf without projection.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.NoisySampledDescent(500, 0.01, 1.0, 0.2, 1.0, 1.0, 20, 1000).population
+        1000
+    """
+
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
+    noise_std: Real = number(open_low=True)
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
+    batch_size: Real = number(whole=True)
+    population: Real = number(1.0, whole=True)
+    diameter: Real = number(infinite=True, default=math.inf)
+
+    def relations(self) -> tuple[Relation, ...]:
+        return (batch_fits(self.batch_size, self.population),)
+
+    def describe(self) -> str:
+        sampled = f"{text(self.batch_size)} of {text(self.population)} records"
+        return f"{super().describe()}, each over {sampled} without replacement"
+
+    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (*super().assumptions(adjacency), FRESH_BATCH)

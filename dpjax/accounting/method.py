@@ -1,0 +1,214 @@
+"""What a method of pricing is, and the least answer of several.
+
+Every family of bounds ends in a file that exports `METHODS`, a tuple of `Method`;
+`answers/methods.py` puts them into one table. A family that prices a part of its run by other
+families asks `least` with their methods, so that no family knows the table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.pairs.atoms import lowers
+
+
+class Method(NamedTuple):
+    """One way to price mechanisms.
+
+    Fields:
+        name: what the user passes as `method=`.
+        rank: place in `"best"`, cheapest of the tightest first; None keeps it out of `"best"`.
+        supports: (mechanism, adjacency) -> bool, from structure alone, never from values.
+        epsilon: (mechanism, delta, adjacency) -> upper bound; +inf where it has none.
+        delta: (mechanism, epsilon, adjacency) -> upper bound; 1 where it has none.
+        epsilon_lower: (mechanism, delta, adjacency) -> lower bound of the best possible ε, from two
+            distributions that neighbours can attain; 0 where none are known. Its docstring names
+            them.
+        rdp: (mechanism, orders, adjacency) -> Rényi curve.
+        tradeoff: (mechanism, false_positive_rates, adjacency) -> false-negative rates, lower bound.
+        describe: one sentence for certificates: the bound and its source.
+        tight: where it has an answer, no other method of the table is below by more than 1e-5 of
+            it: `"best"` then asks no further.
+        dear: takes a second rather than milliseconds a setting, and concrete values: asked where
+            the others have no tight answer, under a trace through a callback.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.methods()["rdp"].name
+        'rdp'
+    """
+
+    name: str
+    rank: float | None
+    supports: Callable[[Mechanism, Adjacency], bool]
+    epsilon: Callable[..., Any] | None = None
+    delta: Callable[..., Any] | None = None
+    epsilon_lower: Callable[..., Any] | None = None
+    rdp: Callable[..., Any] | None = None
+    tradeoff: Callable[..., Any] | None = None
+    describe: str = ""
+    tight: bool = False
+    dear: bool = False
+
+
+Part = Literal["epsilon", "delta"]
+
+
+def ranked(
+    methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
+) -> list[Method]:
+    """The methods that answer one part for this run, in the order in which they are asked.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.gaussian import method as gaussian
+        >>> found = ranked(gaussian.METHODS, "delta", acc.Gaussian(1.0), acc.Adjacency.ADD_REMOVE)
+        >>> [m.name for m in found]
+        ['gdp']
+    """
+    able = [m for m in methods if getattr(m, part) is not None and m.supports(run, adjacency)]
+    return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
+
+
+def least(
+    part: Part, chosen: Sequence[Method], run: Mechanism, given: Any, adjacency: Adjacency
+) -> tuple[Any, Method]:
+    """The least answer of the methods chosen, asked in turn until a tight one has an answer.
+
+    Every answer is an upper bound, hence so is the least. Later methods see only the settings of a
+    sweep that are still open: they may be far slower.
+
+    Args:
+        part: the question, `"epsilon"` or `"delta"`.
+        chosen: at least one method that supports the run, as `ranked` orders them.
+        run, given, adjacency: as the methods take them.
+
+    Returns:
+        The answer, and the method that gave it (of a sweep: the first that was asked).
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.gaussian import method as gaussian
+        >>> value, used = least("epsilon", gaussian.METHODS, acc.Gaussian(4.0), 1e-5,
+        ...     acc.Adjacency.ADD_REMOVE)
+        >>> round(value, 3), used.name
+        (0.926, 'gdp')
+    """
+    nothing = np.inf if part == "epsilon" else 1.0
+
+    def ask(method: Method, run: Mechanism, given: Any) -> Any:
+        return getattr(method, part)(run, given, adjacency)
+
+    if float64.is_traced(run, given):
+        return _traced(ask, chosen, nothing, run, given), chosen[0]
+    best, used = np.asarray(ask(chosen[0], run, given)), chosen[0]
+    open_ = ~(best < nothing) | (not used.tight)
+    for method in chosen[1:]:
+        if not open_.any():
+            break
+        if best.ndim == 0 or open_.all() or not lowers(run, adjacency):
+            value = np.asarray(ask(method, run, given))
+        else:
+            some, part_given = jax.tree.map(
+                lambda leaf: np.broadcast_to(leaf, open_.shape)[open_],  # noqa: B023
+                (run, given),
+            )
+            value = np.full(best.shape, np.inf)
+            value[open_] = ask(method, some, part_given)
+        if np.all(value < best):
+            used = method
+        best = np.fmin(best, value)
+        open_ = open_ & (~(value < nothing) | (not method.tight))
+    return float64.plain(np.asarray(best)), used
+
+
+def _traced(
+    ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
+) -> Array:
+    """The same under a trace: a later method runs only if a setting is open."""
+    dear = [method for method in chosen if method.dear]
+    cheap = [method for method in chosen if not method.dear]
+    shape = np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves((run, given))))
+    best = ask(cheap[0], run, given) if cheap else jax.numpy.full(shape, nothing)
+    xp: Any = namespace(best)
+    open_ = ~(best < nothing) | (not (cheap and cheap[0].tight))
+    for method in cheap[1:]:
+
+        def more(best: Array, open_: Array, method: Method = method) -> tuple[Array, Array]:
+            value = xp.asarray(ask(method, run, given))
+            # Not the minimum: its derivative is the mean of both at a tie.
+            kept = xp.where(value < best, value, best)
+            return kept, open_ & (~(value < nothing) | (not method.tight))
+
+        best, open_ = jax.lax.cond(xp.any(open_), more, lambda *same: same, best, open_)
+    for method in dear:
+        value = _by_callback(functools.partial(ask, method), open_, run, given)
+        best = xp.where(value < best, value, best)
+        open_ = open_ & ~(value < nothing)
+    return best
+
+
+_STEP = 1e-4  # of central differences, relative
+
+
+def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: Any) -> Array:
+    """A method that needs concrete values, for the open settings; +inf for the others.
+
+    Its derivatives are central differences: it has none of its own.
+    """
+    leaves, tree = jax.tree.flatten((run, given))
+    dtype, rank = jax.numpy.zeros(()).dtype, open_.ndim
+    traced = [i for i, leaf in enumerate(leaves) if float64.is_traced(leaf)]
+    # Ones in front, so that the axes of a vmap stay apart from the sweep's.
+    ones = [jax.numpy.asarray(leaves[i], dtype) for i in traced]
+    ones = [leaf.reshape((1,) * (rank - leaf.ndim) + leaf.shape) for leaf in ones]
+
+    def bound(open_: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+        full: list[Any] = list(leaves)
+        for i, value in zip(traced, values, strict=True):
+            full[i] = np.asarray(value, np.float64)
+        answer = np.full(open_.shape, np.inf)
+        if open_.any():
+            some = [np.broadcast_to(leaf, open_.shape)[open_] for leaf in full]
+            answer[open_] = ask(*jax.tree.unflatten(tree, some))
+        return answer
+
+    def host(open_: Any, *values: Any) -> np.ndarray:
+        return float64.narrow(bound(np.asarray(open_) > 0, values), dtype, "up")
+
+    def slopes(open_: Any, *values: Any) -> np.ndarray:
+        found = []
+        for k, value in enumerate(values):
+            value = np.asarray(value, np.float64)
+            ends = [[*values[:k], value * (1 + sign * _STEP), *values[k + 1 :]] for sign in (1, -1)]
+            above, below = (bound(np.asarray(open_) > 0, end) for end in ends)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                slope = (above - below) / (2 * _STEP * value)
+            found.append(np.where(np.isfinite(slope), slope, 0.0))
+        return np.stack(found, axis=-1).astype(dtype)
+
+    def call(function: Callable, shape: tuple[int, ...], args: Sequence[Array]) -> Array:
+        spec = jax.ShapeDtypeStruct(shape, dtype)
+        return float64.call_host(function, spec, args, "broadcast_all")
+
+    @jax.custom_jvp
+    def priced(open_: Array, *values: Array) -> Array:
+        return call(host, open_.shape, (open_, *values))
+
+    @priced.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        by_leaf = call(slopes, (*primals[0].shape, len(traced)), primals)
+        moved = sum(by_leaf[..., k] * tangent for k, tangent in enumerate(tangents[1:]))
+        return priced(*primals), moved
+
+    return priced(jax.lax.stop_gradient(open_.astype(dtype)), *ones)

@@ -1,0 +1,1 @@
+"""From a mechanism to the pairs of distributions that dominate it."""

@@ -1,0 +1,113 @@
+"""The table of mechanisms that a Gaussian pair N(0, 1) against N(μ, 1) dominates.
+
+Gaussian pairs compose exactly into one, by adding μ². A mechanism in this table composes with
+every (subsampled) Gaussian one, and amplifies by sampling where its entry says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.last_iterate.bounds import least2, position2
+from dpjax.accounting.mechanisms import Gaussian
+from dpjax.accounting.mechanisms.geometric import (
+    Anisotropic,
+    BoxedAngles,
+    RecentredGaussian,
+    TangentBall,
+)
+from dpjax.accounting.mechanisms.whole_runs import NoisyCyclicDescent, NoisyGradientDescent
+
+
+class GaussianPair(NamedTuple):
+    """μ² of the pair N(0, 1) against N(μ, 1) that dominates a release, for each adjacency.
+
+    Fields:
+        add_remove: under ADD_REMOVE.
+        replace_one: under REPLACE_ONE.
+
+    Example:
+        >>> GaussianPair(1.0, 4.0).replace_one
+        4.0
+    """
+
+    add_remove: Any
+    replace_one: Any
+
+
+class Entry(NamedTuple):
+    """What the table says of one class.
+
+    Fields:
+        pair: from the mechanism, its fields float64 arrays of one common shape, to `GaussianPair`.
+        step: whether adding a record moves the release by a contribution of bounded norm, so that
+            amplification by sampling applies, and some neighbours attain the pair. False for whole
+            runs, of which the pair is an upper bound only.
+
+    Example:
+        >>> PAIRS[Gaussian].step
+        True
+    """
+
+    pair: Callable[[Any], GaussianPair]
+    step: bool = True
+
+
+def _moved(mu2: Any) -> GaussianPair:
+    # Replacing a record moves the sum by twice what adding one does.
+    return GaussianPair(mu2, 4.0 * mu2)
+
+
+def _gaussian(m: Gaussian) -> GaussianPair:
+    return _moved(m.noise_multiplier**-2.0)
+
+
+def _ratio2(sensitivity: Any, noise_std: Any) -> Array:
+    # Without noise there is no privacy, even where the sensitivity underflows.
+    xp: Any = namespace(sensitivity, noise_std)
+    safe = xp.where(noise_std > 0, noise_std, 1.0)
+    return xp.square(xp.where(noise_std > 0, sensitivity / safe, xp.inf))
+
+
+def _ball(m: RecentredGaussian | TangentBall) -> GaussianPair:
+    return _moved(_ratio2(m.radius / m.batch_size, m.noise_std))
+
+
+def _boxed(m: BoxedAngles) -> GaussianPair:
+    xp: Any = namespace(m)
+    angle = xp.sqrt(m.dimension + 2.0) * m.bounding_factor * np.pi
+    return _moved(_ratio2(angle / (2.0 * m.batch_size), m.noise_std))
+
+
+def _anisotropic(m: Anisotropic) -> GaussianPair:
+    parallel = _ratio2(m.parallel_radius / m.batch_size, m.parallel_noise_std)
+    perpendicular = _ratio2(m.perpendicular_radius / m.batch_size, m.perpendicular_noise_std)
+    return _moved(parallel + perpendicular)
+
+
+# Gradient sensitivities are those of the adjacency that is asked for.
+def _descent(run: NoisyGradientDescent) -> GaussianPair:
+    mu2 = least2(run)
+    return GaussianPair(mu2, mu2)
+
+
+def _cyclic(run: NoisyCyclicDescent) -> GaussianPair:
+    """The record of the worst batch."""
+    mu2 = position2(run, namespace(run).zeros(()))
+    return GaussianPair(mu2, mu2)
+
+
+PAIRS: dict[type, Entry] = {
+    Anisotropic: Entry(_anisotropic),
+    BoxedAngles: Entry(_boxed),
+    Gaussian: Entry(_gaussian),
+    NoisyCyclicDescent: Entry(_cyclic, step=False),
+    NoisyGradientDescent: Entry(_descent, step=False),
+    RecentredGaussian: Entry(_ball),
+    TangentBall: Entry(_ball),
+}

@@ -1,0 +1,1 @@
+"""Rényi curves and their conversion."""

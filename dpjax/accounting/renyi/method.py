@@ -1,0 +1,171 @@
+"""Rényi curves as methods: of runs of (subsampled) Gaussian pairs, and of sums of curves.
+
+A mechanism that is known by its Rényi curve alone stands in the table `_CURVES`. A run that
+contains one is priced by the sum of its steps' curves; whatever else it contains adds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import JAX, NUMPY, namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import method as contour
+from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
+from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.mechanisms import (
+    BestOf,
+    Mechanism,
+    ObjectivePerturbation,
+    PureDP,
+    RandomizedSensitivity,
+    ZeroConcentrated,
+)
+from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.renyi import conversion, moments, selection
+
+_GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
+_REFINED = np.linspace(-0.05, 0.05, 41)
+
+
+def _classic(atoms: lowering.Atoms, adjacency: Adjacency, delta: Array) -> Array:
+    return conversion.epsilon_from_atoms(atoms, adjacency, delta, classic=True)
+
+
+def _asked(kernel: Callable) -> Callable:
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        return lowering.query(kernel, run, adjacency, (given,), (0,))
+
+    return ask
+
+
+# --- sums of curves
+
+
+def _best_of(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+    inner = best.mechanism
+
+    def profile(epsilons: Any) -> Any:
+        others = (gaussian, contour, loss_distribution, objective_perturbation)
+        table = [m for family in others for m in family.METHODS]
+        table += [*randomized_sensitivity.METHODS, *METHODS]
+        able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
+        return least("delta", able, inner, epsilons, adjacency)[0]
+
+    return selection.curve(best, orders, lambda at: rdp(inner, at, adjacency), profile)
+
+
+# (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.
+_CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
+    BestOf: (_best_of, lambda best, adjacency: _has_curve(best.mechanism, adjacency)),
+    ObjectivePerturbation: (objective_perturbation.curve, lambda step, adjacency: True),
+    PureDP: (objective_perturbation.curve, objective_perturbation.holds),
+    RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
+    ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
+}
+
+
+def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
+    own, rest = lowering.split(run, tuple(_CURVES))
+    able = all(_CURVES[type(step)][1](step, adjacency) for step, _ in own)
+    return able and lowering.lowers(rest, adjacency)
+
+
+def _count(factors: tuple) -> Any:
+    total: Any = 1.0
+    for factor in factors:
+        total = total * (factor if float64.is_traced(factor) else np.asarray(factor, np.float64))
+    return total if np.ndim(total) == 0 else total[..., None]
+
+
+def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    """The Rényi curve of a run: the sum of its parts' curves.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> rdp(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
+        array([0.5])
+    """
+    own, rest = lowering.split(run, tuple(_CURVES))
+    total: Any = 0.0
+    if rest.mechanisms or not own:
+        total = lowering.query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
+    for step, factors in own:
+        total = total + _count(factors) * _CURVES[type(step)][0](step, orders, adjacency)
+    return total
+
+
+def _best(values: Any, worst: float) -> Any:
+    xp: Any = namespace(values)
+    return xp.min(xp.where(xp.isnan(values), worst, values), axis=-1)
+
+
+def _search(run: Mechanism, adjacency: Adjacency, given: Any, bound: Callable) -> Any:
+    """Least bound(order, rdp, given) over the orders: any order is valid, more are tighter."""
+    curve = rdp(run, _GRID, adjacency)
+    traced = float64.is_traced(curve, given)
+    xp: Any = JAX if traced else NUMPY
+    given = xp.asarray(given)[..., None]
+    values = bound(_GRID, curve, given)
+    answer = _best(values, np.inf)
+    place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
+    near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
+    values = bound(near, rdp(run, near, adjacency), given)
+    # Not the minimum: its derivative is the mean of both at a tie.
+    refined = _best(values, np.inf)
+    answer = xp.where(refined < answer, refined, answer)
+    return answer
+
+
+def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    xp: Any = namespace(delta)
+    value = _search(run, adjacency, xp.log(xp.asarray(delta)), conversion.epsilon_at)
+    xp = namespace(value)
+    return xp.maximum(value * (1 + 1e-12), 0.0)
+
+
+def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+    value = _search(run, adjacency, epsilon, conversion.log_delta_at)
+    xp: Any = namespace(value)
+    return xp.exp(xp.minimum(value + 1e-11, 0.0))
+
+
+METHODS = (
+    Method(
+        "rdp",
+        rank=30.0,
+        supports=lowering.lowers,
+        epsilon=_asked(conversion.epsilon_from_atoms),
+        delta=_asked(conversion.delta_from_atoms),
+        rdp=rdp,
+        describe="Rényi curve at real orders by certified quadrature, converted by Canonne, Kamath "
+        "and Steinke (2020), Proposition 12",
+    ),
+    Method(
+        "rdp",
+        rank=31.0,
+        supports=lambda run, adjacency: (
+            not lowering.lowers(run, adjacency) and _has_curve(run, adjacency)
+        ),
+        epsilon=_epsilon,
+        delta=_delta,
+        rdp=rdp,
+        describe="sum of the steps' Rényi curves, converted by Canonne, Kamath and Steinke (2020), "
+        "Proposition 12",
+    ),
+    Method(
+        "rdp_classic",
+        rank=None,
+        supports=lowering.lowers,
+        epsilon=_asked(_classic),
+        describe="Rényi curve at real orders by certified quadrature, converted by Mironov (2017), "
+        "Proposition 3",
+    ),
+)

@@ -1,0 +1,71 @@
+"""What `clipped_grad` is given: parameters, loss, batch and keys, checked and in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """`params` with None for leaves that have no gradient, and the function that puts them back."""
+    leaves, tree = jax.tree.flatten(params)
+    floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
+    if not any(floating):
+        raise ValueError("params must hold a floating-point array, got none")
+    if any(jnp.iscomplexobj(x) for x, f in zip(leaves, floating, strict=True) if f):
+        raise ValueError("params must be real, got complex ones; split real and imaginary parts")
+    trained = tree.unflatten([x if f else None for x, f in zip(leaves, floating, strict=True)])
+
+    def rebuild(trained):
+        new = iter(jax.tree.leaves(trained))
+        return tree.unflatten(
+            [next(new) if f else x for x, f in zip(leaves, floating, strict=True)]
+        )
+
+    return trained, rebuild
+
+
+def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
+    """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
+
+    def one(trained, example_and_key):
+        params = rebuild(trained)
+        example, key = example_and_key
+        out = loss(params, example, key) if with_key else loss(params, example)
+        value, aux = out if has_aux else (out, None)
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"the loss of one example must be a scalar, got shape {jnp.shape(value)}; sum or "
+                "average over everything but the batch inside the loss"
+            )
+        return value, aux
+
+    return one
+
+
+def batch_size(batch: Any) -> int:
+    """The number of records: the leading axis that all leaves of the batch share."""
+    leaves = jax.tree.leaves(batch)
+    if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
+        raise ValueError(
+            "batch must have a leading axis of records in every leaf, got a scalar or nothing"
+        )
+    sizes = {jnp.shape(leaf)[0] for leaf in leaves}
+    if len(sizes) > 1:
+        raise ValueError(f"batch must have one number of records, got {sorted(sizes)}")
+    return sizes.pop()
+
+
+def keys_of_records(rng: Any, records: int) -> Any:
+    """One key a record, from one key or as given."""
+    typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
+    if rng.ndim == (0 if typed else 1):
+        return jax.random.split(rng, records)
+    if rng.shape[0] != records:
+        raise ValueError(
+            f"rng must be one key, or one each for {records} records, got {rng.shape[0]} keys"
+        )
+    return rng

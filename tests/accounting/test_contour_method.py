@@ -1,0 +1,159 @@
+"""The contour: resolutions, both adjacencies, and δ = 1e-16, against independent values."""
+
+import functools
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpjax import accounting as acc
+from dpjax._numerics import float64
+from dpjax.accounting.contour import integral as contour
+from dpjax.accounting.contour import method
+from dpjax.accounting.pairs import atoms as pair_atoms
+
+ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
+
+
+def dpsgd(sigma, rate, steps):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
+
+
+# few records ever hit, heavy and light tails: what the resolutions have to settle between them
+HARD = (
+    np.array([2.1, 3.43, 1.16, 0.796, 5.05, 1.0, 1.35, 0.627]),
+    np.array([5e-4, 2.57e-4, 1.44e-4, 1.36e-3, 3.17e-4, 0.01, 5.04e-4, 4.18e-4]),
+    np.array([4589.0, 3522.0, 9941.0, 890.0, 116.0, 1000.0, 59.0, 78.0]),
+    np.array([5.7e-7, 1.5e-9, 8.1e-8, 2.9e-8, 1e-5, 1e-5, 1e-5, 8.2e-7]),
+)
+
+
+def test_a_sweep_is_what_its_settings_are_one_by_one():
+    sigma, rate, steps, delta = HARD
+    together = acc.epsilon(dpsgd(sigma, rate, steps), delta)
+    for k in (0, 5):
+        one = acc.epsilon(dpsgd(*(float(v[k]) for v in HARD[:3])), float(delta[k]))
+        assert together[k] == pytest.approx(one, rel=1e-8)
+
+
+@pytest.mark.parametrize("method", ["rdp", "contour"])
+def test_a_compiled_sweep_is_what_numpy_says_of_its_settings(method):
+    rng = np.random.default_rng(0)
+    sigma, rate = rng.uniform(0.6, 8, 300), 10 ** rng.uniform(-3, -1, 300)
+    steps, delta = np.round(10 ** rng.uniform(1.5, 4, 300)), 10 ** rng.uniform(-9, -4, 300)
+    together = acc.epsilon(dpsgd(sigma, rate, steps), delta, method=method)
+    few = slice(0, 20)
+    apart = acc.epsilon(dpsgd(sigma[few], rate[few], steps[few]), delta[few], method=method)
+    np.testing.assert_allclose(together[few], apart, rtol=1e-8)
+
+
+def test_loss_distributions_bracket_the_hard_settings():
+    sigma, rate, steps, delta = HARD
+    run = dpsgd(sigma, rate, steps)
+    upper = acc.epsilon(run, delta)
+    by_pld = acc.epsilon(run, delta, method="pld")
+    lower = acc.methods(run)["pld"].epsilon_lower(run, delta, ADD)
+    assert np.all(upper >= lower)
+    assert np.all(upper <= by_pld * (1 + 1e-4))
+    # once answered 0.238
+    assert upper[0] == pytest.approx(0.0632982471, rel=1e-6)
+
+
+def test_merging_keeps_the_best_end_of_each():
+    old = contour.Bounds(*(np.array(v) for v in ([1.0, 0.0], [2.0, 5.0], [0.5, 1.0])))
+    new = contour.Bounds(*(np.array(v) for v in ([0.5, 3.0], [3.0, 4.0], [0.1, 0.2])))
+    kept = method._merge(old, new)
+    np.testing.assert_array_equal(kept.lower, [1.0, 3.0])
+    np.testing.assert_array_equal(kept.upper, [2.0, 4.0])
+    np.testing.assert_array_equal(kept.share, [0.5, 0.2])
+
+
+def test_poor_is_what_is_neither_close_nor_settled():
+    upper = np.array([1.0, 1.0, 0.0, np.inf, np.nan, 9e3, 2e4])
+    lower = np.array([1.0 - 1e-12, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0])
+    share = np.array([1e-12, 0.5, 0.0, np.inf, np.nan, 1.0, 1.0])
+    poor = method._poor(contour.Bounds(lower, upper, share))
+    # At ε = 20,000 nobody is helped by a finer line.
+    np.testing.assert_array_equal(poor, [False, True, False, True, True, True, False])
+
+
+def test_pairs_and_directions():
+    one = np.ones(1)
+    steps = pair_atoms.Steps(one, one, one)
+    with float64.float64_scope():
+        for atoms, adjacency, lower, families, signs in (
+            (pair_atoms.Atoms(one[0], steps, None), ADD, False, {"poisson"}, (1, -1)),
+            (pair_atoms.Atoms(one[0], steps, None), REPLACE, False, {"replace"}, (1,)),
+            (pair_atoms.Atoms(one[0], None, steps), REPLACE, False, {"symmetrised"}, (1,)),
+            (pair_atoms.Atoms(one[0], None, steps), REPLACE, True, {"poisson"}, (1, -1)),
+        ):
+            run, found = method.composition(atoms, adjacency, lower=lower)
+            assert set(run.steps) == families
+            assert found == signs
+
+
+@functools.cache
+def _mpmath_delta(adjacency, sigma, rate, steps, epsilon):
+    """δ by the contour in 40 digits, on a line and grids of its own."""
+    with mpmath.workdps(40):
+        h = mpmath.mpf(1) / 12
+        q, s = mpmath.mpf(rate), mpmath.mpf(sigma)
+        r = lambda y: 1 - q + q * mpmath.exp(y / s - 1 / (2 * s * s))  # noqa: E731
+        nodes = [h * k for k in range(-12 * 14, 12 * 24)]
+        losses = [mpmath.log(r(y)) for y in nodes]
+        masses = [h * mpmath.npdf(y) * r(y) for y in nodes]
+        if adjacency is REPLACE:
+            losses = [loss - mpmath.log(r(-y)) for loss, y in zip(losses, nodes, strict=True)]
+        c, step, total = mpmath.mpf(6), mpmath.mpf(1) / 7, mpmath.mpf(0)
+        tilted = [m * mpmath.exp(c * v) for m, v in zip(masses, losses, strict=True)]
+        turn = [mpmath.expj(step * v) for v in losses]
+        for k in range(200):
+            z = mpmath.mpc(c, step * k)
+            value = mpmath.fsum(tilted) ** steps * mpmath.exp(-z * epsilon) / (z * (z + 1))
+            total += value.real * (mpmath.mpf(1) / 2 if k == 0 else 1)
+            tilted = [w * u for w, u in zip(tilted, turn, strict=True)]
+        return total * step / mpmath.pi
+
+
+@pytest.mark.parametrize(("adjacency", "guess"), [(ADD, 5.3), (REPLACE, 7.1)])
+def test_a_delta_of_1e_16(adjacency, guess):
+    """ε right to 1e-6 and not below the truth, which is where mpmath's δ crosses 1e-16."""
+    found = acc.epsilon(dpsgd(1.0, 0.01, 1_000), 1e-16, adjacency=adjacency, method="contour")
+    assert found == pytest.approx(guess, abs=1.0)
+    above = _mpmath_delta(adjacency, 1.0, 0.01, 1_000, mpmath.mpf(found))
+    below = _mpmath_delta(adjacency, 1.0, 0.01, 1_000, mpmath.mpf(found) - mpmath.mpf("1e-6"))
+    assert above <= mpmath.mpf("1e-16") * (1 + mpmath.mpf("1e-12"))
+    assert below > mpmath.mpf("1e-16")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(0.5, 20.0),
+    st.floats(1e-4, 1.0),
+    st.integers(1, 10_000),
+    st.floats(1e-10, 1e-3),
+    st.floats(1.05, 3.0),
+    st.sampled_from([ADD, REPLACE]),
+)
+def test_epsilon_is_monotone_in_every_parameter(sigma, rate, steps, delta, factor, adjacency):
+    # The setting, and it with more noise, a lower rate, more steps, a smaller δ.
+    found = acc.epsilon(
+        dpsgd(
+            sigma * np.array([1, factor, 1, 1, 1]),
+            rate / np.array([1, 1, factor, 1, 1]),
+            steps * np.array([1, 1, 1, 2, 1]),
+        ),
+        delta / np.array([1, 1, 1, 1, factor]),
+        adjacency=adjacency,
+        method="contour",
+    )
+    assert np.all(found >= 0)
+    # Each is within 1e-5 of the truth, or infinite where the line could not settle it.
+    base, quieter, rarer, longer, stricter = found
+    if np.isfinite(base):
+        for better in (quieter, rarer):
+            assert better == np.inf or better <= base * (1 + 1e-5) + 1e-12
+        for worse in (longer, stricter):
+            assert worse >= base * (1 - 1e-5)

@@ -1,0 +1,60 @@
+"""Trade-off curves from privacy profiles lie below the true curve, and close to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpjax import accounting as acc
+from dpjax.accounting import envelope
+
+RATES = np.linspace(0.0, 1.0, 41)
+
+
+def test_gaussian_curve_is_bounded_from_below_and_nearly_reached():
+    bound = acc.tradeoff(acc.Gaussian(1.0), RATES, method="profile")
+    exact = norm.cdf(norm.isf(RATES) - 1.0)
+    assert np.all(bound <= exact + 1e-12)
+    assert np.max(exact - bound) < 2e-3
+
+
+def test_the_exact_curve_is_asked_first_where_there_is_one():
+    exact = norm.cdf(norm.isf(RATES[1:-1]) - 1.0)
+    assert acc.tradeoff(acc.Gaussian(1.0), RATES[1:-1]) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.fixture
+def few_epsilons(monkeypatch):
+    """A coarser envelope, still a bound: every ε is a query of its own."""
+    monkeypatch.setattr(envelope, "_EPSILONS", np.append(0.0, np.geomspace(0.02, 3.0, 20)))
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+def test_sampled_steps_have_a_curve_that_no_threshold_attack_beats(adjacency, few_epsilons):
+    run = acc.PoissonSampled(acc.Gaussian(1.0), 0.25)
+    bound = acc.tradeoff(run, RATES, adjacency=adjacency)
+    # An attack on one step: flag outputs above t, records at distance 1 (2 apart if exchanged).
+    thresholds = np.linspace(-4.0, 5.0, 200)
+    false_positive = norm.sf(thresholds)
+    power = 0.75 * norm.sf(thresholds) + 0.25 * norm.sf(thresholds - 1.0)
+    if adjacency is acc.Adjacency.REPLACE_ONE:
+        false_positive = 0.75 * norm.sf(thresholds) + 0.25 * norm.sf(thresholds + 1.0)
+    achieved = np.interp(RATES, false_positive[::-1], (1 - power)[::-1])
+    assert np.all(bound <= achieved + 1e-4)  # interpolation of the attack's curve
+    assert bound[4] > 0.8 * achieved[4]
+    assert bound[0] <= 1.0
+    assert np.all(np.diff(bound) <= 1e-12)
+
+
+def test_fields_that_are_arrays_give_a_curve_each(few_epsilons):
+    sigmas = np.array([1.0, 2.0, 4.0])
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigmas), 0.1), 10)
+    curves = acc.tradeoff(run, RATES[:3])
+    assert curves.shape == (3, 3)
+    assert np.all(np.diff(curves[:, 1]) > 0)  # more noise, more errors
+
+
+def test_what_has_no_profile_is_still_refused():
+    with pytest.raises(acc.UnsupportedQuery, match="FixedBatchSampled"):
+        acc.tradeoff(acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 100), [0.5])

@@ -1,0 +1,69 @@
+"""Defects found by attacking the accountant, each against a truth of its own."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)])
+def test_an_empty_sweep_has_an_empty_answer(shape):
+    def run(noise):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), 0.03), 5)
+
+    empty = run(np.ones(shape))
+    assert acc.epsilon(empty, 1e-5).shape == shape
+    assert acc.delta(empty, 1.0).shape == shape
+    assert [np.shape(end) for end in acc.epsilon_interval(empty, 1e-5)] == [shape, shape]
+    assert acc.tradeoff(empty, [0.1, 0.2]).shape == (*shape, 2)
+
+
+_BY_CURVES = {
+    "zero-concentrated": lambda x: acc.ZeroConcentrated(x),
+    "best of": lambda x: acc.BestOf(acc.Gaussian(1 / x), 10.0),
+    "randomised": lambda x: acc.BestOf(acc.RandomizedSensitivity([0.1], [1.0], 1 / x), 5.0),
+    "objective": lambda x: acc.Repeated(acc.ObjectivePerturbation(1 / x, 50.0, 0.25, 1.0), 2),
+    "sum": lambda x: acc.Composed(
+        (acc.ZeroConcentrated(x), acc.PoissonSampled(acc.Gaussian(1 / x), 0.1))
+    ),
+}
+
+
+@pytest.mark.parametrize("make", _BY_CURVES.values(), ids=_BY_CURVES)
+def test_a_sweep_of_curves_finds_the_order_that_its_settings_find(make):
+    fields, deltas = np.geomspace(0.02, 2.0, 5), np.array([1e-3, 1e-5, 1e-9])
+    sweep = acc.epsilon(make(fields[:, None]), deltas)
+    singles = [[acc.epsilon(make(float(x)), float(d)) for d in deltas] for x in fields]
+    np.testing.assert_allclose(sweep, singles, rtol=1e-9)
+
+
+@pytest.mark.parametrize("law", ["geometric", "logarithmic", "poisson"])
+def test_a_sweep_of_deltas_finds_the_orders_that_each_finds(law):
+    run, deltas = acc.BestOf(acc.Gaussian(3.0), 10.0, law), np.array([[1e-3, 1e-5], [1e-7, 1e-9]])
+    singles = [[acc.epsilon(run, float(d)) for d in row] for row in deltas]
+    np.testing.assert_allclose(acc.epsilon(run, deltas), singles, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rho", "delta"), [(0.1, 1e-5), (0.02728333, 1e-5), (1.0, 1e-8)])
+def test_the_derivative_of_a_sum_of_curves_is_the_best_order(rho, delta):
+    def slope(order):  # of ρα + log(1 − 1/α) − log(δα)/(α − 1), 0 at the best order
+        return rho + mp.log(delta * order) / (order - 1) ** 2
+
+    rho, delta = float(np.float32(rho)), float(np.float32(delta))
+    order = mp.findroot(slope, 1 + math.sqrt(-math.log(delta) / rho))
+    found = jax.grad(lambda rho: acc.epsilon(acc.ZeroConcentrated(rho), delta))(rho)
+    np.testing.assert_allclose(float(found), float(order), rtol=2e-3)
+
+
+@pytest.mark.parametrize(("records", "batch_size"), [(0, 100), (-1000, -100.1), (1000, 99), (2, 0)])
+def test_a_declared_batch_of_too_few_records_contradicts_the_rate(records, batch_size):
+    run = acc.PoissonSampled(acc.Gaussian(4.0), 0.1)
+    with pytest.raises(acc.CertificateError, match="declared"):
+        acc.certify(run, 1e-5, declared={"records": records, "batch_size": batch_size})
+    acc.certify(run, 1e-5, declared={"records": 1000, "batch_size": 100})

@@ -1,0 +1,182 @@
+"""Every field and every argument against hostile values: a clear error or a right answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import fractions
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.gaussian import gaussian_dp
+from tests.accounting.mechanism_examples import EXAMPLES
+
+# Values, and whether they are numbers at all.
+_HOSTILE = {
+    "None": None,
+    "nan": np.nan,
+    "inf": np.inf,
+    "-inf": -np.inf,
+    "-1": -1,
+    "0": 0,
+    "10**400": 10**400,
+    "10**5000": 10**5000,
+    "text": "text",
+    "number as text": "1.0",
+    "bytes": b"bytes",
+    "[]": [],
+    "{}": {},
+    "object": object(),
+    "True": True,
+    "np.True_": np.True_,
+    "1j": 1j,
+    "empty": np.array([]),
+    "texts": np.array(["a"]),
+    "objects": np.array([None]),
+    "bools": np.array([True]),
+    "Fraction": fractions.Fraction(-5),
+    "Decimal": decimal.Decimal(-5),
+    "jnp.nan": jnp.float32(jnp.nan),
+    "jnp -1": jnp.array([0.5, -1.0]),
+    "jnp bool": jnp.array(True),
+    "key": jax.random.key(0),
+    "ragged": [[1.0], [1.0, 2.0]],
+    "list with None": [0.5, None],
+    "list with nan": [0.5, np.nan],
+    "function": abs,
+    "type": float,
+    "mechanism": acc.Gaussian(1.0),
+}
+_NO_NUMBER = {
+    "None", "text", "number as text", "bytes", "{}", "object", "True", "np.True_", "1j", "texts",
+    "objects", "bools", "Fraction", "Decimal", "jnp bool", "key", "ragged", "list with None",
+    "function", "type", "mechanism",
+}  # fmt: skip
+_NEVER = {"nan", "-inf", "10**400", "10**5000", "jnp.nan", "list with nan"}
+_VALUES = pytest.mark.parametrize("label", _HOSTILE)
+
+
+def _outcome(name, label, call):
+    """The answer, or None after an error that names the argument."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return call(_HOSTILE[label])
+    except (TypeError, ValueError) as error:
+        found = error
+    assert name in str(found), f"{label}: {found}"
+    assert len(str(found)) < 500
+    assert label not in _NO_NUMBER or isinstance(found, TypeError)
+    return None
+
+
+@_VALUES
+@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+def test_every_field(run, label):
+    for field in dataclasses.fields(run):
+
+        def build(value, name=field.name):
+            return dataclasses.replace(run, **{name: value})
+
+        if field.name not in type(run)._ranges:
+            name = f"{type(run).__name__}.{field.name}" if type(run) is not acc.GeoDP else "GeoDP"
+            if isinstance(getattr(run, field.name), acc.Mechanism) and label == "mechanism":
+                continue
+            if (field.name, label) in (("mechanisms", "[]"), ("unsafe_no_dp", "True")):
+                continue
+            with pytest.raises((TypeError, ValueError), match=name):
+                build(_HOSTILE[label])
+            continue
+        made = _outcome(field.name, label, build)
+        if made is None:
+            continue
+        assert label not in _NO_NUMBER | _NEVER
+        numbers = np.asarray(getattr(made, field.name), np.float64)
+        assert np.all(type(run)._ranges[field.name].holds(numbers))
+
+
+_RUN = acc.Repeated(acc.Gaussian(2.0), 3)
+_QUESTIONS = {
+    "epsilon": ("delta", lambda v: acc.epsilon(_RUN, v)),
+    "delta": ("epsilon", lambda v: acc.delta(_RUN, v)),
+    "rdp": ("orders", lambda v: acc.rdp(_RUN, v)),
+    "tradeoff": ("false_positive_rates", lambda v: acc.tradeoff(_RUN, v)),
+    "epsilon_interval": ("delta", lambda v: acc.epsilon_interval(_RUN, v)),
+    "price": ("delta", lambda v: acc.price(_RUN, v)[0]),
+    "certify": ("delta", lambda v: acc.certify(_RUN, v).epsilon),
+    "certify.extra": (
+        "extra_delta",
+        lambda v: acc.certify(_RUN, 1e-5, extra_delta={"a": v}).epsilon,
+    ),
+    "calibrate.epsilon": ("epsilon", lambda v: acc.calibrate(acc.Gaussian, epsilon=v, delta=1e-5)),
+    "calibrate.delta": ("delta", lambda v: acc.calibrate(acc.Gaussian, epsilon=1.0, delta=v)),
+    "rdp_to_epsilon.orders": ("orders", lambda v: acc.rdp_to_epsilon(v, 1.0, 1e-5)),
+    "rdp_to_epsilon.rdp": ("rdp", lambda v: acc.rdp_to_epsilon(2.0, v, 1e-5)),
+    "rdp_to_epsilon.delta": ("delta", lambda v: acc.rdp_to_epsilon(2.0, 1.0, v)),
+    "zcdp_to_epsilon.rho": ("rho", lambda v: acc.zcdp_to_epsilon(v, 1e-5)),
+    "zcdp_to_epsilon.delta": ("delta", lambda v: acc.zcdp_to_epsilon(0.1, v)),
+    "gaussian_dp.delta.mu": ("mu", lambda v: gaussian_dp.delta(v, 1.0)),
+    "gaussian_dp.delta.epsilon": ("epsilon", lambda v: gaussian_dp.delta(1.0, v)),
+    "gaussian_dp.epsilon.mu": ("mu", lambda v: gaussian_dp.epsilon(v, 1e-5)),
+    "gaussian_dp.epsilon.delta": ("delta", lambda v: gaussian_dp.epsilon(1.0, v)),
+    "gaussian_dp.mu.epsilon": ("epsilon", lambda v: gaussian_dp.mu(v, 1e-5)),
+    "gaussian_dp.mu.delta": ("delta", lambda v: gaussian_dp.mu(1.0, v)),
+}
+
+
+@_VALUES
+@pytest.mark.parametrize("question", _QUESTIONS)
+def test_every_argument(question, label):
+    name, ask = _QUESTIONS[question]
+    found = _outcome(name, label, ask)
+    if found is None:
+        return
+    assert label not in _NO_NUMBER | {"nan", "10**400", "10**5000", "jnp.nan", "list with nan"}
+    for answer in found if isinstance(found, tuple) else (found,):
+        assert not np.any(np.isnan(answer))
+        assert np.all(np.asarray(answer) >= 0)
+
+
+@_VALUES
+@pytest.mark.parametrize(
+    "question",
+    ["epsilon", "delta", "epsilon_interval", "rdp", "tradeoff", "price", "certify", "gdp_mu"],
+)
+def test_what_is_no_mechanism_is_refused(question, label):
+    if label == "mechanism":
+        return
+    ask = getattr(acc, question)
+    with pytest.raises(TypeError, match="run must be a mechanism"):
+        ask(_HOSTILE[label], *([] if question == "gdp_mu" else [0.5]))
+
+
+@_VALUES
+def test_what_is_no_adjacency_or_method_is_refused(label):
+    value = _HOSTILE[label]
+    with pytest.raises((TypeError, ValueError), match="adjacency must be"):
+        acc.epsilon(_RUN, 1e-5, adjacency=value)
+    with pytest.raises((TypeError, ValueError), match="method must be"):
+        acc.epsilon(_RUN, 1e-5, method=value)
+
+
+def test_compositions_inside_a_sample_are_priced_or_refused_in_words():
+    sampled = acc.PoissonSampled(acc.Gaussian(1.0), 0.1)
+    for inner in (acc.Composed((acc.Gaussian(1.0), sampled)), acc.Repeated(sampled, 3)):
+        for adjacency in acc.Adjacency:
+            with pytest.raises(acc.UnsupportedQuery, match="PoissonSampled"):
+                acc.epsilon(acc.PoissonSampled(inner, 0.5), 1e-5, adjacency=adjacency)
+
+
+def test_shapes_that_do_not_broadcast_are_named():
+    wide, other = np.ones(2), np.ones(3)
+    with pytest.raises(ValueError, match="must broadcast"):
+        acc.FixedBatchSampled(acc.Gaussian(1.0), wide, other)
+    with pytest.raises(ValueError, match="must broadcast"):
+        acc.epsilon(acc.Repeated(acc.Gaussian(wide), other), 1e-5)
+    with pytest.raises(ValueError, match="must broadcast"):
+        acc.epsilon(acc.Gaussian(wide), 1e-5 * other)

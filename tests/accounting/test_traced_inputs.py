@@ -1,0 +1,145 @@
+"""Under a trace nothing can be refused: what a constructor would refuse is priced as +inf."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.mechanisms import base
+from tests.accounting.mechanism_examples import EXAMPLES
+
+ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
+_BAD = [np.nan, -np.inf, np.inf, -1.0, -1e-3, 0.0, 0.5, 1.5, 2.5, 11.0]
+
+
+def _narrow():
+    return contextlib.nullcontext()  # the suite runs in float32
+
+
+def _fields(run):
+    return [(run, name) for name in type(run)._ranges]
+
+
+_FIELDS = [pair for run in EXAMPLES for pair in _fields(run)]
+_IDS = [f"{type(run).__name__}.{name}" for run, name in _FIELDS]
+
+
+def _refused(run, name, value):
+    old = getattr(run, name)
+    try:
+        dataclasses.replace(run, **{name: np.full(np.shape(old), value) if np.ndim(old) else value})
+    except ValueError:
+        return True
+    return False
+
+
+def _with(run, name, value):
+    """The run with one traced value in a field, built as a user's program builds it."""
+    old = getattr(run, name)
+    new = jnp.full(np.shape(old), value) if np.ndim(old) else value
+    return dataclasses.replace(run, **{name: new})
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize(("run", "name"), _FIELDS, ids=_IDS)
+def test_a_trace_marks_exactly_what_a_constructor_refuses(run, name, wide):
+    values = np.asarray(_BAD)
+
+    def found(value):
+        traced = _with(run, name, value)
+        fixed = base.repaired(traced)
+        return base.invalid(traced), base.invalid(fixed)
+
+    with enable_x64() if wide else _narrow():
+        marked, left = jax.jit(jax.vmap(found))(values)
+    expected = [_refused(run, name, v) for v in values]
+    np.testing.assert_array_equal(np.asarray(marked), expected)
+    assert not np.asarray(left).any()  # no method meets what is refused
+
+
+def _answer(run, adjacency):
+    able = acc.methods(run, adjacency)
+    method = next((m for m in ("gdp", "closed_form", "hidden_state", "rdp") if m in able), "best")
+    return lambda r: acc.epsilon(r, 1e-5, adjacency=adjacency, method=method)
+
+
+def _rows(run):
+    """One row for every bad value of every field, and the names; the other fields stay good."""
+    names = [(n, v) for n in type(run)._ranges for v in _BAD if _refused(run, n, v)]
+    rows = {n: [np.asarray(getattr(run, n), float)] * len(names) for n in type(run)._ranges}
+    for i, (name, value) in enumerate(names):
+        rows[name] = list(rows[name])
+        rows[name][i] = np.full(np.shape(rows[name][i]), value)
+    return names, {n: np.stack(values) for n, values in rows.items()}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+def test_bad_numbers_of_every_field_are_priced_as_infinite(run, wide):
+    adjacency = REPLACE if isinstance(run, acc.FixedBatchSampled) else ADD
+    price = _answer(run, adjacency)
+    names, rows = _rows(run)
+    if not names:
+        return
+    ask = jax.jit(jax.vmap(lambda fields: price(dataclasses.replace(run, **fields))))
+    with enable_x64() if wide else _narrow():
+        if isinstance(run, acc.NoisySampledDescent):
+            with pytest.raises(acc.UnsupportedQuery):  # one setting at a time
+                ask(rows)
+            return
+        found = np.asarray(ask(rows))
+    assert [pair for pair, value in zip(names, found, strict=True) if value != np.inf] == []
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+def test_every_question_says_the_worst_of_a_bad_number(wide):
+    def ask(sigma, count):
+        run = acc.Repeated(acc.Gaussian(sigma), count)
+        low, high = acc.epsilon_interval(run, 1e-5)
+        return (
+            acc.epsilon(run, 1e-5, method="rdp"),
+            acc.delta(run, 1.0),
+            acc.rdp(run, [2.0, 8.0]).min(),
+            acc.tradeoff(run, [0.1, 0.5], method="gdp").max(),
+            low,
+            high,
+        )
+
+    bad = np.array([[np.nan, 1], [-1, 1], [1, np.nan], [1, -1], [1, 1.5], [np.inf, 1]])
+    with enable_x64() if wide else _narrow():
+        found = jax.jit(jax.vmap(ask))(bad[:, 0], bad[:, 1])
+        good = jax.jit(ask)(2.0, 3.0)
+    for values, worst in zip(found, (np.inf, 1.0, np.inf, 0.0, 0.0, np.inf), strict=True):
+        np.testing.assert_array_equal(np.asarray(values), worst)
+    assert all(np.isfinite(np.asarray(value)) for value in good)
+
+
+def test_bad_questions_are_answered_by_the_worst():
+    run = acc.Gaussian(2.0)
+    bad = np.array([np.nan, -0.1, 0.0, 1.0, 2.0])
+    found = jax.jit(jax.vmap(lambda d: acc.epsilon(run, d)))(bad)
+    np.testing.assert_array_equal(found, np.inf)
+    found = jax.jit(jax.vmap(lambda e: acc.delta(run, e)))(np.array([np.nan, -1.0]))
+    np.testing.assert_array_equal(found, 1.0)
+    found = jax.jit(lambda orders: acc.rdp(run, orders))(np.array([np.nan, 2.0, 0.5]))
+    np.testing.assert_array_equal(np.isfinite(found), [False, True, False])
+    found = jax.jit(lambda rates: acc.tradeoff(run, rates))(np.array([np.nan, 0.5, -1.0, 2.0]))
+    np.testing.assert_array_equal(np.asarray(found) > 0, [False, True, False, False])
+
+
+def test_derivatives_of_good_settings_are_untouched():
+    traced = jax.grad(lambda s: acc.epsilon(acc.Gaussian(s), 1e-5))(2.0)
+    h = 1e-5
+    exact = (
+        (acc.epsilon(acc.Gaussian(2 + h), 1e-5) - acc.epsilon(acc.Gaussian(2 - h), 1e-5)) / 2 / h
+    )
+    assert traced == pytest.approx(exact, rel=1e-4)
+    run = jax.grad(lambda run: acc.epsilon(run, 1e-5))(acc.Repeated(acc.Gaussian(2.0), 3.0))
+    assert run.mechanism.noise_multiplier < 0 < run.steps

@@ -1,0 +1,79 @@
+"""Traced programs are read the same under every release of JAX, or not at all."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.gradients import clipped_grad, equations
+
+
+def loss(w, x):
+    """A loop, a call, a condition and a closed-over array."""
+
+    def step(carry, row):
+        return jnp.tanh(carry + row @ w), jnp.sum(carry)
+
+    last, sums = jax.lax.scan(step, x[0], x[1:], reverse=True)
+    last = jax.lax.cond(jnp.sum(x) > 0, lambda v: 2 * v, lambda v: v, last)
+    last = jax.checkpoint(jax.jit(lambda v: jnp.sin(v) + jnp.asarray([1.0, 2.0, 3.0])))(last)
+    return jnp.sum(last**2) + jnp.sum(sums)
+
+
+W = jax.random.normal(jax.random.key(0), (3, 3))
+X = jax.random.normal(jax.random.key(1), (6, 5, 3))
+
+
+def run(program, args):
+    """Every equation by its own evaluation, and every called program by its equations."""
+    known = dict(program.constants) | dict(zip(program.inputs, args, strict=True))
+    read = lambda v: v.val if equations.literal(v) else known[v]  # noqa: E731
+    for eqn in program.equations:
+        values = list(map(read, eqn.operands))
+        called = eqn.called()
+        outs = run(called, values) if called else eqn.evaluate(values)
+        known.update(zip(eqn.results, outs, strict=True))
+    return list(map(read, program.outputs))
+
+
+def test_a_program_computes_what_it_was_traced_from():
+    program, out = equations.trace(loss, W, X[0])
+    assert out.shape == ()
+    np.testing.assert_allclose(run(program, [W, X[0]])[0], loss(W, X[0]), rtol=1e-6)
+
+
+def test_the_parts_of_a_program():
+    program, _ = equations.trace(loss, W, X[0])
+    found = {eqn.name: eqn for eqn in program.equations}
+    loop = found["scan"].scan()
+    assert (loop.constants, loop.carry, loop.length, loop.reverse) == (1, 1, 4, True)
+    assert len(loop.body.inputs) == 3
+    assert len(loop.body.outputs) == 2
+    assert len(found["cond"].branches()) == 2
+    assert found["scan"].called() is found["scan"].branches() is found["cond"].scan() is None
+    assert program.contains("tanh")  # inside the loop
+    assert program.contains("sin")  # inside a call within a call
+    assert not program.contains("cos")
+
+
+@pytest.mark.parametrize("what", ["evaluate", "called", "scan"])
+def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
+    """As after a release that renames a field: the same sums, and a word about it where asked."""
+
+    def renamed(self, *_):
+        raise KeyError("a_field_of_another_name")
+
+    expected = clipped_grad(loss, 0.7, "vmap")(W, X)
+    assert clipped_grad(loss, 0.7, "ghost")(W, X).norms.shape == (6,)
+    monkeypatch.setattr(equations.Equation, what, renamed)
+    with pytest.warns(UserWarning, match="became 'vmap'.*a_field_of_another_name"):
+        out = clipped_grad(loss, 0.7, "ghost")(W, X)
+    np.testing.assert_array_equal(out.sum, expected.sum)
+    np.testing.assert_array_equal(clipped_grad(loss, 0.7)(W, X).sum, expected.sum)
+
+
+def test_an_unknown_kind_of_program_is_refused():
+    with pytest.raises(equations.Unknown, match="int has no constvars"):
+        equations._program(3)
