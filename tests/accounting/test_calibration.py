@@ -91,6 +91,16 @@ def test_impossible_budget_says_the_smallest():
         acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(0.1), t), 1.0, 1e-5, method="rdp")
 
 
+def test_a_budget_of_almost_nothing_warns_of_nothing():
+    """Between two parameters of one price the slope is 0; warnings are errors here."""
+
+    def make(noise):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), 0.01), 100)
+
+    noise = acc.calibrate(make, 1e-9, 1e-4)
+    assert acc.epsilon(make(noise), 1e-4) <= 1e-9 < acc.epsilon(make(0.9 * noise), 1e-4)
+
+
 def test_not_monotone_is_refused():
     def make(s):  # the most noise in the middle, less of it at the upper end than at the lower
         s = np.asarray(s, float)

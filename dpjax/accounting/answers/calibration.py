@@ -189,7 +189,7 @@ def _solve(
                 trust = np.isfinite(curved) & (np.abs(curved - root) < 0.3 * np.abs(z1 - z0))
                 root = np.where(trust & close, curved, root)
         a, b = np.log(safe), np.log(dear)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):  # a flat stretch has slope 0
             width = np.abs(b - a)
             off = np.abs(height(cost_safe) / slope)
             done |= (np.abs(dear - safe) <= 1.0) if whole else (width <= _TOLERANCE)
