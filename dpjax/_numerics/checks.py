@@ -22,10 +22,6 @@ class Range(NamedTuple):
         low, high: the ends; `open_low`, `open_high`: whether they are excluded.
         whole: whole numbers only.
         infinite: whether +inf is allowed.
-
-    Example:
-        >>> print(Range(0.0, 1.0, open_low=True), "|", Range(1.0, whole=True))
-        in (0, 1] | a whole number >= 1
     """
 
     low: float = -math.inf
@@ -49,12 +45,7 @@ class Range(NamedTuple):
         return kind
 
     def holds(self, x: Any) -> Any:
-        """Which of the numbers are in the range; NaN is in none.
-
-        Example:
-            >>> Range(0.0, whole=True).holds(np.array([1.0, 1.5, np.nan, -1.0]))
-            array([ True, False, False, False])
-        """
+        """Which of the numbers are in the range; NaN is in none."""
         good = (x > self.low) if self.open_low else (x >= self.low)
         good = good & ((x < self.high) if self.open_high else (x <= self.high))
         if not self.infinite:
@@ -62,22 +53,12 @@ class Range(NamedTuple):
         return good & (x == namespace(x).floor(x)) if self.whole else good
 
     def example(self) -> float:
-        """A number of the range.
-
-        Example:
-            >>> Range(0.0, 1.0, open_low=True, open_high=True).example()
-            0.5
-        """
+        """A number of the range."""
         return next(x for x in (1.0, 0.5, self.low, self.low + 1, self.high) if self.holds(x))
 
 
 def shown(value: Any) -> str:
-    """A value for an error message, whatever it is.
-
-    Example:
-        >>> shown(10**400), shown("text"), shown(None)
-        ('an integer of 1329 bits', "'text'", 'None')
-    """
+    """A value for an error message, whatever it is."""
     if isinstance(value, int) and abs(value) > 10**20:
         return f"an integer of {value.bit_length()} bits"
     try:
@@ -109,14 +90,6 @@ def number(name: str, value: Any, allowed: Range) -> Any:
     Raises:
         TypeError: not a number.
         ValueError: a number that is not allowed.
-
-    Example:
-        >>> number("rate", 1.5, Range(0.0, 1.0))
-        Traceback (most recent call last):
-        ValueError: rate must be in [0, 1], got 1.5
-        >>> number("rate", None, Range(0.0, 1.0))
-        Traceback (most recent call last):
-        TypeError: rate must be a number or an array of numbers, got None
     """
     if type(value) is float and allowed.holds(value):
         return value  # the commonest case
@@ -150,11 +123,6 @@ def one_number(name: str, value: Any, allowed: Range) -> float:
 
     Raises:
         TypeError, ValueError: as `number`; also for an array.
-
-    Example:
-        >>> one_number("delta", [0.1, 0.2], Range(0.0, 1.0))
-        Traceback (most recent call last):
-        ValueError: delta must be one number, got [0.1, 0.2]
     """
     if np.ndim(number(name, value, allowed)):
         raise ValueError(f"{name} must be one number, got {shown(value)}")
@@ -166,11 +134,6 @@ def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
 
     Raises:
         ValueError: it is not.
-
-    Example:
-        >>> choice("law", "uniform", ["geometric", "poisson"])
-        Traceback (most recent call last):
-        ValueError: law must be one of ['geometric', 'poisson'], got 'uniform'
     """
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {shown(value)}")

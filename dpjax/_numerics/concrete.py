@@ -21,35 +21,20 @@ _BLOCK = 16  # batches that a thread of a sweep works through at a time
 
 
 def processors() -> int:
-    """How many may be used at a time.
-
-    Example:
-        >>> processors() >= 1
-        True
-    """
+    """How many may be used at a time."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
-    """The sweep's axes: what is in front of each setting's own.
-
-    Example:
-        >>> leading([np.ones(3), np.ones((4, 1, 2))], [0, 1])
-        (4, 3)
-    """
+    """The sweep's axes: what is in front of each setting's own."""
     return np.broadcast_shapes(
         *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
     )
 
 
 def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
-    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
-
-    Example:
-        >>> batched(lambda x, y: x + y, (0, 0), 2)(jnp.arange(3.0), jnp.ones(1))
-        Array([1., 2., 3.], dtype=float32)
-    """
+    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time."""
 
     def run(*args: jax.Array) -> Any:
         lead = leading(args, ndims)
@@ -92,11 +77,6 @@ class Program:
 
     Args:
         core, ndims, batch: see `float64.evaluate`.
-
-    Example:
-        >>> double = Program(lambda x: 2 * x, (0,), 8)
-        >>> double.one([np.asarray(1.5)])
-        array(3.)
     """
 
     def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
@@ -133,12 +113,7 @@ class Program:
 
 @functools.lru_cache(maxsize=256)
 def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
-    """The one `Program` of these arguments.
-
-    Example:
-        >>> program(abs, (0,), 8) is program(abs, (0,), 8)
-        True
-    """
+    """The one `Program` of these arguments."""
     return Program(core, ndims, batch)
 
 
@@ -150,10 +125,6 @@ class Ladder(NamedTuple):
         poor: from the result, NumPy arrays with one axis for the whole sweep (none for a single
             setting), to a mask of that axis.
         merge: from an old and a finer result to the one that is kept; by default the finer.
-
-    Example:
-        >>> Ladder((), lambda out: out < 0).cores
-        ()
     """
 
     cores: tuple[Callable, ...]
@@ -221,10 +192,6 @@ def concrete(
     """The core's results as NumPy float64, with the ladder's where they are poor.
 
     Arguments as of `float64.evaluate`, all of them concrete.
-
-    Example:
-        >>> concrete(lambda x: 2 * x, [np.arange(3.0)], (0,), 8, None)
-        array([0., 2., 4.])
     """
     args = [np.asarray(a, np.float64) for a in args]
     lead = leading(args, ndims)

@@ -21,12 +21,6 @@ def materialised(fn: Callable[..., Any], *args: Any) -> Any:
     Args:
         fn: a function of arrays to a tree of arrays.
         args: its arguments, trees of arrays.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax._numerics.materialise import materialised
-        >>> float(materialised(jnp.sum, jnp.arange(4.0)))
-        6.0
     """
 
     def on_cpu(*args):

@@ -79,13 +79,6 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: DTypeLike = jn
     Raises:
         TypeError: if dtype is not a real floating type.
         ValueError: if the shape holds more than 2^33 numbers.
-
-    Example:
-        >>> import jax
-        >>> from dpjax._numerics.normal import normal
-        >>> z = normal(jax.random.key(0), (100_000,))
-        >>> bool(abs(z.mean()) < 0.02), bool(abs(z.std() - 1) < 0.01)
-        (True, True)
     """
     return normal_like(key, jax.ShapeDtypeStruct(tuple(shape), _floating(dtype)))
 
@@ -109,13 +102,6 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     Raises:
         TypeError: if a leaf is not of a real floating type.
         ValueError: if a leaf holds more than 2^33 numbers.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax._numerics.normal import normal_like
-        >>> tree = {"w": jnp.zeros((2, 3)), "b": jnp.zeros(3, jnp.bfloat16)}
-        >>> jax.tree.map(lambda z: (z.shape, str(z.dtype)), normal_like(jax.random.key(0), tree))
-        {'b': ((3,), 'bfloat16'), 'w': ((2, 3), 'float32')}
     """
     leaves, structure = jax.tree.flatten(tree)
     specs = tuple((jnp.shape(leaf), _floating(jnp.result_type(leaf))) for leaf in leaves)

@@ -34,11 +34,6 @@ def falling_root(
 
     Returns:
         The least x that was seen with a value that is not positive, or `high`.
-
-    Example:
-        >>> from dpjax._numerics.roots import falling_root
-        >>> print(f"{falling_root(lambda x: (2 - x * x, -2 * x), 2.0, 0.0, 2.0):.12f}")
-        1.414213562373
     """
     xp: Any = namespace(start, low, high)
     start, low, high = xp.broadcast_arrays(*(xp.asarray(v) for v in (start, low, high)))

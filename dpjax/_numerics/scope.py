@@ -13,13 +13,7 @@ _ZERO = np.float32(0.0)
 
 
 def enable_x64(on: bool = True) -> Any:
-    """The context in which JAX's default is float64; its place differs before jax 0.8.
-
-    Example:
-        >>> with enable_x64():
-        ...     print(jax.numpy.ones(1).dtype)
-        float64
-    """
+    """The context in which JAX's default is float64; its place differs before jax 0.8."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(on)
     from jax import experimental
@@ -28,12 +22,7 @@ def enable_x64(on: bool = True) -> Any:
 
 
 def is_traced(*values: Any) -> bool:
-    """True if any leaf of the values is a JAX tracer.
-
-    Example:
-        >>> is_traced(1.0, (2.0, None))
-        False
-    """
+    """True if any leaf of the values is a JAX tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
@@ -56,12 +45,6 @@ def float64_scope(device: Any = None):
 
     The way out of a trace evaluates constants at once, also those of a core that is then traced
     anew: it is taken only where there is a trace to leave.
-
-    Example:
-        >>> with float64_scope():
-        ...     value = np.asarray(jax.numpy.ones(2) / 3)
-        >>> value.dtype
-        dtype('float64')
     """
     with contextlib.ExitStack() as stack:
         if is_traced(jax.device_put(_ZERO)):

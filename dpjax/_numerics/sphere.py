@@ -17,11 +17,6 @@ def squared_norm(tree: PyTree) -> Float[Array, ""]:
 
     Summed in two stages, so that the rounding error grows with the square root of the size at most:
     one running float32 sum loses digits beyond 10⁶ terms.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> float(squared_norm({"a": jnp.ones(3), "b": 2 * jnp.ones((2, 2))}))
-        19.0
     """
     leaves = [jnp.asarray(x) for x in jax.tree.leaves(tree)]
     dtype = jnp.float64 if any(x.dtype == jnp.float64 for x in leaves) else jnp.float32
@@ -45,13 +40,6 @@ def sphere_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
 
     Returns:
         A tree like `tree`, of norm one up to 2e-6.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax._numerics.sphere import sphere_like, squared_norm
-        >>> point = sphere_like(jax.random.key(0), {"w": jnp.zeros((4, 5)), "b": jnp.zeros(5)})
-        >>> f"{squared_norm(point):.5f}"
-        '1.00000'
     """
     return _directed(key, tree, extra=0)
 
@@ -69,15 +57,6 @@ def ball_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     Returns:
         A tree like `tree`, of norm at most one: the scale is rounded down (16-bit leaves round
         either way).
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax._numerics.sphere import ball_like, squared_norm
-        >>> keys = jax.random.split(jax.random.key(0), 9999)
-        >>> points = jax.vmap(lambda k: ball_like(k, jnp.zeros(2)))(keys)
-        >>> inside_half = jnp.mean((points**2).sum(-1) < 0.25)  # a quarter of the disc
-        >>> bool(abs(inside_half - 0.25) < 0.02)
-        True
     """
     return _directed(key, tree, extra=2)
 

@@ -18,13 +18,7 @@ _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 120)])
 
 
 def envelope(table: Sequence[Method]) -> Method:
-    """The method `"profile"` over the methods of a table that answer δ(ε).
-
-    Example:
-        >>> from dpjax.accounting.gaussian import method as gaussian
-        >>> envelope(gaussian.METHODS).name
-        'profile'
-    """
+    """The method `"profile"` over the methods of a table that answer δ(ε)."""
 
     def able(run: Mechanism, adjacency: Adjacency) -> list[Method]:
         return [m for m in ranked(table, "delta", run, adjacency) if m.rank is not None]

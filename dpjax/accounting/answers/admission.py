@@ -25,12 +25,6 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
 
     Raises:
         TypeError, ValueError: naming the argument or field.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> admitted(acc.Gaussian(1.0), "delta", 2.0, PROBABILITY)
-        Traceback (most recent call last):
-        ValueError: delta must be in (0, 1), got 2.0
     """
     admit(run)
     given = checks.number(name, given, allowed)
@@ -51,12 +45,7 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
 
 
 def settled(answer: Any, bad: Any, worst: float) -> Any:
-    """The answer, and the worst one where the question was none.
-
-    Example:
-        >>> settled(2.5, False, float("inf"))
-        2.5
-    """
+    """The answer, and the worst one where the question was none."""
     if bad is False:
         return answer
     with plain_rules():

@@ -71,13 +71,7 @@ def methods(
 
 
 def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]:
-    """Methods to ask for one part, or a refusal that says what would answer.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> [m.name for m in choose(acc.Gaussian(1.0), "rdp", "best", acc.Adjacency.ADD_REMOVE)]
-        ['rdp']
-    """
+    """Methods to ask for one part, or a refusal that says what would answer."""
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
@@ -108,13 +102,7 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]
 
 
 def describe(run: Mechanism) -> str:
-    """The classes of a mechanism and of what it wraps.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> describe(acc.Repeated(acc.Gaussian(1.0), 3))
-        'Repeated(Gaussian)'
-    """
+    """The classes of a mechanism and of what it wraps."""
     inner = getattr(run, "mechanism", None)
     own = type(run).__name__
     return f"{own}({describe(inner)})" if isinstance(inner, Mechanism) else own

@@ -27,12 +27,7 @@ Answer = float | np.ndarray | Array
 
 
 def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
-    """The adjacency, from its name too.
-
-    Example:
-        >>> check_adjacency("replace_one").value
-        'replace-one'
-    """
+    """The adjacency, from its name too."""
     if isinstance(adjacency, str):  # arrays have no truth value to be compared by
         with contextlib.suppress(ValueError):
             return Adjacency(adjacency)

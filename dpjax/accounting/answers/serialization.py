@@ -27,11 +27,6 @@ def to_plain(value: Any) -> Any:
 
     Raises:
         TypeError: a traced value, or one that a certificate cannot hold.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> to_plain(acc.Repeated(acc.PureDP(1.1), 10))["mechanism"]
-        {'kind': 'PureDP', 'epsilon': 1.1, 'adjacency': 'replace-one'}
     """
     if is_traced(value):
         raise TypeError(
@@ -63,10 +58,6 @@ def from_plain(value: Any) -> Any:
 
     Raises:
         CertificateError: an unknown kind of mechanism, or fields it does not have or allow.
-
-    Example:
-        >>> from_plain({"kind": "Gaussian", "noise_multiplier": 1.1})
-        Gaussian(noise_multiplier=1.1)
     """
     if isinstance(value, list):
         return tuple(from_plain(v) for v in value)
@@ -92,11 +83,6 @@ def parse(text: str | bytes) -> dict[str, Any]:
     Raises:
         CertificateError: not a JSON object, too long or too deep, a key given twice, a number
             without a float64 (an infinity is written as the text "inf").
-
-    Example:
-        >>> parse('{"epsilon": 1.0, "epsilon": 2.0}')
-        Traceback (most recent call last):
-        dpjax.accounting.errors.CertificateError: certificate field 'epsilon': is given twice
     """
     if not isinstance(text, str | bytes | bytearray):
         raise CertificateError("json", f"must be text, got {shown(text)}")

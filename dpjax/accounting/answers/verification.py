@@ -65,10 +65,6 @@ def remaining(delta: float, extra: Mapping[str, float]) -> float:
 
     Raises:
         ValueError: nothing is left, or a share is not in [0, δ).
-
-    Example:
-        >>> remaining(1e-5, {"a batch beyond the capacity": 2e-6}) <= 8e-6
-        True
     """
     for reason, share in extra.items():
         if not 0.0 <= share < delta:
@@ -88,11 +84,6 @@ def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> t
 
     Raises:
         ValueError: the mechanism has array fields.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> priced(acc.PureDP(1.0), 1e-9, acc.Adjacency.REPLACE_ONE, "best")[0] <= 1.0
-        True
     """
     epsilon, used = queries.price(run, delta, adjacency=adjacency, method=method)
     if np.ndim(epsilon):
@@ -108,10 +99,6 @@ def check_consistency(certificate: Certificate) -> None:
 
     Raises:
         CertificateError: naming the field.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> check_consistency(acc.certify(acc.Gaussian(4.0), 1e-5))
     """
     import dpjax  # the version; the package imports this module
 
@@ -191,11 +178,6 @@ def recompute(certificate: Certificate) -> Verification:
 
     Raises:
         CertificateError: naming the claim that does not follow.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> recompute(acc.certify(acc.Gaussian(4.0), 1e-5)).method
-        'gdp'
     """
     c = certificate
     run, adjacency, claimed = c.mechanism, c.adjacency, c.epsilon

@@ -28,15 +28,7 @@ Components = Float[Array, " m"]
 def mixture_terms(
     mus: Components, weights: Components, epsilon: Scalar
 ) -> tuple[Array, Array, Array, Array]:
-    """log Σ q_j δ_G(μ_j, ε) over the finite μ_j > 0, and its derivatives by μ_j, q_j and ε.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.gaussian.mixture import mixture_terms
-        >>> half = np.array([0.5, 0.5])
-        >>> print(f"{mixture_terms(np.array([1.0, 0.5]), half, 1.0)[0]:.8f}")
-        -2.70480797
-    """
+    """log Σ q_j δ_G(μ_j, ε) over the finite μ_j > 0, and its derivatives by μ_j, q_j and ε."""
     xp: Any = namespace(mus, weights, epsilon)
     used = (mus > 0) & (mus < 1e150) & (epsilon < 1e100 * mus)
     logs, by_mu, ratio = pair.parts(xp.where(used, mus, 1.0), xp.where(used, epsilon, 1.0))
@@ -73,15 +65,7 @@ def _lost(mus: Array, weights: Array) -> Array:
 
 
 def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Array:
-    """Σ q_j δ_G(μ_j, ε), ε >= 0, rounded up.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.gaussian.mixture import mixture_delta
-        >>> half = np.array([0.5, 0.5])
-        >>> print(f"{mixture_delta(np.array([1.0, 0.5]), half, 1.0):.10f}")
-        0.0668831662
-    """
+    """Σ q_j δ_G(μ_j, ε), ε >= 0, rounded up."""
     xp: Any = namespace(mus, weights, epsilon)
     known = epsilon >= 0
     log_value = _log_delta(mus, weights, xp.where(known, epsilon, 0.0))
@@ -119,13 +103,6 @@ def mixture_epsilon(mus: Components, weights: Components, delta: Scalar) -> Arra
     """Smallest ε >= 0 with Σ q_j δ_G(μ_j, ε) <= δ, rounded up; its derivative is exact.
 
     Components without privacy take their chance from δ.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.gaussian.mixture import mixture_epsilon
-        >>> half = np.array([0.5, 0.5])
-        >>> print(f"{mixture_epsilon(np.array([1.0, 0.5]), half, 1e-5):.6f}")
-        4.212444
     """
     xp: Any = namespace(mus, weights, delta)
     left = delta * (1 - 1e-15) - _lost(mus, weights)
@@ -136,13 +113,6 @@ def mixture_epsilon(mus: Components, weights: Components, delta: Scalar) -> Arra
 
 def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]) -> Array:
     """Rényi curve log(Σ q_j exp(α(α−1)μ_j²/2))/(α−1), shape [k], rounded up.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.gaussian.mixture import mixture_rdp
-        >>> half = np.array([0.5, 0.5])
-        >>> print(f"{mixture_rdp(np.array([1.0, 0.5]), half, np.array([2.0]))[0]:.8f}")
-        0.69372383
 
     References:
         Chen, Lee and Kifer 2019, Lemma 3.
@@ -165,15 +135,7 @@ def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]
 def add_components(
     squares: np.ndarray, weights: np.ndarray, more: np.ndarray, chances: np.ndarray, limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Law of the sum of two independent draws of μ², at most `limit` values, rounded upwards.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.gaussian.mixture import add_components
-        >>> half = np.array([0.5, 0.5])
-        >>> add_components(np.array([0.0, 1.0]), half, np.array([0.0, 1.0]), half, limit=9)
-        (array([0., 1., 2.]), array([0.25, 0.5 , 0.25]))
-    """
+    """Law of the sum of two independent draws of μ², at most `limit` values, rounded upwards."""
     sums = (squares[:, None] + more[None, :]).ravel()
     chance = (weights[:, None] * chances[None, :]).ravel()
     if sums.size > limit and np.ptp(sums) > 0:

@@ -47,13 +47,7 @@ def _mills(x: Array) -> tuple[Array, Array]:
 
 
 def parts(mu: Array, epsilon: Array) -> tuple[Array, Array, Array]:
-    """log δ rounded up, ∂log δ/∂μ = 1/D and m(x₂), for ε >= 0 and 0 < μ < 1e150.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> [f"{float(v):.6f}" for v in pair.parts(np.float64(1.0), np.float64(1.0))]
-        ['-2.064066', '2.773550', '0.515816']
-    """
+    """log δ rounded up, ∂log δ/∂μ = 1/D and m(x₂), for ε >= 0 and 0 < μ < 1e150."""
     xp: Any = namespace(mu, epsilon)
     x1, x2 = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     # For μ <= 1 the difference D is the integral of −m' > 0 over [x₁, x₂], by Gauss's rule.
@@ -86,13 +80,7 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def log_delta(mu: Array, epsilon: Array) -> Array:
-    """log δ(ε), rounded up by about 1e-12; any real ε; −inf where μ = 0 and ε >= 0.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{pair.log_delta(0.1, 10.0):.6f}")
-        -5007.433414
-    """
+    """log δ(ε), rounded up by about 1e-12; any real ε; −inf where μ = 0 and ε >= 0."""
     xp: Any = namespace(mu, epsilon)
     mu, epsilon = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(epsilon))
     forward = epsilon >= 0
@@ -127,13 +115,7 @@ def delta(mu: Array, epsilon: Array) -> Array:
 
 
 def delta_slope(mu: Array, epsilon: Array) -> Array:
-    """∂δ/∂ε = −e^ε Φ(−x₂) = −φ(x₁)m(x₂), for any real ε and finite μ.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{pair.delta_slope(1.0, 1.0):.8f}")
-        -0.18160080
-    """
+    """∂δ/∂ε = −e^ε Φ(−x₂) = −φ(x₁)m(x₂), for any real ε and finite μ."""
     xp: Any = namespace(mu, epsilon)
     some = mu > 0
     ratio = epsilon / xp.where(some, mu, 1.0)
@@ -229,13 +211,7 @@ def _mu_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def mu(epsilon: Array, delta: Array) -> Array:
-    """Largest μ with δ(ε) <= δ, rounded down; 0 where no noise is enough.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{1 / pair.mu(1.0, 1e-5):.10f}")
-        3.7306316348
-    """
+    """Largest μ with δ(ε) <= δ, rounded down; 0 where no noise is enough."""
     xp: Any = namespace(epsilon, delta)
     epsilon, delta = xp.broadcast_arrays(xp.asarray(epsilon), xp.asarray(delta))
     usable = (epsilon >= 0) & (epsilon < 1e290) & (delta > 0) & (delta < 1)
@@ -245,13 +221,7 @@ def mu(epsilon: Array, delta: Array) -> Array:
 
 
 def normal_cdf(x: Array) -> Array:
-    """Φ(x), to a few units in the last place of either tail.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> float(pair.normal_cdf(0.0))
-        0.5
-    """
+    """Φ(x), to a few units in the last place of either tail."""
     return 0.5 * namespace(x).erfc(-x / _SQRT_2)
 
 

@@ -48,11 +48,6 @@ class Route(NamedTuple):
         improved: the same curve with the conversion of Canonne, Kamath and Steinke (2020).
         worst_batch: max_j Δ_j with the exact Gaussian profile, ignoring that j is random.
         hockey_stick: Σ q_j δ_G(Δ_j/σ, ε), what `epsilon` uses.
-
-    Example:
-        >>> from dpjax.accounting.gaussian.randomized_sensitivity import Route
-        >>> Route(2.0, 1.5, 1.6, 1.4).gain
-        1.4285714285714286
     """
 
     classic: float

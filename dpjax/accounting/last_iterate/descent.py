@@ -49,11 +49,6 @@ class DescentBounds(NamedTuple):
         composition: as if every iterate were released; needs no convexity.
         strongly_convex: shifted interpolation; +inf where the step does not contract.
         bounded: shifted interpolation within a bounded domain; +inf without one.
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.descent import DescentBounds
-        >>> DescentBounds(2.0, 1.0, float("inf")).best
-        'strongly_convex'
     """
 
     composition: Any

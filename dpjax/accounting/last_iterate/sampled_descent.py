@@ -38,14 +38,6 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
     """Releases that reveal at least as much as the last iterate, for a window and a share.
 
     With the whole window and share 1 it is plain composition.
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.sampled_descent import releases
-        >>> from dpjax.accounting.mechanisms import NoisySampledDescent
-        >>> run = NoisySampledDescent(500, 0.01, 1.0, 0.2 * 200**0.5, 1.0, 1.0, 20, 1000)
-        >>> plain = releases(run, 500, 1.0)
-        >>> plain.steps, round(plain.mechanism.mechanism.noise_multiplier, 9)
-        (500, 10.0)
     """
     step, curvature = float(run.step_size), float(run.strong_convexity)  # pyrefly: ignore
     smoothness, noise = float(run.smoothness), float(run.noise_std)  # pyrefly: ignore

@@ -32,11 +32,6 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
 
     min(ηm, 2 − ηM) without cancellation. It is 0 (and so no claim is made) where η > 2/M or where
     the constants contradict each other (m > M).
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap
-        >>> round(float(contraction_gap(0.5, 0.5, 2.0)), 12)
-        0.25
     """
     xp: Any = namespace(step_size, strong_convexity, smoothness)
     step_size, smoothness = xp.asarray(step_size), xp.asarray(smoothness)
@@ -66,11 +61,6 @@ def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
     ratio²·(1 − c^t)/(1 + c^t)·(1 + c)/(1 − c); without contraction (gap 0) it is plain composition,
     t·ratio².
 
-    Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import descent_mu2
-        >>> print(f"{np.sqrt(descent_mu2(0.5, 3.0, 1.0)):.6f}")
-        1.527525
-
     References:
         Bok, Su and Altschuler 2024, strongly convex noisy gradient descent.
     """
@@ -92,11 +82,6 @@ def bounded_descent_mu2(
     Args:
         shift: s, how far one update moves (step size times gradient sensitivity).
         noise: standard deviation of a step's noise. diameter: D of the set.
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import bounded_descent_mu2
-        >>> print(f"{np.sqrt(bounded_descent_mu2(0.0, 500.0, 0.02, 0.2, 1.0)):.6f}")
-        1.414214
     """
     xp: Any = namespace(gap, steps, shift, noise, diameter)
     safe_shift = xp.where(shift > 0, shift, 1.0)
@@ -128,11 +113,6 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
     c^{2l−2}(1−c²)/(1−c^l)²·(1−c^{l(E−1)})/(1+c^{l(E−1)}). Derived for dpjax: these are the
     one-piece and the two-piece convex minorant. At r = 1 it is the bound of Bok, Su and Altschuler
     (2024) for noisy cyclic descent, which is that of the worst batch.
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import cyclic_mu2
-        >>> print(f"{np.sqrt(cyclic_mu2(0.1, 10.0, 20.0, 10.0, 1.0)):.9f}")
-        0.259276963
     """
     xp: Any = namespace(gap, since, uses, batches, ratio)
     last = _power(gap, since - 1)
@@ -241,12 +221,6 @@ def sampled_split(
         gap: 1 − c.
         ratio: displacement of one update over its noise when the record is in the batch.
         steps: t. diameter_ratio: D over a step's noise. window: ν. share: θ.
-
-    Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import sampled_split
-        >>> past, update = sampled_split(0.01, 0.2, 10**9, window=500, share=0.85)
-        >>> print(f"{past:.6f} {update:.6f}")
-        0.047865 0.216930
 
     References:
         Bok, Su and Altschuler 2024 treat θ = 1/2.

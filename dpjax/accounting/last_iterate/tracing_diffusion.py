@@ -126,13 +126,6 @@ def integrate_tracing_rate(
         gamma: γ in (0, 1]; None takes the best at every time.
         intervals: steps of the integration.
 
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.tracing_diffusion import integrate_tracing_rate
-        >>> run = acc.NoisyGradientDescent(2000, 1e-3, 1.0, 1.0, 3.0, 3.0)
-        >>> round(integrate_tracing_rate(run, gamma=0.5), 12)
-        0.316737643877
-
     References:
         Chourasia, Ye and Shokri 2021, Equation 12.
     """

@@ -99,12 +99,6 @@ def compose(
         epsilon: the target ε.
         upper: whether to round towards more loss.
         bins: length of the transform, which bounds memory.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution import composition, discretisation
-        >>> step = discretisation.Pair("gaussian", 1, 1.0, 1.0, 1)
-        >>> composition.compose([step], epsilon=1.0, bins=1 << 12).losses.shape
-        (4096,)
     """
     from scipy import fft
     from scipy.special import ndtri

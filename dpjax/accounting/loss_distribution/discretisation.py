@@ -35,11 +35,6 @@ class Pair(NamedTuple):
         mu: distance of the two means over the noise's standard deviation.
         rate: sampling rate.
         count: how many such steps there are.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution import discretisation
-        >>> discretisation.Pair("gaussian", 1, 1.0, 1.0, 10).count
-        10
     """
 
     family: Family | str
@@ -117,11 +112,6 @@ def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
     Args:
         pair: the step.
         reach: normal quantile.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution import discretisation
-        >>> discretisation.loss_range(discretisation.Pair("gaussian", 1, 1.0, 1.0, 1), 9.0)
-        (-8.5, 9.5)
     """
     if isinstance(pair, Discrete):
         order = np.argsort(pair.losses)
@@ -225,13 +215,6 @@ def discretise(
         h: spacing of the grid.
         reach: normal quantile beyond which mass is cut off.
         upper: whether to round towards more loss.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution import discretisation
-        >>> pair = discretisation.Pair("poisson", 1, 1.0, 0.01, 1)
-        >>> step = discretisation.discretise(pair, 1e-3)
-        >>> bool(abs(step.mass.sum() + step.infinite - 1) < 1e-12)
-        True
     """
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)

@@ -62,14 +62,6 @@ def directions(
         known: its guarantees and how often each is used.
         adjacency: the neighbouring relation.
         upper: whether for an upper bound.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting import Adjacency
-        >>> from dpjax.accounting.loss_distribution.method import directions
-        >>> from dpjax.accounting.pairs.atoms import Atoms
-        >>> directions(Atoms(np.array(1.0), None, None), [], Adjacency.REPLACE_ONE, upper=True)
-        [[Pair(family='gaussian', sign=1, mu=1.0, rate=1.0, count=1)]]
     """
     add_remove = adjacency is Adjacency.ADD_REMOVE
     sampled = atoms.poisson is not None if add_remove else atoms.fixed is not None and not upper

@@ -48,22 +48,13 @@ def number(
         low, high, open_low, whole, infinite: see `checks.Range`.
         components: whether its last axis belongs to one setting, as the weights of a mixture.
         default: as of a dataclass's field.
-
-    Example:
-        >>> print(number(0.0, 1.0).metadata["range"])
-        in [0, 1]
     """
     allowed = checks.Range(low, high, open_low, False, whole, infinite)
     return dataclasses.field(default=default, metadata={"range": allowed, "axes": int(components)})
 
 
 def choice(*options: str, default: str) -> Any:
-    """A field that is one of a few words.
-
-    Example:
-        >>> choice("geometric", "poisson", default="geometric").metadata["options"]
-        ('geometric', 'poisson')
-    """
+    """A field that is one of a few words."""
     return dataclasses.field(default=default, metadata={"options": options})
 
 
@@ -75,10 +66,6 @@ class Relation(NamedTuple):
         holds: a mask over the settings.
         must: what the first must be, for the message.
         example: a value of all these fields (of an array of components: their sum) that holds.
-
-    Example:
-        >>> Relation(("batch_size", "population"), True, "at most the population").fields[0]
-        'batch_size'
     """
 
     fields: tuple[str, ...]
@@ -132,45 +119,21 @@ class Mechanism:
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
     def parts(self) -> tuple[Mechanism, ...]:
-        """The mechanisms this one is made of.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.Repeated(acc.Gaussian(1.0), 3).parts()
-            (Gaussian(noise_multiplier=1.0),)
-        """
+        """The mechanisms this one is made of."""
         return tuple(getattr(self, name) for name in self._parts)
 
     def relations(self) -> tuple[Relation, ...]:
-        """What must hold between the fields, beyond each one's range.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.FixedBatchSampled(acc.Gaussian(1.0), 1, 10).relations()[0].must
-            'at most the population'
-        """
+        """What must hold between the fields, beyond each one's range."""
         return ()
 
     def describe(self) -> str:
-        """What is released, in words.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.PureDP(0.01).describe()
-            'a release that is 0.01-differentially private (replace-one)'
-        """
+        """What is released, in words."""
         fields = dataclasses.fields(self)  # pyrefly: ignore
         shown = ", ".join(f"{f.name} = {text(getattr(self, f.name))}" for f in fields)
         return f"{type(self).__name__} ({shown})"
 
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """What this mechanism rests on, one sentence each; its parts' own are not repeated.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.Gaussian(1.0).assumptions(acc.Adjacency.ADD_REMOVE)[0]
-            "every record's contribution is clipped to the clip norm before it is summed"
-        """
+        """What this mechanism rests on, one sentence each; its parts' own are not repeated."""
         return ()
 
 
@@ -225,13 +188,7 @@ def registered_mechanisms() -> dict[str, type]:
 
 
 def built(kind: type, fields: dict[str, Any]) -> Any:
-    """A mechanism of these fields as they are, unchecked: for placeholders and traced values.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> built(acc.Gaussian, {"noise_multiplier": None})
-        Gaussian(noise_multiplier=None)
-    """
+    """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
         object.__setattr__(run, name, value)
@@ -239,13 +196,7 @@ def built(kind: type, fields: dict[str, Any]) -> Any:
 
 
 def walk(run: Mechanism) -> Iterator[Mechanism]:
-    """The mechanism and all it is made of, outermost first.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> [type(m).__name__ for m in walk(acc.Repeated(acc.Gaussian(1.0), 3))]
-        ['Repeated', 'Gaussian']
-    """
+    """The mechanism and all it is made of, outermost first."""
     stack = [run]
     while stack:
         step = stack.pop()
@@ -257,13 +208,7 @@ def walk(run: Mechanism) -> Iterator[Mechanism]:
 
 
 def all_assumptions(run: Mechanism, adjacency: Adjacency) -> tuple[str, ...]:
-    """What a run rests on: the assumptions of everything it is made of, each once.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> all_assumptions(acc.Gaussian(1.0), acc.Adjacency.REPLACE_ONE)[-1]
-        'the number of records is public'
-    """
+    """What a run rests on: the assumptions of everything it is made of, each once."""
     public = (
         "the number of records is public"
         if adjacency is Adjacency.REPLACE_ONE
@@ -274,23 +219,12 @@ def all_assumptions(run: Mechanism, adjacency: Adjacency) -> tuple[str, ...]:
 
 
 def weakest_tier(run: Mechanism) -> str:
-    """The tier of a run: the weakest of everything it is made of.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> weakest_tier(acc.Repeated(acc.PureDP(1.0), 3))
-        'conditional'
-    """
+    """The tier of a run: the weakest of everything it is made of."""
     return max((step.tier for step in walk(run)), key=TIERS.index)
 
 
 def text(value: Any) -> str:
-    """A field's value in words: six digits of a number, the shape of a sweep.
-
-    Example:
-        >>> text(1 / 3), text(np.ones(3))
-        ('0.333333', 'an array of shape (3,)')
-    """
+    """A field's value in words: six digits of a number, the shape of a sweep."""
     if isinstance(value, Mechanism):
         return value.describe()
     if isinstance(value, str | bool):
@@ -309,12 +243,6 @@ def admit(run: Any) -> None:
 
     Raises:
         TypeError, ValueError: naming the field, its value and what is allowed.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> admit(jax.tree.map(lambda sigma: -sigma, acc.Gaussian(1.0)))
-        Traceback (most recent call last):
-        ValueError: Gaussian.noise_multiplier must be a finite number >= 0, got -1.0
     """
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.shown(run)}")
@@ -328,12 +256,6 @@ def together(run: Mechanism, **given: Any) -> None:
 
     Raises:
         ValueError: naming the shapes.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> together(acc.Gaussian([1.0, 2.0]), delta=np.ones(3))
-        Traceback (most recent call last):
-        ValueError: run and delta must broadcast together, got shapes [(2,), (3,)]
     """
     shapes = {np.shape(value) for value in given.values()}
     for step in walk(run):
@@ -382,11 +304,6 @@ def invalid(run: Mechanism) -> Any:
     """Which settings of a traced run have a number that no constructor would take.
 
     Their price is +inf: a trace cannot raise. What is not traced has been checked.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> jax.jit(lambda s: invalid(acc.Gaussian(s)))(jnp.array([1.0, -1.0, jnp.nan])).tolist()
-        [False, True, True]
     """
     bad: Any = False
     with plain_rules():
@@ -403,11 +320,6 @@ def repaired(run: Mechanism) -> Any:
     """The run with an allowed number wherever `invalid` finds a traced one that is not.
 
     The bounds are asked about this run, so that no loop or callback meets a NaN.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> float(jax.jit(lambda s: repaired(acc.Gaussian(s)).noise_multiplier)(-1.0))
-        1.0
     """
     if not is_traced(run):
         return run

@@ -74,13 +74,7 @@ class Composed(Mechanism):
 
 
 def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
-    """Steps of a run with the factors of their multiplicities, `Repeated` and `Composed` undone.
-
-    Example:
-        >>> from dpjax.accounting.mechanisms import Composed, Gaussian, Repeated, flatten
-        >>> flatten(Repeated(Composed((Gaussian(1.0), Repeated(Gaussian(2.0), 3))), 5))
-        [(Gaussian(noise_multiplier=1.0), (5,)), (Gaussian(noise_multiplier=2.0), (5, 3))]
-    """
+    """Steps of a run with the factors of their multiplicities, `Repeated` and `Composed` undone."""
     found: list[tuple[Mechanism, tuple[Any, ...]]] = []
     stack: list[tuple[Mechanism, tuple[Any, ...]]] = [(run, ())]
     while stack:

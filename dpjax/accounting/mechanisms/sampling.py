@@ -86,12 +86,7 @@ FRESH_BATCH = "each step's batch is drawn uniformly without replacement, in secr
 
 
 def batch_fits(batch_size: Real, population: Real) -> Relation:
-    """No batch has more records than the data set.
-
-    Example:
-        >>> batch_fits(11, 10).holds
-        False
-    """
+    """No batch has more records than the data set."""
     size: Any = batch_size
     return Relation(("batch_size", "population"), size <= population, "at most the population")
 

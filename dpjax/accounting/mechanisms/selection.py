@@ -90,10 +90,6 @@ def log_inverse_gamma(expected: Array, distribution: str) -> Array:
 
     Geometric: E K = 1/γ. Logarithmic: E K = (1/γ − 1)/log(1/γ).
 
-    Example:
-        >>> round(float(log_inverse_gamma(np.asarray(10.0), "geometric")), 6)
-        2.302585
-
     References:
         Papernot and Steinke 2022, Definition 1.
     """
@@ -126,11 +122,6 @@ def trial_parameter(expected_trials: float, distribution: str = "geometric") -> 
     Args:
         expected_trials: E K >= 1.
         distribution: "geometric" or "logarithmic".
-
-    Example:
-        >>> from dpjax.accounting.mechanisms import trial_parameter
-        >>> round(trial_parameter(10.0), 12), round(trial_parameter(10.0, "logarithmic"), 6)
-        (0.1, 0.026918)
 
     References:
         Papernot and Steinke 2022, Definition 1.

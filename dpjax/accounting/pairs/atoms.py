@@ -41,10 +41,6 @@ from dpjax.accounting.pairs.gaussian import PAIRS, GaussianPair
 
 class Steps(NamedTuple):
     """Subsampled steps: displacement over noise, sampling rate and multiplicity, each of shape [m].
-
-    Example:
-        >>> Steps(np.ones(2), np.ones(2), np.ones(2)).mu.shape
-        (2,)
     """
 
     mu: Float[Array, "m"]
@@ -53,12 +49,7 @@ class Steps(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """Everything a numerical method needs to know of one setting.
-
-    Example:
-        >>> Atoms(np.zeros(()), None, None).poisson is None
-        True
-    """
+    """Everything a numerical method needs to know of one setting."""
 
     gaussian_mu2: Float[Array, ""]
     poisson: Steps | None
@@ -68,11 +59,6 @@ class Atoms(NamedTuple):
 class Prepared(NamedTuple):
     """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them
     by.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> prepare(Repeated(Gaussian(2.0), 3)).key[0][0]
-        PyTreeDef(CustomNode(Gaussian[...], [*]))
     """
 
     leaves: tuple[Any, ...]
@@ -126,13 +112,7 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
 
 
 def prepare(run: Mechanism) -> Prepared:
-    """Group a run's steps by their build and stack their fields.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> prepare(Composed((Gaussian(1.0), Gaussian(2.0), Gaussian(1.0)))).leaves
-        (array([1., 2.]), array([[2.], [1.]]))
-    """
+    """Group a run's steps by their build and stack their fields."""
     xp: Any = namespace(run)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
@@ -170,13 +150,7 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 
 @functools.cache
 def atom_kind(tree: Any, adjacency: Adjacency) -> str:
-    """Which atom a step of this structure becomes: `gaussian`, `poisson` or `fixed`.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> atom_kind(jax.tree.structure(Gaussian(1.0)), Adjacency.ADD_REMOVE)
-        'gaussian'
-    """
+    """Which atom a step of this structure becomes: `gaussian`, `poisson` or `fixed`."""
     return _kind_of(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
@@ -221,13 +195,7 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
 
 
 def only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether the run is exactly one Gaussian pair, however many releases it has.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> only_gaussian(PoissonSampled(Gaussian(1.0), 0.1), Adjacency.ADD_REMOVE)
-        False
-    """
+    """Whether the run is exactly one Gaussian pair, however many releases it has."""
     return lowers(run, adjacency) and all(
         _kind_of(step, adjacency) == "gaussian" for step, _ in flatten(run)
     )
@@ -238,11 +206,6 @@ def exhibited(run: Mechanism) -> bool:
 
     Not those of a whole run, whose pair is an upper bound only, nor of a shuffled pass, in which
     the record's batch is secret.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> exhibited(Repeated(Shuffled(Gaussian(1.0), 10), 2))
-        False
     """
     return not any(_whole_run(step) or _shuffled(step) for step, _ in flatten(run))
 
@@ -270,24 +233,13 @@ def _samplable(step: Mechanism) -> bool:
 
 
 def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
-    """Raise `UnsupportedQuery` unless the run consists of (subsampled) Gaussian atoms.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> check_lowers(Repeated(Gaussian(1.0), 10), Adjacency.ADD_REMOVE)
-    """
+    """Raise `UnsupportedQuery` unless the run consists of (subsampled) Gaussian atoms."""
     for step, _ in flatten(run):
         atom_kind(jax.tree.structure(step), adjacency)
 
 
 def lowers(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether the run consists of (subsampled) Gaussian atoms.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> lowers(FixedBatchSampled(Gaussian(1.0), 1, 10), Adjacency.ADD_REMOVE)
-        False
-    """
+    """Whether the run consists of (subsampled) Gaussian atoms."""
     try:
         check_lowers(run, adjacency)
     except UnsupportedQuery:
@@ -326,15 +278,7 @@ def _displacement_and_rate(step: Mechanism, adjacency: Adjacency) -> tuple[Any, 
 
 
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
-    """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> ready = prepare(Repeated(Gaussian(2.0), 3))
-        >>> with float64.float64_scope():
-        ...     float(atoms(ready.key, Adjacency.ADD_REMOVE, ready.leaves).gaussian_mu2)
-        0.75
-    """
+    """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
     xp: Any = namespace(key, leaves)
     mu2 = xp.zeros(())
     found: dict[str, list[Steps]] = {"poisson": [], "fixed": []}
@@ -416,11 +360,6 @@ def query(
             `float64.Ladder`.
         derivative: see `float64.Derivative`; its kernels return (out, by_atoms, by_extra), the
             slopes that all leaves of the named tuple out share.
-
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> query(lambda atoms, adjacency: atoms.gaussian_mu2, Gaussian(2.0), Adjacency.REPLACE_ONE)
-        array(1.)
     """
     check_lowers(run, adjacency)
     ready = prepare(run)

@@ -56,11 +56,6 @@ class Discrete(NamedTuple):
         losses: log P/Q of each outcome, +∞ where Q has no mass.
         masses: their probabilities under P.
         count: how many such steps there are.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import Discrete
-        >>> Discrete([1.0, -1.0], [0.75, 0.25]).count
-        1.0
     """
 
     losses: Any
@@ -75,11 +70,6 @@ class Guarantee(NamedTuple):
         epsilon: ε of the mechanism.
         delta: δ of the mechanism.
         rate: probability that a record takes part.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import Guarantee
-        >>> Guarantee(1.0, 0.0, 0.5).rate
-        0.5
     """
 
     epsilon: Any
@@ -97,12 +87,6 @@ def guarantee(step: Mechanism, adjacency: Adjacency) -> Guarantee | None:
     Args:
         step: a mechanism that is not a composition.
         adjacency: the neighbouring relation.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.pairs.discrete import guarantee
-        >>> guarantee(acc.Gaussian(1.0), acc.Adjacency.ADD_REMOVE) is None
-        True
     """
     if isinstance(step, PureDP | ApproximateDP):
         if step.adjacency != adjacency:
@@ -143,11 +127,6 @@ def repeated(
     Returns:
         At most 2√(345·count) + 6 losses, ascending, the last one +∞; beyond 1e10 uses one loss that
         says nothing.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import Guarantee, repeated
-        >>> repeated(Guarantee(1.0, 0.0, 1.0), 2).losses.round(9)
-        array([-2.,  0.,  2., inf])
     """
     epsilon, delta, rate = (float(v) for v in known)
     if symmetric:
@@ -207,12 +186,6 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
 
     Args:
         parts: independent losses, each of count one.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import Discrete, merged
-        >>> two = Discrete([1.0, -1.0], [0.75, 0.25])
-        >>> merged([two, two])[0].losses
-        array([ 2.,  0.,  0., -2.])
     """
     found: list[Discrete] = []
     for part in sorted(parts, key=lambda part: len(part.losses)):
@@ -232,12 +205,6 @@ def delta_of(pair: Discrete, epsilon: float) -> float:
     Args:
         pair: one discrete loss, composed as often as it is to be.
         epsilon: ε.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.pairs.discrete import Discrete, delta_of
-        >>> delta_of(Discrete([np.inf, 0.0], [0.25, 0.75]), 1.0)
-        0.25
     """
     gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)
     return float(np.sum(pair.masses * -np.expm1(gap)))
@@ -252,11 +219,6 @@ def epsilon_of(pair: Discrete, delta: float) -> float:
     Args:
         pair: one discrete loss, composed as often as it is to be.
         delta: δ.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import Discrete, epsilon_of
-        >>> epsilon_of(Discrete([1.0, -1.0], [0.75, 0.25]), 0.0)
-        1.0
     """
     losses, masses = np.asarray(pair.losses), np.asarray(pair.masses)
     if masses[losses == np.inf].sum() > delta:

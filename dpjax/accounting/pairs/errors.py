@@ -48,18 +48,6 @@ def quadrature_error(
         tilted: what `tilt` returned.
         t: ascending from 0.
 
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax.accounting.pairs.errors import quadrature_error
-        >>> from dpjax.accounting.pairs.subsampled import tilt
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     one = jnp.float64(1.0)
-        ...     step = tilt("poisson", one, one, one, one, 128)
-        ...     error = quadrature_error("poisson", one, one, one, one, step, jnp.arange(9.0))
-        ...     print(f"{error[8]:.1e}")
-        1.5e-24
-
     References:
         Trefethen, Weideman 2014, Theorem 5.1; Trefethen 2019, Theorem 19.3.
     """
@@ -136,17 +124,6 @@ def decay(
     The modulus is integrated on the nodes of the window. Its own quadrature error is of the order
     of the square of the same rule's at twice the spacing; the latter, taken from the alternating
     sum, is added.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax.accounting.pairs.errors import decay
-        >>> from dpjax.accounting.pairs.subsampled import tilt
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     one, t = jnp.float64(1.0), jnp.array([1.0, 2.0])
-        ...     step = tilt("poisson", one, one, one, one, 128)
-        ...     print(decay("poisson", one, one, one, one, step, t).round(2))
-        [-0.44 -1.51]
     """
     xp: Any = namespace(sign, mu, rate, c, tilted, t)
     theta = (t[:, None] * mu * mu / (1 + mu * mu) * _SHIFTS)[:, :, None]

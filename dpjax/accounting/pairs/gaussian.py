@@ -30,10 +30,6 @@ class GaussianPair(NamedTuple):
     Fields:
         add_remove: under ADD_REMOVE.
         replace_one: under REPLACE_ONE.
-
-    Example:
-        >>> GaussianPair(1.0, 4.0).replace_one
-        4.0
     """
 
     add_remove: Any
@@ -48,10 +44,6 @@ class Entry(NamedTuple):
         step: whether adding a record moves the release by a contribution of bounded norm, so that
             amplification by sampling applies, and some neighbours attain the pair. False for whole
             runs, of which the pair is an upper bound only.
-
-    Example:
-        >>> PAIRS[Gaussian].step
-        True
     """
 
     pair: Callable[[Any], GaussianPair]

@@ -52,14 +52,6 @@ def log_ratio(
         y: position in units of the noise's standard deviation.
         mu: distance of the two means in the same unit.
         rate: sampling rate q.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax.accounting.pairs import subsampled as pairs
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     print(pairs.log_ratio(jnp.float64(0.0), jnp.float64(1.0), jnp.float64(1e-9)))
-        -3.934...e-10
     """
     return log_mixture(mu * y - 0.5 * mu * mu, rate)
 
@@ -70,11 +62,6 @@ def log_mixture(w: Any, rate: Any) -> Any:
     Args:
         w: log of a likelihood ratio.
         rate: sampling rate q.
-
-    Example:
-        >>> from dpjax.accounting.pairs.subsampled import log_mixture
-        >>> print(log_mixture(-2.0, 1.0))
-        -2.0
     """
     xp: Any = namespace(w, rate)
     far = xp.maximum(w, 30.0)
@@ -97,12 +84,6 @@ def posterior(
         y: position in units of the noise's standard deviation.
         mu: distance of the two means in the same unit.
         rate: sampling rate q.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax.accounting.pairs import subsampled as pairs
-        >>> round(float(pairs.posterior(jnp.array(0.5), jnp.array(1.0), jnp.array(0.25))), 6)
-        0.25
     """
     xp: Any = namespace(y, mu, rate)
     w = xp.clip(mu * y - 0.5 * mu * mu, -700.0, 700.0)
@@ -144,16 +125,7 @@ class Tilted(NamedTuple):
 
 
 def positions(family: Family, tilted: Tilted, mu: Array) -> Array:
-    """Where the nodes lie; of the symmetrised pair those of one half-line.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.pairs import subsampled as pairs
-        >>> one = np.float64(1.0)
-        >>> step = pairs.tilt("poisson", one, one, one, one, 128)
-        >>> pairs.positions("poisson", step, one).shape
-        (128,)
-    """
+    """Where the nodes lie; of the symmetrised pair those of one half-line."""
     xp: Any = namespace(tilted, mu)
     if family != "symmetrised":
         return tilted.first + tilted.spacing * xp.arange(tilted.weight.shape[0])
@@ -281,15 +253,6 @@ def tilt(
         rate: sampling rate in (0, 1].
         c: tilt, above 0.
         nodes: number of nodes.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpjax.accounting.pairs import subsampled as pairs
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     one = jnp.float64(1.0)
-        ...     print(round(float(pairs.tilt("poisson", one, one, one, one, 128).log_moment), 12))
-        1.0
     """
     xp: Any = namespace(sign, mu, rate, c)
     low, high, cut = xp.stop_gradient(_window(family, sign, mu, rate, c))
