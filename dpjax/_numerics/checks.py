@@ -93,21 +93,24 @@ def number(name: str, value: Any, allowed: Range) -> Any:
     """
     if type(value) is float and allowed.holds(value):
         return value  # the commonest case
-    kind_error = f"{name} must be a number or an array of numbers, got {shown(value)}"
+
+    def wrong_kind() -> TypeError:
+        return TypeError(f"{name} must be a number or an array of numbers, got {shown(value)}")
+
     if isinstance(value, list | tuple):
         for leaf in _flat(value):
             number(name, leaf, Range(infinite=True))
         try:
             value = np.asarray(value, np.float64)
         except Exception:  # ragged, or of traced values
-            raise TypeError(kind_error) from None
+            raise wrong_kind() from None
     elif isinstance(value, np.ndarray | np.generic | jax.Array):
         if not _numeric(value.dtype):
-            raise TypeError(kind_error)
+            raise wrong_kind()
         if isinstance(value, Tracer):
             return value
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(kind_error)
+        raise wrong_kind()
     elif abs(value) > _LARGEST and isinstance(value, int):
         raise ValueError(f"{name} must be {allowed}, got {shown(value)}")
     numbers = np.asarray(value, np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.accounting.gaussian.randomized_sensitivity import noise_by_route
+from experiments.chen2019.routes import noise_by_route
 from experiments.comparison import Method
 
 BATCH, L2, HUBER = 4000, 1e-3, 0.5

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from dpjax.accounting.gaussian.randomized_sensitivity import (
-    batch_sensitivities,
-    batch_weights,
-    noise_by_route,
-)
+from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities, batch_weights
+from experiments.chen2019.routes import noise_by_route
 from experiments.common import Run
 
 # Adult's training rows of one 80/20 split, as the paper's Figure 1 has them.

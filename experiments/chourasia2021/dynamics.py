@@ -6,10 +6,11 @@ import pathlib
 from typing import Any
 
 import numpy as np
+from scipy.integrate import solve_ivp
 
 from dpjax import accounting as acc
 from dpjax.accounting.last_iterate.descent import descent_bounds
-from dpjax.accounting.last_iterate.tracing_diffusion import integrate_tracing_rate, tracing_rate
+from dpjax.accounting.last_iterate.tracing_diffusion import tracing_rate
 from experiments.common import Run
 
 # The paper's setting: α = 30, S_g = 4, n = 5000, σ = 0.02, η = 0.02, β = 4.
@@ -53,11 +54,26 @@ def _figure1_rows(points: int) -> list[dict[str, Any]]:
             for k, value in zip(steps, np.asarray(rate), strict=True):
                 rows.append(_row(convexity, name, k, value))
         for k in steps[:: max(1, len(steps) // 8)]:
-            one = _run(float(k), convexity)
             for name, gamma in (("γ = 1/2", 0.5), ("best γ(t)", None)):
-                value = integrate_tracing_rate(one, gamma=gamma)
+                value = _numerical(convexity, _STEP * k, gamma)
                 rows.append(_row(convexity, f"numerical solution, {name}", k, value))
     return rows
+
+
+def _numerical(convexity: float, time: float, gamma: float | None) -> float:
+    """RDP/α at `time` by the inequality itself: a' = S²/(4γσ²) − λ(1−γ)a, a(0) = 0 (Equation 12).
+
+    γ = √(S²/(4σ²λa)), at most 1, is the best at every time.
+    """
+    drive = (_SENSITIVITY / _NOISE) ** 2 / 4
+
+    def slope(_: float, a: np.ndarray) -> np.ndarray:
+        best = min(1.0, float(np.sqrt(drive / max(convexity * a[0], 1e-300))))
+        chosen = best if gamma is None else gamma
+        return drive / chosen - convexity * (1 - chosen) * a
+
+    found = solve_ivp(slope, (0.0, time), np.zeros(1), rtol=1e-10, atol=1e-14)
+    return float(found.y[0, -1])
 
 
 def _row(convexity: float, bound: str, steps: float, rate: float) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def test_claimed_sensitivities_bound_random_neighbours():
         for k, draw in enumerate((recentred, boxed)):
             first, second = random_averages(rng, draw, 5, 4)
             worst[k] = max(worst[k], float(np.linalg.norm(first - second)))
-    bounds = 2 * radius / 4, spherical.box_sensitivity(beta, 5, 4, adjacency=REPLACE)
+    priced = acc.RecentredGaussian(radius, 1.0, 4), acc.BoxedAngles(beta, 1.0, 4, 5)
+    bounds = [gaussian_runs.gdp_mu(run, adjacency=REPLACE) for run in priced]
     for found, bound in zip(worst, bounds, strict=True):
         assert 0.8 * bound < found <= bound * (1 + 1e-15)  # holds, and is nearly attained
 
@@ -155,7 +156,7 @@ def test_angles_match_the_chart():
     rng = np.random.default_rng(3)
     for d in (2, 3, 7):
         vector = rng.normal(size=d)
-        angles = spherical.spherical_angles(vector)
+        angles = spherical.angles(vector)
         rebuilt, rest = [], np.linalg.norm(vector)
         for angle in angles:
             rebuilt.append(rest * np.cos(angle))

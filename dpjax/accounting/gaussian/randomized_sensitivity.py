@@ -11,7 +11,7 @@ much the mixture.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,56 +19,22 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
-from dpjax._numerics.roots import falling_root
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian.mixture import (
     add_components,
     mixture_delta,
     mixture_epsilon,
     mixture_rdp,
-    mixture_terms,
 )
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs import atoms as lowering
-from dpjax.accounting.renyi.conversion import epsilon_at
 
 Values = Float[ArrayLike, "..."]
 Sizes = Float[ArrayLike, " m"]
 
 _LIMIT = 4096  # components kept when draws add up
-
-
-class Route(NamedTuple):
-    """Noise standard deviation that each way of accounting asks for; smaller is better.
-
-    Fields:
-        classic: Rényi mixture (Proposition 3) with Mironov's conversion, as published.
-        improved: the same curve with the conversion of Canonne, Kamath and Steinke (2020).
-        worst_batch: max_j Δ_j with the exact Gaussian profile, ignoring that j is random.
-        hockey_stick: Σ q_j δ_G(Δ_j/σ, ε), what `epsilon` uses.
-    """
-
-    classic: float
-    improved: float
-    worst_batch: float
-    hockey_stick: float
-
-    @property
-    def gain(self) -> float:
-        """classic / hockey_stick."""
-        return self.classic / self.hockey_stick
-
-    @property
-    def from_conversion(self) -> float:
-        """The part of the gain that better conversion of the same Rényi curve brings."""
-        return self.classic / self.improved
-
-    @property
-    def from_mixture(self) -> float:
-        """The part that mixing hockey sticks instead of Rényi moments brings."""
-        return self.improved / self.hockey_stick
 
 
 def _contraction(step_size: Array, strong_convexity: float, smoothness: float) -> Array:
@@ -85,7 +51,7 @@ def _geometric(ratio: Array, count: Any) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _sensitivity_core(epochs: int, interval: int | None, scan: bool) -> Any:
+def _sensitivity_core(epochs: int, interval: int | None) -> Any:
     def core(sizes: Array, setting: Array) -> Array:
         xp: Any = namespace(sizes, setting)
         step_size, smoothness, strong_convexity, diameter = setting
@@ -93,20 +59,9 @@ def _sensitivity_core(epochs: int, interval: int | None, scan: bool) -> Any:
         position = xp.arange(m)
         later = m - 1.0 - position  # updates of an epoch after the record's own
 
-        def epoch_closed(moved: Array, ratio: Array, kick: Array) -> tuple[Array, Array]:
+        def run_epoch(moved: Array, ratio: Array, kick: Array) -> tuple[Array, Array]:
             total = moved * ratio * _geometric(ratio, 1.0 * m) + kick * _geometric(ratio, later + 1)
             return ratio**m * moved + ratio**later * kick, total
-
-        def epoch_scan(moved: Array, ratio: Array, kick: Array) -> tuple[Array, Array]:
-            def update(state, batch):
-                moved, total = state
-                moved = ratio * moved + xp.where(position == batch, kick, 0.0)
-                return (moved, total + moved), None
-
-            (moved, total), _ = xp.scan(update, (moved, xp.zeros_like(moved)), position)
-            return moved, total
-
-        run_epoch = epoch_scan if scan else epoch_closed
 
         def one(state, epoch):
             moved, total, since = state
@@ -138,7 +93,6 @@ def batch_sensitivities(
     strong_convexity: float,
     gradient_radius: float = 1.0,
     average_every: int | None = None,
-    unrolled: bool = False,
 ) -> Any:
     """Δ_j: how far SGD's result moves when a record of batch j is replaced.
 
@@ -156,7 +110,6 @@ def batch_sensitivities(
         gradient_radius: R, half of sup‖∇ℓ(w, d) − ∇ℓ(w, d')‖; the regulariser cancels in it. 1 for
           logistic regression and the Huber SVM on records of norm at most 1.
         average_every: τ, or None for plain permuted SGD.
-        unrolled: evaluate Algorithm 2 update by update instead, as a check.
 
     Returns:
         Shape [..., m], rounded up by 1e-12. With equal batches and averaging the first batch is the
@@ -173,16 +126,7 @@ def batch_sensitivities(
         Chen, Lee and Kifer 2019, Lemma 2, Algorithms 2 and 3, Equation 5. The printed Algorithm 2
         never uses its averaging interval; this follows Algorithm 3.
     """
-    xp: Any = namespace(
-        sizes,
-        epochs,
-        step_size,
-        smoothness,
-        strong_convexity,
-        gradient_radius,
-        average_every,
-        unrolled,
-    )
+    xp: Any = namespace(step_size)
     if average_every is not None and (average_every < 1 or int(average_every) != average_every):
         raise ValueError(f"average_every must be None or a whole number >= 1, got {average_every}")
     if epochs < 0 or int(epochs) != epochs:
@@ -207,7 +151,7 @@ def batch_sensitivities(
         if not np.all(steps > 0):
             raise ValueError(f"step_size must be > 0, got {step_size}")
         setting = np.concatenate([steps, np.broadcast_to(rest, (*steps.shape[:-1], 3))], -1)
-    core = _sensitivity_core(int(epochs), average_every, unrolled)
+    core = _sensitivity_core(int(epochs), average_every)
     return float64.evaluate(core, (counts, setting), (1, 1), rounding="up")
 
 
@@ -262,50 +206,6 @@ def permuted_sgd(
     return RandomizedSensitivity(moved, weights / weights.sum(), noise_std)
 
 
-def fixed_step_sensitivity(
-    batch_size: float,
-    batches: int,
-    *,
-    step_size: float,
-    smoothness: float,
-    strong_convexity: float,
-    gradient_radius: float = 1.0,
-    epochs: float = np.inf,
-) -> float:
-    """Sensitivity of cyclic SGD with a constant step: (2ηR/|B|)(1 − ρ^{mT})/(1 − ρ^m).
-
-    With one batch and η = 2/(L + μ) and any number of epochs it is at most 2R/(nμ).
-
-    Example:
-        >>> from dpjax.accounting.gaussian.randomized_sensitivity import fixed_step_sensitivity
-        >>> round(fixed_step_sensitivity(1000, 1, step_size=2 / 1.1, smoothness=1.0,
-        ...                              strong_convexity=0.1), 10)
-        0.02
-
-    Raises:
-        ValueError: the step is too long to contract (ρ >= 1) and the number of epochs is infinite.
-
-    References:
-        Chen, Lee and Kifer 2019, Proposition 2.
-    """
-    ratio = max(abs(1 - step_size * strong_convexity), abs(1 - step_size * smoothness))
-    kick = 2 * step_size * gradient_radius / batch_size
-    if epochs == np.inf:
-        if ratio >= 1:
-            raise ValueError(
-                f"step_size must be below 2/smoothness = {2 / smoothness:g}, strong_convexity > 0"
-                f" for a bound over any number of epochs, got a contraction of {ratio:g}"
-            )
-        return float(-kick / np.expm1(batches * np.log(ratio)) if ratio > 0 else kick) * (1 + 1e-13)
-    if ratio == 1:
-        return float(kick * epochs) * (1 + 1e-13)
-    if ratio == 0:
-        return float(kick)
-    log_ratio = np.log(ratio)
-    grown = np.expm1(batches * epochs * log_ratio) / np.expm1(batches * log_ratio)
-    return float(kick * grown) * (1 + 1e-13)
-
-
 # --- as a method --------------------------------------------------------------------------------
 
 
@@ -335,17 +235,18 @@ def _gaussian_part(atoms: lowering.Atoms, adjacency: Adjacency) -> Array:
     return atoms.gaussian_mu2
 
 
+def _drawn(step: Mechanism) -> bool:
+    return isinstance(step, RandomizedSensitivity)
+
+
 def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = lowering.split(run, (RandomizedSensitivity,))
-    kinds = [type(step) for step, _ in own]
-    if not kinds or any(kind is not RandomizedSensitivity for kind in kinds):
-        return False
-    return not rest.mechanisms or (lowering.only_gaussian(rest, adjacency))
+    own, rest = lowering.split(run, _drawn)
+    return bool(own) and lowering.only_gaussian(rest, adjacency)
 
 
 def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any] | None:
     """The mixture of the whole run, all draws revealed; None where it cannot be laid out."""
-    own, rest = lowering.split(run, (RandomizedSensitivity,))
+    own, rest = lowering.split(run, _drawn)
     plain = len(own) == 1 and not own[0][1]
     shift = lowering.query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
     if plain:
@@ -395,90 +296,3 @@ METHODS = (
         "draws revealed in compositions; derived for dpjax",
     ),
 )
-
-
-# --- where the gain comes from ------------------------------------------------------------------
-
-
-def _rdp_epsilon(mus: Array, weights: Array, delta: Array, classic: bool) -> Array:
-    xp: Any = namespace(mus, weights, delta)
-
-    def bound(logs: Array) -> Array:
-        orders = 1 + xp.exp(logs)
-        return epsilon_at(orders, mixture_rdp(mus, weights, orders), xp.log(delta), classic)
-
-    logs, width = xp.linspace(-8.0, 20.0, 141), 0.2  # of α − 1
-    for _ in range(4):  # a narrower grid about the best order
-        best = logs[xp.argmin(bound(logs))]
-        logs = best + width * xp.linspace(-1.0, 1.0, 41)
-        width = width / 20
-    return xp.maximum(xp.min(bound(logs)), 1e-300)
-
-
-def _route_core(moved: Array, weights: Array, target: Array) -> Array:
-    xp: Any = namespace(moved, weights, target)
-    epsilon, delta = target[0], target[1]
-    worst = xp.max(xp.where(weights > 0, moved, 0.0))
-    unit = moved / worst
-
-    def smallest(function: Any) -> Array:
-        """Smallest noise, from (excess, derivative) as functions of its logarithm."""
-        ends = (xp.asarray(5.0), xp.asarray(-20.0), xp.asarray(30.0))
-        return worst * xp.exp(falling_root(function, *ends, tolerance=1e-11))
-
-    def renyi(classic: bool) -> Any:
-        def excess(log_noise: Array) -> tuple[Any, Any]:
-            price = _rdp_epsilon(unit * xp.exp(-log_noise), weights, delta, classic)
-            # ε falls like a power of the noise between −1 and −2.
-            return xp.log(price / epsilon), -1.3
-
-        return excess
-
-    def exact(mus: Array, weights: Array) -> Any:
-        def excess(log_noise: Array) -> tuple[Any, Any]:
-            scaled = mus * xp.exp(-log_noise)
-            value, by_mu, _, _ = mixture_terms(scaled, weights, epsilon)
-            return value - xp.log(delta), -xp.sum(by_mu * scaled)
-
-        return excess
-
-    one = xp.ones(1)
-    routes = renyi(True), renyi(False), exact(one, one), exact(unit, weights)
-    return xp.stack([smallest(route) for route in routes])
-
-
-def noise_by_route(
-    sensitivities: Float[ArrayLike, " m"],
-    weights: Float[ArrayLike, " m"],
-    *,
-    epsilon: float,
-    delta: float,
-) -> Route:
-    """Noise that four ways of accounting ask for the same (ε, δ): where the headline gain comes
-    from.
-
-    The gain over the published accounting is (classic/improved) × (improved/hockey_stick).
-
-    Args:
-        sensitivities: Δ_j. weights: q_j, summing to one.
-        epsilon, delta: the target.
-
-    Example:
-        >>> from dpjax.accounting.gaussian.randomized_sensitivity import (
-        ...     batch_sensitivities, batch_weights, noise_by_route)
-        >>> sizes = [4000] * 9 + [3073]
-        >>> moved = batch_sensitivities(sizes, epochs=10, step_size=1.0, smoothness=0.251,
-        ...                             strong_convexity=1e-3, average_every=5)
-        >>> route = noise_by_route(moved, batch_weights(sizes)[0], epsilon=0.05, delta=1e-8)
-        >>> [f"{value:.4f}" for value in route]
-        ['0.1996', '0.1546', '0.1522', '0.1440']
-        >>> f"{route.gain:.3f} = {route.from_conversion:.3f} x {route.from_mixture:.3f}"
-        '1.386 = 1.291 x 1.073'
-
-    References:
-        Chen, Lee and Kifer 2019, Proposition 3 (classic); derived for dpjax (hockey_stick).
-    """
-    found = float64.evaluate(
-        _route_core, (sensitivities, weights, np.asarray([epsilon, delta])), (1, 1, 1)
-    )
-    return Route(*(float(value) for value in found))

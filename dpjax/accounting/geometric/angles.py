@@ -19,48 +19,35 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import flatten
 
 Values = Float[ArrayLike, "..."]
 Vector = Float[ArrayLike, "d"]
 
 
 def _contains_geodp(run: Mechanism, adjacency: Adjacency) -> bool:
-    def inside(step: Any) -> bool:
-        inner = getattr(step, "mechanism", None)
-        return isinstance(step, GeoDP) or (inner is not None and any(map(inside, _steps(inner))))
-
-    return any(map(inside, _steps(run)))
+    return any(isinstance(step, GeoDP) for step in walk(run))
 
 
-def _steps(run: Mechanism) -> list[Mechanism]:
-    return [step for step, _ in flatten(run)]
+def _everywhere(value: float, own: int = 0):
+    """The same answer, which bounds nothing, for every setting of the sweep.
 
-
-def _everywhere(value: float):
-    """The same answer, which bounds nothing, for every setting of the sweep."""
+    `own` axes of what is given belong to one setting.
+    """
 
     def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        xp: Any = namespace(run, given)
-        leaves = jax.tree.leaves(run)
-        shape = np.broadcast_shapes(np.shape(given), *(np.shape(leaf) for leaf in leaves))
-        if float64.is_traced(given, *leaves):
-            return xp.full(shape, value)
-        return float64.plain(np.full(shape, value))
+        lead = np.shape(given)[: np.ndim(given) - own]
+        shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
+        shape += np.shape(given)[len(lead) :]
+        xp: Any = JAX if float64.is_traced(run, given) else NUMPY
+        return float64.plain(xp.full(shape, value))
 
     return answer
-
-
-def _rdp_everywhere(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
-    xp: Any = namespace(run, orders)
-    leaves = jax.tree.leaves(run)
-    shape = (*np.broadcast_shapes(*(np.shape(leaf) for leaf in leaves)), np.shape(orders)[-1])
-    return xp.full(shape, xp.inf) if float64.is_traced(run, orders) else np.full(shape, np.inf)
 
 
 METHODS = (
@@ -70,63 +57,19 @@ METHODS = (
         supports=_contains_geodp,
         epsilon=_everywhere(np.inf),
         delta=_everywhere(1.0),
-        rdp=_rdp_everywhere,
+        rdp=_everywhere(np.inf, own=1),
         describe="GeoDP as published has no differential-privacy guarantee: the angle of an "
         "averaged gradient has unbounded sensitivity",
     ),
 )
 
 
-def box_sensitivity(
-    bounding_factor: Values,
-    dimension: Values,
-    batch_size: Values,
-    *,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
-) -> Any:
-    """L2 sensitivity of the mean of boxed angles: √(d+2)βπ/B replacing a record, half that adding
-    one.
-
-    All d − 2 polar angles are clipped to an interval of width βπ and the last to one of width 2βπ,
-    so that the box has diagonal √(d−2+4)·βπ. This is what Duan et al. 2025 (Theorem 3) claim for
-    GeoDP; it holds for `BoxedAngles`, which clips each record's angles, and not for GeoDP, which
-    clips none.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.geometric import angles as spherical
-        >>> f"{spherical.box_sensitivity(0.1, 10, 2048, adjacency=acc.Adjacency.REPLACE_ONE):.6e}"
-        '5.313865e-04'
-    """
-    parts = 1.0 if Adjacency(adjacency) is Adjacency.REPLACE_ONE else 2.0
-    found = float64.evaluate(
-        _box_diagonal, (bounding_factor, dimension, batch_size), (0, 0, 0), rounding="up"
-    )
-    return float64.plain(found / parts)
-
-
-def _box_diagonal(bounding_factor: Array, dimension: Array, batch_size: Array) -> Array:
-    xp: Any = namespace(bounding_factor, dimension, batch_size)
-    return xp.sqrt(dimension + 2.0) * bounding_factor * np.pi / batch_size * (1 + 1e-15)
-
-
-def spherical_angles(vector: Vector) -> Any:
-    """Hyperspherical angles of a vector, as GeoDP takes them: d − 2 polar ones and one azimuth.
-
-    θ_i = atan2(‖(g_{i+1}, …, g_d)‖, g_i) in [0, π], and θ_{d−1} = atan2(g_d, g_{d−1}) in (−π, π].
-
-    Example:
-        >>> from dpjax.accounting.geometric import angles as spherical
-        >>> [round(float(angle), 4) for angle in spherical.spherical_angles([0.0, 1.0, 1.0])]
-        [1.5708, 0.7854]
+def angles(vector: Array) -> Array:
+    """θ_i = atan2(‖(g_{i+1}, …, g_d)‖, g_i) and θ_{d−1} = atan2(g_d, g_{d−1}), as GeoDP takes them.
 
     References:
         Duan et al. 2025, Section III (Equations 5 and 6).
     """
-    return float64.evaluate(_angles, (vector,), (1,))
-
-
-def _angles(vector: Array) -> Array:
     xp: Any = namespace(vector)
     squares = xp.cumsum(xp.square(vector)[::-1])[::-1]
     rest = xp.sqrt(squares[1:])
@@ -137,7 +80,7 @@ def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array)
     xp: Any = namespace(average, neighbour, clip, setting)
     noise, factor, batch = setting[0], setting[1], setting[2]
     dimension = average.shape[0]
-    turn = _angles(average) - _angles(neighbour)
+    turn = angles(average) - angles(neighbour)
     azimuth = xp.mod(turn[-1:] + np.pi, 2 * np.pi) - np.pi  # of a circle
     turn = xp.concatenate([turn[:-1], azimuth])
     angle_std = np.sqrt(dimension + 2.0) * factor * np.pi * noise / batch

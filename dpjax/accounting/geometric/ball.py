@@ -36,8 +36,9 @@ from dpjax.accounting.mechanisms import (
     Shuffled,
     UniformBall,
 )
+from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import flatten, lowers, prepare
+from dpjax.accounting.pairs.atoms import lowers, prepare, split, times
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]
@@ -173,13 +174,8 @@ def _is_ball(step: Any) -> bool:
 
 def _split(run: Mechanism) -> tuple[Composed, Composed]:
     """The run's ball releases and everything else."""
-    ball, rest = [], []
-    for step, factors in flatten(run):
-        counted = step
-        for factor in factors:
-            counted = Repeated(counted, factor)
-        (ball if _is_ball(step) else rest).append(counted)
-    return Composed(tuple(ball)), Composed(tuple(rest))
+    ball, rest = split(run, _is_ball)
+    return Composed(tuple(times(step, factors) for step, factors in ball)), rest
 
 
 def _log_survival(step: Any, poisson: float = 1.0) -> Any:
@@ -209,17 +205,10 @@ def _scaled(step: Any, factor: float) -> Any:
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     ball, rest = _split(run)
-    if not ball.mechanisms or (_has_fixed(ball) and adjacency is not Adjacency.REPLACE_ONE):
+    fixed = any(isinstance(step, FixedBatchSampled) for step in walk(ball))
+    if not ball.mechanisms or (fixed and adjacency is not Adjacency.REPLACE_ONE):
         return False
     return not rest.mechanisms or lowers(rest, adjacency)
-
-
-def _has_fixed(step: Any) -> bool:
-    if isinstance(step, Composed):
-        return any(map(_has_fixed, step.mechanisms))
-    return isinstance(step, FixedBatchSampled) or _has_fixed(
-        getattr(step, "mechanism", Composed(()))
-    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,7 +34,12 @@ from dpjax.accounting.last_iterate.shifted_interpolation import (
     descent_mu2,
 )
 from dpjax.accounting.loss_distribution import method as loss_distribution
-from dpjax.accounting.mechanisms import Mechanism, NoisyCyclicDescent, NoisyGradientDescent
+from dpjax.accounting.mechanisms import (
+    Mechanism,
+    NoisyCyclicDescent,
+    NoisyGradientDescent,
+    flatten,
+)
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs import atoms as lowering
 from dpjax.accounting.renyi import method as renyi
@@ -128,8 +133,8 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
 
 
 def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, _ = lowering.split(run, (NoisyGradientDescent, NoisyCyclicDescent))
-    return bool(own) and lowering.lowers(run, adjacency)
+    kinds = NoisyGradientDescent, NoisyCyclicDescent
+    return lowering.lowers(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
 
 
 def _through(part: Any) -> Any:

@@ -114,60 +114,9 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     )
 
 
-def integrate_tracing_rate(
-    run: NoisyGradientDescent, *, gamma: float | None = None, intervals: int = 1000
-) -> float:
-    """`tracing_rate` by solving the inequality numerically, as a check of the closed forms.
-
-    RDP = a(t)·α turns the partial differential inequality into a' = S²/(4γσ²) − λ(1−γ)a, a(0) = 0,
-    integrated over t = ηK by the classical Runge–Kutta method.
-
-    Args:
-        gamma: γ in (0, 1]; None takes the best at every time.
-        intervals: steps of the integration.
-
-    References:
-        Chourasia, Ye and Shokri 2021, Equation 12.
-    """
-    if gamma is not None and not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be None or in (0, 1], got {gamma}")
-    fields = fields_of(run, NoisyGradientDescent)
-    core = _integrate_core(gamma, int(intervals))
-    return float(float64.evaluate(core, fields, (0,) * len(fields)))
-
-
-@functools.lru_cache(maxsize=16)
-def _integrate_core(gamma: float | None, intervals: int) -> Any:
-    def core(*leaves: Array) -> Array:
-        xp: Any = namespace(*leaves)
-        square, convexity, time = _diffusion_rate(NoisyGradientDescent(*leaves))
-        drive = square / 4
-        h = time / intervals
-
-        def slope(a: Array) -> Array:
-            if gamma is None:
-                best = xp.sqrt(drive / xp.maximum(convexity * a, 1e-300))
-                chosen = xp.minimum(best, 1.0)
-            else:
-                chosen = xp.asarray(gamma)
-            return drive / chosen - convexity * (1 - chosen) * a
-
-        def step(_, a: Array) -> Array:
-            k1 = slope(a)
-            k2 = slope(a + h * k1 / 2)
-            k3 = slope(a + h * k2 / 2)
-            k4 = slope(a + h * k3)
-            return a + h * (k1 + 2 * k2 + 2 * k3 + k4) / 6
-
-        return xp.fori_loop(0, intervals, step, xp.zeros(()))
-
-    return core
-
-
 def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
-    return all(isinstance(step, NoisyGradientDescent) for step, _ in flatten(run)) and bool(
-        flatten(run)
-    )
+    steps = flatten(run)
+    return bool(steps) and all(isinstance(step, NoisyGradientDescent) for step, _ in steps)
 
 
 def _total_rate(run: Mechanism) -> Any:

@@ -12,7 +12,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
-from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated
+from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs import atoms as lowering
 from dpjax.accounting.pairs.discrete import Discrete, Guarantee, guarantee, repeated
@@ -20,20 +20,9 @@ from dpjax.accounting.pairs.discrete import Discrete, Guarantee, guarantee, repe
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
-def _split(
-    run: Mechanism, adjacency: Adjacency
-) -> tuple[list[tuple[Guarantee, tuple[Any, ...]]], Composed]:
-    """Guarantees with the factors of their multiplicities, and everything else."""
-    known, rest = [], []
-    for step, factors in lowering.flatten(run):
-        found = guarantee(step, adjacency)
-        if found is not None:
-            known.append((found, factors))
-            continue
-        for factor in factors:
-            step = Repeated(step, factor)
-        rest.append(step)
-    return known, Composed(tuple(rest))
+def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
+    """Steps of which the guarantee is known, with their factors, and everything else."""
+    return lowering.split(run, lambda step: guarantee(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -120,7 +109,10 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
     known, rest = _split(run, adjacency)
     atoms = lowering.query(_atoms, rest, adjacency)
     lead = np.shape(atoms.gaussian_mu2)
-    fields = [(*own, np.prod(np.broadcast_arrays(1.0, *n), axis=0)) for own, n in known]
+    fields = [
+        (*guarantee(step, adjacency), np.prod(np.broadcast_arrays(1.0, *n), axis=0))  # pyrefly: ignore
+        for step, n in known
+    ]
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
     given, *flat = (
         np.broadcast_to(np.asarray(v, np.float64), shape)

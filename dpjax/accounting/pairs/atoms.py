@@ -36,12 +36,12 @@ from dpjax.accounting.mechanisms import (
     Shuffled,
     flatten,
 )
+from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.pairs.gaussian import PAIRS, GaussianPair
 
 
 class Steps(NamedTuple):
-    """Subsampled steps: displacement over noise, sampling rate and multiplicity, each of shape [m].
-    """
+    """Subsampled steps: displacement over noise, rate and multiplicity, each of shape [m]."""
 
     mu: Float[Array, "m"]
     rate: Float[Array, "m"]
@@ -66,25 +66,22 @@ class Prepared(NamedTuple):
     key: tuple
 
 
-def split(run: Mechanism, kinds: tuple[type, ...]) -> tuple[list[tuple[Any, tuple]], Composed]:
-    """Steps of these kinds (with the factors of their multiplicity), and the rest of a run.
+def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
+    """The step used as often as its factors' product says."""
+    return functools.reduce(Repeated, factors, step)
 
-    Example:
-        >>> from dpjax.accounting import Gaussian
-        >>> own, rest = split(Composed((Gaussian(2.0), Shuffled(Gaussian(1.0), 5))), (Shuffled,))
-        >>> len(own), rest.mechanisms
-        (1, (Gaussian(noise_multiplier=2.0),))
-    """
-    own, rest = [], []
+
+def split(
+    run: Mechanism, own: Callable[[Mechanism], bool]
+) -> tuple[list[tuple[Any, tuple]], Composed]:
+    """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
+    mine, rest = [], []
     for step, factors in flatten(run):
-        if isinstance(step, kinds):
-            own.append((step, factors))
-            continue
-        counted = step
-        for factor in factors:
-            counted = Repeated(counted, factor)
-        rest.append(counted)
-    return own, Composed(tuple(rest))
+        if own(step):
+            mine.append((step, factors))
+        else:
+            rest.append(times(step, factors))
+    return mine, Composed(tuple(rest))
 
 
 def _stack(values: Sequence[Any]) -> Any:
@@ -207,21 +204,11 @@ def exhibited(run: Mechanism) -> bool:
     Not those of a whole run, whose pair is an upper bound only, nor of a shuffled pass, in which
     the record's batch is secret.
     """
-    return not any(_whole_run(step) or _shuffled(step) for step, _ in flatten(run))
-
-
-def _any(step: Any, is_kind: Callable[[Any], bool]) -> bool:
-    """Whether a mechanism or one that it wraps is of a kind."""
-    inner = step.mechanisms if isinstance(step, Composed) else [getattr(step, "mechanism", None)]
-    return is_kind(step) or any(part is not None and _any(part, is_kind) for part in inner)
+    return not (_whole_run(run) or any(isinstance(part, Shuffled) for part in walk(run)))
 
 
 def _whole_run(step: Mechanism) -> bool:
-    return _any(step, lambda part: type(part) in PAIRS and not PAIRS[type(part)].step)
-
-
-def _shuffled(step: Mechanism) -> bool:
-    return _any(step, lambda part: isinstance(part, Shuffled))
+    return any(type(part) in PAIRS and not PAIRS[type(part)].step for part in walk(step))
 
 
 def _samplable(step: Mechanism) -> bool:

@@ -29,9 +29,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike, Float
 
-from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import (
     ApproximateDP,
@@ -234,42 +232,3 @@ def epsilon_of(pair: Discrete, delta: float) -> float:
         step = np.log1p(gap / slope) if slope > 0 else np.inf
         epsilon = min(epsilon + max(step, 4 * _EPS * epsilon), largest)
     return float(epsilon)
-
-
-def compose_approximate(
-    epsilon: float, delta: float, count: int, total_epsilon: Float[ArrayLike, "..."]
-) -> Any:
-    """δ of `count` adaptive uses of an (ε, δ)-private mechanism at a total ε, in the worst case.
-
-    1 − (1−δ)^k (1 − Σ_l C(k,l) (e^{(k−l)ε} − e^{ε_g + lε})₊ / (1+e^ε)^k); at ε = 0 it is 1 −
-    (1−δ)^k.
-
-    Args:
-        epsilon: ε >= 0 of one use.
-        delta: δ in [0, 1] of one use.
-        count: k >= 0 uses.
-        total_epsilon: ε_g >= 0 of the composition; arrays give arrays.
-
-    Returns:
-        δ_g in [0, 1], rounded up.
-
-    Raises:
-        ValueError: an argument outside its range.
-
-    Example:
-        >>> from dpjax.accounting.pairs.discrete import compose_approximate
-        >>> print(f"{compose_approximate(0.1, 1e-6, 50, 1.0):.8f}")
-        0.03830116
-
-    References:
-        Kairouz, Oh and Viswanath 2017, Theorem 3.3.
-    """
-    if not (epsilon >= 0 and 0 <= delta <= 1 and count >= 0 and int(count) == count):
-        raise ValueError(
-            "epsilon, delta and count must be >= 0, in [0, 1] and a whole number >= 0, "
-            f"got {epsilon}, {delta} and {count}"
-        )
-    pair = repeated(Guarantee(epsilon, delta, 1.0), int(count))
-    totals = np.asarray(total_epsilon, np.float64)
-    values = [min(delta_of(pair, float(total)), 1.0) for total in totals.ravel()]
-    return float64.plain(np.reshape(values, totals.shape))

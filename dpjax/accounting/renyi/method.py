@@ -73,7 +73,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
 
 
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = lowering.split(run, tuple(_CURVES))
+    own, rest = lowering.split(run, lambda step: type(step) in _CURVES)
     able = all(_CURVES[type(step)][1](step, adjacency) for step, _ in own)
     return able and lowering.lowers(rest, adjacency)
 
@@ -93,7 +93,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
         >>> rdp(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
         array([0.5])
     """
-    own, rest = lowering.split(run, tuple(_CURVES))
+    own, rest = lowering.split(run, lambda step: type(step) in _CURVES)
     total: Any = 0.0
     if rest.mechanisms or not own:
         total = lowering.query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
