@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any, get_args
 
+import jax
 import jax.numpy as jnp
 
 from dpjax.gradients import ghost, per_example
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
-from dpjax.gradients.explain import Method, choose
+from dpjax.gradients.explain import Method, choose, tried
 from dpjax.gradients.pieces import PieceSize, in_pieces, piece_size
 from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
@@ -43,7 +44,8 @@ def clipped_grad(
             one number out: a loss that looks at several records (batch normalisation) has no
             per-example gradient.
         clip_norm: the bound C > 0, in units of the gradient. May be traced; `fn`'s argument of the
-            same name overrides it for one call (adaptive clipping).
+            same name overrides it for one call (adaptive clipping). A traced value that is not
+            positive and finite leaves every record out: the sum is zero.
         method: "vmap" forms every per-example gradient; "ghost" forms none of them; "auto" takes
             the cheaper one by an estimate that `explain_clipping` shows.
         strategy: how a gradient is scaled; `Flat()` unless told otherwise.
@@ -59,7 +61,8 @@ def clipped_grad(
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
         `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
-        loss and the data: a record with a NaN or an infinity in its gradient contributes zero.
+        loss and the data: a record with a NaN or an infinity in its gradient contributes zero. An
+        empty batch has the sum zero.
         Assumes that the loss of one example does not depend on the others, and that divisions by
         the batch size are by the expected, public one.
 
@@ -99,25 +102,41 @@ def clipped_grad(
         elif jnp.shape(mask) != (records,):
             raise ValueError(f"mask must have shape ({records},), got {jnp.shape(mask)}")
         mask = jnp.asarray(mask, bool)
+        if records == 0:
+            return _nothing(fn, params, batch, rng)
         keys = None if rng is None else keys_of_records(rng, records)
         trained, rebuild = trainable(params)
         one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
         bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
 
-        whole = choose(method, one, trained, (batch, keys))
-        size = microbatch_size or records
-        if size == "auto":
-            size = piece_size(whole, one, trained, (batch, keys))
+        choice = choose(method, one, trained, (batch, keys))
 
-        def piece(batch, keys, mask):
-            arguments = trained, (batch, keys), mask, clip_norm, bound
-            if whole.plan is not None:
-                return ghost.clipped_sum(whole.plan, *arguments)
+        def pieces_of(choice):
+            if microbatch_size == "auto":
+                return piece_size(choice, one, trained, (batch, keys))
+            return min(microbatch_size or records, records)
+
+        def run(params, batch_and_keys, mask, clip_norm):
+            arguments = params, batch_and_keys, mask, clip_norm, bound
+            if choice.plan is not None:
+                return ghost.clipped_sum(choice.plan, *arguments)
             return per_example.clipped_sum(one, *arguments)
 
+        size = pieces_of(choice)
+        everything = (trained, (batch, keys), mask, clip_norm)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(everything)):
+            run = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
+        some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *everything[1:3])
+        choice = tried(choice, run, trained, *some, clip_norm)
+        if choice.plan is None:
+            size = pieces_of(choice)
+
+        def piece(batch, keys, mask):
+            return run(trained, (batch, keys), mask, clip_norm)
+
         total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, size)
-        if method == "ghost" and whole.plan is None:
-            warnings.warn(f"method='ghost' became 'vmap': {whole.reason}", stacklevel=2)
+        if method == "ghost" and choice.plan is None:
+            warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=2)
         return ClippedGradient(
             sum=total,
             norms=norms,
@@ -127,6 +146,28 @@ def clipped_grad(
         )
 
     return fn
+
+
+def _nothing(fn: Callable[..., ClippedGradient], params: Any, batch: Any, rng: Any) -> Any:
+    """The result for an empty batch: that of one record that takes no part, without the record."""
+
+    def one_more(x):
+        return jax.ShapeDtypeStruct((1, *jnp.shape(x)[1:]), x.dtype)
+
+    if rng is not None and rng.ndim > (not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)):
+        rng = one_more(rng)
+    one = jax.eval_shape(lambda b, r: fn(params, b, rng=r), jax.tree.map(one_more, batch), rng)
+
+    def empty(shape):
+        return jnp.empty((0, *shape.shape[1:]), shape.dtype)
+
+    return one._replace(
+        sum=jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), one.sum),
+        norms=empty(one.norms),
+        losses=empty(one.losses),
+        nonfinite=jnp.zeros((), jnp.int32),
+        aux=jax.tree.map(empty, one.aux),
+    )
 
 
 def _check_clip_norm(clip_norm: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import jax
 
 from dpjax.gradients import ghost
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
+from dpjax.gradients.strategies import Flat, Strategy
 
 Method = Literal["auto", "ghost", "vmap"]
 
@@ -75,17 +77,13 @@ class Choice:
 
 
 def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
-    """The method for a loss of `(params, record)`; asks for the plan unless it is "vmap"."""
+    """The method for a loss of `(params, record)`, by cost; `tried` says whether it works."""
     if method == "vmap":
         return Choice("vmap", "as asked", None, ())
     try:
         plan = ghost.make_plan(loss, params, records)
-        _try_out(plan, params, records)
     except Exception as error:
-        # Whatever goes wrong here, per-example gradients are right: either they work, or they
-        # raise the error that is the user's own.
-        reason = f"not traceable record by record: {type(error).__name__}: {error}".splitlines()[0]
-        return Choice("vmap", reason, None, ())
+        return _given_up("not traceable record by record", error)
     rows = tuple(_rows(plan, params))
     ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
     if method == "ghost":
@@ -99,8 +97,22 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / max(whole, 1):.3g} %"
 
 
-def _try_out(plan: ghost.Plan, params: Any, records: Any) -> None:
-    jax.eval_shape(lambda p, r: ghost.backward_pass(plan, p, r)[:2], params, records)
+def tried(choice: Choice, run: Callable[..., Any], *arguments: Any) -> Choice:
+    """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
+    if choice.plan is None:
+        return choice
+    try:
+        jax.eval_shape(run, *arguments)
+    except Exception as error:
+        return _given_up("the ghost method failed", error)
+    return choice
+
+
+def _given_up(what: str, error: Exception) -> Choice:
+    # Whatever goes wrong, per-example gradients are right: either they work, or they raise the
+    # error that is the user's own.
+    reason = f"{what}: {type(error).__name__}: {error}".splitlines()[0]
+    return Choice("vmap", reason, None, ())
 
 
 def multiplications(family: ghost.Family) -> int:
@@ -139,10 +151,13 @@ def explain_clipping(
     batch: Any,
     *,
     method: Method = "auto",
+    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
     has_aux: bool = False,
     rng: Any = None,
 ) -> None:
     """Prints how `clipped_grad` would treat every parameter, and which method it would use.
+
+    The method is tried out on the shapes of the whole batch, so what is printed is what will run.
 
     Costs are estimates per record, in multiplications (a number that passes through memory counts
     as eight), of what clipping adds to the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram"
@@ -151,7 +166,7 @@ def explain_clipping(
     (biases, scales, and every use without a rule).
 
     Args:
-        loss, params, batch, method, has_aux, rng: as for `clipped_grad` and its function.
+        loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
 
     Example:
         >>> import jax.numpy as jnp
@@ -169,4 +184,10 @@ def explain_clipping(
     trained, rebuild = trainable(params)
     keys = None if rng is None else keys_of_records(rng, batch_size(batch))
     one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    print(choose(method, one, trained, (batch, keys)))
+    bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
+    choice = choose(method, one, trained, (batch, keys))
+    if choice.plan is not None:
+        run = functools.partial(ghost.clipped_sum, choice.plan, strategy=bound)
+        everyone = jax.ShapeDtypeStruct((batch_size(batch),), bool)
+        choice = tried(choice, run, trained, (batch, keys), everyone, 1.0)
+    print(choice)

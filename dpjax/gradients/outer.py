@@ -40,10 +40,11 @@ def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form,
 
 
 def concatenate(parts: Sequence[OuterProducts]) -> OuterProducts:
-    """The sum of several dense sums of outer products of one layout."""
+    """The sum of several sums of outer products of one layout: all dense, or all look-ups."""
     if len(parts) == 1:
         return parts[0]
-    rows = jnp.concatenate([part.rows for part in parts], axis=2)
+    positions = 1 if parts[0].is_lookup else 2
+    rows = jnp.concatenate([part.rows for part in parts], axis=positions)
     return OuterProducts(rows, jnp.concatenate([part.columns for part in parts], axis=2))
 
 

@@ -43,7 +43,7 @@ class Clipping(NamedTuple):
 
     Fields:
         factors: the factor of every group and record.
-        kept: which records take part: not masked, and finite.
+        kept: which records take part: not masked, finite, and scaled to at most the clip norm.
         norms: the gradients' norms; 0 where masked.
         clean: whether every norm is finite, masked or not: 0 × gradient is then 0.
     """
@@ -63,9 +63,15 @@ def clip_factors(
     """The factors of a batch; a record that does not take part has factor 0."""
     total = jnp.sum(squared, axis=0)
     kept = mask & jnp.isfinite(total)
+    bound = jnp.asarray(clip_norm, squared.dtype)
     # The replacement keeps factors (and whatever is built on them) free of NaN.
     safe = jnp.where(kept, squared, jnp.zeros_like(squared))
-    factors = strategy.factors(safe, jnp.asarray(clip_norm, squared.dtype))
+    factors = strategy.factors(safe, bound)
+    # Whatever the clip norm and the strategy are: no record passes whose scaled norm is not at most
+    # the bound. NaN fails every comparison. The allowance is the rounding of this sum of squares.
+    scaled = jnp.sqrt(jnp.sum(jnp.square(factors * jnp.sqrt(safe)), axis=0))
+    allowance = 1 + (16 + squared.shape[0]) * float(jnp.finfo(squared.dtype).eps)
+    kept &= (scaled <= bound * allowance) & (bound > 0) & jnp.isfinite(bound)
     norms = jnp.where(mask, jnp.sqrt(total), jnp.zeros_like(total))
     factors = jnp.where(kept, factors, jnp.zeros_like(factors))
     return Clipping(factors, kept, norms, jnp.all(jnp.isfinite(total)))

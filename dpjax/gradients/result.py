@@ -20,7 +20,8 @@ class ClippedGradient(NamedTuple):
         norms: [batch], the gradients' l2 norms before clipping; 0 where the mask is False.
         losses: [batch], the losses; 0 where the mask is False.
         nonfinite: the number of records whose gradient had a NaN or an infinity (or a norm beyond
-            the float range) and that therefore contributed zero.
+            the float range), or that no factor brings below the clip norm, as where that is NaN:
+            they contributed zero.
         aux: the loss's second output, stacked along a leading batch axis; None without `has_aux`.
 
     Example:

@@ -11,6 +11,7 @@ gradient, by JAX's own differentiation, whatever the equation.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ class Site:
         view: the rearranged parameter in that equation.
         rule: how its gradient is formed.
         scans: the enclosing scans, outermost first: (length, whether it scans over the parameter).
-        out: shape and dtype of the equation's output for one record.
+        saved, out: shape and dtype of the equation's saved input and output for one record.
         where: the equation's place in the user's source.
     """
 
@@ -61,6 +62,7 @@ class Site:
     view: ParameterView
     rule: Rule
     scans: tuple[tuple[int, bool], ...]
+    saved: Any
     out: Any
     where: str
 
@@ -209,7 +211,8 @@ class Interpreter:
             return Batched(_tapped(out.value, self.taps[path]))
         for number, (view, rule) in enumerate(rules):
             scans = tuple((length, key in view.scans) for key, length in self.scans)
-            site = Site(path, view, rule, scans, eqn.outs[0], eqn.where)
+            saved = eqn.ins[rule.saved]
+            site = Site(path, view, rule, scans, saved, eqn.outs[0], eqn.where)
             self.sites[f"{path}{number}"] = site
         return Batched(None)
 
@@ -218,7 +221,34 @@ class Interpreter:
     def branches(
         self, eqn: Equation, programs: list[Program], ins: list[Any], path: str
     ) -> list[Any]:
-        """Every branch, then a selection: what vmap makes of a condition that differs by record."""
+        """The branch that is taken; where that differs by record, every branch and a selection."""
+        if self.dry or isinstance(ins[0], Batched):
+            return self.every_branch(eqn, programs, ins, path)
+        # Every branch has to save the same: what the others save is zero, as are their cotangents.
+        dry = Interpreter(set(self.copied), self.batch, None)
+        dry.every_branch(eqn, programs, ins, path)
+        shapes = {
+            site.tap: ((*(n for n, _ in site.scans), self.batch, *site.saved.shape), site.saved)
+            for site in dry.sites.values()
+        }
+
+        def branch(number):
+            walk = Interpreter(self.copied, self.batch, self.taps)
+            outs = walk.run(programs[number], ins[1:], f"{path}{number}.")
+            values = [walk.as_batched(o, a).value for o, a in zip(outs, eqn.outs, strict=True)]
+            zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
+            return values, zeros | walk.saved
+
+        index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(programs) - 1)
+        choices = [functools.partial(branch, number) for number in range(len(programs))]
+        outs, saved = jax.lax.switch(index, choices)
+        self.saved.update(saved)
+        return [Batched(out) for out in outs]
+
+    def every_branch(
+        self, eqn: Equation, programs: list[Program], ins: list[Any], path: str
+    ) -> list[Any]:
+        """What vmap makes of a condition that differs by record."""
         results = []
         for number, branch in enumerate(programs):
             outs = self.run(branch, ins[1:], f"{path}{number}.")

@@ -1,0 +1,204 @@
+"""What must not go wrong silently: failures of the ghost method, bad clip norms, empty batches."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.gradients import (
+    Automatic,
+    Flat,
+    PerGroup,
+    Strategy,
+    clipped_grad,
+    explain_clipping,
+    ghost,
+)
+
+METHODS = ("vmap", "ghost")
+
+
+def normal(i, *shape):
+    return jax.random.normal(jax.random.key(i), shape)
+
+
+def gradients_of(loss, params, batch):
+    """[batch, parameters], by a loop over records."""
+    gradient = jax.jit(jax.grad(loss))
+    rows = []
+    for i in range(len(jax.tree.leaves(batch)[0])):
+        one = gradient(params, jax.tree.map(lambda x, i=i: x[i], batch))
+        rows.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(one)]))
+    return np.array(rows, np.float64)
+
+
+# -- a failure anywhere in the clipped sum falls back to vmap -------------------------------------
+
+
+def differences(table, pair):
+    return jnp.sum((table[pair[0]] - table[pair[1]]) ** 2)
+
+
+def test_one_table_looked_up_twice():
+    """u[i] − u[j]: two look-ups of one family, in all forms; equal rows cancel exactly."""
+    table = normal(0, 6, 3)
+    pairs = jnp.array([[0, 1], [2, 2], [3, 4], [1, 0]])
+
+    def long(table, pair):  # enough positions for the sort
+        return jnp.sum((table[jnp.tile(pair, 60)] - table[pair[1]][None]) ** 2)
+
+    for loss in (differences, long):
+        rows = gradients_of(loss, table, pairs)
+        norms = np.linalg.norm(rows, axis=1)
+        for method in ("auto", "ghost"):
+            out = clipped_grad(loss, 3.0, method)(table, pairs)
+            np.testing.assert_allclose(out.norms, norms, rtol=1e-5, atol=1e-6)
+            expected = np.minimum(1, 3.0 / np.maximum(norms, 1e-30)) @ rows
+            np.testing.assert_allclose(np.ravel(out.sum), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_failure_after_the_backward_pass_falls_back_too(monkeypatch, capsys):
+    """The trial covers the norms and the weighted sum, not only the two passes."""
+
+    def fail(*_):
+        raise ValueError("axis 2 is out of bounds")
+
+    params, batch = {"w": normal(0, 5, 3)}, normal(1, 4, 5)
+
+    def loss(params, x):
+        return jnp.sum(jnp.sin(x @ params["w"]))
+
+    expected = clipped_grad(loss, 1.0, "vmap")(params, batch)
+    for broken in ("_leaf_squared", "_leaf_total"):
+        with monkeypatch.context() as patch:
+            patch.setattr(ghost, broken, fail)
+            with pytest.warns(UserWarning, match="axis 2 is out of bounds"):
+                out = jax.jit(clipped_grad(loss, 1.0, "ghost"))(params, batch)
+            silent = jax.jit(clipped_grad(loss, 1.0, microbatch_size=3))(params, batch)
+            explain_clipping(loss, params, batch)
+        printed = capsys.readouterr().out.splitlines()[-1]
+        assert printed.startswith("method: vmap (the ghost method failed: ValueError: axis 2")
+        np.testing.assert_allclose(out.sum["w"], expected.sum["w"], rtol=1e-6)
+        np.testing.assert_allclose(silent.sum["w"], expected.sum["w"], rtol=1e-6)
+
+
+# -- a condition whose predicate is the same for all records --------------------------------------
+
+
+def root_of(params, x):
+    return jnp.sum(jnp.sqrt(x @ params["a"]))  # NaN where negative, and so is its gradient
+
+
+def conditions(params, x):
+    def inner(params, x):
+        return jax.lax.cond(jnp.array(True), lambda: jnp.sum(x @ params["a"]), lambda: -x[0] / 0.0)
+
+    h = jax.lax.cond(params["s"] > 0, inner, root_of, params, x)
+    return h + jax.lax.switch(
+        jnp.int32(1),
+        [root_of, lambda p, x: jnp.sum(jnp.sin(x @ p["b"] + p["c"])), root_of],
+        params,
+        x,
+    )
+
+
+def in_a_scan(params, x):
+    def step(h, t):
+        h = jax.lax.cond(
+            t < 1,
+            lambda h: jnp.tanh(h @ params["b"]),
+            lambda h: jnp.sqrt(-1 - (h @ params["b"]) ** 2),
+            h,
+        )
+        return h, jax.lax.cond(t < 1, lambda: jnp.sum(h @ params["a"]), lambda: jnp.zeros(()))
+
+    h, sums = jax.lax.scan(step, x, jnp.zeros(3, jnp.int32))
+    return jnp.sum(h) + jnp.sum(sums)
+
+
+@pytest.mark.parametrize("loss", [conditions, in_a_scan])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_branch_not_taken_is_not_run(loss, method):
+    params = {"a": normal(0, 4, 2), "b": normal(1, 4, 4), "c": normal(2, 4), "s": jnp.float32(1)}
+    batch = normal(3, 6, 4)
+    rows = gradients_of(loss, params, batch)
+    assert np.isfinite(rows).all()
+    out = jax.jit(clipped_grad(loss, 1e6, method))(params, batch)
+    np.testing.assert_allclose(out.norms, np.linalg.norm(rows, axis=1), rtol=1e-5)
+    total = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out.sum)])
+    np.testing.assert_allclose(total, rows.sum(0), rtol=1e-4, atol=1e-5)
+    assert int(out.nonfinite) == 0
+
+
+# -- clip norms that do not clip ------------------------------------------------------------------
+
+
+def product(params, x):
+    return jnp.sum(jnp.sin(x @ params["w"] + params["b"]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "strategy", [Flat(), Automatic(), PerGroup()], ids=lambda s: type(s).__name__
+)
+def test_a_traced_clip_norm_that_is_none_gives_zero(method, strategy):
+    params, batch = {"b": normal(0, 2), "w": normal(1, 3, 2)}, 10 * normal(2, 5, 3)
+    fn = clipped_grad(product, 1.0, method, strategy=strategy)
+    run = jax.jit(jax.vmap(lambda c: fn(params, batch, clip_norm=c)))
+    bad = jnp.array([jnp.nan, -1.0, -jnp.inf, jnp.inf, 0.0, 1.0])
+    out = run(bad)
+    norms = np.sqrt(sum(np.sum(np.reshape(x, (6, -1)) ** 2, 1) for x in jax.tree.leaves(out.sum)))
+    np.testing.assert_array_equal(norms[:5], 0)
+    assert out.nonfinite.tolist() == [5, 5, 5, 5, 5, 0]  # and it is seen
+    assert 0 < norms[5] <= 5
+
+
+class Loose(Strategy):
+    """Scales every second record to twice the bound."""
+
+    def factors(self, squared_norms, clip_norm):
+        wrong = 1.0 + jnp.arange(float(squared_norms.shape[1])) % 2.0
+        return wrong[None] * clip_norm / jnp.sqrt(squared_norms)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("gamma", [-0.5, float("nan")])
+def test_no_strategy_passes_more_than_the_bound(method, gamma):
+    """Whatever factors come back, a record beyond the bound contributes zero."""
+    params, batch = {"b": normal(0, 2), "w": normal(1, 3, 2)}, normal(2, 6, 3)
+    out = clipped_grad(product, 0.5, method, strategy=Loose())(params, batch)
+    assert int(out.nonfinite) == 3
+    assert np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(out.sum))) <= 3 * 0.5
+    traced = jax.jit(
+        lambda g: clipped_grad(product, 0.5, method, strategy=Automatic(g))(params, batch)
+    )(gamma)
+    assert int(traced.nonfinite) == 6
+    assert not any(leaf.any() for leaf in jax.tree.leaves(traced.sum))
+
+
+# -- nothing to sum -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+@pytest.mark.parametrize("microbatch_size", ["auto", None, 3])
+def test_an_empty_batch_gives_a_zero_sum(method, microbatch_size):
+    def loss(params, example, key):
+        x, y = example
+        return product(params, x * jax.random.uniform(key)) * y, {"kept": x > 0, "key": key}
+
+    params = {"b": normal(0, 2), "n": jnp.int32(3), "w": normal(1, 3, 2)}
+    batch = np.zeros((0, 3), np.float32), jnp.zeros(0)
+    fn = clipped_grad(loss, 1.0, method, microbatch_size=microbatch_size, has_aux=True)
+    for rng in (jax.random.key(0), jax.random.split(jax.random.key(0), 0)):
+        out = jax.jit(fn)(params, batch, jnp.zeros(0, bool), rng=rng)
+        assert out.sum["n"] is None
+        assert out.sum["w"].shape == (3, 2)
+        assert not out.sum["w"].any()
+        assert not out.sum["b"].any()
+        assert out.norms.shape == out.losses.shape == out.aux["key"].shape == (0,)
+        assert out.aux["kept"].shape == (0, 3)
+        assert int(out.nonfinite) == 0
+    eager = fn(params, batch, rng=jax.random.key(1))
+    assert not eager.sum["w"].any()
