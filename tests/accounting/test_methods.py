@@ -16,6 +16,7 @@ import pytest
 import dpjax
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
+from tests.accounting.mechanism_examples import EXAMPLES
 
 _ROOT = Path(dpjax.__file__).parent
 
@@ -142,6 +143,7 @@ _ZOO = {
     "ball and gaussian": acc.Composed((acc.UniformBall(1e-9, 3), acc.Gaussian(2.0))),
     "best of": acc.BestOf(acc.Gaussian(4.0), 10),
     "batches": acc.RandomizedSensitivity([0.1, 0.2], [0.5, 0.5], noise_std=1.0),
+    **{type(run).__name__: run for run in EXAMPLES},
 }
 
 
@@ -166,3 +168,15 @@ def test_best_is_at_most_every_method(name, adjacency):
         if acc.methods(run, adjacency):
             low, high = acc.epsilon_interval(run, 1e-5, adjacency=adjacency)
             assert 0 <= low <= high
+
+
+@pytest.mark.parametrize("name", list(_ZOO))
+def test_best_under_jit_is_best(name):
+    """In a float32 program the concrete answer to the number it holds, rounded upwards."""
+    run, delta = _ZOO[name], np.float32(1e-5)
+    adjacency = _REPLACE if not acc.methods(run) or name == "pure" else acc.Adjacency.ADD_REMOVE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        concrete = acc.epsilon(run, float(delta), adjacency=adjacency)
+        traced = jax.jit(lambda d: acc.epsilon(run, d, adjacency=adjacency))(delta)
+    assert traced == concrete == np.inf or concrete <= traced <= concrete * (1 + 3e-7) + 1e-30

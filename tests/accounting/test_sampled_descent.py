@@ -2,6 +2,8 @@
 
 import math
 
+import jax
+import numpy as np
 import pytest
 
 from dpjax import accounting as acc
@@ -52,3 +54,11 @@ def test_only_what_it_can_answer():
         acc.epsilon(descent(10), delta=1e-5)
     with pytest.raises(ValueError, match="noise_std"):
         NoisySampledDescent(10, 0.1, 0.0, 1.0, 1.0, 1.0, 20, 1000)
+
+
+def test_a_sweep_is_a_loop_and_a_trace_says_the_same():
+    steps = np.array([3, 30, 300])
+    alone = [cost(descent(int(t))) for t in steps]
+    np.testing.assert_array_equal(cost(descent(steps)), alone)
+    traced = jax.jit(lambda t: cost(descent(t)))(30)
+    np.testing.assert_allclose(traced, alone[1], rtol=1e-6)

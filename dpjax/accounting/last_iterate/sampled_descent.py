@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
-from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
-from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.last_iterate.shifted_interpolation import sampled_split
 from dpjax.accounting.loss_distribution import method as loss_distribution
@@ -64,11 +63,6 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 def _candidates(run: Any) -> list[Mechanism]:
-    leaves = [getattr(run, name) for name in run.__dataclass_fields__]
-    if float64.is_traced(*leaves) or any(np.ndim(leaf) for leaf in leaves):
-        raise UnsupportedQuery(
-            "NoisySampledDescent is priced one setting at a time: loop over the settings"
-        )
     steps = int(run.steps)
     # A projection or a contraction forgets; the share cannot be used where neither does.
     sound = run.step_size * run.smoothness <= 2 and run.strong_convexity <= run.smoothness
@@ -78,7 +72,7 @@ def _candidates(run: Any) -> list[Mechanism]:
 
 
 def _ask(part: Any) -> Any:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def one(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         def price(methods: tuple[Method, ...], run: Mechanism) -> Any:
             return least(part, ranked(methods, part, run, adjacency), run, given, adjacency)[0]
 
@@ -89,6 +83,14 @@ def _ask(part: Any) -> Any:
         table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
         return np.minimum(np.min(rough, axis=0), price(table, chosen))
 
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        """The settings of a sweep one after the other: each has its own candidates."""
+        leaves, tree = jax.tree.flatten((run, given))
+        columns = np.broadcast_arrays(*leaves)
+        rows = zip(*(column.ravel() for column in columns), strict=True)
+        found = [one(*jax.tree.unflatten(tree, row), adjacency) for row in rows]
+        return np.reshape(found, columns[0].shape)
+
     return ask
 
 
@@ -96,6 +98,7 @@ METHODS = (
     Method(
         "sampled_descent",
         rank=2.0,
+        dear=True,
         supports=_supports,
         epsilon=_ask("epsilon"),
         delta=_ask("delta"),

@@ -185,7 +185,7 @@ class NoisySampledDescent(_Descent):
     """Noisy SGD with fixed-size batches drawn afresh; only the last iterate is released.
 
     As `NoisyGradientDescent`, with F the average loss of a fresh uniform batch at every step; the
-    noise of a step has standard deviation √(2η)·noise_std. REPLACE_ONE only, one setting at a time.
+    noise of a step has standard deviation √(2η)·noise_std. REPLACE_ONE only.
 
     Fields:
         steps, step_size, noise_std: as `NoisyGradientDescent`; noise_std > 0.

@@ -1,0 +1,103 @@
+"""The same question has the same answer to the last bit, however often and in whatever order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax._numerics.concrete import _FEW
+from dpjax._numerics.scope import enable_x64
+
+_REPLACE = acc.Adjacency.REPLACE_ONE
+
+
+def dpsgd(sigma, rate, steps):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
+
+
+_QUESTIONS = {
+    "best": lambda: acc.epsilon(dpsgd(1.1, 0.01, 1_000), 1e-5),
+    "contour, replace-one": lambda: acc.epsilon(
+        dpsgd(0.8, 0.03, 50), 1e-6, adjacency=_REPLACE, method="contour"
+    ),
+    "contour's delta": lambda: acc.delta(dpsgd(1.1, 0.01, 1_000), 1.0, method="contour"),
+    "rdp": lambda: acc.epsilon(dpsgd(1.1, 0.01, 1_000), 1e-5, method="rdp"),
+    "one step": lambda: acc.epsilon(dpsgd(1.1, 0.01, 1), 1e-7),
+    "gaussian": lambda: acc.epsilon(acc.Repeated(acc.Gaussian(4.0), 7), 1e-5),
+    "fixed batches": lambda: acc.epsilon(
+        acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(4.0), 5, 100), 20), 1e-5, adjacency=_REPLACE
+    ),
+    "descent": lambda: acc.epsilon(acc.NoisyGradientDescent(100, 0.1, 0.02, 8e-4, 1.0, 2.0), 1e-5),
+    "batches": lambda: acc.epsilon(
+        acc.RandomizedSensitivity([0.1, 0.2], [0.5, 0.5], noise_std=1.0), 1e-5, adjacency=_REPLACE
+    ),
+    "certificate": lambda: acc.certify(dpsgd(1.1, 0.01, 1_000), 1e-5).epsilon,
+}
+
+
+def test_200_questions_in_random_order():
+    first = {name: float(ask()).hex() for name, ask in _QUESTIONS.items()}
+    rng = np.random.default_rng(3)
+    names = rng.permutation(np.repeat(list(_QUESTIONS), 20))
+    assert len(names) == 200
+    compiled = jax.jit(lambda sigma: acc.epsilon(acc.Gaussian(sigma), 1e-5))
+    for count, name in enumerate(names):
+        if count % 20 == 10:  # what else a process does: x64, compiled questions, a sweep
+            with enable_x64(bool(count % 40 == 10)):
+                compiled(2.0)
+            acc.epsilon(dpsgd(np.linspace(1, 2, 5), 0.01, 1_000), 1e-5)
+        assert float(_QUESTIONS[name]()).hex() == first[name], (count, name)
+
+
+def test_another_process_says_the_same_with_x64_on():
+    code = (
+        "from tests.accounting.test_same_answer import _QUESTIONS\n"
+        "print([float(_QUESTIONS[name]()).hex() for name in reversed(_QUESTIONS)])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", "import jax; jax.config.update('jax_enable_x64', True)\n" + code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    mine = [float(_QUESTIONS[name]()).hex() for name in reversed(_QUESTIONS)]
+    assert run.stdout.strip().splitlines()[-1] == str(mine)
+
+
+@pytest.mark.parametrize("method", ["best", "contour", "rdp"])
+def test_a_setting_of_a_small_sweep_is_the_single_one_to_the_last_bit(method):
+    rng = np.random.default_rng(8)
+    sigmas, rates = rng.uniform(0.6, 4, 12), 10 ** rng.uniform(-4, -0.3, 12)
+    steps = np.floor(10 ** rng.uniform(1, 4, 12))
+    assert len(sigmas) < _FEW
+    together = acc.epsilon(dpsgd(sigmas, rates, steps), 1e-6, method=method)
+    for i in range(12):
+        alone = acc.epsilon(dpsgd(sigmas[i], rates[i], steps[i]), 1e-6, method=method)
+        assert float(together[i]).hex() == float(alone).hex(), i
+
+
+def test_a_question_in_a_float32_program_is_the_concrete_one():
+    """Under jit and eagerly the same 12 settings have an answer, and the same one."""
+    rng = np.random.default_rng(9)
+    rows = np.stack(
+        [
+            rng.uniform(0.6, 4, 12),
+            10 ** rng.uniform(-4, -0.3, 12),
+            np.floor(10 ** rng.uniform(1, 4, 12)),
+        ]
+    ).astype(np.float32)
+
+    def price(sigma, rate, steps):
+        return acc.epsilon(dpsgd(sigma, rate, steps), 1e-6)
+
+    traced = np.asarray(jax.jit(price)(*rows))
+    concrete = price(*rows.astype(np.float64))
+    np.testing.assert_array_equal(np.isinf(traced), np.isinf(concrete))
+    assert np.all(traced >= concrete)
+    np.testing.assert_allclose(traced, concrete, rtol=3e-7)
