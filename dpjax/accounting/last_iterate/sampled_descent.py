@@ -88,7 +88,8 @@ def _ask(part: Any) -> Any:
         leaves, tree = jax.tree.flatten((run, given))
         columns = np.broadcast_arrays(*leaves)
         rows = zip(*(column.ravel() for column in columns), strict=True)
-        found = [one(*jax.tree.unflatten(tree, row), adjacency) for row in rows]
+        asked = (jax.tree.unflatten(tree, row) for row in rows)
+        found = [one(each, number, adjacency) for each, number in asked]
         return np.reshape(found, columns[0].shape)
 
     return ask
