@@ -35,7 +35,7 @@ _MAY_IMPORT = {
 _CORE = {"jax", "jaxtyping", "numpy", "optax", "scipy"}
 # These need their extra as a whole, and say so when they are imported; see their __init__.py.
 _WHOLLY_EXTRA = {"cli", "data", "plotting"}
-_EXTRAS = ("flax", "orbax", "pandas", "pyarrow", "sklearn", "matplotlib", "typer", "rich")
+_EXTRAS = ("flax", "pandas", "pyarrow", "sklearn", "matplotlib", "typer", "rich")
 _BLOCKED = (*_EXTRAS, "matfree", "dp_accounting")
 
 
@@ -189,7 +189,6 @@ for package in ("cli", "data"):
     refused(package, lambda: importlib.import_module(f"dpjax.{package}"))
 refused("plot", lambda: dpjax.plotting.plot_training)
 refused("data", lambda: dpjax.data.load_table("digits"))
-refused("train", lambda: training.Checkpoints(pathlib.Path(tempfile.mkdtemp())))
 refused("train", lambda: training.from_nnx(lambda rngs: None))
 square, key = (lambda w: jnp.sum(w**2)), jax.random.key(0)
 refused("erm", lambda: erm.curvature.hessian_trace(square, jnp.ones(2), key))

@@ -13,8 +13,10 @@
 (True, True)
 """
 
-from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, write_atomically
+from dpjax.training.checkpoint import Checkpoints, discard_key
+from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, train_without_privacy
+from dpjax.training.files import write_atomically
 from dpjax.training.fit import Fit, fit
 from dpjax.training.models import (
     Model,

@@ -14,15 +14,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
-from dpjax import accounting as acc
-from dpjax import gradients, sampling, transforms
 from dpjax._numerics.normal import fresh_key
-from dpjax.training.checkpoint import Checkpoints, keyed_digest
-from dpjax.training.plan import ARITHMETIC, Plan
+from dpjax.training.checkpoint import Checkpoints
+from dpjax.training.identity import identity_of_run
+from dpjax.training.pacing import Pace, Saver
+from dpjax.training.plan import Plan
+from dpjax.training.progress import Progress, no_totals, row_done
+from dpjax.training.step import compiled, failure_probability
 
 __all__ = ["Fit", "fit"]
 
-_SECONDS_BETWEEN_CHECKPOINTS = 5.0
 _ROWS = 40  # of the metrics, unless told otherwise
 
 
@@ -84,18 +85,21 @@ def fit(
             almost never exceeds.
         method: how per-example gradients are clipped, see `clipped_grad`.
         folder: where checkpoints go; none are written without it.
-        resume: continue from the newest checkpoint in `folder`, if there is one.
-        checkpoint_every: steps between checkpoints, rounded up to rows; by default one every five
-            seconds. Where a checkpoint falls does not change the result.
+        resume: continue the run in `folder` from its newest whole checkpoint, or begin one there.
+        checkpoint_every: steps between checkpoints; by default one every half minute, and one of
+            the last completed step when the run is interrupted (Ctrl-C, an exception). Where a
+            checkpoint falls does not change the result.
         identity: anything else that has to agree for a checkpoint to be continued.
         on_log: called with every new row.
 
     Returns:
-        Parameters and metrics. A run that is killed and resumed returns the same bits.
+        Parameters and metrics. A run that is killed and resumed returns the same bits: its key is
+        stored, bound to everything it is used with, before the first step.
 
     Raises:
         ValueError: data that is not `plan.population` records, parameters that are not floating.
-        CheckpointError: a checkpoint of another run.
+        CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
+            in use, or one that cannot be written.
 
     Example:
         >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
@@ -117,210 +121,72 @@ def fit(
         raise ValueError("params must be floating-point arrays, got another type")
     if log_every is None:
         log_every = max(1, math.ceil(plan.steps / _ROWS))
-    data = jax.tree.map(jnp.asarray, data)
+    data, params = jax.tree.map(jnp.asarray, (data, params))
+    first = dict(evaluate(params)) if evaluate else {}
+    names = ["train_loss", "nonfinite", *first]
+    stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
+    table = np.full((len(stops), len(names)), np.nan)
+    table[0, 1:] = [0.0, *map(float, first.values())]
     key = fresh_key() if key is None else key
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
+        state = {"params": params, "optimizer": optimizer.init(params), "step": np.int32(0)}
+        progress = Progress(state, no_totals(), table, np.int32(1))
         if store is not None:
-            key = store.key(key, resume=resume)
-        names = ["train_loss", "nonfinite", *(evaluate(params) if evaluate else ())]
-        stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
+
+            def who(key):
+                settings = {"rows of the metrics": log_every, "columns of the metrics": names}
+                settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
+                return identity_of_run(loss, params, data, plan, optimizer, key, settings)
+
+            key = store.bind(key, who, resume=resume)
+            found = store.latest(progress)
+            progress = progress if found is None else found[1]
         epsilons = np.concatenate([[0.0], _prices(plan, stops[1:])])
-        failure = _failure(plan, float(epsilons[-1]))
-        advance = _compile(loss, params, plan, optimizer, capacity, method, failure)
-        state = {
-            "params": jax.tree.map(jnp.asarray, params),
-            "optimizer": optimizer.init(params),
-            "step": jnp.zeros((), jnp.int32),
-        }
-        table = np.full((len(stops), len(names)), np.nan)
-        table[0, 1] = 0
-        done = 0
-        who: dict[str, Any] = {}
-        if store is not None:
-            who = _identity(
-                plan, state, log_every, keyed_digest(key, jax.tree.leaves(data)), identity
-            )
-            found = store.latest(who, {"state": state, "table": table}) if resume else None
-            if found is not None:
-                done = int(np.searchsorted(stops, found[0]))
-                state, table = jax.tree.map(jnp.asarray, found[1]["state"]), found[1]["table"]
-        if done == 0:
-            table[0, 2:] = _evaluated(evaluate, params)
-            if store is not None:
-                store.save(0, {"state": state, "table": table}, who)
-        saved_at, saved_step = time.monotonic(), int(stops[done])
-        for row in range(len(stops)):
-            if row > done:
-                stop = int(stops[row])
-                state, totals = advance(state, key, data, jnp.asarray(stop, jnp.int32))
-                loss_sum, records, nonfinite = (float(total) for total in totals)
-                table[row, 0] = loss_sum / records if records else np.nan
-                table[row, 1] = table[row - 1, 1] + nonfinite
-                table[row, 2:] = _evaluated(evaluate, state["params"])
-                due = (
-                    time.monotonic() - saved_at > _SECONDS_BETWEEN_CHECKPOINTS
-                    if checkpoint_every is None
-                    else stop - saved_step >= checkpoint_every
-                )
-                if store is not None and (due or stop == plan.steps):
-                    store.save(stop, {"state": state, "table": table}, who)
-                    saved_at, saved_step = time.monotonic(), stop
+        failure = failure_probability(plan, float(epsilons[-1]))
+        advance = compiled(loss, params, plan, optimizer, capacity, method, failure)
+
+        def report(row):
             if on_log is not None:
-                values = dict(zip(names, table[row].tolist(), strict=True))
+                values = dict(zip(names, progress.table[row].tolist(), strict=True))
                 on_log({"step": int(stops[row]), "epsilon": float(epsilons[row]), **values})
+
+        saver = Saver(store, checkpoint_every, progress)
+        try:
+            for row in range(int(progress.rows)):
+                report(row)
+            pace = Pace()
+            while progress.rows < len(stops):
+                row = int(progress.rows)
+                while (step := int(progress.state["step"])) < stops[row]:
+                    stop = min(int(stops[row]), saver.stop(step), pace.stop(step))
+                    began = time.monotonic()
+                    state, totals = advance(
+                        progress.state, progress.totals, key, data, np.int32(stop)
+                    )
+                    jax.block_until_ready(state)
+                    pace.took(stop - step, time.monotonic() - began)
+                    progress = progress._replace(state=state, totals=totals)
+                    if stop < stops[row]:
+                        saver.save_if_due(progress)
+                progress = row_done(progress, evaluate)
+                saver.save_if_due(progress, last=progress.rows == len(stops))
+                report(row)
+        except BaseException:
+            saver.rescue(progress)
+            raise
     finally:
         if store is not None:
             store.close()
-    columns = {name: table[:, column] for column, name in enumerate(names)}
+    columns = {name: progress.table[:, column] for column, name in enumerate(names)}
     columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
-    return Fit(state["params"], {"step": stops, "epsilon": epsilons, **columns})
-
-
-def _compile(
-    loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float
-):
-    """The jitted `advance(state, key, data, stop)`."""
-    draw, capacity, largest = _sampler(plan, capacity, failure)
-    clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
-    slack = _slack(params, capacity, largest, failure)
-    stddev = plan.noise_multiplier * plan.clip_norm * (1 + slack)
-    # Noise is a function of (key, step), both given at each call: no key is compiled into the
-    # program, and none travels with the state into a checkpoint.
-    perturb = transforms.gaussian_noise(stddev, jax.random.key(0)).update
-
-    def batch_sum(params, data, key, step):
-        indices, size = draw(key, step)
-        slots = jnp.arange(capacity, dtype=jnp.int32)
-
-        def piece(number, totals):
-            start = number * capacity
-            rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
-            batch = jax.tree.map(lambda leaf: leaf[rows], data)
-            out = clipped(params, batch, mask=start + slots < size)
-            # A loss that is not finite would hide all others behind it in the mean.
-            finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
-            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)
-            return jax.tree.map(jnp.add, totals, found)
-
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _at_least_float32(leaf)), params)
-        first = (zero, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-        pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
-        total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
-        return total, (loss_sum, size.astype(jnp.float32), nonfinite)
-
-    @jax.jit
-    def advance(state, key, data, stop):
-        sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
-
-        def step(carry):
-            state, totals = carry
-            params = state["params"]
-            total, seen = batch_sum(params, data, sampling_key, state["step"])
-            noisy, _ = perturb(total, transforms.NoiseState(noise_key, state["step"]))
-            # Rounding to the parameters' dtype comes after the noise: it only post-processes.
-            mean = jax.tree.map(
-                lambda leaf, like: (leaf / plan.expected_batch_size).astype(like.dtype),
-                noisy,
-                params,
-            )
-            updates, inner = optimizer.update(mean, state["optimizer"], params)
-            new = optax.apply_updates(params, updates)
-            state = {"params": new, "optimizer": inner, "step": state["step"] + 1}
-            return state, jax.tree.map(jnp.add, totals, seen)
-
-        none = (jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-        return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, none))
-
-    return advance
+    return Fit(progress.state["params"], {"step": stops, "epsilon": epsilons, **columns})
 
 
 def _prices(plan: Plan, steps: np.ndarray) -> np.ndarray:
     """ε after each of `steps`; queries of one length share one compilation of the accountant."""
     padded = np.pad(steps, (0, max(0, _ROWS - len(steps))), mode="edge")
     return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
-
-
-def _failure(plan: Plan, epsilon: float) -> float:
-    """How often, a step, the bounds on rounding and on the batch's size may fail.
-
-    Such a failure costs at most (1 + e^ε) times its probability; the two of them, over all steps,
-    have to fit into what the plan reserves of δ for arithmetic.
-    """
-    reserve = plan.extra_delta.get(ARITHMETIC, 1e-15)
-    return max(reserve / (2 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
-
-
-def _slack(params, capacity: int, largest: int, failure: float) -> float:
-    """By how much float rounding can raise the sensitivity of a sum worked through in pieces.
-
-    Each piece is off by its own slack; adding up k pieces rounds k − 1 times, each time by at most
-    one unit round-off of the whole sum, on either neighbour.
-    """
-    dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
-    pieces = -(-largest // capacity)
-    round_off = float(np.finfo(np.float32).eps) / 2
-    one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
-    return pieces * one + 2 * largest * (pieces - 1) * round_off
-
-
-def _sampler(plan: Plan, capacity: int | None, failure: float):
-    """`draw(key, step) -> (indices, size)`, the size of a piece, and the largest size expected."""
-    n, step_mechanism = plan.population, plan.step
-    if isinstance(step_mechanism, acc.PoissonSampled):
-        largest = sampling.poisson_capacity(n, plan.rate, steps=1, delta=failure, epsilon=0.0)
-    else:
-        largest = round(plan.expected_batch_size)
-    capacity = largest if capacity is None else min(capacity, n)
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1, got {capacity}")
-    padded = -(-n // capacity) * capacity
-
-    def fixed(key, step):
-        batch = sampling.fixed_batch(
-            key, step, population=n, batch_size=int(np.asarray(step_mechanism.batch_size))
-        )
-        size = len(batch.indices)
-        indices = jnp.pad(batch.indices, (0, padded - size))
-        return indices, jnp.full((), size, jnp.int32)
-
-    def poisson(key, step):
-        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
-        indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
-        return indices, jnp.sum(inclusion, dtype=jnp.int32)
-
-    def everyone(key, step):
-        del key, step
-        order = jnp.arange(padded, dtype=jnp.int32)
-        return jnp.where(order < n, order, 0), jnp.full((), n, jnp.int32)
-
-    if isinstance(step_mechanism, acc.FixedBatchSampled):
-        return fixed, capacity, largest
-    sampler = poisson if isinstance(step_mechanism, acc.PoissonSampled) else everyone
-    return sampler, capacity, largest
-
-
-def _identity(plan: Plan, state, log_every: int, digest: str, extra) -> dict[str, Any]:
-    shapes = jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", state)
-    return {
-        "mechanism": repr(plan.mechanism),
-        "clip norm": plan.clip_norm,
-        "records": plan.population,
-        "delta": plan.delta,
-        "adjacency": plan.adjacency.value,
-        "rows of the metrics": log_every,
-        "model and optimiser": str(shapes),
-        "data": digest,
-        **dict(extra or {}),
-    }
-
-
-def _evaluated(evaluate, params) -> list[float]:
-    return [] if evaluate is None else [float(value) for value in evaluate(params).values()]
-
-
-def _at_least_float32(leaf):
-    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
 
 
 def _records(data: Any) -> int:

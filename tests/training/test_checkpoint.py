@@ -1,16 +1,13 @@
-"""Kill at any moment, resume, and end with the same bits."""
+"""A run goes on from where it stopped, only as the run that it was, and ends with the same bits."""
 
 from __future__ import annotations
 
 import json
 import os
-import pathlib
-import random
 import shutil
 import signal
 import stat
-import subprocess
-import sys
+import threading
 import time
 
 import jax
@@ -19,158 +16,120 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import accounting as acc
 from dpjax import training
-from dpjax.training.checkpoint import keyed_digest
-
-STEPS = 60
-
-# The run of the kill test: a Poisson-sampled plan, momentum, a checkpoint at nearly every row.
-SCRIPT = """
-import pathlib, sys, time
-import jax, jax.numpy as jnp, numpy as np, optax
-from dpjax import accounting as acc, training
-
-folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-rng = np.random.default_rng(0)
-x = rng.normal(size=(80, 3)).astype(np.float32)
-y = (x[:, 0] > 0).astype(np.int32)
-model = training.logistic(3)
-plan = training.Plan(
-    acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.25), 60),
-    clip_norm=1.0, population=80, delta=1e-5)
-
-def log(row):
-    print(row["step"], flush=True)
-    time.sleep(pause)
-
-score = training.accuracy(model, x, y)
-found = training.fit(
-    training.cross_entropy(model), model.init(jax.random.key(0)), (x, y), plan,
-    optimizer=optax.sgd(0.5, momentum=0.9), key=jax.random.key(7), folder=folder, resume=True,
-    checkpoint_every=4, log_every=2, evaluate=lambda p: {"accuracy": score(p)}, on_log=log)
-np.savez(folder.parent / "result.npz", **found.params, **found.metrics)
-"""
+from dpjax.training import pacing
+from dpjax.training.fingerprint import array_digest, program_digest
 
 
-def start(folder: pathlib.Path, cache: pathlib.Path, pause: float) -> subprocess.Popen:
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    command = [sys.executable, "-c", SCRIPT, str(folder / "checkpoint"), str(pause)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-
-
-def finish(folder: pathlib.Path, cache: pathlib.Path) -> dict[str, np.ndarray]:
-    process = start(folder, cache, pause=0.0)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    with np.load(folder / "result.npz") as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def test_killed_at_random_steps_and_resumed_ends_with_the_same_bits(tmp_path):
-    cache = tmp_path / "compiled"
-    whole = finish(tmp_path / "whole", cache)
-    chance = random.Random(20_260_101)
-    reached = []
-    for target in sorted(chance.sample(range(6, STEPS - 4), 3)):
-        process = start(tmp_path / "killed", cache, pause=0.02)
-        assert process.stdout is not None
-        seen = 0
-        for line in process.stdout:
-            seen = int(line)
-            if seen >= target:
-                break
-        time.sleep(chance.uniform(0.0, 0.15))  # anywhere within a step, a row or a save
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)  # also closes the pipes
-        assert process.returncode == -signal.SIGKILL
-        reached.append(seen)
-    assert 0 < reached[0] < reached[-1] < STEPS
-    assert not (tmp_path / "killed" / "result.npz").exists()
-    resumed = finish(tmp_path / "killed", cache)
-    assert set(whole) == set(resumed) >= {"weights", "bias", "epsilon", "train_loss", "accuracy"}
-    for name, values in whole.items():
-        assert values.tobytes() == resumed[name].tobytes(), name
+def bits(found):
+    columns = {name: column.tobytes() for name, column in found.metrics.items()}
+    return columns | {"params": np.asarray(found.params).tobytes()}
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A short run in `tmp_path`, with what the test changes of it."""
-    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
-    x = np.arange(12, dtype=np.float32).reshape(6, 2) / 12
-
-    def call(data=x, steps=6, noise=1.0, clip_norm=1.0, **options):
-        plan = training.Plan(
-            acc.Repeated(acc.Gaussian(noise), steps),
-            clip_norm=clip_norm,
-            population=len(data),
-            delta=1e-5,
-        )
-        settings = {"optimizer": optax.sgd(0.1, momentum=0.9), "key": jax.random.key(2)} | options
-        return training.fit(
-            lambda w, row: jnp.sum((w - row) ** 2),
-            jnp.zeros(2),
-            data,
-            plan,
-            folder=tmp_path / "checkpoint",
-            log_every=2,
-            checkpoint_every=2,
-            **settings,
-        )
-
-    return call
+def whole(run, tmp_path):
+    """The bits of the run that nothing interrupts."""
+    return bits(run(folder=tmp_path / "whole"))
 
 
-class Interrupted(Exception):
-    pass
+@pytest.mark.parametrize("step", [0, 2, 4, 6])
+@pytest.mark.parametrize("every", [None, 1, 4])
+def test_interrupted_anywhere_and_resumed_it_ends_with_the_same_bits(
+    run, whole, stop_at, step, every
+):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(step), checkpoint_every=every)
+    assert bits(run(resume=True, checkpoint_every=every)) == whole
 
 
-def stop_at(step):
-    def on_log(row):
-        if row["step"] >= step:
-            raise Interrupted
+def test_the_key_is_stored_bound_before_the_first_step(run, tmp_path, stop_at, whole):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(0))
+    names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
+    assert names == {"noise_key.json", "lock"}
+    assert bits(run(resume=True, key=jax.random.key(99))) == whole
 
-    return on_log
 
-
-def test_resume_keeps_the_stored_key_not_the_new_one(run, tmp_path):
-    with pytest.raises(Interrupted):
+def test_resume_keeps_the_stored_key_not_the_new_one(run, whole, stop_at):
+    with pytest.raises(stop_at.error):
         run(on_log=stop_at(2))
-    resumed = run(resume=True, key=jax.random.key(99))
-    shutil.rmtree(tmp_path / "checkpoint")
-    whole = run()
-    assert np.asarray(resumed.params).tobytes() == np.asarray(whole.params).tobytes()
+    assert bits(run(resume=True, key=jax.random.key(99))) == whole
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"clip_norm": 2.0}, r"its clip norm differs \(1.0 there, 2.0 here\)"),
-        ({"noise": 2.0}, "its mechanism differs"),
-        ({"data": np.ones((6, 2), np.float32)}, "its data differs"),
-        ({"data": np.ones((7, 2), np.float32)}, "its data differs"),
-        ({"optimizer": optax.sgd(0.1)}, "its model and optimiser differs"),
-        ({"identity": {"learning rate": 3}}, "its learning rate differs"),
-    ],
-)
-def test_a_checkpoint_of_another_run_is_refused_and_kept(run, tmp_path, changes, named):
-    with pytest.raises(Interrupted):
-        run(on_log=stop_at(2))
-    before = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
+def test_a_finished_run_gives_its_result_again(run, whole):
+    run()
+    assert bits(run(resume=True)) == whole
+
+
+def scaled(factor):
+    return lambda w, row: jnp.sum(factor * (w - row) ** 2)
+
+
+@jax.custom_jvp
+def squares(x):
+    return jnp.sum(x**2)
+
+
+squares.defjvp(lambda primals, tangents: (squares(*primals), jnp.sum(3.0 * tangents[0])))
+
+
+CHANGES = {
+    "clip norm": ({"clip_norm": 2.0}, r"its clip norm differs \(1.0 there, 2.0 here\)"),
+    "noise": ({"noise": 2.0}, "its mechanism differs"),
+    "steps": ({"steps": 8}, "its mechanism differs"),
+    "delta": ({"delta": 1e-6}, r"its delta differs \(1e-05 there, 1e-06 here\)"),
+    "data": ({"data": np.ones((6, 2), np.float32)}, "its data differs;"),
+    "records": ({"data": np.ones((7, 2), np.float32)}, "its data differs;"),
+    "start": ({"start": 1.0}, "its initial parameters differs;"),
+    "loss": ({"loss": lambda w, row: jnp.sum((w + row) ** 2)}, "its loss differs;"),
+    "constant": ({"loss": scaled(2.0)}, "its loss differs;"),
+    "array": ({"loss": scaled(np.float32([1, 2]))}, "its loss differs;"),
+    "rule": ({"loss": lambda w, row: squares(w - row)}, "its loss differs;"),
+    "momentum": ({"optimizer": optax.sgd(0.1)}, "its optimiser differs;"),
+    "rate": ({"optimizer": optax.sgd(0.2, momentum=0.9)}, "its optimiser differs;"),
+    "schedule": (
+        {"optimizer": optax.sgd(optax.linear_schedule(0.1, 0.0, 6), momentum=0.9)},
+        "its optimiser differs;",
+    ),
+    "identity": ({"identity": {"column": 3}}, "its column differs"),
+    "rows": ({"log_every": 3}, r"its rows of the metrics differs \(2 there, 3 here\)"),
+    "capacity": ({"capacity": 3}, "its capacity differs"),
+    "method": ({"method": "vmap"}, r"its method differs \(auto there, vmap here\)"),
+}
+
+
+@pytest.mark.parametrize("kept", ["checkpoints", "key alone"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_run_is_refused_and_the_folder_kept(run, tmp_path, stop_at, change, kept):
+    changes, named = CHANGES[change]
+    folder = tmp_path / "checkpoint"
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2 if kept == "checkpoints" else 0))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(training.CheckpointError, match=named):
         run(resume=True, **changes)
-    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_new_run_does_not_write_into_an_old_one(run):
+def test_the_folder_of_a_run_whose_steps_were_deleted_gives_its_noise_to_nobody_else(run, tmp_path):
     run()
+    for path in (tmp_path / "checkpoint").glob("step-*"):
+        path.unlink()
+    with pytest.raises(training.CheckpointError, match="its data differs"):
+        run(resume=True, data=np.ones((6, 2), np.float32))
+
+
+def test_the_same_loss_written_again_is_the_same_run(run, stop_at, whole):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2))
+    again = optax.sgd(0.1, momentum=0.9)
+    found = run(resume=True, loss=lambda v, r: jnp.sum((v - r) ** 2), optimizer=again)
+    assert bits(found) == whole
+
+
+def test_a_new_run_does_not_write_into_an_old_one(run, stop_at):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(0))
     with pytest.raises(training.CheckpointError, match="resume it, or choose another folder"):
         run()
 
@@ -182,27 +141,96 @@ def test_without_its_key_a_run_is_not_continued(run, tmp_path):
         run(resume=True)
 
 
-def test_the_key_lies_beside_the_checkpoint_and_never_in_it(run, tmp_path):
+def test_the_key_lies_beside_the_checkpoint_and_never_in_it(run, tmp_path, stop_at):
     key = jax.random.key(123_456_789)
-    with pytest.raises(Interrupted):
+    with pytest.raises(stop_at.error):
         run(on_log=stop_at(4), key=key)
     folder = tmp_path / "checkpoint"
     secret = folder / "noise_key.json"
     assert json.loads(secret.read_text())["words"] == np.asarray(jax.random.key_data(key)).tolist()
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     words = np.asarray(jax.random.key_data(key)).tobytes()
-    for path in folder.rglob("*"):
-        if path.is_file() and path != secret:
-            assert words not in path.read_bytes()
+    checkpoints = [path for path in folder.iterdir() if path.suffix == ".ckpt"]
+    assert len(checkpoints) == 2
+    for path in (secret, *checkpoints):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path == secret or words not in path.read_bytes()
 
 
-def test_the_data_digest_needs_the_key():
+def test_digests_need_the_key_and_tell_values_from_values():
     rows = np.arange(6.0)
-    first, second = (keyed_digest(jax.random.key(k), [rows]) for k in (1, 2))
+    first, second = (array_digest(rows, secret=secret) for secret in (b"1", b"2"))
     assert first != second
-    assert first == keyed_digest(jax.random.key(1), [rows.copy()])
-    assert first != keyed_digest(jax.random.key(1), [rows + 1e-9])
-    assert first != keyed_digest(jax.random.key(1), [rows.astype(np.float32)])
+    assert first == array_digest(rows.copy(), secret=b"1")
+    assert first != array_digest(rows + 1e-9, secret=b"1")
+    assert first != array_digest(rows.astype(np.float32), secret=b"1")
+    inner = [jax.jit(lambda x, c=c: x * np.float32([c, 1.0])) for c in (1.0, 2.0, 2.0)]
+    shape = jax.ShapeDtypeStruct((2,), np.float32)
+    one, two, same = (program_digest(f, shape, secret=b"1") for f in inner)
+    assert one != two == same
+    assert same != program_digest(inner[2], shape, secret=b"2")
+
+
+def test_every_kind_of_leaf_is_stored_and_found(tmp_path):
+    state = {
+        "key": jax.random.key(3),
+        "half": jnp.asarray([1.5, -2.0], jnp.bfloat16),
+        "empty": np.zeros((0, 3)),
+        "number": jnp.asarray(7, jnp.int32),
+        "flags": np.asarray([True, False]),
+    }
+    store = training.Checkpoints(tmp_path)
+    store.bind(jax.random.key(0), lambda key: {}, resume=False)
+    store.save(5, state)
+    found = store.latest(state)
+    store.close()
+    assert found is not None
+    assert found[0] == 5
+    assert jax.random.key_data(found[1].pop("key")).tolist() == [0, 3]
+    for name, value in found[1].items():
+        assert value.dtype == state[name].dtype
+        assert np.asarray(value).tobytes() == np.asarray(state[name]).tobytes()
+        assert value.shape == state[name].shape
+
+
+def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monkeypatch):
+    """No row ends before the interrupt: the steps done so far are on disk all the same."""
+    monkeypatch.setattr(pacing, "_SECONDS_A_CALL", 0.02)
+    settings = {"steps": 2_000_000, "log_every": 2_000_000, "checkpoint_every": None}
+
+    def interrupt():
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    started = []
+
+    def begin(row):
+        if not started:
+            started.append(row)
+            thread.start()
+
+    began = time.process_time()
+    with pytest.raises(KeyboardInterrupt):
+        run(on_log=begin, **settings)
+    thread.join()
+    assert time.process_time() - began < 20  # the whole row would take far longer
+    (saved,) = (tmp_path / "checkpoint").glob("step-*.ckpt")
+    assert 0 < int(saved.stem.removeprefix("step-")) < settings["steps"]
+
+
+def test_minutes_not_rows_bound_the_distance_between_checkpoints(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pacing, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(pacing, "_TIMES_A_SAVE", 0.0)
+    saved = []
+    save = training.Checkpoints.save
+    monkeypatch.setattr(
+        training.Checkpoints,
+        "save",
+        lambda self, step, s: (saved.append(step), save(self, step, s)),
+    )
+    run(steps=60, log_every=60, checkpoint_every=None)
+    assert len(saved) >= 3  # one row, yet several checkpoints
+    assert saved[-1] == 60
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -217,3 +245,4 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         training.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    shutil.rmtree(tmp_path)

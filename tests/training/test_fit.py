@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training, transforms
-from dpjax.training.fit import _failure, _slack
+from dpjax.training.step import failure_probability, slack_of
 
 RECORDS, FEATURES = 60, 4
 
@@ -99,13 +99,13 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     plan = plan_of(STEPS[kind], adjacency=relation)
     key = jax.random.key(5)
     found = training.fit(quadratic, params, (x, y), plan, optimizer=optax.sgd(0.3), key=key)
-    failure = _failure(plan, 1.0)
+    failure = failure_probability(plan, 1.0)
     largest = {
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
         "fixed batch": 20,
         "everybody": RECORDS,
     }[kind]
-    slack = _slack(params, largest, largest, failure)
+    slack = slack_of(params, largest, largest, failure)
     expected = by_hand(params, (x, y), plan, key, optax.sgd(0.3), slack)
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
     assert (found.metrics["nonfinite"][-1] > 0) == poisoned
@@ -148,7 +148,7 @@ def test_the_noise_has_the_scale_that_is_priced(wrong, flat_price):
         optimizer=optax.sgd(1.0),
         key=jax.random.key(11),
     )
-    slack = _slack(params, 10, 10, _failure(plan, found.metrics["epsilon"][-1]))
+    slack = slack_of(params, 10, 10, failure_probability(plan, found.metrics["epsilon"][-1]))
     drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.params)]) * 10
     scale = 1.5 * 2.0 * (1 + slack) * wrong
     pvalue = 2 * min(
@@ -234,9 +234,9 @@ def test_any_optimiser_and_bfloat16_parameters(problem, lenient_promotion, flat_
 
 def test_the_slack_covers_pieces():
     params = jnp.zeros(100)
-    whole = _slack(params, 64, 64, 1e-12)
+    whole = slack_of(params, 64, 64, 1e-12)
     assert whole == gradients.rounding_slack(64, 100, failure=1e-12)
-    assert _slack(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(16, 100, failure=1e-12)
+    assert slack_of(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(16, 100, failure=1e-12)
     assert 0 < whole < 0.02
 
 

@@ -1,0 +1,130 @@
+"""What a function computes, as a digest that is the same in every process.
+
+The digest is of the function's jaxpr: the primitives in order, how they are connected, their
+parameters, and the values of all constants. A function that is passed along inside an equation
+(the rule of a custom derivative) enters by its name alone; of a loss, take `jax.value_and_grad`,
+whose jaxpr has such rules written out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["array_digest", "program_digest"]
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def program_digest(function: Callable[..., Any], *arguments: Any, secret: bytes = b"") -> str:
+    """A digest of what `function` computes from arguments of these shapes.
+
+    Args:
+        function: traced, not run.
+        arguments: arrays, or shapes and dtypes.
+        secret: makes the digest useless to who does not have it: constants may be private.
+
+    Example:
+        >>> one, two = (program_digest(lambda x, r=r: r * x, 1.0) for r in (0.1, 0.2))
+        >>> one == program_digest(lambda y: 0.1 * y, 1.0), one == two
+        (True, False)
+    """
+    digest = hashlib.blake2b(key=secret[:64], digest_size=32)
+    shapes = jax.tree.map(
+        lambda leaf: str(jax.typeof(leaf)) if _is_array(leaf) else leaf, arguments
+    )
+    digest.update(str(jax.tree.structure(arguments)).encode() + str(shapes).encode())
+    _closed(digest, jax.make_jaxpr(function)(*arguments))
+    return digest.hexdigest()
+
+
+def array_digest(arrays: Any, *, secret: bytes = b"") -> str:
+    """A digest of a tree of arrays: structure, dtypes, shapes and values.
+
+    Example:
+        >>> array_digest(np.ones(3)) == array_digest([np.ones(3)])
+        False
+    """
+    digest = hashlib.blake2b(key=secret[:64], digest_size=32)
+    leaves, structure = jax.tree.flatten(arrays)
+    digest.update(str(structure).encode())
+    for leaf in leaves:
+        _array(digest, leaf)
+    return digest.hexdigest()
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _closed(digest: Any, closed: Any) -> None:
+    for value in closed.consts:
+        _array(digest, value)
+    _jaxpr(digest, closed.jaxpr)
+
+
+def _jaxpr(digest: Any, jaxpr: Any) -> None:
+    numbers: dict[Any, int] = {}
+
+    def name(variable: Any) -> None:
+        if hasattr(variable, "val"):  # a literal
+            digest.update(b"literal")
+            _array(digest, variable.val)
+        else:
+            number = numbers.setdefault(variable, len(numbers))
+            digest.update(f"{number}:{variable.aval}".encode())
+
+    for variable in (*jaxpr.constvars, *jaxpr.invars):
+        name(variable)
+    for equation in jaxpr.eqns:
+        digest.update(f"\n{equation.primitive.name}(".encode())
+        for variable in equation.invars:
+            name(variable)
+        for key in sorted(equation.params):
+            digest.update(f";{key}=".encode())
+            _parameter(digest, equation.params[key])
+        digest.update(b")->")
+        for variable in equation.outvars:
+            name(variable)
+    digest.update(b"\nreturn ")
+    for variable in jaxpr.outvars:
+        name(variable)
+
+
+def _parameter(digest: Any, value: Any) -> None:
+    if hasattr(value, "jaxpr") and hasattr(value, "consts"):
+        _closed(digest, value)
+    elif hasattr(value, "eqns"):
+        _jaxpr(digest, value)
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            digest.update(str(key).encode())
+            _parameter(digest, value[key])
+    elif isinstance(value, tuple | list):
+        digest.update(f"[{len(value)}".encode())
+        for part in value:
+            _parameter(digest, part)
+    elif isinstance(value, np.ndarray | jax.Array):
+        _array(digest, value)
+    elif callable(value) and not isinstance(value, type):
+        digest.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
+    else:
+        digest.update(_ADDRESS.sub("", str(value)).encode())
+
+
+def _array(digest: Any, value: Any) -> None:
+    value = concrete(value)
+    digest.update(f"{value.dtype}{value.shape}".encode())
+    digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+
+
+def concrete(leaf: Any) -> np.ndarray:
+    """A leaf as a NumPy array; a JAX key as its words."""
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)

@@ -1,0 +1,42 @@
+"""What a run's key is bound to: everything that decides what its noise is added to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import dpjax
+from dpjax.training.fingerprint import array_digest, program_digest
+from dpjax.training.plan import Plan
+
+
+def identity_of_run(
+    loss: Any, params: Any, data: Any, plan: Plan, optimizer: Any, key: Any, settings: Mapping
+) -> dict[str, Any]:
+    """Names and values that all have to agree before a stored key draws noise again.
+
+    With one of them changed, the same key would add the same noise to another sum, and the
+    difference of the two outputs would be free of noise. Digests are keyed by the run's key.
+    """
+    secret = np.asarray(jax.random.key_data(key)).tobytes()
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    state = optimizer.init(params)
+    return {
+        **settings,
+        "data": array_digest(data, secret=secret),
+        "mechanism": repr(plan.mechanism),
+        "clip norm": plan.clip_norm,
+        "records": plan.population,
+        "delta": plan.delta,
+        "reserved delta": dict(plan.extra_delta),
+        "adjacency": plan.adjacency.value,
+        "initial parameters": array_digest(params, secret=secret),
+        # The derivative has the rules of custom derivatives written out.
+        "loss": program_digest(jax.value_and_grad(loss), params, example, secret=secret),
+        "optimiser": program_digest(optimizer.update, params, state, params, secret=secret)
+        + array_digest(state, secret=secret),
+        "software": f"dpjax {dpjax.__version__}, jax {jax.__version__}",
+    }

@@ -1,0 +1,40 @@
+"""How far a run has come: what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Progress(NamedTuple):
+    """Everything that a run has come to: what a checkpoint holds.
+
+    Fields:
+        state: parameters, the optimiser's state, the number of steps done.
+        totals: of the losses, records and non-finite gradients since the last row.
+        table: the rows of the metrics.
+        rows: how many of them are complete.
+    """
+
+    state: Any
+    totals: Any
+    table: np.ndarray
+    rows: np.int32
+
+
+def row_done(progress: Progress, evaluate: Callable[[Any], Any] | None) -> Progress:
+    """The progress with one more row, filled from the totals and by `evaluate`."""
+    table, row = progress.table.copy(), int(progress.rows)
+    loss_sum, records, nonfinite = (float(total) for total in progress.totals)
+    table[row, 0] = loss_sum / records if records else np.nan
+    table[row, 1] = table[row - 1, 1] + nonfinite
+    if evaluate is not None:
+        table[row, 2:] = [float(value) for value in evaluate(progress.state["params"]).values()]
+    return progress._replace(totals=no_totals(), table=table, rows=np.int32(row + 1))
+
+
+def no_totals() -> tuple[Any, Any, Any]:
+    """The totals before any step: sum of losses, records seen, records left out."""
+    return np.float32(0), np.float32(0), np.int32(0)

@@ -1,0 +1,139 @@
+"""The compiled step of a run: sample, clip, add noise, hand to the optimiser."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax import accounting as acc
+from dpjax import gradients, sampling, transforms
+from dpjax.training.plan import ARITHMETIC, Plan
+
+
+def compiled(
+    loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float
+):
+    """The jitted `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
+
+    The totals of a row of the metrics travel with the state, so that a row may be worked through in
+    any number of calls and still adds up to the same bits.
+    """
+    draw, capacity, largest = _sampler(plan, capacity, failure)
+    clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
+    slack = slack_of(params, capacity, largest, failure)
+    stddev = plan.noise_multiplier * plan.clip_norm * (1 + slack)
+    # Noise is a function of (key, step), both given at each call: no key is compiled into the
+    # program, and none travels with the state into a checkpoint.
+    perturb = transforms.gaussian_noise(stddev, jax.random.key(0)).update
+
+    def batch_sum(params, data, key, step):
+        indices, size = draw(key, step)
+        slots = jnp.arange(capacity, dtype=jnp.int32)
+
+        def piece(number, totals):
+            start = number * capacity
+            rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
+            batch = jax.tree.map(lambda leaf: leaf[rows], data)
+            out = clipped(params, batch, mask=start + slots < size)
+            # A loss that is not finite would hide all others behind it in the mean.
+            finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
+            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)
+            return jax.tree.map(jnp.add, totals, found)
+
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _at_least_float32(leaf)), params)
+        first = (zero, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+        pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
+        total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
+        return total, (loss_sum, size.astype(jnp.float32), nonfinite)
+
+    @jax.jit
+    def advance(state, totals, key, data, stop):
+        sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
+
+        def step(carry):
+            state, totals = carry
+            params = state["params"]
+            total, seen = batch_sum(params, data, sampling_key, state["step"])
+            noisy, _ = perturb(total, transforms.NoiseState(noise_key, state["step"]))
+            # Rounding to the parameters' dtype comes after the noise: it only post-processes.
+            mean = jax.tree.map(
+                lambda leaf, like: (leaf / plan.expected_batch_size).astype(like.dtype),
+                noisy,
+                params,
+            )
+            updates, inner = optimizer.update(mean, state["optimizer"], params)
+            new = optax.apply_updates(params, updates)
+            state = {"params": new, "optimizer": inner, "step": state["step"] + 1}
+            return state, jax.tree.map(jnp.add, totals, seen)
+
+        return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
+
+    return advance
+
+
+def failure_probability(plan: Plan, epsilon: float) -> float:
+    """How often, a step, the bounds on rounding and on the batch's size may fail.
+
+    Such a failure costs at most (1 + e^ε) times its probability; the two of them, over all steps,
+    have to fit into what the plan reserves of δ for arithmetic.
+    """
+    reserve = plan.extra_delta.get(ARITHMETIC, 1e-15)
+    return max(reserve / (2 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
+
+
+def slack_of(params, capacity: int, largest: int, failure: float) -> float:
+    """By how much float rounding can raise the sensitivity of a sum worked through in pieces.
+
+    Each piece is off by its own slack; adding up k pieces rounds k − 1 times, each time by at most
+    one unit round-off of the whole sum, on either neighbour.
+    """
+    dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+    pieces = -(-largest // capacity)
+    round_off = float(np.finfo(np.float32).eps) / 2
+    one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
+    return pieces * one + 2 * largest * (pieces - 1) * round_off
+
+
+def _sampler(plan: Plan, capacity: int | None, failure: float):
+    """`draw(key, step) -> (indices, size)`, the size of a piece, and the largest size expected."""
+    n, step_mechanism = plan.population, plan.step
+    if isinstance(step_mechanism, acc.PoissonSampled):
+        largest = sampling.poisson_capacity(n, plan.rate, steps=1, delta=failure, epsilon=0.0)
+    else:
+        largest = round(plan.expected_batch_size)
+    capacity = largest if capacity is None else min(capacity, n)
+    if capacity < 1:
+        raise ValueError(f"capacity must be at least 1, got {capacity}")
+    padded = -(-n // capacity) * capacity
+
+    def fixed(key, step):
+        batch = sampling.fixed_batch(
+            key, step, population=n, batch_size=int(np.asarray(step_mechanism.batch_size))
+        )
+        size = len(batch.indices)
+        indices = jnp.pad(batch.indices, (0, padded - size))
+        return indices, jnp.full((), size, jnp.int32)
+
+    def poisson(key, step):
+        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
+        indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
+        return indices, jnp.sum(inclusion, dtype=jnp.int32)
+
+    def everyone(key, step):
+        del key, step
+        order = jnp.arange(padded, dtype=jnp.int32)
+        return jnp.where(order < n, order, 0), jnp.full((), n, jnp.int32)
+
+    if isinstance(step_mechanism, acc.FixedBatchSampled):
+        return fixed, capacity, largest
+    sampler = poisson if isinstance(step_mechanism, acc.PoissonSampled) else everyone
+    return sampler, capacity, largest
+
+
+def _at_least_float32(leaf):
+    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
