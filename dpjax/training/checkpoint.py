@@ -80,7 +80,7 @@ class Checkpoints:
             >>> store.bind(jax.random.key(0), lambda key: {"records": 11}, resume=True)
             Traceback (most recent call last):
             ...
-            dpjax.training.errors.CheckpointError: ... its records differs (10 there, 11 here) ...
+            dpjax.training.errors.CheckpointError: ... its records differs (10 there, 11 here)...
         """
         file = self.folder / _KEY_FILE
         with explained(f"reading {_KEY_FILE}", self.folder):
@@ -251,10 +251,10 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
         check = content.pop("check")
         identity = content["identity"]
         if check != _check(content):
-            raise ValueError("its check sum differs")
+            raise _Damaged("its check sum differs")
         words = np.asarray(content["words"], dtype=np.uint32)
         key = jax.random.wrap_key_data(jax.numpy.asarray(words), impl=content["implementation"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (_Damaged, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{file} is damaged ({error}): without it the run cannot go on with its own noise; "
             "restore the file, or start a new run in another folder"

@@ -103,6 +103,7 @@ def fit(
 
     Example:
         >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
+        >>> from dpjax import accounting as acc
         >>> run = acc.Repeated(acc.Gaussian(1e-3), 60)
         >>> plan = Plan(run, clip_norm=10.0, population=4, delta=1e-5)
         >>> def loss(w, example):
