@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import fractions
+import functools
 import warnings
 
 import jax
@@ -14,6 +15,9 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.geometric import angles, ball
+from dpjax.accounting.last_iterate.descent import descent_bounds
+from dpjax.accounting.last_iterate.tracing_diffusion import tracing_rate
 from tests.accounting.mechanism_examples import EXAMPLES
 
 # Values, and whether they are numbers at all.
@@ -101,6 +105,14 @@ def test_every_field(run, label):
 
 
 _RUN = acc.Repeated(acc.Gaussian(2.0), 3)
+
+
+def _geodp(name, value):
+    settings = {"noise_multiplier": 1.0, "bounding_factor": 0.1, "batch_size": 10, "clip_norm": 1.0}
+    one, other = np.array([1.0, 0.0]), np.array([0.8, 0.6])
+    return angles.published_geodp_mu(one, other, **(settings | {name: value}))
+
+
 _QUESTIONS = {
     "epsilon": ("delta", lambda v: acc.epsilon(_RUN, v)),
     "delta": ("epsilon", lambda v: acc.delta(_RUN, v)),
@@ -126,6 +138,22 @@ _QUESTIONS = {
     "gaussian_dp.epsilon.delta": ("delta", lambda v: gaussian_dp.epsilon(1.0, v)),
     "gaussian_dp.mu.epsilon": ("epsilon", lambda v: gaussian_dp.mu(v, 1e-5)),
     "gaussian_dp.mu.delta": ("delta", lambda v: gaussian_dp.mu(1.0, v)),
+    "ball_delta.displacement": ("displacement", lambda v: ball.ball_delta(v, 3)),
+    "ball_delta.dimension": ("dimension", lambda v: ball.ball_delta(0.1, v)),
+    "ball_displacement.delta": ("delta", lambda v: ball.ball_displacement(v, 3)),
+    "ball_displacement.dimension": ("dimension", lambda v: ball.ball_displacement(0.1, v)),
+    "calibrate.bounds.low": (
+        "bounds",
+        lambda v: acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5, bounds=(v, 10.0)),
+    ),
+    "calibrate.bounds.high": (
+        "bounds",
+        lambda v: acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5, bounds=(0.1, v)),
+    ),
+    **{
+        f"published_geodp_mu.{name}": (name, functools.partial(_geodp, name))
+        for name in ("noise_multiplier", "bounding_factor", "batch_size", "clip_norm")
+    },
 }
 
 
@@ -180,3 +208,39 @@ def test_shapes_that_do_not_broadcast_are_named():
         acc.epsilon(acc.Repeated(acc.Gaussian(wide), other), 1e-5)
     with pytest.raises(ValueError, match="must broadcast"):
         acc.epsilon(acc.Gaussian(wide), 1e-5 * other)
+
+
+@_VALUES
+def test_what_is_no_mechanism_to_calibrate_or_draw_is_refused(label):
+    value = _HOSTILE[label]
+    if label not in ("function", "type"):
+        with pytest.raises(TypeError, match="make_mechanism must be a function"):
+            acc.calibrate(value, epsilon=1.0, delta=1e-5)
+    with pytest.raises((TypeError, ValueError), match="make_mechanism must return a mechanism"):
+        acc.calibrate(lambda noise: value if label != "mechanism" else None, 1.0, 1e-5)
+    with pytest.raises((TypeError, ValueError), match="best must be a BestOf"):
+        acc.draw_trials(jax.random.key(0), value)
+    if label != "key":
+        with pytest.raises((TypeError, ValueError), match="key must be"):
+            acc.draw_trials(value, acc.BestOf(acc.Gaussian(1.0), 3.0))
+    with pytest.raises((TypeError, ValueError), match="form must be"):
+        tracing_rate(acc.NoisyGradientDescent(10, 0.1, 0.1, 0.1, 1.0, 2.0), value)
+    with pytest.raises((TypeError, ValueError), match="run must be a NoisyGradientDescent"):
+        descent_bounds(value)
+
+
+@_VALUES
+def test_bounds_and_facts_are_numbers_or_refused_by_name(label):
+    value = _HOSTILE[label]
+    if label != "None":  # the default
+        with pytest.raises((TypeError, ValueError), match="bounds must"):
+            acc.calibrate(acc.Gaussian, 1.0, 1e-5, bounds=value)
+    with pytest.raises(ValueError, match="bounds must rise"):
+        acc.calibrate(acc.Gaussian, 1.0, 1e-5, bounds=(2.0, 1.0))
+    try:
+        certificate = acc.certify(_RUN, 1e-5, declared={"fact": value})
+    except (TypeError, ValueError) as error:
+        assert "declared" in str(error)
+    else:
+        assert label in ("text", "number as text", "-1", "0")
+        assert acc.Certificate.from_json(certificate.to_json()).declared == {"fact": value}

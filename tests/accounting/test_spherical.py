@@ -169,7 +169,7 @@ def test_bad_input_is_named():
         spherical.published_geodp_mu(
             [1.0], [1.0], noise_multiplier=1.0, bounding_factor=0.1, batch_size=2
         )
-    with pytest.raises(ValueError, match="must be > 0"):
+    with pytest.raises(ValueError, match="must be a finite number > 0"):
         spherical.published_geodp_mu(
             [1.0, 0.0], [1.0, 0.1], noise_multiplier=0.0, bounding_factor=0.1, batch_size=2
         )

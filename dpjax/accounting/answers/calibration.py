@@ -21,6 +21,7 @@ MakeMechanism = Callable[[Any], Mechanism]
 _TOLERANCE = 2e-7  # of the parameter, relative; three times float32's spacing
 _ROUNDS = 60
 _LEAST, _MOST = 2.0**-40, 2.0**40  # the parameters that are searched
+_POSITIVE = checks.Range(0.0, open_low=True)
 _NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
 
@@ -47,9 +48,11 @@ def _spend(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -
 
 def _accepts(make: MakeMechanism, value: float) -> bool:
     try:
-        make(value)
+        run = make(value)
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         return False
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"make_mechanism must return a mechanism, got {checks.shown(run)}")
     return True
 
 
@@ -226,6 +229,17 @@ def _solve(
     return safe
 
 
+def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise TypeError(f"bounds must be two numbers, got {checks.shown(bounds)}")
+    low, high = (checks.one_number("bounds", end, _POSITIVE) for end in bounds)
+    if not low < high:
+        raise ValueError(f"bounds must rise, got {checks.shown(bounds)}")
+    return low, high
+
+
 def _given(name: str, value: Any) -> np.ndarray:
     numbers = np.asarray(value, np.float64)
     if numbers.size == 0:
@@ -264,7 +278,8 @@ def calibrate(
 
     Raises:
         ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
-        ValueError: ε <= 0, δ outside (0, 1), or ε not monotone in the parameter.
+        TypeError, ValueError: ε <= 0, δ outside (0, 1), bounds that are no two rising positive
+            numbers, no mechanism made, or ε not monotone in the parameter.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -276,7 +291,13 @@ def calibrate(
         13
     """
     adjacency = queries.check_adjacency(adjacency)
-    epsilon = checks.number("epsilon", epsilon, checks.Range(0.0, open_low=True))
+    if not callable(make_mechanism):
+        raise TypeError(
+            "make_mechanism must be a function from a number to a mechanism, "
+            f"got {checks.shown(make_mechanism)}"
+        )
+    bounds = _checked_bounds(bounds)
+    epsilon = checks.number("epsilon", epsilon, _POSITIVE)
     delta = checks.number("delta", delta, PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)

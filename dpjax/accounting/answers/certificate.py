@@ -128,6 +128,13 @@ class Certificate:
         return _describe(self)
 
 
+def _fact(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    checks.one_number(f"declared[{name!r}]", value, checks.Range())
+    return to_plain(value)
+
+
 def certify(
     run: Mechanism,
     delta: float,
@@ -183,7 +190,7 @@ def certify(
         assumptions=(*all_assumptions(run, adjacency), *assumptions),
         not_covered=tuple(not_covered),
         extra_delta=extra,
-        declared={str(k): to_plain(v) for k, v in (declared or {}).items()},
+        declared={str(k): _fact(k, v) for k, v in (declared or {}).items()},
         version=dpjax.__version__,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics import float64
+from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
@@ -125,17 +125,19 @@ def published_geodp_mu(
         >>> round(mu, 3), round(gaussian_dp.epsilon(mu, 1e-5), 1)
         (3.183, 18.0)
     """
-    first, second = np.asarray(average, np.float64), np.asarray(neighbour, np.float64)
+    first, second = (
+        np.asarray(checks.number(name, value, checks.Range()), np.float64)
+        for name, value in (("average", average), ("neighbour", neighbour))
+    )
     if first.ndim != 1 or first.shape != second.shape or first.size < 2:
         raise ValueError(
             "average and neighbour must be vectors of one length d >= 2, "
             f"got shapes {first.shape} and {second.shape}"
         )
-    setting = np.asarray([noise_multiplier, bounding_factor, batch_size], np.float64)
-    if not np.all(setting > 0) or not clip_norm > 0:
-        raise ValueError(
-            "noise_multiplier, bounding_factor, batch_size and clip_norm must be > 0, "
-            f"got {noise_multiplier}, {bounding_factor}, {batch_size}, {clip_norm}"
-        )
+    positive = checks.Range(0.0, open_low=True)
+    names = ("noise_multiplier", "bounding_factor", "batch_size", "clip_norm")
+    values = (noise_multiplier, bounding_factor, batch_size, clip_norm)
+    *rest, clip_norm = map(checks.one_number, names, values, [positive] * 4)
+    setting = np.array(rest)
     found = float64.evaluate(_published_mu, (first, second, clip_norm, setting), (1, 1, 0, 1))
     return float(found)

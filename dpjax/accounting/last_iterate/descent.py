@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics import float64
+from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
@@ -72,6 +72,8 @@ def _all_bounds(*leaves: Array) -> tuple[Array, Array, Array]:
 
 
 def fields_of(run: Any, kind: type) -> tuple[Any, ...]:
+    if not isinstance(run, kind):
+        raise TypeError(f"run must be a {kind.__name__}, got {checks.shown(run)}")
     return tuple(getattr(run, name) for name in kind.__dataclass_fields__)  # pyrefly: ignore
 
 

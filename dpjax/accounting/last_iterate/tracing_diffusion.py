@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from dpjax._numerics import float64
+from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.last_iterate.bounds import units
@@ -106,8 +106,7 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     References:
         Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
     """
-    if form not in _RATES:
-        raise ValueError(f"form must be one of {sorted(_RATES)}, got {form!r}")
+    checks.choice("form", form, sorted(_RATES))
     fields = fields_of(run, NoisyGradientDescent)
     return float64.plain(
         float64.evaluate(_rate_core(form), fields, (0,) * len(fields), rounding="up")
