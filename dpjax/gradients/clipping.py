@@ -9,7 +9,10 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
+from dpjax._numerics.explicit import along_records, explicit_mesh, on_auto_axes, spec_of
+from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients import ghost, per_example
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 from dpjax.gradients.explain import Method, choose, tried
@@ -96,6 +99,31 @@ def clipped_grad(
             clip_norm = default_clip_norm
         else:
             _check_clip_norm(clip_norm)
+        if explicit_mesh(params, batch, mask, rng, clip_norm) is None:
+            return on_one_type(params, batch, mask, rng, clip_norm)
+        along: Any = along_records(batch, mask)
+        nowhere: Any = PartitionSpec()
+        results = ClippedGradient(
+            sum=jax.tree.map(spec_of, trainable(params)[0]),
+            norms=along,
+            losses=along,
+            nonfinite=nowhere,
+            aux=along if has_aux else None,
+        )
+        # What is no array (an activation function among the parameters) stays outside.
+        leaves, tree = jax.tree.flatten((params, batch, mask, rng, clip_norm))
+        arrays = [hasattr(leaf, "dtype") for leaf in leaves]
+
+        def with_the_rest(given):
+            given = iter(typed(given))
+            pairs = zip(leaves, arrays, strict=True)
+            return on_one_type(*tree.unflatten([next(given) if a else x for x, a in pairs]))
+
+        given = [leaf for leaf, array in zip(leaves, arrays, strict=True) if array]
+        given, typed = bits_of_keys(given)
+        return on_auto_axes(with_the_rest, results, given)
+
+    def on_one_type(params, batch, mask, rng, clip_norm) -> ClippedGradient:
         records = batch_size(batch)
         if mask is None:
             mask = jnp.ones(records, bool)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients.equations import trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
 
@@ -88,25 +89,24 @@ def in_pieces(
     # Padding repeats the last record, masked: zeros could be outside the loss's domain.
     index = jnp.minimum(jnp.arange(pieces * size), records - 1)
     pad = jnp.arange(pieces * size) < records
-    stacked = jax.tree.map(
-        lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])),
-        (*batch_and_keys, mask & True),
-    )
-    batch, keys, mask = stacked
+    # Keys are cut as their bits: a loop over typed keys counts as a use of all of them.
+    bits, typed = bits_of_keys((*batch_and_keys, mask & True))
+    stacked = jax.tree.map(lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])), bits)
+    *batch_and_keys, mask = stacked
     mask = mask & pad.reshape(pieces, size)
 
     def step(carry, one):
         total, error = carry
-        piece_sum, *rest = piece(*one)
+        piece_sum, *rest = piece(*typed(one))
         term = jax.tree.map(jnp.subtract, piece_sum, error)
         new = jax.tree.map(jnp.add, total, term)
         error = jax.tree.map(lambda n, t, x: (n - t) - x, new, total, term)
         return (new, error), rest
 
     shapes = jax.eval_shape(
-        lambda one: piece(*one)[0], jax.tree.map(lambda x: x[0], (batch, keys, mask))
+        lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
     )
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (total, _), rest = jax.lax.scan(step, (zero, zero), (batch, keys, mask))
+    (total, _), rest = jax.lax.scan(step, (zero, zero), (*batch_and_keys, mask))
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
     return (total, *flat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pathlib
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
+from dpjax._numerics.explicit import automatic, on_auto_mesh, placed_like
 from dpjax._numerics.normal import fresh_key
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.identity import identity_of_run
@@ -46,6 +48,20 @@ class Fit(NamedTuple):
     metrics: dict[str, np.ndarray]
 
 
+def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
+    """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
+
+    @functools.wraps(train)
+    def placed(loss, params, data, *args, key=None, **options):
+        with automatic(params, data):
+            moved, rows, key = on_auto_mesh((params, data, key))
+            result = train(loss, moved, rows, *args, key=key, **options)
+        return result._replace(params=placed_like(result.params, params))
+
+    return placed
+
+
+@_on_any_mesh
 def fit(
     loss: Callable[[Any, Any], Float[Array, ""]],
     params: Any,

@@ -1,0 +1,118 @@
+"""Meshes with explicit axes: code that leaves sharding to the compiler runs on them too.
+
+On an explicit axis (what `jax.make_mesh` makes since JAX 0.7) the sharding of an array is part of
+its type, and an operation whose result could be sharded in two ways is an error. Code that knows
+only records and parameters has no opinion: it runs with the axes handed to the compiler, and only
+what comes out is given a sharding again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def explicit_mesh(*trees: Any) -> Any:
+    """The mesh with explicit axes on which an array of the trees lives, or None."""
+    for leaf in jax.tree.leaves(trees):
+        mesh = getattr(_sharding(leaf), "mesh", None)
+        if mesh is not None and AxisType.Explicit in getattr(mesh, "axis_types", ()):
+            return mesh
+    return None
+
+
+def spec_of(leaf: Any) -> PartitionSpec:
+    """Along which explicit axes the dimensions of an array are divided; P() for any other array."""
+    sharding = _sharding(leaf)
+    return PartitionSpec() if explicit_mesh(leaf) is None else sharding.spec
+
+
+def along_records(*trees: Any) -> PartitionSpec:
+    """How the leading axis of the trees' arrays is divided: as that of the first that is."""
+    for leaf in jax.tree.leaves(trees):
+        leading = tuple(spec_of(leaf))[:1]
+        if leading not in ((), (None,)):
+            return PartitionSpec(*leading)
+    return PartitionSpec()
+
+
+def on_auto_axes(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
+    """`function(*args)`, with the explicit axes of the arguments' mesh handed to the compiler.
+
+    Args:
+        function: of arrays; may be traced.
+        specs: a prefix of the result's tree: how each result is divided over the explicit axes.
+        *args: trees of arrays.
+    """
+    mesh = explicit_mesh(*args)
+    if mesh is None:
+        return function(*args)
+    axes = tuple(
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Explicit
+    )
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        return _concretely(function, specs, args)
+    shardings = _shardings(mesh, specs)
+    return jax.sharding.auto_axes(function, axes=axes, out_sharding=shardings)(*args)
+
+
+def _concretely(function: Callable, specs: Any, args: tuple) -> Any:
+    """The same for arrays: they keep their places, on a mesh of the same devices."""
+    with automatic(*args) as mesh:
+        results = function(*on_auto_mesh(args))
+    return jax.device_put(results, _shardings(mesh, specs))
+
+
+@contextlib.contextmanager
+def automatic(*trees: Any) -> Iterator[Any]:
+    """Yields the trees' explicit mesh; a mesh in force is in force in its automatic form."""
+    mesh = next((x.sharding.mesh for x in jax.tree.leaves(trees) if explicit_mesh(x)), None)
+    if mesh is None or not jax.sharding.get_abstract_mesh().axis_names:
+        yield mesh
+    else:
+        with jax.set_mesh(_auto(mesh)):
+            yield mesh
+
+
+def _auto(mesh: Any) -> Any:
+    kinds = tuple(AxisType.Auto if k == AxisType.Explicit else k for k in mesh.axis_types)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+
+
+def on_auto_mesh(tree: Any) -> Any:
+    """The tree with arrays on explicit axes on automatic axes of the same devices."""
+
+    def moved(leaf):
+        if explicit_mesh(leaf) is None:
+            return leaf
+        return jax.device_put(leaf, NamedSharding(_auto(leaf.sharding.mesh), leaf.sharding.spec))
+
+    return jax.tree.map(moved, tree)
+
+
+def placed_like(tree: Any, like: Any) -> Any:
+    """The tree with every array where the one in `like` is, if that is on explicit axes."""
+    return jax.tree.map(
+        lambda x, y: x if explicit_mesh(y) is None else jax.device_put(x, y.sharding), tree, like
+    )
+
+
+def _shardings(mesh: Any, specs: Any) -> Any:
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        specs,
+        is_leaf=lambda spec: isinstance(spec, PartitionSpec),
+    )
+
+
+def _sharding(leaf: Any) -> Any:
+    try:
+        return jax.typeof(leaf).sharding
+    except (AttributeError, TypeError):
+        return None
