@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The tree with the bits of typed keys in their place, and the function that types them again."""
+    """The tree with typed keys as their bits, and the function that types them again."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = [
         jax.random.key_impl(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else None
