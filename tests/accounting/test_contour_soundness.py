@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -176,6 +178,66 @@ def test_two_steps_against_quadrature(kind):
                 assert composed(kind, [(mu, rate)] * 2, high) <= mp.mpf(delta), (sigma, rate, delta)
             if low > 0:
                 assert composed(kind, [(mu, rate)] * 2, low) >= mp.mpf(delta), (sigma, rate, delta)
+
+
+def bent(kind: str, mu: float, rate: float, epsilon, order: int = 24) -> mp.mpf:
+    """δ(ε) of two steps at small rates, where the closed form of the last all but has a bend.
+
+    The first step is integrated by Gauss-Legendre between marks that close in on the bend: losses
+    of the rest are told apart on the scale of the rate.
+    """
+    sign = -1 if kind == "add" else 1
+
+    def loss(y):
+        own = mp.log(1 + mp.mpf(rate) * mp.expm1(mu * y - mp.mpf(mu) ** 2 / 2))
+        if kind != "replace":
+            return sign * own
+        return own - mp.log(1 + mp.mpf(rate) * mp.expm1(-mu * y - mp.mpf(mu) ** 2 / 2))
+
+    low, high = -11.0, 11.0 + mu
+    grid = np.linspace(low, high, 20_001)
+    lookup = np.log1p(rate * np.expm1(mu * grid - mu**2 / 2))
+    lookup = lookup - (
+        np.log1p(rate * np.expm1(-mu * grid - mu**2 / 2)) if kind == "replace" else 0
+    )
+    lookup *= sign
+    marks = set(np.arange(low, high, min(1.0, 2 / mu))) | {high}
+    for k in (0.0, *(s * 10.0**i for s in (1, -1) for i in range(-2, 5))):
+        at = epsilon + rate * k
+        if sign * (lookup[0] - at) < 0 < sign * (lookup[-1] - at):
+            marks.add(float(np.interp(sign * at, sign * lookup, grid)))
+    x, w = np.polynomial.legendre.leggauss(order)
+    total, edges = mp.mpf(0), sorted(marks)
+    for a, b in itertools.pairwise(edges):
+        for node, weight in zip(x, w, strict=True):
+            y = (mp.mpf(a) + b) / 2 + (mp.mpf(b) - a) / 2 * node
+            gain = loss(y)
+            here = mp.npdf(y) * weight * (mp.mpf(b) - a) / 2
+            if kind != "add":
+                here *= 1 + mp.mpf(rate) * mp.expm1(mu * y - mp.mpf(mu) ** 2 / 2)
+            total += here * one_step(kind, mu, rate, mp.mpf(epsilon) - gain)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["remove", "add", "replace"])
+def test_two_steps_at_small_rates(kind):
+    answered = 0
+    with mp.workdps(20):
+        for sigma, rate, delta in corners(8, 12, -6.0):
+            if rate > 0.1:
+                continue
+            found = ends(kind, [(1 / sigma, rate, 2)], delta, 1)
+            low, high = float(found.lower), float(found.upper)
+            if 0 < high < np.inf:
+                answered += 1
+                truth = bent(kind, 1 / sigma, rate, high)
+                if answered == 1:
+                    assert abs(bent(kind, 1 / sigma, rate, high, 16) - truth) <= 1e-11 * truth
+                assert truth <= mp.mpf(delta), (sigma, rate, delta)
+            if 0 < low < np.inf:
+                truth = bent(kind, 1 / sigma, rate, low)
+                assert truth >= mp.mpf(delta), (sigma, rate, delta)
+    assert answered >= 3, answered
 
 
 def two_dimensional(kind: str, mu: float, rate: float, epsilon: float) -> float:

@@ -237,10 +237,9 @@ def test_bounds_and_facts_are_numbers_or_refused_by_name(label):
             acc.calibrate(acc.Gaussian, 1.0, 1e-5, bounds=value)
     with pytest.raises(ValueError, match="bounds must rise"):
         acc.calibrate(acc.Gaussian, 1.0, 1e-5, bounds=(2.0, 1.0))
-    try:
-        certificate = acc.certify(_RUN, 1e-5, declared={"fact": value})
-    except (TypeError, ValueError) as error:
-        assert "declared" in str(error)
-    else:
-        assert label in ("text", "number as text", "-1", "0")
-        assert acc.Certificate.from_json(certificate.to_json()).declared == {"fact": value}
+    if label not in ("text", "number as text", "-1", "0"):
+        with pytest.raises((TypeError, ValueError), match="declared"):
+            acc.certify(_RUN, 1e-5, declared={"fact": value})
+        return
+    certificate = acc.certify(_RUN, 1e-5, declared={"fact": value})
+    assert acc.Certificate.from_json(certificate.to_json()).declared == {"fact": value}
