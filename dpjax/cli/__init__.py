@@ -1,4 +1,4 @@
-"""The command line: `dpjax train | epsilon | calibrate | verify | curve | sweep`.
+"""The command line: `dpjax train | predict | epsilon | calibrate | verify | curve | sweep`.
 
 Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input.
 """
@@ -14,7 +14,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import curve, price, sweep, train, verify
+from dpjax.cli import curve, predict, price, sweep, train, verify
 
 app = typer.Typer(
     help="Differentially private training, priced exactly.",
@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("train")(train.train)
+app.command("predict")(predict.predict)
 app.command("epsilon")(price.epsilon)
 app.command("calibrate")(price.calibrate)
 app.command("verify")(verify.verify)

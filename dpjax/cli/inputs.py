@@ -57,36 +57,48 @@ def print_json(values: dict[str, Any]) -> None:
 
 def read_inputs(
     data: str, target: str | None, schema_file: pathlib.Path | None, test: pathlib.Path | None
-) -> tuple[Dataset, Dataset]:
+) -> tuple[Dataset, Dataset, dict[str, Any]]:
     """Training and held-out records, from a file or a named data set (a fifth is held out).
 
-    What was learned from the rows is listed in `learned` of the training records.
+    And the encoding, to travel with the model. What was learned from the rows is listed in
+    `learned` of the training records, and marked in the encoding.
     """
     from dataclasses import replace
 
     from dpjax import data as reading
 
     schema = reading.read_schema(schema_file) if schema_file is not None else None
-    held_out = None
-    if data in reading.names() and not pathlib.Path(data).exists():
+    held_out, source = None, pathlib.Path(data)
+    if data in reading.names() and not source.exists():
         table = reading.load_table(data)
         frame, held_out = table.train, table.test
         target = target or table.target
         schema = schema or table.schema
     else:
-        frame = reading.read_table(data, target=target, schema=schema)
         if target is None:
-            is_libsvm = pathlib.Path(data).name.lower().removesuffix(".gz").endswith(("svm",))
+            is_libsvm = source.name.lower().removesuffix(".gz").endswith(("svm",))
             target = schema.target if schema is not None else "label" if is_libsvm else None
-    if test is not None:
-        held_out = reading.read_table(test, target=target, schema=schema)
+        frame = reading.read_table(data, target=target, schema=schema)
     if target is None or target not in frame.columns:
         shown = ", ".join(map(str, frame.columns[:20]))
         raise reading.DataError(
             f"--target {target!r}: name the column to predict; the columns are {shown}"
         )
+    if test is not None:
+        if test.exists() and source.exists() and test.samefile(source):
+            raise reading.DataError(f"--test must be another file than --data, got {test}")
+        held_out = reading.read_table(test, target=target, schema=schema)
+        if held_out.equals(frame):
+            raise reading.DataError(
+                f"--test must hold other records than --data, got the same in {test}"
+            )
     everything = reading.from_frame(frame, target=target, schema=schema)
-    if held_out is None:
-        return reading.split(everything)
     complete, learned = reading.complete_schema(frame, target, schema)
-    return replace(everything, learned=learned), reading.encode(held_out, complete)
+    encoding = reading.describe_encoding(complete, schema)
+    if held_out is None:
+        return *reading.split(everything), encoding
+    try:
+        encoded = reading.encode(held_out, complete)
+    except reading.DataError as error:
+        raise reading.DataError(f"--test {test or 'records'}: {error}") from None
+    return replace(everything, learned=learned), encoded, encoding

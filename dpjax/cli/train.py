@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import enum
-import io
-import math
 import pathlib
-import tempfile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, print_json, read_inputs, refusing
-
-if TYPE_CHECKING:
-    from dpjax.data import Dataset
-    from dpjax.training import Fit, Plan
-
-# Chosen by looking at results on Adult and digits; a certificate says that such choices are not
-# covered where they were made on the records themselves.
-_STEPS, _LARGEST_BATCH, _CLIP_NORM, _MOMENTUM = 200, 2_048, 0.5, 0.9
-_LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
+from dpjax.cli.train_loop import train_privately
+from dpjax.cli.train_output import check_writable, unused_folder, write_results
+from dpjax.cli.train_settings import (
+    CLIP_NORM,
+    LARGEST_BATCH,
+    MOMENTUM,
+    STEPS,
+    check_budget,
+    completed,
+    plan_of,
+    uncovered,
+)
+from dpjax.cli.train_shown import show_plan, show_result, title_of
 
 
 class ModelOption(enum.StrEnum):
@@ -59,23 +59,23 @@ def train(
         ModelOption | None,
         typer.Option(help="[default: logistic for two classes, else softmax]", show_default=False),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Noisy gradient steps.")] = _STEPS,
+    steps: Annotated[int, typer.Option(help="Noisy gradient steps.")] = STEPS,
     batch_size: Annotated[
         int | None,
         typer.Option(
             help="Expected records a step; each takes part independently. Larger is better: "
             "noise is added once a step. [default: a quarter of the records, at most "
-            f"{_LARGEST_BATCH}]",
+            f"{LARGEST_BATCH}]",
             show_default=False,
         ),
     ] = None,
     clip_norm: Annotated[
         float, typer.Option(help="Bound on one record's gradient norm; the noise scales with it.")
-    ] = _CLIP_NORM,
+    ] = CLIP_NORM,
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help=f"Of gradient descent with momentum {_MOMENTUM}. [default: 2, mlp: 1]",
+            help=f"Of gradient descent with momentum {MOMENTUM}. [default: 2, mlp: 1]",
             show_default=False,
         ),
     ] = None,
@@ -112,13 +112,27 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare-without-privacy",
+            help="Also train without noise and show that accuracy: NOT covered by ε.",
+        ),
+    ] = False,
+    private_losses: Annotated[
+        bool,
+        typer.Option(
+            "--log-private-losses",
+            help="Also show and write exact training losses: NOT covered by ε.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a classifier privately, and certify it.
 
-    Prints the plan (noise, sampling, and what they cost), trains, and leaves certificate.json,
-    metrics.csv, training.png, params.npz and a checkpoint in the output folder. `dpjax verify`
-    recomputes the certificate.
+    Prints the plan (noise, sampling, what they cost, and what ε does not cover), trains, and leaves
+    certificate.json, model.json, params.npz, metrics.csv, training.png and a checkpoint in the
+    output folder. `dpjax predict` uses the model, `dpjax verify` recomputes the certificate.
 
         dpjax train --data digits --epsilon 3 --delta 1e-4
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
@@ -131,15 +145,17 @@ def train(
         if resume and (folder / "certificate.json").exists():
             console.print(f"{folder} holds a finished run; nothing is left to do.", markup=False)
             return
-        _check_budget(epsilon, delta, clip_norm)
-        training_set, held_out = read_inputs(data, target, schema, test)
-        options = _complete(training_set, delta, model, batch_size, learning_rate)
-        plan = _plan(len(training_set), epsilon, options, steps, clip_norm, adjacency_of(adjacency))
-        not_covered = _not_covered(training_set, seed)
+        check_budget(epsilon, delta, clip_norm)
+        training_set, held_out, encoding = read_inputs(data, target, schema, test)
+        options = completed(training_set, delta, model, batch_size, learning_rate)
+        plan = plan_of(
+            len(training_set), epsilon, options, steps, clip_norm, adjacency_of(adjacency)
+        )
+        not_covered = uncovered(training_set, seed, compared=compare, private_losses=private_losses)
         certificate = plan.certify(not_covered=not_covered)
-        folder = folder if resume else _unused(folder, console)
-        _check_writable(folder)
-    _show_plan(console, plan, certificate, options, data)
+        folder = folder if resume else unused_folder(folder, console)
+        check_writable(folder)
+    show_plan(console, plan, certificate, options, data, training_set.learned)
     if options["delta"] >= 1 / plan.population:
         console.print(
             f"warning: δ = {options['delta']:g} is not below 1 / {plan.population} records: such "
@@ -147,289 +163,37 @@ def train(
             style="yellow",
             markup=False,
         )
-    result, accuracy, reference = _run(
-        console, plan, training_set, held_out, options, folder, seed, resume, as_json
+    trained, result, accuracy, reference = train_privately(
+        console,
+        plan,
+        training_set,
+        held_out,
+        options,
+        folder,
+        seed=seed,
+        resume=resume,
+        quiet=as_json,
+        compare=compare,
+        private_losses=private_losses,
     )
-    _write(folder, plan, result, certificate, reference, title=_title(data, options, certificate))
-    summary = {
+    title = title_of(data, options, certificate)
+    with refusing():
+        write_results(
+            folder, plan, result, trained, encoding, certificate, reference=reference, title=title
+        )
+    summary: dict[str, Any] = {
         "folder": str(folder),
         "epsilon": certificate.epsilon,
         "delta": plan.delta,
         "adjacency": plan.adjacency.value,
         "noise_multiplier": plan.noise_multiplier,
         "test_accuracy": accuracy,
-        "test_accuracy_without_privacy": reference,
-        "nonfinite_gradients": int(result.metrics["nonfinite"][-1]),
     }
+    if compare:
+        summary["test_accuracy_without_privacy"] = reference
+    if private_losses:
+        summary["nonfinite_gradients"] = int(result.metrics["nonfinite"][-1])
     if as_json:
         print_json(summary)
     else:
-        _show_result(console, summary)
-
-
-def _check_budget(epsilon: float, delta: float | None, clip_norm: float) -> None:
-    if not 0 < epsilon < float("inf"):
-        raise ValueError(f"--epsilon must be a positive, finite number, got {epsilon}")
-    if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
-    if not 0 < clip_norm < float("inf"):
-        raise ValueError(f"--clip-norm must be a positive, finite number, got {clip_norm}")
-
-
-def _complete(data: Dataset, delta, model, batch_size, learning_rate) -> dict[str, Any]:
-    """The options with their defaults, which depend on the number of records and classes alone."""
-    records, classes = len(data), len(data.classes)
-    if model is None:
-        model = ModelOption.logistic if classes == 2 else ModelOption.softmax
-    if model is ModelOption.logistic and classes != 2:
-        raise ValueError(f"--model must be softmax or mlp for {classes} classes, got logistic")
-    if learning_rate is None:
-        learning_rate = _LEARNING_RATE[model]
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(f"--learning-rate must be a positive, finite number, got {learning_rate}")
-    return {
-        "model": model.value,
-        "delta": min(1e-5, 0.1 / records) if delta is None else delta,
-        "batch_size": min(max(records // 4, 1), _LARGEST_BATCH)
-        if batch_size is None
-        else batch_size,
-        "learning_rate": learning_rate,
-    }
-
-
-def _plan(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
-    from dpjax import training
-
-    settings = {
-        "delta": options["delta"],
-        "steps": steps,
-        "batch_size": options["batch_size"],
-        "clip_norm": clip_norm,
-        "adjacency": adjacency,
-    }
-    plan = training.make_plan(records, epsilon=epsilon, **settings)
-    # Beyond this noise, all gradients of the run together, each at the clip norm and all pointing
-    # the same way, would not stand out of one coordinate of the noise.
-    most = plan.expected_batch_size * math.sqrt(steps)
-    if plan.noise_multiplier > most:
-        least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
-        raise ValueError(
-            f"--epsilon must be at least {least:.3g} with these settings, got {epsilon:g}, which "
-            f"takes a noise multiplier of {plan.noise_multiplier:.3g} and drowns every gradient "
-            f"(at most {most:.3g} leaves a trace); raise --delta, or train on more records"
-        )
-    return plan
-
-
-def _not_covered(data: Dataset, seed: int | None) -> list[str]:
-    lines = [
-        *data.learned,
-        f"the number of training records ({len(data)}) is treated as public",
-        "choosing settings, or among several runs, by looking at results on the same records",
-        "metrics.csv: train_loss and nonfinite are exact functions of the training records",
-        "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
-        "which ε does not protect",
-        "training.png and the closing message: the accuracy without privacy comes from a model "
-        "trained on the same records without noise",
-        "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
-    ]
-    if seed is not None:
-        lines.append("the noise comes from a seed given by hand: who guesses it can subtract it")
-    return lines
-
-
-def _unused(folder: pathlib.Path, console) -> pathlib.Path:
-    """The folder itself if it is empty, else the first free `folder-2`, `folder-3`, …"""
-    candidate, number = folder, 2
-    while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
-        if not candidate.is_dir():
-            raise ValueError(f"--out must be a folder, got the file {candidate}")
-        candidate = folder.with_name(f"{folder.name}-{number}")
-        number += 1
-    if candidate != folder:
-        state = (
-            "holds a finished run"
-            if (folder / "certificate.json").exists()
-            else "is not empty (--resume continues an unfinished run)"
-        )
-        console.print(f"{folder} {state}; this run goes to {candidate}", markup=False)
-    return candidate
-
-
-def _check_writable(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out must be writable, got {folder}: {error.strerror or error}"
-        ) from None
-
-
-def _run(
-    console, plan: Plan, data: Dataset, held_out: Dataset, options, folder, seed, resume, quiet
-):
-    import jax
-    import optax
-
-    from dpjax import training
-
-    features, classes = data.features.shape[1], len(data.classes)
-    model = {
-        "logistic": lambda: training.logistic(features),
-        "softmax": lambda: training.softmax(features, classes),
-        "mlp": lambda: training.mlp(features, classes),
-    }[options["model"]]()
-    loss = training.cross_entropy(model)
-    params = model.init(jax.random.key(0))  # public: it depends on no record
-    score = training.accuracy(model, held_out.features, held_out.labels)
-    records = (data.features, data.labels)
-    with _progress(console, plan.steps, quiet) as on_log:
-        try:
-            result = training.fit(
-                loss,
-                params,
-                records,
-                plan,
-                optimizer=optax.sgd(options["learning_rate"], momentum=_MOMENTUM),
-                key=None if seed is None else jax.random.key(seed),
-                evaluate=lambda params: {"test_accuracy": score(params)},
-                folder=folder / "checkpoint",
-                resume=resume,
-                identity={"model": options["model"], "learning rate": options["learning_rate"]},
-                on_log=on_log,
-            )
-        except training.CheckpointError as error:
-            with refusing():
-                raise error
-    reference = score(training.train_without_privacy(loss, params, records))
-    return result, score(result.params), reference
-
-
-class _progress:
-    """One bar with loss, test accuracy and ε so far."""
-
-    def __init__(self, console, steps: int, quiet: bool):
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        self._bar = Progress(
-            TextColumn("training"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}"),
-            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
-            TextColumn("ε {task.fields[epsilon]:.3f}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=quiet,
-        )
-        self._task = self._bar.add_task(
-            "", total=steps, loss=float("nan"), accuracy=float("nan"), epsilon=0.0
-        )
-
-    def __enter__(self):
-        self._bar.start()
-        return self._log
-
-    def _log(self, row: dict[str, float]) -> None:
-        self._bar.update(
-            self._task,
-            completed=row["step"],
-            loss=row["train_loss"],
-            accuracy=row["test_accuracy"],
-            epsilon=row["epsilon"],
-        )
-
-    def __exit__(self, *_):
-        self._bar.stop()
-
-
-def _write(folder: pathlib.Path, plan: Plan, result: Fit, certificate, reference, title) -> None:
-    """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
-    import jax
-    import numpy as np
-
-    from dpjax import plotting, training
-
-    arrays = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(result.params)
-    }
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyrefly: ignore
-    training.write_atomically(folder / "params.npz", buffer.getvalue())
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(result.metrics)
-    rows.writerows(zip(*(column.tolist() for column in result.metrics.values()), strict=True))
-    training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        picture = plotting.plot_training(
-            result.metrics,
-            pathlib.Path(scratch) / "training.png",
-            title=title,
-            delta=plan.delta,
-            reference=reference,
-        )
-        training.write_atomically(folder / "training.png", picture.read_bytes())
-    training.write_atomically(folder / "certificate.json", certificate.to_json().encode())
-    training.discard_key(folder / "checkpoint")
-
-
-def _title(data: str, options, certificate) -> str:
-    cost = f"ε = {certificate.epsilon:.4g} at δ = {certificate.delta:g}"
-    return (
-        f"{options['model']} on {pathlib.Path(data).name}: {cost} ({certificate.adjacency.value})"
-    )
-
-
-def _show_plan(console, plan: Plan, certificate, options, data: str) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"Plan: {options['model']} on {data}", title_justify="left")
-    table.add_column("setting")
-    table.add_column("value", justify="right")
-    rows = [
-        ("training records", f"{plan.population:,}"),
-        ("adjacency", plan.adjacency.value),
-        ("expected batch size", f"{plan.expected_batch_size:,.1f}"),
-        ("sampling rate (Poisson)", f"{plan.rate:.6g}"),
-        ("steps", f"{plan.steps:,}"),
-        ("clip norm", f"{plan.clip_norm:g}"),
-        ("noise multiplier", f"{plan.noise_multiplier:.6g}"),
-        ("ε it will cost", f"{certificate.epsilon:.6g}"),
-        ("at δ", f"{plan.delta:g}"),
-        ("by the bound", f"{certificate.method} ({certificate.tier})"),
-    ]
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table)
-
-
-def _show_result(console, summary: dict[str, Any]) -> None:
-    console.print(
-        f"test accuracy {summary['test_accuracy']:.1%} "
-        f"(same model without privacy: {summary['test_accuracy_without_privacy']:.1%}) "
-        f"at ε = {summary['epsilon']:.4g}, δ = {summary['delta']:g}, {summary['adjacency']}",
-        highlight=False,
-        markup=False,
-    )
-    if summary["nonfinite_gradients"]:
-        console.print(
-            f"{summary['nonfinite_gradients']} gradients were NaN or infinite and counted as zero",
-            markup=False,
-        )
-    folder = pathlib.Path(summary["folder"])
-    shown = (
-        folder.relative_to(pathlib.Path.cwd())
-        if folder.is_relative_to(pathlib.Path.cwd())
-        else folder
-    )
-    console.print(f"check it: dpjax verify {shown}/certificate.json", markup=False, highlight=False)
+        show_result(console, summary)

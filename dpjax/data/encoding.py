@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from dpjax.data.schema import Column, DataError, Schema, class_name, complete_schema
+from dpjax.data.cells import where
+from dpjax.data.errors import DataError
+from dpjax.data.learned import class_name, complete_schema
+from dpjax.data.schema import Column, Schema
 
-__all__ = ["Dataset", "encode", "from_frame", "split"]
+__all__ = ["Dataset", "encode", "encode_features", "from_frame", "split"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
         shown = ", ".join(map(str, frame.columns[:20]))
         raise DataError(f"there is no target column {target!r}; the columns are {shown}")
     if frame[target].isna().any():
-        row = _first(frame[target].isna())
-        raise DataError(f"the target {target!r} is missing in row {row}; drop or complete the row")
+        place = where(frame, _first(frame[target].isna()))
+        raise DataError(f"the target {target!r} is missing {place}; drop or complete the row")
     complete, learned = complete_schema(frame, target, schema)
     return replace(encode(frame, complete), learned=learned)
 
@@ -77,17 +80,38 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     """
     assert schema.target is not None
     assert schema.classes is not None
-    labels = _labels(frame[schema.target], schema)
-    blocks = []
-    for column in schema.columns:
-        if column.kind == "number":
-            blocks.append(_number(frame[column.name], column)[:, None])
-        elif column.kind == "category":
-            blocks.append(_one_hot(frame[column.name], column))
+    if schema.target not in frame.columns:
+        raise DataError(f"the column {schema.target!r}, the target, is missing")
+    labels = _labels(frame, schema)
+    return Dataset(encode_features(frame, schema), labels, schema.classes)
+
+
+def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "records features"]:
+    """The features of a table by a complete schema; neither the target nor other columns are read.
+
+    Raises:
+        DataError: a column is missing (all that are missing are named), or a cell is no number.
+
+    Example:
+        >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
+        >>> encode_features(pd.DataFrame({"x": [0.0, 10.0]}), schema).ravel()
+        array([-1.,  1.], dtype=float32)
+    """
+    used = [column for column in schema.columns if column.kind != "ignore"]
+    missing = [repr(column.name) for column in used if column.name not in frame.columns]
+    if missing:
+        shown = ", ".join(map(str, frame.columns[:20]))
+        raise DataError(
+            f"the column{'s' * (len(missing) > 1)} {', '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} missing; the columns are {shown}"
+        )
+    blocks = [
+        _number(frame, column)[:, None] if column.kind == "number" else _one_hot(frame, column)
+        for column in used
+    ]
     if not blocks:
         raise DataError("there is no feature column besides the target")
-    features = np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))
-    return Dataset(features.astype(np.float32), labels, schema.classes)
+    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
 
 
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
@@ -109,8 +133,9 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
     return train, test
 
 
-def _labels(values: pd.Series, schema: Schema) -> np.ndarray:
+def _labels(frame: pd.DataFrame, schema: Schema) -> np.ndarray:
     assert schema.classes is not None
+    values = frame[schema.target]
     aliases = dict(schema.aliases)
     numbers = {name: number for number, name in enumerate(schema.classes)}
     names = [class_name(v) for v in values.unique()]
@@ -136,7 +161,8 @@ def _labels(values: pd.Series, schema: Schema) -> np.ndarray:
     return np.asarray(values.map(coded), dtype=np.int32)
 
 
-def _number(values: pd.Series, column: Column) -> np.ndarray:
+def _number(frame: pd.DataFrame, column: Column) -> np.ndarray:
+    values = frame[column.name]
     numbers: Any = pd.to_numeric(values, errors="coerce").to_numpy(
         dtype=np.float64, na_value=np.nan
     )
@@ -149,7 +175,7 @@ def _number(values: pd.Series, column: Column) -> np.ndarray:
             else "declare the column a category, or correct the cell"
         )
         raise DataError(
-            f"column {column.name!r} holds {cell} in row {int(bad[0])}"
+            f"column {column.name!r} holds {cell} {where(frame, int(bad[0]))}"
             f" ({len(bad)} such rows): not a finite number; {advice}"
         )
     assert column.range is not None
@@ -160,11 +186,12 @@ def _number(values: pd.Series, column: Column) -> np.ndarray:
     return 2 * (numbers - low) / (high - low) - 1
 
 
-def _one_hot(values: pd.Series, column: Column) -> np.ndarray:
+def _one_hot(frame: pd.DataFrame, column: Column) -> np.ndarray:
+    values = frame[column.name]
     if values.isna().any():
-        row = _first(values.isna())
+        place = where(frame, _first(values.isna()))
         raise DataError(
-            f"column {column.name!r} has no value in row {row}; complete it, or write a category "
+            f"column {column.name!r} has no value {place}; complete it, or write a category "
             "such as 'unknown' there"
         )
     assert column.categories is not None

@@ -10,23 +10,12 @@ import json
 import math
 import pathlib
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
+from dpjax.data.errors import DataError
 
-__all__ = ["Column", "DataError", "Schema", "complete_schema", "read_schema"]
-
-
-class DataError(ValueError):
-    """Data, or a schema, that cannot be used; the message says what to change.
-
-    Example:
-        >>> raise DataError("no rows")
-        Traceback (most recent call last):
-        ...
-        dpjax.data.schema.DataError: no rows
-    """
+__all__ = ["Column", "Schema", "read_schema"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class Column:
             raise DataError(f"{where}: scale is {self.scale!r}; use linear or log")
         if self.range is not None:
             low, high = self.range
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            if not (math.isfinite(low) and math.isfinite(high - low) and low < high):
                 raise DataError(
                     f"{where}: range is {list(self.range)}; give [low, high], low < high"
                 )
@@ -179,86 +168,6 @@ def _schema(raw: Any) -> Schema:
         aliases=tuple((str(k), str(v)) for k, v in raw.get("aliases", {}).items()),
         comment=raw.get("comment"),
     )
-
-
-def complete_schema(
-    frame: pd.DataFrame, target: str, declared: Schema | None = None
-) -> tuple[Schema, tuple[str, ...]]:
-    """Fill in from the rows what the schema leaves open, and list what was filled in.
-
-    Returns the complete schema and one line for everything that was learned from the rows: these
-    lines belong into the certificate's list of what ε does not cover. The lines name columns, never
-    values.
-
-    Example:
-        >>> frame = pd.DataFrame({"x": [0.0, 2.0], "y": ["a", "b"]})
-        >>> schema, learned = complete_schema(frame, "y")
-        >>> schema.columns[0].range, schema.classes
-        ((0.0, 2.0), ('a', 'b'))
-        >>> learned
-        ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
-    """
-    declared = declared or Schema(columns=())
-    known = {column.name: column for column in declared.columns}
-    absent = [name for name in known if name not in frame.columns]
-    if absent:
-        raise DataError(
-            f"the schema declares {absent[0]!r}, which the table does not have; its columns are "
-            f"{', '.join(map(str, frame.columns[:20]))}"
-        )
-    ranges, categories, kinds = [], [], []
-    columns = []
-    for name in [*known, *(n for n in frame.columns if n not in known and n != target)]:
-        values = frame[name]
-        column = known.get(name)
-        if column is None:
-            kinds.append(name)
-            numeric = pd.api.types.is_numeric_dtype(values)
-            column = Column(name, "number" if numeric else "category")
-        if column.kind == "number" and column.range is None:
-            ranges.append(name)
-            column = replace(column, range=_learned_range(values, name))
-        elif column.kind == "category" and column.categories is None:
-            categories.append(name)
-            column = replace(column, categories=tuple(sorted({class_name(v) for v in values})))
-        columns.append(column)
-    learned = []
-    if kinds and declared.columns:
-        learned.append(f"columns absent from the schema, taken as found: {', '.join(kinds)}")
-    if ranges:
-        learned.append(f"ranges learned from the rows: {', '.join(ranges)}")
-    if categories:
-        learned.append(f"category lists learned from the rows: {', '.join(categories)}")
-    classes = declared.classes
-    if classes is None:
-        learned.append(f"classes of the target learned from the rows: {target}")
-        classes = tuple(_in_order(frame[target]))
-    return replace(declared, columns=tuple(columns), target=target, classes=classes), tuple(learned)
-
-
-def _learned_range(values: pd.Series, name: str) -> tuple[float, float]:
-    numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.isna().any():
-        return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
-    low, high = float(numbers.min()), float(numbers.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return (0.0, 1.0)
-    return (low, high) if low < high else (low, low + 1.0)
-
-
-def _in_order(values: pd.Series) -> list[str]:
-    """Classes in numerical order where they are numbers, else in alphabetical order."""
-    if pd.api.types.is_numeric_dtype(values):
-        return [class_name(v) for v in sorted(values.unique())]
-    return sorted({str(v) for v in values})
-
-
-def class_name(value: Any) -> str:
-    """`1.0` and `1` are the same class."""
-    if isinstance(value, float) or hasattr(value, "is_integer"):
-        number = float(value)
-        return str(int(number)) if number.is_integer() else str(number)
-    return str(value)
 
 
 def _known(what: str, given: dict, allowed: set[str]) -> None:

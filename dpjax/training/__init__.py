@@ -15,7 +15,7 @@
 
 from dpjax.training.checkpoint import Checkpoints, discard_key
 from dpjax.training.errors import CheckpointError
-from dpjax.training.evaluation import accuracy, train_without_privacy
+from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
 from dpjax.training.files import write_atomically
 from dpjax.training.fit import Fit, fit
 from dpjax.training.models import (
@@ -28,6 +28,7 @@ from dpjax.training.models import (
     softmax,
 )
 from dpjax.training.plan import Plan, make_plan
+from dpjax.training.saved import SavedModel, load_model, save_model
 
 __all__ = [
     "CheckpointError",
@@ -35,15 +36,19 @@ __all__ = [
     "Fit",
     "Model",
     "Plan",
+    "SavedModel",
     "accuracy",
     "cross_entropy",
     "discard_key",
     "fit",
     "from_linen",
     "from_nnx",
+    "load_model",
     "logistic",
     "make_plan",
     "mlp",
+    "probabilities",
+    "save_model",
     "softmax",
     "train_without_privacy",
     "write_atomically",

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpjax.training.models import Model
 
-__all__ = ["accuracy", "train_without_privacy"]
+__all__ = ["accuracy", "probabilities", "train_without_privacy"]
 
 
 def accuracy(
@@ -39,6 +39,21 @@ def accuracy(
         return jnp.sum(guesses.astype(labels.dtype) == labels, dtype=jnp.int32)
 
     return lambda params: int(correct(params, features, labels)) / records
+
+
+def probabilities(
+    model: Model, params: Any, features: Float[ArrayLike, "records features"]
+) -> Float[np.ndarray, "records classes"]:
+    """The probability of each class for each record: the softmax of the model's logits.
+
+    Example:
+        >>> from dpjax.training.models import logistic
+        >>> params = {"weights": jnp.zeros(1), "bias": jnp.zeros(())}
+        >>> probabilities(logistic(1), params, [[3.0]]).tolist()
+        [[0.5, 0.5]]
+    """
+    logits = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
+    return np.asarray(jax.nn.softmax(logits(params, jnp.asarray(features)), axis=1))
 
 
 def train_without_privacy(

@@ -34,10 +34,10 @@ class Fit(NamedTuple):
 
     Fields:
         params: the released parameters, covered by the plan's certificate.
-        metrics: columns of equal length: step, epsilon (ε spent up to that step), train_loss (mean
-            over the batches since the last row), nonfinite (records whose gradient was NaN or
-            infinite and counted as zero, so far), and what `evaluate` returned. Of these only step
-            and epsilon are free of private data.
+        metrics: columns of equal length: step, epsilon (ε spent up to that step) and what
+            `evaluate` returned; with `log_private_losses` also train_loss (mean over the batches
+            since the last row) and nonfinite (records whose gradient was NaN or infinite and
+            counted as zero, so far). Of these only step and epsilon are free of private data.
 
     Example:
         >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
@@ -79,6 +79,7 @@ def fit(
     checkpoint_every: int | None = None,
     identity: Mapping[str, Any] | None = None,
     on_log: Callable[[dict[str, float]], None] | None = None,
+    log_private_losses: bool = False,
 ) -> Fit:
     """Train privately, executing exactly the mechanism that `plan` prices.
 
@@ -107,6 +108,8 @@ def fit(
             checkpoint falls does not change the result.
         identity: anything else that has to agree for a checkpoint to be continued.
         on_log: called with every new row.
+        log_private_losses: record train_loss and nonfinite, exact functions of the training
+            records that ε does not cover; nothing else in the result is one.
 
     Returns:
         Parameters and metrics. A run that is killed and resumed returns the same bits: its key is
@@ -140,10 +143,11 @@ def fit(
         log_every = max(1, math.ceil(plan.steps / _ROWS))
     data, params = jax.tree.map(jnp.asarray, (data, params))
     first = dict(evaluate(params)) if evaluate else {}
-    names = ["train_loss", "nonfinite", *first]
+    private = ["train_loss", "nonfinite"] if log_private_losses else []
+    names = [*private, *first]
     stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
     table = np.full((len(stops), len(names)), np.nan)
-    table[0, 1:] = [0.0, *map(float, first.values())]
+    table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
@@ -183,10 +187,11 @@ def fit(
                     )
                     jax.block_until_ready(state)
                     pace.took(stop - step, time.monotonic() - began)
+                    totals = totals if log_private_losses else no_totals()
                     progress = progress._replace(state=state, totals=totals)
                     if stop < stops[row]:
                         saver.save_if_due(progress)
-                progress = row_done(progress, evaluate)
+                progress = row_done(progress, evaluate, log_private_losses)
                 saver.save_if_due(progress, last=progress.rows == len(stops))
                 report(row)
         except BaseException:
@@ -196,7 +201,8 @@ def fit(
         if store is not None:
             store.close()
     columns = {name: progress.table[:, column] for column, name in enumerate(names)}
-    columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
+    if log_private_losses:
+        columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
     return Fit(progress.state["params"], {"step": stops, "epsilon": epsilons, **columns})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +29,8 @@ class Model(NamedTuple):
     Fields:
         init: key -> parameters, drawn without looking at data.
         apply: (parameters, features of one record) -> logits, [classes].
+        architecture: what `load_model` rebuilds it from, if it is one of `logistic`, `softmax` and
+            `mlp`.
 
     Example:
         >>> model = logistic(features=3)
@@ -38,6 +40,7 @@ class Model(NamedTuple):
 
     init: Callable[[Key[Array, ""]], Params]
     apply: Callable[[Params, Float[Array, " features"]], Float[Array, " classes"]]
+    architecture: Mapping[str, Any] | None = None
 
 
 def logistic(features: int) -> Model:
@@ -56,7 +59,7 @@ def logistic(features: int) -> Model:
         z = x @ params["weights"] + params["bias"]
         return jnp.stack([jnp.zeros_like(z), z])
 
-    return Model(init, apply)
+    return Model(init, apply, {"kind": "logistic", "features": features})
 
 
 def softmax(features: int, classes: int) -> Model:
@@ -71,7 +74,8 @@ def softmax(features: int, classes: int) -> Model:
         del key  # a convex problem starts from zero
         return {"weights": jnp.zeros((features, classes)), "bias": jnp.zeros(classes)}
 
-    return Model(init, lambda params, x: x @ params["weights"] + params["bias"])
+    sizes = {"kind": "softmax", "features": features, "classes": classes}
+    return Model(init, lambda params, x: x @ params["weights"] + params["bias"], sizes)
 
 
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
@@ -103,7 +107,18 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
             x = jnp.tanh(x @ layer["weights"] + layer["bias"])
         return x @ params[-1]["weights"] + params[-1]["bias"]
 
-    return Model(init, apply)
+    shape = {"features": features, "classes": classes, "hidden": list(hidden)}
+    return Model(init, apply, {"kind": "mlp", **shape})
+
+
+def built(architecture: Mapping[str, Any]) -> Model:
+    """The model that an architecture describes, as `load_model` finds it."""
+    settings = dict(architecture)
+    kinds: dict[str, Callable[..., Model]] = {"logistic": logistic, "softmax": softmax, "mlp": mlp}
+    kind = settings.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"the architecture must be one of {', '.join(kinds)}, got {kind!r}")
+    return kinds[kind](**settings)
 
 
 def from_linen(module: Any, example: Float[Array, ...]) -> Model:

@@ -24,14 +24,19 @@ class Progress(NamedTuple):
     rows: np.int32
 
 
-def row_done(progress: Progress, evaluate: Callable[[Any], Any] | None) -> Progress:
-    """The progress with one more row, filled from the totals and by `evaluate`."""
+def row_done(
+    progress: Progress, evaluate: Callable[[Any], Any] | None, private_losses: bool
+) -> Progress:
+    """The progress with one more row: from the totals, where asked for, and by `evaluate`."""
     table, row = progress.table.copy(), int(progress.rows)
-    loss_sum, records, nonfinite = (float(total) for total in progress.totals)
-    table[row, 0] = loss_sum / records if records else np.nan
-    table[row, 1] = table[row - 1, 1] + nonfinite
+    values: list[float] = []
+    if private_losses:
+        loss_sum, records, nonfinite = (float(total) for total in progress.totals)
+        mean = loss_sum / records if records else np.nan
+        values = [mean, table[row - 1, 1] + nonfinite]
     if evaluate is not None:
-        table[row, 2:] = [float(value) for value in evaluate(progress.state["params"]).values()]
+        values += [float(value) for value in evaluate(progress.state["params"]).values()]
+    table[row] = values
     return progress._replace(totals=no_totals(), table=table, rows=np.int32(row + 1))
 
 

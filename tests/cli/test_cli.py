@@ -47,9 +47,9 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     names = ("training records", "adjacency", "expected batch size", "sampling rate", "steps")
     names += ("clip norm", "noise multiplier", "ε it will cost", "at δ", "by the bound")
     assert all(name in shown for name in names)
-    assert "same model without privacy" in shown
     assert {p.name for p in out.iterdir()} == {
-        *("certificate.json", "metrics.csv", "training.png", "params.npz", "checkpoint")
+        *("certificate.json", "metrics.csv", "training.png", "params.npz", "model.json"),
+        "checkpoint",
     }
     assert not (out / "checkpoint" / "noise_key.json").exists()
     certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
@@ -64,6 +64,52 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     assert prices[-1] == pytest.approx(certificate.epsilon, rel=1e-6)
     with np.load(out / "params.npz") as params:
         assert params["weights"].shape == (3,)
+
+
+def test_nothing_of_the_run_without_privacy_or_of_exact_losses_unless_asked_for(
+    finished, people, tmp_path
+):
+    out, shown = finished
+    assert "without privacy" not in shown
+    assert "loss" not in shown
+    assert (out / "metrics.csv").read_text().splitlines()[0] == "step,epsilon,test_accuracy"
+    certificate = (out / "certificate.json").read_text()
+    assert "train_loss" not in certificate
+    assert "without privacy" not in certificate
+    asked = ["--compare-without-privacy", "--log-private-losses", "--out", tmp_path / "asked"]
+    result = dpjax("train", "--data", people, "--target", "income", *QUICK, *asked)
+    assert result.exit_code == 0, result.output
+    assert "same model without privacy" in result.output
+    header = (tmp_path / "asked" / "metrics.csv").read_text().splitlines()[0]
+    assert header == "step,epsilon,train_loss,nonfinite,test_accuracy"
+    certificate = json.loads((tmp_path / "asked" / "certificate.json").read_text())
+    text = " ".join(certificate["not_covered"])
+    assert "train_loss and nonfinite" in text
+    assert "accuracy without privacy" in text
+    # The parameters are the same: what is shown changes nothing of what is trained.
+    assert (out / "params.npz").read_bytes() == (tmp_path / "asked" / "params.npz").read_bytes()
+
+
+def test_what_is_learned_from_the_rows_is_said_before_training(finished, people, tmp_path):
+    _, shown = finished
+    flat = " ".join(shown.split())
+    said = "ranges of 1 column; category lists of 1 column; classes of the target of 1 column"
+    assert f"learned from the rows: {said}: not covered by ε; a schema avoids it" in flat
+    assert shown.index("not covered") < shown.index(
+        "training ━" if "training ━" in shown else "test"
+    )
+    assert "(proven)" not in shown
+    schema = tmp_path / "people.toml"
+    schema.write_text(
+        'target = "income"\nclasses = ["low", "high"]\n[[columns]]\nname = "age"\n'
+        'range = [18, 90]\n[[columns]]\nname = "job"\ncategories = ["baker", "smith"]\n'
+    )
+    result = dpjax(
+        *("train", "--data", people, "--schema", schema, *QUICK, "--out", tmp_path / "run")
+    )
+    assert result.exit_code == 0, result.output
+    assert "learned from the rows" not in result.output
+    assert "(proven)" in result.output
 
 
 def test_a_second_run_never_overwrites_the_first(finished, people):
@@ -100,7 +146,9 @@ def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_
         return whole_fit(*positional, on_log=stop, checkpoint_every=1, **named)
 
     monkeypatch.setattr(training, "fit", interrupted)
-    assert dpjax(*arguments).exit_code != 0
+    stopped = dpjax(*arguments)
+    assert stopped.exit_code == 130
+    assert "--resume goes on" in stopped.output
     assert not (tmp_path / "b" / "certificate.json").exists()
     monkeypatch.setattr(training, "fit", whole_fit)
     other = dpjax(*arguments, "--resume", "--learning-rate", "0.1")
@@ -196,8 +244,12 @@ def test_bad_input_is_one_clear_error_and_code_2(people, tmp_path, changes, mess
     [
         ("x,income\n", "no rows"),
         ("x,income\n1,a\n2,a\n3,a\n4,a\n5,a\n6,a\n", "is constant"),
-        ("x,income\n1,a\n,b\n3,a\n4,b\n", "'x' holds nan in row 1"),
-        ("x,income\n1,a\ninf,b\n3,a\n4,b\n", "'x' holds inf in row 1"),
+        ("x,income\n1,a\n,b\n3,a\n4,b\n", "'x' holds nan in line 3 of bad.csv"),
+        ("x,income\n1,a\ninf,b\n3,a\n4,b\n", "'x' holds inf in line 3 of bad.csv"),
+        ("x,income\n1,a\n4O,b\n3,a\n4,b\n", "'x' holds '4O' in line 3 of bad.csv"),
+        ("x,x,income\n1,1,a\n2,2,b\n", "two columns named 'x'"),
+        ("x,income\n1,a\n1e308,b\n-1e308,a\n", "'x' holds 1e+308 in line 3 of bad.csv"),
+        ("x,income\n1,01\n2,1\n3,2\n", "'01' in line 2 and '1' in line 3, the same number"),
         ("x,income\n1,a\n2,b,3\n", "line 3: 3 cells"),
     ],
 )
@@ -207,6 +259,26 @@ def test_bad_cells_are_one_clear_error_and_code_2(tmp_path, content, message):
     result = dpjax("train", "--data", path, "--target", "income", "--epsilon", "1")
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_held_out_records_are_other_records_of_the_same_columns(people, tmp_path):
+    whole = people.read_text()
+    cases = {
+        "same file": (None, "--test must be another file than --data"),
+        "copy": (whole, "--test must hold other records than --data"),
+        "no job": ("age,income\n20,low\n", "the column 'job' is missing; the columns are age"),
+        "no target": ("age,job\n20,baker\n", "the column 'income', the target, is missing"),
+    }
+    for content, message in cases.values():
+        test = people
+        if content is not None:
+            test = tmp_path / "test.csv"
+            test.write_text(content)
+        arguments = ("--data", people, "--target", "income", *QUICK, "--test", test)
+        result = dpjax("train", *arguments, "--out", tmp_path / "run")
+        assert result.exit_code == 2, result.output
+        assert message in result.output
+        assert len(result.output.strip().splitlines()) == 1
 
 
 def test_a_delta_that_is_too_large_is_warned_about(people, tmp_path):
@@ -254,7 +326,7 @@ def test_pricing_refuses_nonsense_with_code_2(arguments, message):
     assert dpjax("calibrate", "--epsilon", "-1", "--delta", "1e-5").exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["train", "epsilon", "calibrate", "verify"])
+@pytest.mark.parametrize("command", ["train", "predict", "epsilon", "calibrate", "verify"])
 def test_help_teaches_with_an_example(command):
     shown = dpjax(command, "--help")
     assert shown.exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 
 import numpy as np
 import pandas as pd
@@ -130,6 +131,66 @@ def test_a_record_encodes_by_itself():
 def test_cells_that_cannot_be_encoded_are_named(change, target, message):
     with pytest.raises(data.DataError, match=message):
         data.from_frame(FRAME.assign(**change), target=target)
+
+
+@pytest.mark.parametrize("cell", ["4O", "?", '"1,234"', "12%", "n/a", "-"])
+def test_one_bad_cell_in_a_column_of_numbers_is_named_by_its_line(tmp_path, cell):
+    # A quoted cell over two lines and an empty line before it: lines are those of an editor.
+    text = f'age,note,income\n1,"two\nlines",a\n\n2,x,b\n{cell},x,a\n3,x,b\n'
+    frame = data.read_table(write(tmp_path, "a.csv", text))
+    shown = re.escape(cell.strip('"'))
+    with pytest.raises(data.DataError, match=f"'age' holds '{shown}' in line 6 of a.csv"):
+        data.from_frame(frame, target="income")
+    declared = data.Schema((data.Column("age", "category"),), target="income")
+    assert data.from_frame(frame, target="income", schema=declared).features.shape[0] == 4
+
+
+def test_a_column_of_words_with_a_few_numbers_is_a_category():
+    frame = FRAME.assign(job=["baker", "7", "smith"])
+    assert data.from_frame(frame, target="income").features.shape == (3, 4)
+
+
+def test_lines_are_those_of_the_file_only_where_the_rows_are(tmp_path):
+    frame = data.read_table(write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n3,a\n"))
+    moved = frame.iloc[::-1].assign(x=[3.0, np.nan, 1.0])
+    with pytest.raises(data.DataError, match="'x' holds nan in row 1"):
+        data.from_frame(moved, target="y")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,x,y\n1,2,a\n3,4,b\n", "two columns named 'x'"),
+        ("x, x,y\n1,2,a\n3,4,b\n", "two columns named 'x'"),
+        ("x,y\n1,01\n2,1\n", "the target 'y' is '01' in line 2 and '1' in line 3"),
+        ("x,y\n1,1.0\n2,1\n", "'1.0' in line 2 and '1' in line 3, the same number"),
+    ],
+)
+def test_what_pandas_would_quietly_change_is_refused(tmp_path, text, message):
+    with pytest.raises(data.DataError, match=message):
+        data.read_table(write(tmp_path, "a.csv", text), target="y")
+
+
+def test_numbers_too_large_for_a_range_are_refused_and_clipped_by_a_declared_one():
+    frame = FRAME.assign(age=[20.0, 1e308, -1e308])
+    with pytest.raises(data.DataError, match=r"'age' holds 1e\+308 in row 1, beyond 1e\+30"):
+        data.from_frame(frame, target="income")
+    schema = data.Schema((data.Column("age", range=(0, 100)),), target="income")
+    found = data.from_frame(frame, target="income", schema=schema).features[:, 0] * np.sqrt(2)
+    np.testing.assert_allclose(found, [-0.6, 1.0, -1.0], atol=1e-6)
+    with pytest.raises(data.DataError, match="low < high"):
+        data.Column("age", range=(-1e308, 1e308))
+
+
+def test_complex_numbers_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.ones((2, 2), complex), y=np.array([0, 1]))
+    with pytest.raises(data.DataError, match="'features' holds complex128; give real numbers"):
+        data.read_table(tmp_path / "a.npz", target="y")
+    np.savez(tmp_path / "b.npz", features=np.ones((2, 2)), y=np.array([0, 1j]))
+    with pytest.raises(data.DataError, match="'y' holds complex128"):
+        data.read_table(tmp_path / "b.npz", target="y")
+    with pytest.raises(data.DataError, match="'age' holds complex numbers"):
+        data.from_frame(FRAME.assign(age=[1j, 2, 3]), target="income")
 
 
 def test_a_number_declared_and_text_found():

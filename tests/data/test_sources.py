@@ -70,9 +70,9 @@ def far_away(tmp_path, monkeypatch):
     digest = hashlib.sha256(served.read_bytes()).hexdigest()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DPJAX_DATA", raising=False)
-    published = sources._SOURCES["sonar"]
+    published = sources.SOURCES["sonar"]
     file = published.files[0]._replace(url=served.as_uri(), sha256=digest)
-    monkeypatch.setitem(sources._SOURCES, "sonar", published._replace(files=(file,)))
+    monkeypatch.setitem(sources.SOURCES, "sonar", published._replace(files=(file,)))
     return served
 
 

@@ -56,6 +56,7 @@ def run(tmp_path, monkeypatch):
             "folder": tmp_path / "checkpoint",
             "log_every": 2,
             "checkpoint_every": 2,
+            "log_private_losses": True,
         }
         return training.fit(
             loss, jnp.full(2, start, jnp.float32), data, plan, **(settings | options)

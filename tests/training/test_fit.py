@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training, transforms
+from dpjax.training.progress import Progress, no_totals
 from dpjax.training.step import failure_probability, slack_of
 
 RECORDS, FEATURES = 60, 4
@@ -98,7 +101,15 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     relation = acc.Adjacency.REPLACE_ONE if kind == "fixed batch" else acc.Adjacency.ADD_REMOVE
     plan = plan_of(STEPS[kind], adjacency=relation)
     key = jax.random.key(5)
-    found = training.fit(quadratic, params, (x, y), plan, optimizer=optax.sgd(0.3), key=key)
+    found = training.fit(
+        quadratic,
+        params,
+        (x, y),
+        plan,
+        optimizer=optax.sgd(0.3),
+        key=key,
+        log_private_losses=True,
+    )
     failure = failure_probability(plan, 1.0)
     largest = {
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
@@ -195,6 +206,7 @@ def test_metrics_hold_a_row_per_log_and_the_price_so_far(problem):
         evaluate=lambda p: {"size": float(jnp.linalg.norm(p["w"]))},
         log_every=3,
         on_log=seen.append,
+        log_private_losses=True,
     )
     assert found.metrics["step"].tolist() == [0, 3, 6, 7]
     assert [row["step"] for row in seen] == [0, 3, 6, 7]
@@ -204,9 +216,44 @@ def test_metrics_hold_a_row_per_log_and_the_price_so_far(problem):
     assert found.metrics["size"][0] == 0.0
     first_loss = np.mean(0.5 * np.asarray(data[1]) ** 2)
     one = training.fit(
-        quadratic, params, data, plan_of(acc.Gaussian(2.0), steps=1), optimizer=optax.sgd(0.3)
+        quadratic,
+        params,
+        data,
+        plan_of(acc.Gaussian(2.0), steps=1),
+        optimizer=optax.sgd(0.3),
+        log_private_losses=True,
     )
     assert one.metrics["train_loss"][1] == pytest.approx(first_loss, rel=1e-5)
+
+
+def test_no_exact_loss_is_kept_unless_asked_for(problem, flat_price, tmp_path):
+    params, data = problem
+    seen = []
+    found = training.fit(
+        quadratic,
+        params,
+        data,
+        poisson_plan(),
+        optimizer=optax.sgd(0.3),
+        folder=tmp_path,
+        on_log=seen.append,
+    )
+    assert set(found.metrics) == {"step", "epsilon"}
+    assert all(set(row) == {"step", "epsilon"} for row in seen)
+    # Nor do checkpoints hold one: their totals are zero, and their table has no column.
+    like = Progress(
+        {"params": params, "optimizer": optax.sgd(0.3).init(params), "step": np.int32(0)},
+        no_totals(),
+        np.zeros((7, 0)),
+        np.int32(0),
+    )
+    store = training.Checkpoints(tmp_path)
+    identity = json.loads((tmp_path / "noise_key.json").read_text())["identity"]
+    store.bind(jax.random.key(0), lambda key: identity, resume=True)
+    loaded = store.latest(like)
+    store.close()
+    assert loaded is not None
+    assert [float(total) for total in loaded[1].totals] == [0.0, 0.0, 0.0]
 
 
 def test_a_run_is_a_function_of_its_key_fresh_by_default(problem, flat_price):

@@ -1,0 +1,67 @@
+"""`dpjax predict`: labels and probabilities for new rows, by a model that `dpjax train` left."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+from typing import Annotated
+
+import typer
+
+from dpjax.cli.inputs import print_json, refusing
+
+
+def predict(
+    model: Annotated[pathlib.Path, typer.Argument(help="The folder of a run.")],
+    data: Annotated[
+        pathlib.Path,
+        typer.Option(
+            help="New rows, in any format that train reads; the target is neither needed nor read."
+        ),
+    ],
+    out: Annotated[
+        pathlib.Path, typer.Option(help="The predictions, as CSV; never overwritten.")
+    ] = pathlib.Path("predictions.csv"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Predict the class of new rows.
+
+    Writes one line a row, in the order of the rows: the label, and the probability of each class.
+    The rows are encoded as the training records were, by the model's own ranges and categories;
+    columns that the model does not know are left out and named.
+
+        dpjax predict runs/people --data new.csv --out predictions.csv
+    """
+    with refusing():
+        from dpjax import data as reading
+        from dpjax import training
+
+        if out.exists():
+            raise ValueError(f"--out must be a new file, got {out}")
+        saved = training.load_model(model)
+        if saved.model is None or saved.encoding is None:
+            raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
+        schema = reading.described_schema(saved.encoding)
+        frame = reading.read_table(data, schema=schema)
+        try:
+            features = reading.encode_features(frame, schema)
+        except reading.DataError as error:
+            raise reading.DataError(f"--data {data}: {error}") from None
+        classes = schema.classes or ()
+        chances = training.probabilities(saved.model, saved.params, features)
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["prediction", *(f"probability of {name}" for name in classes)])
+        for row in chances.tolist():
+            label = classes[max(range(len(row)), key=row.__getitem__)]
+            rows.writerow([label, *(f"{chance:.6g}" for chance in row)])
+        training.write_atomically(out, text.getvalue().encode())
+    known = {column.name for column in schema.columns} | {schema.target}
+    unknown = [str(name) for name in frame.columns if name not in known]
+    if as_json:
+        print_json({"rows": len(frame), "out": str(out), "columns_left_out": unknown})
+        return
+    typer.echo(f"{len(frame)} predictions are in {out}")
+    if unknown:
+        typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")

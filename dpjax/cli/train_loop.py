@@ -1,0 +1,122 @@
+"""The private run itself, with one bar of progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dpjax.cli.inputs import refusing
+from dpjax.cli.train_settings import MOMENTUM
+
+if TYPE_CHECKING:
+    from dpjax.data import Dataset
+    from dpjax.training import Plan
+
+_INTERRUPTED = 130  # as a shell does it
+
+
+def train_privately(
+    console,
+    plan: Plan,
+    data: Dataset,
+    held_out: Dataset,
+    options: dict[str, Any],
+    folder,
+    *,
+    seed: int | None,
+    resume: bool,
+    quiet: bool,
+    compare: bool,
+    private_losses: bool,
+) -> tuple[Any, Any, float, float | None]:
+    """The model, what `fit` found, its test accuracy, and that of the model without privacy."""
+    import jax
+    import optax
+
+    from dpjax import training
+
+    features, classes = data.features.shape[1], len(data.classes)
+    model = {
+        "logistic": lambda: training.logistic(features),
+        "softmax": lambda: training.softmax(features, classes),
+        "mlp": lambda: training.mlp(features, classes),
+    }[options["model"]]()
+    loss = training.cross_entropy(model)
+    params = model.init(jax.random.key(0))  # public: it depends on no record
+    score = training.accuracy(model, held_out.features, held_out.labels)
+    records = (data.features, data.labels)
+    with _Bar(console, plan.steps, quiet, private_losses) as on_log:
+        try:
+            result = training.fit(
+                loss,
+                params,
+                records,
+                plan,
+                optimizer=optax.sgd(options["learning_rate"], momentum=MOMENTUM),
+                key=None if seed is None else jax.random.key(seed),
+                evaluate=lambda params: {"test_accuracy": score(params)},
+                folder=folder / "checkpoint",
+                resume=resume,
+                identity={"model": options["model"], "learning rate": options["learning_rate"]},
+                on_log=on_log,
+                log_private_losses=private_losses,
+            )
+        except training.CheckpointError as error:
+            with refusing():
+                raise error
+        except KeyboardInterrupt:
+            typer.echo(
+                f"\ninterrupted; the last completed step is saved in {folder}: the same command "
+                f"with --out {folder} --resume goes on",
+                err=True,
+            )
+            raise typer.Exit(_INTERRUPTED) from None
+    reference = None
+    if compare:
+        reference = score(training.train_without_privacy(loss, params, records))
+    return model, result, score(result.params), reference
+
+
+class _Bar:
+    """Test accuracy and ε so far, and the exact training loss where that was asked for."""
+
+    def __init__(self, console, steps: int, quiet: bool, private_losses: bool):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("training"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            *([TextColumn("loss {task.fields[loss]:.3f}")] if private_losses else []),
+            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
+            TextColumn("ε {task.fields[epsilon]:.3f}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=quiet,
+        )
+        self._task = self._bar.add_task(
+            "", total=steps, loss=float("nan"), accuracy=float("nan"), epsilon=0.0
+        )
+
+    def __enter__(self):
+        self._bar.start()
+        return self._log
+
+    def _log(self, row: dict[str, float]) -> None:
+        self._bar.update(
+            self._task,
+            completed=row["step"],
+            loss=row.get("train_loss", float("nan")),
+            accuracy=row["test_accuracy"],
+            epsilon=row["epsilon"],
+        )
+
+    def __exit__(self, *_):
+        self._bar.stop()

@@ -1,0 +1,76 @@
+"""The folder of a run: where it goes, and the files it ends with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpjax.training import Fit, Model, Plan
+
+
+def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
+    """The folder itself if it is empty, else the first free `folder-2`, `folder-3`, …"""
+    candidate, number = folder, 2
+    while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
+        if not candidate.is_dir():
+            raise ValueError(f"--out must be a folder, got the file {candidate}")
+        candidate = folder.with_name(f"{folder.name}-{number}")
+        number += 1
+    if candidate != folder:
+        state = (
+            "holds a finished run"
+            if (folder / "certificate.json").exists()
+            else "is not empty (--resume continues an unfinished run)"
+        )
+        console.print(f"{folder} {state}; this run goes to {candidate}", markup=False)
+    return candidate
+
+
+def check_writable(folder: pathlib.Path) -> None:
+    """Make the folder, or say why it cannot be one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out must be writable, got {folder}: {error.strerror or error}"
+        ) from None
+
+
+def write_results(
+    folder: pathlib.Path,
+    plan: Plan,
+    result: Fit,
+    model: Model,
+    encoding: dict[str, Any],
+    certificate,
+    *,
+    reference: float | None,
+    title: str,
+) -> None:
+    """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
+    from dpjax import plotting, training
+
+    (folder / "model.json").unlink(missing_ok=True)  # of a run killed while it wrote
+    training.save_model(folder, result.params, model, encoding=encoding)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(result.metrics)
+    rows.writerows(zip(*(column.tolist() for column in result.metrics.values()), strict=True))
+    training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        picture = plotting.plot_training(
+            result.metrics,
+            pathlib.Path(scratch) / "training.png",
+            title=title,
+            delta=plan.delta,
+            reference=reference,
+        )
+        training.write_atomically(folder / "training.png", picture.read_bytes())
+    training.write_atomically(folder / "certificate.json", certificate.to_json().encode())
+    training.discard_key(folder / "checkpoint")

@@ -1,0 +1,140 @@
+"""A model trained by the command line is used in a new process, on rows without a target."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpjax import data, training
+from dpjax.cli import app
+
+SETTINGS = ["--epsilon", "8", "--delta", "1e-3", "--steps", "30", "--seed", "1"]
+
+
+def dpjax(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    age, job = rng.integers(18, 90, size=300), rng.choice(["baker", "smith"], size=300)
+    path = tmp_path_factory.mktemp("data") / "people.csv"
+    lines = [f"{a},{j},{'high' if a > 50 else 'low'}" for a, j in zip(age, job, strict=True)]
+    path.write_text("age,job,income\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module", params=["logistic", "mlp"])
+def trained(request, people, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / request.param
+    arguments = ("--target", "income", *SETTINGS, "--model", request.param, "--out", out)
+    result = dpjax("train", "--data", people, *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"use it: dpjax predict {out}" in " ".join(result.output.split())
+    return out
+
+
+def test_new_rows_are_predicted_in_a_new_process(trained, tmp_path):
+    new = tmp_path / "new.csv"
+    # Other order, no target, a column more, a job that was never seen, an age out of range.
+    new.write_text("job,note,age\nsmith,x,20\nbaker,y,85\ntailor,z,999\n")
+    out = tmp_path / "predictions.csv"
+    code = "from dpjax.cli import main; main()"
+    command = [sys.executable, "-c", code, "predict", str(trained), "--data", str(new)]
+    done = subprocess.run(
+        [*command, "--out", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "left out: note" in done.stdout
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prediction"] for row in rows] == ["low", "high", "high"]
+    saved = training.load_model(trained)
+    root = np.sqrt(2)
+    low, high = 18.0, 89.0
+    ages = [2 * (min(age, high) - low) / (high - low) - 1 for age in (20, 85, 999)]
+    jobs = [[0, 1], [1, 0], [0, 0]]
+    for row, age, job in zip(rows, ages, jobs, strict=True):
+        logits = saved.model.apply(saved.params, np.float32([age, *job]) / np.float32(root))
+        expected = np.exp(logits) / np.exp(logits).sum()
+        found = [float(row[f"probability of {name}"]) for name in ("high", "low")]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        assert row["prediction"] == ("high", "low")[int(found[1] > found[0])]
+
+
+def test_the_model_says_what_was_learned_from_private_rows(trained):
+    saved = training.load_model(trained)
+    assert saved.certificate.epsilon <= 8.0
+    origins = {column["name"]: column["origin"] for column in saved.encoding["columns"]}
+    learned = "learned from private rows, not covered by ε"
+    assert origins == {"age": learned, "job": learned}
+    assert saved.encoding["origin of the classes"] == learned
+    assert data.described_schema(saved.encoding).classes == ("high", "low")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("age,note\n20,x\n", "the column 'job' is missing; the columns are age, note"),
+        ("note\nx\n", "the columns 'age', 'job' are missing"),
+        ("age,job\nold,smith\n", "column 'age' holds old in line 2 of new.csv"),
+        ("age,job\n20,smith\n30\n", "line 3: 1 cells"),
+        ("age,job\n20,\n", "column 'job' has no value in line 2 of new.csv"),
+    ],
+)
+def test_rows_that_cannot_be_encoded_are_refused_by_column(trained, tmp_path, content, message):
+    new = tmp_path / "new.csv"
+    new.write_text(content)
+    result = dpjax("predict", trained, "--data", new, "--out", tmp_path / "p.csv")
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_predictions_are_never_overwritten_and_a_folder_must_hold_a_model(
+    trained, people, tmp_path
+):
+    out = tmp_path / "p.csv"
+    found = dpjax("predict", trained, "--data", people, "--out", out, "--json")
+    assert json.loads(found.stdout) == {"rows": 300, "out": str(out), "columns_left_out": []}
+    before = out.read_bytes()
+    again = dpjax("predict", trained, "--data", people, "--out", out)
+    assert again.exit_code == 2
+    assert "--out must be a new file" in again.output
+    assert out.read_bytes() == before
+    nothing = dpjax("predict", tmp_path, "--data", people, "--out", tmp_path / "q.csv")
+    assert nothing.exit_code == 2
+    assert "must hold a model" in nothing.output
+
+
+def test_adult_is_trained_predicted_and_verified_by_a_schema(data_dir, tmp_path):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    import gzip
+
+    schema = root / "experiments" / "adult" / "schema.toml"
+    rows = gzip.decompress((data_dir / "adult" / "adult.data.gz").read_bytes()).decode()
+    lines = [line for line in rows.splitlines() if line.strip()][:2_000]
+    (tmp_path / "adult.csv").write_text("\n".join(lines) + "\n")
+    unlabelled = [line.rpartition(",")[0] for line in lines[:50]]
+    (tmp_path / "new.csv").write_text("\n".join(unlabelled) + "\n")
+    run = tmp_path / "run"
+    arguments = ("--data", tmp_path / "adult.csv", "--schema", schema, *SETTINGS, "--out", run)
+    trained = dpjax("train", *arguments)
+    assert trained.exit_code == 0, trained.output
+    assert "(proven)" in trained.output
+    out = tmp_path / "p.csv"
+    found = dpjax("predict", run, "--data", tmp_path / "new.csv", "--out", out)
+    assert found.exit_code == 0, found.output
+    with out.open() as file:
+        labels = [row["prediction"] for row in csv.DictReader(file)]
+    truth = [line.rpartition(",")[2].strip() for line in lines[:50]]
+    assert np.mean([a == b for a, b in zip(labels, truth, strict=True)]) > 0.7
+    assert dpjax("verify", run).exit_code == 0
