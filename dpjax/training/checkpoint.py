@@ -81,6 +81,7 @@ class Checkpoints:
             Traceback (most recent call last):
             ...
             dpjax.training.errors.CheckpointError: ... its records differs (10 there, 11 here)...
+            >>> store.close()
         """
         file = self.folder / _KEY_FILE
         with explained(f"reading {_KEY_FILE}", self.folder):
@@ -118,6 +119,7 @@ class Checkpoints:
             >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
             >>> key = store.bind(jax.random.key(0), lambda key: {}, resume=False)
             >>> store.save(1, np.ones(2))
+            >>> store.close()
         """
         arrays = [np.ascontiguousarray(concrete(leaf)) for leaf in jax.tree.leaves(state)]
         shapes = [np.shape(concrete(leaf)) for leaf in jax.tree.leaves(state)]
@@ -151,6 +153,7 @@ class Checkpoints:
             >>> key = store.bind(jax.random.key(0), lambda key: {}, resume=False)
             >>> store.latest(np.ones(2)) is None
             True
+            >>> store.close()
         """
         with explained("looking for checkpoints", self.folder):
             steps = self._steps()
