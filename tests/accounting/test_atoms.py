@@ -6,12 +6,13 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.pairs import atoms as pair_atoms
+from dpjax.accounting.pairs.grouping import prepare
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
 
 def atoms(run, adjacency=ADD):
-    ready = pair_atoms.prepare(run)
+    ready = prepare(run)
     with float64.float64_scope():
         return pair_atoms.atoms(ready.key, adjacency, ready.leaves)
 
@@ -31,8 +32,7 @@ def test_plain_gaussians_add_their_squares():
     for adjacency, factor in ((ADD, 1.0), (REPLACE, 4.0)):
         found = atoms(run, adjacency)
         assert float(found.gaussian_mu2) == pytest.approx(factor * (3 / 4 + 1 / 16))
-        assert found.poisson is None
-        assert found.fixed is None
+        assert found.sampled == {}
 
 
 def test_equal_steps_are_one_row_however_nested():
@@ -43,12 +43,16 @@ def test_equal_steps_are_one_row_however_nested():
             acc.Repeated(acc.Composed((sampled(2.0), sampled(4.0, 0.5))), 2),
         )
     )
-    assert rows(atoms(run).poisson) == [(0.25, 0.01, 1.0), (0.25, 0.5, 2.0), (0.5, 0.01, 17.0)]
+    assert rows(atoms(run).sampled["poisson"]) == [
+        (0.25, 0.01, 1.0),
+        (0.25, 0.5, 2.0),
+        (0.5, 0.01, 17.0),
+    ]
 
 
 def test_distinct_steps_are_padded_to_a_power_of_two_with_count_zero():
     run = acc.Composed(tuple(sampled(1.0 + k) for k in range(5)))
-    steps = atoms(run).poisson
+    steps = atoms(run).sampled["poisson"]
     assert steps.count.shape == (8,)
     assert np.sum(np.asarray(steps.count)) == 5.0
     assert len(rows(steps)) == 5
@@ -56,25 +60,25 @@ def test_distinct_steps_are_padded_to_a_power_of_two_with_count_zero():
 
 def test_nothing_is_merged_that_differs():
     close = np.nextafter(2.0, 3.0)
-    steps = atoms(acc.Composed((sampled(2.0), sampled(float(close))))).poisson
+    steps = atoms(acc.Composed((sampled(2.0), sampled(float(close))))).sampled["poisson"]
     assert sorted(np.asarray(steps.count)) == [1.0, 1.0]
 
 
 def test_displacements_by_adjacency():
-    assert rows(atoms(sampled(2.0), ADD).poisson) == [(0.5, 0.01, 1.0)]
+    assert rows(atoms(sampled(2.0), ADD).sampled["poisson"]) == [(0.5, 0.01, 1.0)]
     # Poisson, replace-one: the two means lie at ±1/σ, and the pair knows it
-    assert rows(atoms(sampled(2.0), REPLACE).poisson) == [(0.5, 0.01, 1.0)]
+    assert rows(atoms(sampled(2.0), REPLACE).sampled["poisson"]) == [(0.5, 0.01, 1.0)]
     fixed = acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(2.0), 3, 12), 4)
     found = atoms(fixed, REPLACE)
-    assert rows(found.fixed) == [(1.0, 0.25, 4.0)]
-    assert found.poisson is None
+    assert rows(found.sampled["fixed"]) == [(1.0, 0.25, 4.0)]
+    assert set(found.sampled) == {"fixed"}
 
 
 def test_sampling_of_a_sample_and_of_a_composition():
     twice = acc.PoissonSampled(sampled(2.0, 0.1), 0.2)
-    assert rows(atoms(twice).poisson) == [(0.5, 0.02, 1.0)]
+    assert rows(atoms(twice).sampled["poisson"]) == [(0.5, 0.02, 1.0)]
     both = acc.PoissonSampled(acc.Composed((acc.Gaussian(1.0), acc.Gaussian(2.0))), 0.1)
-    assert rows(atoms(both).poisson) == [(round(float(np.sqrt(1.25)), 12), 0.1, 1.0)]
+    assert rows(atoms(both).sampled["poisson"]) == [(round(float(np.sqrt(1.25)), 12), 0.1, 1.0)]
 
 
 def test_all_kinds_in_one_run():
@@ -83,8 +87,8 @@ def test_all_kinds_in_one_run():
     )
     found = atoms(run, REPLACE)
     assert float(found.gaussian_mu2) == 4.0
-    assert rows(found.poisson) == [(0.5, 0.01, 1.0)]
-    assert rows(found.fixed) == [(0.5, 0.1, 1.0)]
+    assert rows(found.sampled["poisson"]) == [(0.5, 0.01, 1.0)]
+    assert rows(found.sampled["fixed"]) == [(0.5, 0.1, 1.0)]
     assert not pair_atoms.lowers(run, ADD)  # fixed batches do not survive adding a record
 
 

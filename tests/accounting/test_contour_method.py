@@ -13,6 +13,7 @@ from dpjax._numerics import float64
 from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.contour import method
 from dpjax.accounting.pairs import atoms as pair_atoms
+from dpjax.accounting.pairs.protocol import Steps
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -81,13 +82,13 @@ def test_poor_is_what_is_neither_close_nor_settled():
 
 def test_pairs_and_directions():
     one = np.ones(1)
-    steps = pair_atoms.Steps(one, one, one)
+    steps = Steps(one, one, one)
     with float64.float64_scope():
         for atoms, adjacency, lower, families, signs in (
-            (pair_atoms.Atoms(one[0], steps, None), ADD, False, {"poisson"}, (1, -1)),
-            (pair_atoms.Atoms(one[0], steps, None), REPLACE, False, {"replace"}, (1,)),
-            (pair_atoms.Atoms(one[0], None, steps), REPLACE, False, {"symmetrised"}, (1,)),
-            (pair_atoms.Atoms(one[0], None, steps), REPLACE, True, {"poisson"}, (1, -1)),
+            (pair_atoms.Atoms(one[0], {"poisson": steps}), ADD, False, {"poisson"}, (1, -1)),
+            (pair_atoms.Atoms(one[0], {"poisson": steps}), REPLACE, False, {"replace"}, (1,)),
+            (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, False, {"symmetrised"}, (1,)),
+            (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, True, {"poisson"}, (1, -1)),
         ):
             run, found = method.composition(atoms, adjacency, lower=lower)
             assert set(run.steps) == families

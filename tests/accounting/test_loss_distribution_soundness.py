@@ -15,8 +15,9 @@ from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.loss_distribution.method import directions
-from dpjax.accounting.pairs.atoms import Atoms, Steps
+from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.pairs.discrete import Guarantee, repeated
+from dpjax.accounting.pairs.protocol import Steps
 
 _BINS = 1 << 14
 
@@ -146,7 +147,7 @@ def test_nothing_sampled_and_everything_sampled(upper):
 def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
     fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
-    atoms = Atoms(np.array(1.0), None, fixed)
+    atoms = Atoms(np.array(1.0), {"fixed": fixed})
     ways = directions(
         atoms, [(Guarantee(1.0, 0.0, 0.1), 2.0)], acc.Adjacency.REPLACE_ONE, upper=False
     )

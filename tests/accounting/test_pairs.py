@@ -12,7 +12,8 @@ from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import line as contour_line
 from dpjax.accounting.contour import saddle
 from dpjax.accounting.pairs import errors as pair_errors
-from dpjax.accounting.pairs import subsampled as pairs
+from dpjax.accounting.pairs import ratio
+from dpjax.accounting.pairs.table import PAIRS
 
 # family, sign, mu, rate, c
 CASES = [
@@ -53,7 +54,7 @@ def test_moment_is_the_integral(family, sign, mu, rate, c):
     with mpmath.workdps(30):
         exact = float(mpmath.log(_transform(family, sign, mu, rate, mpmath.mpf(c))))
     with float64_scope():
-        step = pairs.tilt(family, *_arguments(sign, mu, rate, c), 512)
+        step = PAIRS[family].tilt(*_arguments(sign, mu, rate, c), 512)
         found, claimed = float(step.log_moment), float(step.moment_error)
     assert abs(found - exact) <= claimed + 1e-16
     assert claimed < 1e-13 * max(1.0, abs(exact) * 10)
@@ -63,7 +64,7 @@ def test_moment_is_the_integral(family, sign, mu, rate, c):
 def test_tiny_moments_keep_their_digits(rate):
     """K(1) of "remove" is log(1 + q²(e^{μ²} − 1)): far below the unit roundoff, yet known."""
     with float64_scope():
-        step = pairs.tilt("poisson", *_arguments(1, 1.0, rate, 1.0), 256)
+        step = PAIRS["poisson"].tilt(*_arguments(1, 1.0, rate, 1.0), 256)
         found = float(step.log_moment)
     assert found == pytest.approx(np.log1p(rate**2 * np.expm1(1.0)), rel=1e-8)
 
@@ -77,13 +78,11 @@ def test_transform_is_within_the_quadrature_bound(family, sign, mu, rate, c, t):
     with float64_scope():
         arguments = _arguments(sign, mu, rate, c)
         for nodes in (96, 512):
-            step = pairs.tilt(family, *arguments, nodes)
+            step = PAIRS[family].tilt(*arguments, nodes)
             found = complex(
                 np.sum(np.asarray(step.weight) * np.exp(1j * t * np.asarray(step.loss)))
             )
-            bound = pair_errors.quadrature_error(
-                family, *arguments, step, jnp.array([0.0, 0.4 * t, t])
-            )
+            bound = PAIRS[family].quadrature_error(*arguments, step, jnp.array([0.0, 0.4 * t, t]))
             # at c the rule errs too, hence twice; and both sums are rounded
             rounding = 1e-14 + 32 * np.finfo(float).eps * min(float(step.spread) * t, 2.0)
             allowed = 2 * float(bound[2]) + 2 * float(step.truncated) + rounding
@@ -95,8 +94,8 @@ def test_decay_bounds_the_transform(family, sign, mu, rate, c):
     t = np.array([0.5, 2.0, 8.0, 30.0])
     with float64_scope():
         arguments = _arguments(sign, mu, rate, c)
-        step = pairs.tilt(family, *arguments, 4096)
-        bound = np.asarray(pair_errors.decay(family, *arguments, step, jnp.asarray(t)))
+        step = PAIRS[family].tilt(*arguments, 4096)
+        bound = np.asarray(PAIRS[family].decay(*arguments, step, jnp.asarray(t)))
         weight, loss = np.asarray(step.weight), np.asarray(step.loss)
     beyond = np.concatenate([t, t * 1.3, t * 3.0])
     size = np.abs(np.exp(1j * beyond[:, None] * loss) @ weight)
@@ -108,8 +107,8 @@ def test_decay_bounds_the_transform(family, sign, mu, rate, c):
 def test_decay_is_exact_for_a_wide_gaussian():
     with float64_scope():
         arguments = _arguments(1, 0.1, 1.0, 20.0)
-        step = pairs.tilt("poisson", *arguments, 512)
-        found = np.asarray(pair_errors.decay("poisson", *arguments, step, jnp.array([10.0, 20.0])))
+        step = PAIRS["poisson"].tilt(*arguments, 512)
+        found = np.asarray(PAIRS["poisson"].decay(*arguments, step, jnp.array([10.0, 20.0])))
     np.testing.assert_allclose(found, [-0.5, -2.0], rtol=0.03)
 
 
@@ -118,25 +117,25 @@ def test_log_ratio_is_monotone_and_keeps_small_values():
         y = jnp.linspace(-30.0, 300.0, 2_000)
         for mu in (0.01, 1.0, 5.0):
             for rate in (1e-9, 0.3, 1.0):
-                value = np.asarray(pairs.log_ratio(y, jnp.asarray(mu), jnp.asarray(rate)))
+                value = np.asarray(ratio.log_ratio(y, jnp.asarray(mu), jnp.asarray(rate)))
                 assert np.all(np.isfinite(value))
                 assert np.all(np.diff(value) >= 0)
-        tiny = pairs.log_ratio(jnp.asarray(1.0), jnp.asarray(1.0), jnp.asarray(1e-9))
+        tiny = ratio.log_ratio(jnp.asarray(1.0), jnp.asarray(1.0), jnp.asarray(1e-9))
         assert float(tiny) == pytest.approx(1e-9 * np.expm1(0.5), rel=1e-9)
 
 
 def test_slope_of_the_loss_is_the_posterior():
     with float64_scope():
         y, mu, rate = jnp.asarray(1.7), jnp.asarray(0.8), jnp.asarray(0.05)
-        slope = jax.grad(pairs.log_ratio)(y, mu, rate)
-        assert float(slope) == pytest.approx(float(mu * pairs.posterior(y, mu, rate)), rel=1e-12)
+        slope = jax.grad(ratio.log_ratio)(y, mu, rate)
+        assert float(slope) == pytest.approx(float(mu * ratio.posterior(y, mu, rate)), rel=1e-12)
 
 
 def test_the_cheap_turn_is_the_turn_with_its_argument_from_below():
     hit, angle = np.meshgrid(np.geomspace(1e-12, 1.0, 200), np.geomspace(1e-9, 2.3, 200))
     with float64_scope():
         size, argument = pair_errors._turn(hit, angle)
-        cheap, least = pair_errors._least_turn(hit, angle)
+        cheap, least = pair_errors.least_turn(hit, angle)
     np.testing.assert_allclose(cheap, size, rtol=1e-13, atol=1e-300)
     ratio = np.asarray(least / argument)
     assert ratio.max() <= 1 + 1e-14
@@ -151,9 +150,9 @@ def test_a_coarse_look_sees_the_same_moments(family, sign):
     for mu, rate in [(1.0, 0.01), (0.3, 0.2), (1.6, 3e-4), (1.2, 0.6)]:
         args = tuple(map(np.float64, (sign, mu, rate)))
         tilts = np.array([0.1, 2.0, 15.0])
-        found, mean, variance, _ = saddle._look(family, *args, tilts)
+        found, mean, variance, _ = saddle._look(PAIRS[family], *args, tilts)
         for k, c in enumerate(tilts):
-            exact = pairs.tilt(family, *args, c, 1024)
+            exact = PAIRS[family].tilt(*args, c, 1024)
             np.testing.assert_allclose(found[k], exact.log_moment, rtol=1e-6, atol=1e-13)
             np.testing.assert_allclose(mean[k], exact.mean, rtol=1e-6, atol=1e-13)
             np.testing.assert_allclose(variance[k], exact.variance, rtol=1e-6)

@@ -7,25 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import namespace
-from dpjax.accounting.pairs.subsampled import Family
-
-
-class Steps(NamedTuple):
-    """Steps that share a family of pairs, grouped by their parameters.
-
-    Fields:
-        mu: distance of the means over the noise's standard deviation.
-        rate: sampling rate in [0, 1].
-        count: how many steps of this kind; 0 for padding.
-    """
-
-    mu: Float[Array, " groups"]
-    rate: Float[Array, " groups"]
-    count: Float[Array, " groups"]
+from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.table import PAIRS
 
 
 class Composition(NamedTuple):
@@ -34,25 +20,25 @@ class Composition(NamedTuple):
     Fields:
         gaussian_mu2: Σ μ² of the plain Gaussian steps, whose transform is known: K(z) = μ²z(z +
             1)/2.
-        steps: the subsampled steps, by the family of their pairs.
+        steps: the sampled steps, by the names of their pairs.
     """
 
     gaussian_mu2: Float[Array, ""]
-    steps: dict[Family, Steps]
+    steps: dict[str, Steps]
 
 
 def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
-    """`plain` and Σ over steps of count·function(family, mu, rate, count), few steps at a time."""
+    """`plain` and Σ over steps of count·function(pair, mu, rate, count), few steps at a time."""
     xp: Any = namespace(function, run, plain)
     total = plain
-    for family, steps in run.steps.items():
-        groups = steps.mu.shape[0]
+    for name, steps in run.steps.items():
+        pair, groups = PAIRS[name], steps.mu.shape[0]
         if groups == 1:
-            values = function(family, steps.mu[0], steps.rate[0], steps.count[0])
+            values = function(pair, steps.mu[0], steps.rate[0], steps.count[0])
             values = jax.tree.map(lambda v, n=steps.count[0]: n * v, values)
         else:
             rows = (steps.mu, steps.rate, steps.count)
-            one = functools.partial(function, family)
+            one = functools.partial(function, pair)
             values = xp.map(lambda row, f=one: f(*row), rows, batch_size=min(groups, 16))
             values = jax.tree.map(lambda v, n=steps.count: xp.tensordot(n, v, axes=1), values)
         total = jax.tree.map(xp.add, total, values)
@@ -80,9 +66,9 @@ def total_variation(run: Composition) -> Array:
     xp: Any = namespace(run)
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
     log_agree = xp.log1p(-plain)
-    for family, group in run.steps.items():
-        scale = np.sqrt(2.0) if family == "replace" else np.sqrt(8.0)
-        distance = xp.clip(group.rate * xp.erf(group.mu / scale), 0.0, 1 - 1e-16)
+    for name, group in run.steps.items():
+        distance = PAIRS[name].total_variation(group.mu, group.rate)
+        distance = xp.clip(distance, 0.0, 1 - 1e-16)
         log_agree = log_agree + xp.sum(group.count * xp.log1p(-distance))
     return -xp.expm1(log_agree) * (1 + 1e-12)
 

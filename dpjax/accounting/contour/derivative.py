@@ -19,8 +19,8 @@ from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import saddle as saddles
 from dpjax.accounting.contour.composition import Composition, Steps
 from dpjax.accounting.contour.line import Resolution
-from dpjax.accounting.pairs import subsampled as pairs
-from dpjax.accounting.pairs.subsampled import Family
+from dpjax.accounting.pairs.protocol import Pair
+from dpjax.accounting.pairs.table import PAIRS
 
 
 class Slopes(NamedTuple):
@@ -33,46 +33,6 @@ class Slopes(NamedTuple):
 
     epsilon: Float[Array, ""]
     run: Composition
-
-
-def _log_ratio_slopes(y: Array, mu: Array, rate: Array) -> tuple[Array, Array]:
-    """∂ log r(y)/∂μ = π(y)(y − μ) and ∂ log r(y)/∂q = (e^w − 1)/r(y)."""
-    xp: Any = namespace(y, mu, rate)
-    w = mu * y - 0.5 * mu * mu
-    low, high = xp.clip(w, -700.0, 0.0), xp.maximum(w, 0.0)
-    below = xp.expm1(low) / (1 - rate + rate * xp.exp(low))
-    above = -xp.expm1(-high) / (rate + (1 - rate) * xp.exp(-high))
-    return pairs.posterior(y, mu, rate) * (y - mu), xp.where(w > 0, above, below)
-
-
-def _exponent_slopes(
-    family: Family, sign: Array, mu: Array, rate: Array, step: pairs.Tilted
-) -> tuple[Array, Array]:
-    """X and Y, each for μ and q, with ∂(log density of e^{zL}dP) = (z + 1)X − zY at the nodes."""
-    xp: Any = namespace(sign, mu, rate, step)
-    y = pairs.positions(family, step, mu)
-    own = xp.stack(_log_ratio_slopes(y, mu, rate))
-    zero = xp.zeros_like(own)
-    if family == "poisson":
-        return xp.where(sign > 0, own, zero), xp.where(sign > 0, zero, own)
-    if family == "replace":
-        d_mu, d_rate = _log_ratio_slopes(-y, mu, rate)
-        return own, xp.stack([d_mu, d_rate])
-    atom = zero[:, :1]
-    return xp.concatenate([own, zero, atom], axis=1), xp.concatenate([zero, own, atom], axis=1)
-
-
-def _moved(family: Family, mu: Array, rate: Array) -> Any:
-    """What the symmetrised pair's atom and its half-line's start add to ∂E_P[e^{zL}]; L = 0 there.
-
-    The atom (1 − q)(2Φ(μ/2) − 1) changes by (1 − q)g(μ/2) with μ, and the two half-lines from μ/2,
-    where both densities are g, lose g(μ/2).
-    """
-    xp: Any = namespace(mu, rate)
-    if family != "symmetrised":
-        return xp.zeros(2)
-    density = xp.exp(-mu * mu / 8) / np.sqrt(2 * np.pi)
-    return xp.stack([-rate * density, -xp.erf(mu / np.sqrt(8.0))])
 
 
 def _direction(
@@ -89,9 +49,9 @@ def _direction(
     real, imag = real / total, imag / total
     c = line.c
 
-    def of_step(family: Family, row: Any) -> tuple[Array, Array, Array]:
+    def of_step(pair: Pair, row: Any) -> tuple[Array, Array, Array]:
         mu, rate, count = row
-        step = pairs.tilt(family, sign, mu, rate, c, at.nodes)
+        step = pair.tilt(sign, mu, rate, c, at.nodes)
         rows, columns = lines.powers(step.loss, line.spacing, at.blocks)
 
         def mean(values: Array) -> tuple[Array, Array]:
@@ -103,8 +63,8 @@ def _direction(
         # V/φ, then the sum over the line of Re(V/φ·∂φ).
         size = xp.maximum(re * re + im * im, 1e-280)
         v_re, v_im = (real * re + imag * im) / size, (imag * re - real * im) / size
-        x, y = _exponent_slopes(family, sign, mu, rate, step)
-        moved = _moved(family, mu, rate) * xp.exp(-step.log_moment)
+        x, y, moved = pair.slopes(sign, mu, rate, step)
+        moved = moved * xp.exp(-step.log_moment)
         found = []
         for k in range(2):
             (a_re, a_im), (b_re, b_im) = mean(x[k]), mean(x[k] - y[k])
@@ -120,13 +80,13 @@ def _direction(
         return found[0], found[1], by_count
 
     steps = {}
-    for family, group in run.steps.items():
+    for name, group in run.steps.items():
         rows = (group.mu, group.rate, group.count)
         if group.mu.shape[0] == 1:
-            one = of_step(family, tuple(v[0] for v in rows))
-            steps[family] = Steps(*(xp.reshape(v, (1,)) for v in one))
+            one = of_step(PAIRS[name], tuple(v[0] for v in rows))
+            steps[name] = Steps(*(xp.reshape(v, (1,)) for v in one))
         else:
-            steps[family] = Steps(*xp.map(functools.partial(of_step, family), rows))
+            steps[name] = Steps(*xp.map(functools.partial(of_step, PAIRS[name]), rows))
     # K(z) = μ²z(z + 1)/2 of the plain releases.
     by_mu2 = 0.5 * xp.sum(real * (c * (c + 1) - t * t) - imag * t * (2 * c + 1))
     by_epsilon = -xp.sum(real * c - imag * t)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +11,8 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.contour.saddle import Saddle
-from dpjax.accounting.pairs import errors as pair_errors
-from dpjax.accounting.pairs import subsampled as pairs
-from dpjax.accounting.pairs.subsampled import Family
+from dpjax.accounting.pairs.protocol import Pair, Tilted
+from dpjax.accounting.pairs.table import PAIRS
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -108,10 +106,6 @@ def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
     return real.reshape(-1), imag.reshape(-1)
 
 
-def _tilted(family, mu, rate, sign, c, nodes) -> pairs.Tilted:
-    return pairs.tilt(family, sign, mu, rate, c, nodes)
-
-
 _ENDS = np.array([0.0625, 0.125, 0.25, 0.5, 1.0, 8.0])  # of the line, where its rest is bounded
 _ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 
@@ -127,16 +121,19 @@ def evaluate(
     points = resolution.blocks**2
     c = saddle.c
     alias_tilt = xp.asarray(_ALIAS_TILTS) / saddle.deviation
-    tilted = functools.partial(_tilted, sign=sign, c=c, nodes=resolution.nodes)
+
+    def tilted(pair: Pair, mu: Array, rate: Array) -> Tilted:
+        return pair.tilt(sign, mu, rate, c, resolution.nodes)
+
     alone = None
     if [g.mu.shape for g in run.steps.values()] == [(1,)]:
-        ((family, group),) = run.steps.items()
-        alone = tilted(family, group.mu[0], group.rate[0])
+        ((name, group),) = run.steps.items()
+        alone = tilted(PAIRS[name], group.mu[0], group.rate[0])
 
-    def alias(family: Family, mu: Array, rate: Array, count: Array) -> tuple[Array, Array]:
+    def alias(pair: Pair, mu: Array, rate: Array, count: Array) -> tuple[Array, Array]:
         # The lower end may give up rare outcomes, without which every tilt has a moment; where the
         # tilted mass piles up at the last node the sum is more than the integral.
-        step = alone or tilted(family, mu, rate)
+        step = alone or tilted(pair, mu, rate)
         kept = count * step.weight >= resolution.rare
         exponent = alias_tilt[:, None] * xp.where(kept, step.loss, 0.0)
         moment = xp.log1p(xp.expm1(xp.minimum(exponent, 600.0)) @ step.weight)
@@ -152,11 +149,11 @@ def evaluate(
     spacing = 2 * np.pi / xp.stop_gradient(xp.maximum(xp.maximum(left, right), 1e-3 / c))
     t = spacing * xp.arange(points)
 
-    def contributions(family: Family, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
-        step = alone or tilted(family, mu, rate)
+    def contributions(pair: Pair, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
+        step = alone or tilted(pair, mu, rate)
         rows, columns = powers(step.loss, spacing, resolution.blocks)
         real, imag = product(rows, columns, step.weight)
-        quadrature = pair_errors.quadrature_error(family, sign, mu, rate, c, step, t)
+        quadrature = pair.quadrature_error(sign, mu, rate, c, step, t)
         # Of the first row's angle, t-fold; of every step from row to row, at most 2·blocks of them;
         # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
         # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
@@ -181,7 +178,7 @@ def evaluate(
             "log_size": log_size,
             "argument": argument,
             "relative": relative + 8 * _EPS * (xp.abs(log_size) + xp.abs(argument)),
-            "decay": pair_errors.decay(family, sign, mu, rate, c, step, xp.asarray(_ENDS) * t[-1]),
+            "decay": pair.decay(sign, mu, rate, c, step, xp.asarray(_ENDS) * t[-1]),
         }
 
     mu2 = run.gaussian_mu2

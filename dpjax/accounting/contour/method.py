@@ -15,10 +15,19 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.contour import one_step
 from dpjax.accounting.contour.composition import clean
-from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs import atoms as lowering
-from dpjax.accounting.pairs.atoms import Atoms, Steps
+from dpjax.accounting.pairs.atoms import (
+    Atoms,
+    atom_kind,
+    by_pair,
+    by_scheme,
+    directions,
+    exhibited,
+    lowers,
+    query,
+)
+from dpjax.accounting.pairs.table import SCHEMES
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.
@@ -33,22 +42,10 @@ def composition(
 ) -> tuple[contour.Composition, tuple[int, ...]]:
     """A run's atoms as the contour's pairs, with the directions to be taken.
 
-    Fixed batches take the symmetrised pair, which bounds an adversary who changes direction between
-    steps, or, for a lower bound, the one-sided pair in every step.
-
-    Example:
-        >>> run, signs = composition(Atoms(np.asarray(0.25), None, None), Adjacency.ADD_REMOVE)
-        >>> signs
-        (1, -1)
+    Upper ends take the pair that dominates, lower ends one that is attained.
     """
-    steps: dict[Any, contour.Steps] = {}
-    if atoms.poisson is not None:
-        family = "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
-        steps[family] = contour.Steps(*atoms.poisson)
-    if atoms.fixed is not None:
-        steps["poisson" if lower else "symmetrised"] = contour.Steps(*atoms.fixed)
-    signs = (1, -1) if "poisson" in steps or adjacency is Adjacency.ADD_REMOVE else (1,)
-    return contour.Composition(atoms.gaussian_mu2, steps), signs
+    steps = by_pair(atoms, adjacency, attained=lower)
+    return contour.Composition(atoms.gaussian_mu2, steps), directions(steps)
 
 
 # What is asked in turn, until an answer is good enough: lines of rising resolution, and after the
@@ -82,10 +79,8 @@ def _slopes_kernel(question: str, level: int):
             by_run, by_given = one_step.slopes(question, clean(run), given, signs)
         else:
             by_run, by_given = slopes(run, given, bounds, signs, at)
-        by_poisson = by_run.steps.get("poisson", by_run.steps.get("replace"))
-        by_fixed = by_run.steps.get("symmetrised")
-        kinds = (Steps(*v) if v is not None else None for v in (by_poisson, by_fixed))
-        return bounds, Atoms(by_run.gaussian_mu2, *kinds), (by_given,)
+        by_atoms = Atoms(by_run.gaussian_mu2, by_scheme(by_run.steps, atoms, adjacency))
+        return bounds, by_atoms, (by_given,)
 
     return kernel
 
@@ -129,11 +124,11 @@ def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
 ) -> contour.Bounds:
     finer = [_kernel(question, lower, k) for k in range(1, len(_LEVELS))]
-    few = len(lowering.flatten(run)) <= _MANY
+    few = len(flatten(run)) <= _MANY
     poor = functools.partial(_poor, good=_GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
     ladder = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
-    return lowering.query(
+    return query(
         _kernel(question, lower, 0),
         run,
         adjacency,
@@ -161,12 +156,14 @@ def _upper(question: str, nothing: float):
 
 def _epsilon_lower(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
     """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
-    steps = [step for step, _ in lowering.flatten(run)]
-    kinds = {lowering.atom_kind(jax.tree.structure(step), adjacency) for step in steps}
+    steps = [step for step, _ in flatten(run)]
+    kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
     # Both ends come from one evaluation, unless the pairs differ or the ends round differently.
-    lower = "fixed" in kinds or float64.is_traced(run, given)
+    schemes = [scheme for scheme in SCHEMES.values() if scheme.name in kinds]
+    differ = any(scheme.attained(adjacency) != scheme.dominating(adjacency) for scheme in schemes)
+    lower = differ or float64.is_traced(run, given)
     found = _bounds("epsilon", run, given, adjacency, lower=lower).lower
-    return found if lowering.exhibited(run) else 0 * found
+    return found if exhibited(run) else 0 * found
 
 
 METHODS = (
@@ -174,7 +171,7 @@ METHODS = (
         "contour",
         rank=10.0,
         tight=True,
-        supports=lowering.lowers,
+        supports=lowers,
         epsilon=_upper("epsilon", np.inf),
         delta=_upper("delta", 1.0),
         epsilon_lower=_epsilon_lower,

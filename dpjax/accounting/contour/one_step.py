@@ -23,7 +23,8 @@ from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour.composition import Composition, Steps
-from dpjax.accounting.pairs import subsampled as pairs
+from dpjax.accounting.pairs.protocol import Pair
+from dpjax.accounting.pairs.table import PAIRS
 
 _X, _W = np.polynomial.legendre.leggauss(96)
 # Of δ: rounding (exponents below 200), what lies beyond e^{−60}, and the rule's own error, which
@@ -33,57 +34,31 @@ _MOST_MU = 20.0
 _HALVINGS = 64
 
 
-def _kind(family: str, sign: int) -> str:
-    if family == "poisson":
-        return "remove" if sign > 0 else "add"
-    return "replace" if family == "replace" else "remove"
-
-
-def _at(kind: str, mu: Array, rate: Array, s: Array) -> tuple[Array, Array, Array]:
+def _at(pair: Pair, sign: int, mu: Array, rate: Array, s: Array) -> tuple[Array, Array, Array]:
     """t, ε and δ at the distance s from where ε = 0."""
     xp: Any = namespace(mu, rate, s)
-    if kind == "remove":
-        t = 0.5 * mu + s
-        epsilon = pairs.log_ratio(t, mu, rate)
-        d = t - mu
-    elif kind == "add":
-        t = 0.5 * mu - s
-        epsilon = -pairs.log_ratio(t, mu, rate)
-        d = -t
-    else:
-        t = s
-        epsilon = pairs.log_ratio(t, mu, rate) - pairs.log_ratio(-t, mu, rate)
-        d = t - mu
+    t, epsilon, beyond = pair.boundary(sign, mu, rate, s)
     epsilon = xp.maximum(epsilon, 0.0)
-    half = 0.5 * (xp.sqrt(d * d + 120.0) - d)
+    half = 0.5 * (xp.sqrt(beyond * beyond + 120.0) - beyond)
     x = half[..., None] * (1 + _X)
-    at = t[..., None]
-    shrink = -xp.expm1(-mu * x)
-    if kind == "remove":
-        value = xp.exp(-0.5 * (at + x - mu) ** 2)
-    elif kind == "add":
-        grow = (epsilon + mu * t - 0.5 * mu * mu)[..., None]
-        value = xp.exp(grow - 0.5 * (at - x) ** 2)
-    else:
-        grow = (epsilon - mu * t - 0.5 * mu * mu)[..., None]
-        value = xp.exp(-0.5 * (at + x - mu) ** 2) + xp.exp(grow - 0.5 * (at + x) ** 2)
-    return t, epsilon, rate * half * ((value * shrink) @ _W) / np.sqrt(2 * np.pi)
+    value = pair.profile(sign, mu, t, epsilon, x) * -xp.expm1(-mu * x)
+    return t, epsilon, rate * half * (value @ _W) / np.sqrt(2 * np.pi)
 
 
-def _single(run: Composition) -> tuple[str, Array, Array, Array]:
-    """Family, μ and q of the one step, and whether there is exactly one, and no plain release."""
+def _single(run: Composition) -> tuple[Pair, Array, Array, Array]:
+    """Pair, μ and q of the one step, and whether there is exactly one, and no plain release."""
     xp: Any = namespace(run)
     if len(run.steps) != 1:
-        return "poisson", xp.ones(()), xp.ones(()), xp.zeros(()) > 0
-    ((family, group),) = run.steps.items()
+        return PAIRS["poisson"], xp.ones(()), xp.ones(()), xp.zeros(()) > 0
+    ((name, group),) = run.steps.items()
     mu, rate = xp.sum(group.mu * group.count), xp.sum(group.rate * group.count)
     one = (xp.sum(group.count) == 1) & (xp.max(group.count) == 1) & (run.gaussian_mu2 == 0)
     one = one & (mu <= _MOST_MU)
-    return family, xp.where(one, mu, 1.0), xp.where(one, rate, 0.5), one
+    return PAIRS[name], xp.where(one, mu, 1.0), xp.where(one, rate, 0.5), one
 
 
 def _ends(
-    question: str, kind: str, mu: Array, rate: Array, given: Array
+    question: str, pair: Pair, sign: int, mu: Array, rate: Array, given: Array
 ) -> tuple[Array, Array, Array]:
     """Upper and lower end of the answer, and s of the upper one."""
     xp: Any = namespace(mu, rate, given)
@@ -98,7 +73,7 @@ def _ends(
     def halve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = state
         middle = 0.5 * (low + high)
-        _, epsilon, delta = _at(kind, mu, rate, middle)
+        _, epsilon, delta = _at(pair, sign, mu, rate, middle)
         past = delta <= goal if question == "epsilon" else epsilon > goal
         return xp.where(past, low, middle), xp.where(past, middle, high)
 
@@ -106,12 +81,12 @@ def _ends(
     if question == "epsilon":
         # The upper end from where δ is small enough, the lower from where it is not.
         s = xp.stack([high[0], low[1]])
-        _, epsilon, _ = _at(kind, mu, rate, s)
+        _, epsilon, _ = _at(pair, sign, mu, rate, s)
         upper, lower = epsilon * (1 + np.array([1.0, -1.0]) * 1e-14)
-        enough = _at(kind, mu, rate, xp.zeros(1))[2][0] <= goal[0]
+        enough = _at(pair, sign, mu, rate, xp.zeros(1))[2][0] <= goal[0]
         return xp.where(enough, 0.0, upper), xp.where(enough, 0.0, lower), s[0]
     s = xp.stack([low[0], high[1]])
-    _, _, delta = _at(kind, mu, rate, s)
+    _, _, delta = _at(pair, sign, mu, rate, s)
     upper, lower = delta * (1 + np.array([1.0, -1.0]) * _MARGIN)
     return upper, lower, s[0]
 
@@ -139,8 +114,8 @@ def bounds(
         0.0020325369
     """
     xp: Any = namespace(run, given)
-    family, mu, rate, one = _single(run)
-    found = [_ends(question, _kind(family, sign), mu, rate, given) for sign in signs]
+    pair, mu, rate, one = _single(run)
+    found = [_ends(question, pair, sign, mu, rate, given) for sign in signs]
     upper, lower, s = (xp.stack(column) for column in zip(*found, strict=True))
     worse = xp.argmax(upper)
     none = np.inf if question == "epsilon" else 1.0
@@ -157,29 +132,12 @@ def slopes(
     only the densities' own derivatives remain.
     """
     xp: Any = namespace(run, given)
-    family, mu, rate, one = _single(run)
+    pair, mu, rate, one = _single(run)
     top, _, s, worse = bounds(question, run, given, signs)
-    below = lambda v: 0.5 * xp.erfc(-v / np.sqrt(2.0))  # noqa: E731
-    density = lambda v: xp.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)  # noqa: E731
     by_epsilon, by_mu, by_rate, delta = 0.0, 0.0, 0.0, 0.0
     for k, sign in enumerate(signs):
-        kind = _kind(family, sign)
-        t, epsilon, size = (v[0] for v in _at(kind, mu, rate, xp.reshape(s, (1,))))
-        grow = xp.exp(epsilon)
-        if kind == "add":
-            parts = (
-                -grow * ((1 - rate) * below(t) + rate * below(t - mu)),
-                grow * rate * density(t - mu),
-                -grow * (below(t - mu) - below(t)),
-            )
-        elif kind == "remove":
-            parts = -grow * below(-t), rate * density(t - mu), below(mu - t) - below(-t)
-        else:
-            parts = (
-                -grow * ((1 - rate) * below(-t) + rate * below(-t - mu)),
-                rate * (density(t - mu) + grow * density(t + mu)),
-                below(mu - t) - below(-t) - grow * (below(-t - mu) - below(-t)),
-            )
+        t, epsilon, size = (v[0] for v in _at(pair, sign, mu, rate, xp.reshape(s, (1,))))
+        parts = pair.profile_slopes(sign, mu, rate, t, epsilon)
         mine = worse == k
         by_epsilon, by_mu, by_rate, delta = (
             xp.where(mine, new, old)

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
-from dpjax.accounting.pairs import subsampled as pairs
-from dpjax.accounting.pairs.subsampled import Family
+from dpjax.accounting.pairs.protocol import Pair
 
 _LEAST_TILT, _MOST_TILT, _TILTS = 2e-3, 6e3, 20
 _CLOSE = np.geomspace(1 / 3, 3.0, 9)  # tilts that are tried around the saddle point, the fifth
@@ -48,24 +47,8 @@ class _Moments(NamedTuple):
     variance: Array
 
 
-def _terms(
-    family: Family, sign: Array, mu: Array, rate: Array, c: Array, y: Array
-) -> tuple[Array, Array]:
-    """Exponent of e^{cL}dP over the Lebesgue measure at y, and the loss L; two each if folded."""
-    xp: Any = namespace(sign, mu, rate, c, y)
-    log_r = pairs.log_ratio(y, mu, rate)
-    base = -0.5 * y * y - 0.5 * np.log(2 * np.pi)
-    if family == "poisson":
-        return base + xp.where(sign > 0, c + 1, -c) * log_r, sign * log_r
-    if family == "replace":
-        mirrored = pairs.log_ratio(-y, mu, rate)
-        return base + (c + 1) * log_r - c * mirrored, log_r - mirrored
-    both = xp.stack([base + (c + 1) * log_r, base - c * log_r])
-    return both, xp.stack([log_r, -log_r])
-
-
 def _look(
-    family: Family, sign: Array, mu: Array, rate: Array, tilts: Array
+    pair: Pair, sign: Array, mu: Array, rate: Array, tilts: Array
 ) -> tuple[Array, Array, Array, Array]:
     """log-moment, mean, variance of the loss at every tilt, and the distance of the nodes.
 
@@ -73,29 +56,27 @@ def _look(
     """
     xp: Any = namespace(sign, mu, rate, tilts)
     c = tilts[:, None]  # a row a tilt; the two halves of a folded line in front
-    folded = family == "symmetrised"
-    low, high = pairs.reach(family, sign, mu, rate, c)
+    low, high = pair.reach(sign, mu, rate, c)
     at = np.linspace(0.0, 1.0, _ROUGH)
-    value, _ = _terms(family, sign, mu, rate, c, low + (high - low) * at)
-    value = value.max(0) if folded else value
+    value, _ = pair.terms(sign, mu, rate, c, low + (high - low) * at)
+    value = value.max(0) if pair.folded else value
     heavy = value > xp.max(value, axis=1, keepdims=True) - _KEPT
     width = (high - low) / (_ROUGH - 1)
     first = xp.argmax(heavy, axis=1)[:, None] - 1
     last = _ROUGH - xp.argmax(heavy[:, ::-1], axis=1)[:, None]
     low, high = low + width * xp.maximum(first, 0), low + width * xp.minimum(last, _ROUGH - 1)
-    if folded:  # a half-line, its start included, and an atom at 0
+    if pair.folded:  # a half-line, its start included, and an atom at 0
         y = 0.5 * (low + high) + 0.5 * (high - low) * _GAUSS_NODES
         weight = 0.5 * (high - low) * _GAUSS_WEIGHTS
-        atom = (1 - rate) * xp.erf(mu / np.sqrt(8.0))
     else:
         y = low + (high - low) * np.linspace(0.0, 1.0, _COARSE)
-        weight, atom = (high - low) / (_COARSE - 1), 0.0
-    value, loss = _terms(family, sign, mu, rate, c, y)
+        weight = (high - low) / (_COARSE - 1)
+    value, loss = pair.terms(sign, mu, rate, c, y)
     value, loss, weight = xp.barrier((value, loss, weight))
-    over = (0, 2) if folded else 1
+    over = (0, 2) if pair.folded else 1
     top = xp.max(value, axis=over)
     mass = weight * xp.exp(value - top[:, None])
-    total = xp.sum(mass, axis=over) + atom * xp.exp(-top)
+    total = xp.sum(mass, axis=over) + pair.atom(mu, rate) * xp.exp(-top)
     mean = xp.sum(mass * loss, axis=over) / total
     variance = xp.sum(mass * loss * loss, axis=over) / total - mean * mean
     return top + xp.log(total), mean, variance, ((high - low) / (_COARSE - 1))[:, 0]
@@ -106,12 +87,12 @@ def _moments(run: Composition, sign: Array, tilts: Array) -> _Moments:
     xp: Any = namespace(run, sign, tilts)
     tilts = xp.barrier(tilts)
 
-    def moments(family: Family, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
-        found, mean, variance, spacing = _look(family, sign, mu, rate, tilts)
+    def moments(pair: Pair, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
+        found, mean, variance, spacing = _look(pair, sign, mu, rate, tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
         mode = (tilts + 1) * xp.log(rate) + 0.5 * tilts * (tilts + 1) * mu * mu
         missed = mode > found
-        missed = missed & (sign > 0) if family == "poisson" else missed
+        missed = missed & (sign > 0) if pair.directed else missed
         slope = xp.log(rate) + (tilts + 0.5) * mu * mu
         # Nodes that lie far apart can miss the centre too: there the loss is about qμy.
         one = (rate * mu) ** 2

@@ -14,25 +14,25 @@ from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import admit
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import Atoms, exhibited, only_gaussian, query
 
 
-def _mu(atoms: lowering.Atoms) -> Array:
+def _mu(atoms: Atoms) -> Array:
     # The square root of exactly 0 has no derivative: a run that releases nothing.
     xp: Any = namespace(atoms)
     mu2 = atoms.gaussian_mu2
     return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
 
 
-def _mu_kernel(atoms: lowering.Atoms, adjacency: Adjacency) -> Array:
+def _mu_kernel(atoms: Atoms, adjacency: Adjacency) -> Array:
     return _mu(atoms)
 
 
-def _epsilon_kernel(atoms: lowering.Atoms, adjacency: Adjacency, delta: Array) -> Array:
+def _epsilon_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
     return pair.epsilon(_mu(atoms), delta)
 
 
-def _lower_kernel(atoms: lowering.Atoms, adjacency: Adjacency, delta: Array) -> Array:
+def _lower_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
     # The upper bound is off by at most about 1e-12 in μ and in log δ.
     return pair.epsilon(_mu(atoms) * (1 - 1e-12), delta * (1 + 1e-11)) * (1 - 1e-12)
 
@@ -40,23 +40,21 @@ def _lower_kernel(atoms: lowering.Atoms, adjacency: Adjacency, delta: Array) -> 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
     value = _ask(_lower_kernel, rounding="down")(run, delta, adjacency)
-    return value if lowering.exhibited(run) else 0 * value
+    return value if exhibited(run) else 0 * value
 
 
-def _delta_kernel(atoms: lowering.Atoms, adjacency: Adjacency, epsilon: Array) -> Array:
+def _delta_kernel(atoms: Atoms, adjacency: Adjacency, epsilon: Array) -> Array:
     return pair.delta(_mu(atoms), epsilon)
 
 
-def _tradeoff_kernel(atoms: lowering.Atoms, adjacency: Adjacency, rates: Array) -> Array:
+def _tradeoff_kernel(atoms: Atoms, adjacency: Adjacency, rates: Array) -> Array:
     xp: Any = namespace(atoms, rates)
     return pair.tradeoff(xp.broadcast_to(_mu(atoms), rates.shape), rates)
 
 
 def _ask(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        return lowering.query(
-            kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding
-        )
+        return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
 
     return ask
 
@@ -78,12 +76,12 @@ def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> An
     """
     admit(run)
     adjacency = Adjacency(adjacency)
-    if not lowering.only_gaussian(run, adjacency):
+    if not only_gaussian(run, adjacency):
         raise UnsupportedQuery(
             f"{type(run).__name__} is not a run of Gaussian releases; acc.tradeoff and acc.epsilon "
             "answer for sampled ones"
         )
-    return float64.plain(lowering.query(_mu_kernel, run, adjacency))
+    return float64.plain(query(_mu_kernel, run, adjacency))
 
 
 METHODS = (
@@ -91,7 +89,7 @@ METHODS = (
         "gdp",
         rank=3.0,
         tight=True,
-        supports=lowering.only_gaussian,
+        supports=only_gaussian,
         epsilon=_ask(_epsilon_kernel),
         delta=_ask(_delta_kernel),
         epsilon_lower=_epsilon_lower,

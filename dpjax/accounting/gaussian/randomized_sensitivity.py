@@ -29,7 +29,8 @@ from dpjax.accounting.gaussian.mixture import (
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import Atoms, only_gaussian, query
+from dpjax.accounting.pairs.grouping import split
 
 Values = Float[ArrayLike, "..."]
 Sizes = Float[ArrayLike, " m"]
@@ -231,7 +232,7 @@ def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
     )
 
 
-def _gaussian_part(atoms: lowering.Atoms, adjacency: Adjacency) -> Array:
+def _gaussian_part(atoms: Atoms, adjacency: Adjacency) -> Array:
     return atoms.gaussian_mu2
 
 
@@ -240,15 +241,15 @@ def _drawn(step: Mechanism) -> bool:
 
 
 def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = lowering.split(run, _drawn)
-    return bool(own) and lowering.only_gaussian(rest, adjacency)
+    own, rest = split(run, _drawn)
+    return bool(own) and only_gaussian(rest, adjacency)
 
 
 def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any] | None:
     """The mixture of the whole run, all draws revealed; None where it cannot be laid out."""
-    own, rest = lowering.split(run, _drawn)
+    own, rest = split(run, _drawn)
     plain = len(own) == 1 and not own[0][1]
-    shift = lowering.query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
+    shift = query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
     if plain:
         step: Any = own[0][0]
         if not rest.mechanisms:

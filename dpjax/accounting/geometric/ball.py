@@ -38,7 +38,8 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import lowers, prepare, split, times
+from dpjax.accounting.pairs.atoms import lowers
+from dpjax.accounting.pairs.grouping import prepare, split, times
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]

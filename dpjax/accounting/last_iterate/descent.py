@@ -41,7 +41,7 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.renyi import method as renyi
 
 _MOST_POSITIONS = 2048
@@ -136,7 +136,7 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
 
 def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
     kinds = NoisyGradientDescent, NoisyCyclicDescent
-    return lowering.lowers(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
+    return lowers(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
 
 
 def _through(part: Any) -> Any:

@@ -18,10 +18,9 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.last_iterate.bounds import units
 from dpjax.accounting.last_iterate.descent import fields_of
 from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap, descent_mu2
-from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import flatten
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
 
 

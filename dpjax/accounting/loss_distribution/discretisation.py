@@ -16,28 +16,27 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpjax.accounting.pairs.discrete import Discrete
-from dpjax.accounting.pairs.subsampled import Family, log_ratio
-
-_EPS = float(np.finfo(np.float64).eps)
+from dpjax.accounting.pairs.ratio import ndtr
+from dpjax.accounting.pairs.table import GRIDS
 
 
 class Pair(NamedTuple):
-    """One kind of step: a Gaussian family, displacement over noise, sampling rate, multiplicity.
+    """One kind of step: its pair, displacement over noise, sampling rate, multiplicity.
 
     Fields:
-        family: see `pairs`; "gaussian" is the plain Gaussian pair.
-        sign: +1 for direction remove, −1 for add; only "poisson" looks at it.
+        family: the name of its pair in `pairs.table.GRIDS`.
+        sign: +1 for direction remove, −1 for add; only directed pairs look at it.
         mu: distance of the two means over the noise's standard deviation.
         rate: sampling rate.
         count: how many such steps there are.
     """
 
-    family: Family | str
+    family: str
     sign: int
     mu: float
     rate: float
@@ -62,50 +61,6 @@ class Discretised(NamedTuple):
     shift: float
 
 
-def _ndtr(x: Any) -> Any:
-    from scipy.special import ndtr  # a third of a second, and only this method needs it
-
-    return ndtr(x)
-
-
-def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
-    """y with log r(y) = loss; −∞ below the least loss log(1 − q)."""
-    floor = np.log1p(-rate) if rate < 1 else -np.inf
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # log((e^l − 1 + q)/q), from whichever end does not cancel
-        near = np.log1p(np.expm1(np.minimum(loss, 30.0)) / rate)
-        over_floor = np.log(-np.expm1(floor - loss)) + loss - np.log(rate)
-        w = np.where(
-            loss > np.log1p(-0.5 * rate), np.where(loss > 30, over_floor, near), over_floor
-        )
-    return np.where(loss <= floor, -np.inf, (w + 0.5 * mu * mu) / mu)
-
-
-def _normal_mass(edges: np.ndarray) -> np.ndarray:
-    """Φ(b) − Φ(a) of successive ascending edges, without cancellation in either tail."""
-    a, b = edges[:-1], edges[1:]
-    return np.where(
-        a > 0,
-        _ndtr(-a) - _ndtr(-b),
-        _ndtr(b) - _ndtr(a),
-    )
-
-
-def _replace_inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
-    """y with log r(y) − log r(−y) = loss: with u = e^{μy}, a quadratic."""
-    if rate == 1:
-        return loss / (2 * mu)
-    # 1 − q + ku = e^l(1 − q + k/u), k = qe^{−μ²/2}, B = (1−q)(e^l − 1): u = (B + √(B² + 4k²e^l))/2k
-    log_k = np.log(rate) - 0.5 * mu * mu
-    size = np.abs(loss)
-    # by symmetry for |l|; all terms divided by e^{l}, so that nothing overflows
-    b = (1 - rate) * -np.expm1(-size)
-    log_b = np.log(np.maximum(b, 1e-320))
-    root = 0.5 * np.logaddexp(2 * log_b, np.log(4.0) + 2 * log_k - size)
-    log_u = np.logaddexp(log_b, root) + size - np.log(2.0) - log_k
-    return np.sign(loss) * np.maximum(log_u, 0.0) / mu
-
-
 def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
     """Losses between which all of P lies but for what is as rare as normal tails beyond `reach`.
 
@@ -117,92 +72,11 @@ def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
         order = np.argsort(pair.losses)
         losses, masses = np.asarray(pair.losses)[order], np.asarray(pair.masses)[order]
         losses, masses = losses[losses < np.inf], masses[losses < np.inf]
-        rare = float(_ndtr(-reach))
+        rare = float(ndtr(-reach))
         below, above = np.cumsum(masses) > rare, np.cumsum(masses[::-1])[::-1] > rare
         likely = losses[below & above] if (below & above).any() else losses
         return float(likely[0]), float(likely[-1])
-    mu, rate = pair.mu, pair.rate
-    if pair.family == "gaussian":
-        return mu * mu / 2 - reach * mu, mu * mu / 2 + reach * mu
-
-    def log_r(y: float) -> float:
-        return float(log_ratio(np.asarray(y), mu, rate))
-
-    if pair.family == "poisson" and pair.sign < 0:
-        return -log_r(reach), -log_r(-reach)
-    low = -reach if rate < 1 else mu - reach
-    if pair.family == "poisson":
-        return log_r(low), log_r(mu + reach)
-    if pair.family == "replace":
-        return log_r(low) - log_r(-low), log_r(mu + reach) - log_r(-mu - reach)
-    return -log_r(mu + reach), log_r(mu + reach)
-
-
-def _masses(pair: Pair, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """P and Q mass between successive losses, and P mass above the last."""
-    mu, rate = pair.mu, pair.rate
-    if pair.family == "gaussian":
-        y = losses / mu + 0.5 * mu
-        return _normal_mass(y - mu), _normal_mass(y), float(_ndtr(mu - y[-1]))
-    if pair.family == "poisson" and pair.sign > 0:
-        y = _inverse(losses, mu, rate)
-        q = _normal_mass(y)
-        p = (1 - rate) * q + rate * _normal_mass(y - mu)
-        return (
-            p,
-            q,
-            float((1 - rate) * _ndtr(-y[-1]) + rate * _ndtr(mu - y[-1])),
-        )
-    if pair.family == "poisson":
-        y = _inverse(-losses, mu, rate)[::-1]
-        p = _normal_mass(y)[::-1]
-        q = (1 - rate) * p + rate * _normal_mass(y - mu)[::-1]
-        return p, q, float(_ndtr(y[0]))
-    if pair.family == "replace":
-        y = _replace_inverse(losses, mu, rate)
-        common = (1 - rate) * _normal_mass(y)
-        p, q = common + rate * _normal_mass(y - mu), common + rate * _normal_mass(y + mu)
-        return (
-            p,
-            q,
-            float((1 - rate) * _ndtr(-y[-1]) + rate * _ndtr(mu - y[-1])),
-        )
-    y = np.maximum(_inverse(np.abs(losses), mu, rate), 0.5 * mu)
-    # Above 0 the pair is (g·r, g) on y > μ/2, below 0 its mirror image with P and Q exchanged.
-    tail_g = _ndtr(-y)
-    tail_gr = (1 - rate) * tail_g + rate * _ndtr(mu - y)
-    upper = losses[:-1] >= 0
-    p = np.where(upper, tail_gr[:-1] - tail_gr[1:], tail_g[1:] - tail_g[:-1])
-    q = np.where(upper, tail_g[:-1] - tail_g[1:], tail_gr[1:] - tail_gr[:-1])
-    return np.maximum(p, 0.0), np.maximum(q, 0.0), float(tail_gr[-1])
-
-
-def _origin(pair: Pair, h: float) -> tuple[float, bool]:
-    """A grid offset l₀, and whether outcomes within h of it may be lumped there for a lower bound.
-
-    A lump is a function of the outcome, and has the loss log(P/Q) of its total masses: second-order
-    exact where most of the mass lies in one bin. Any l₀ ≤ log(P/Q) of what lies within h of it
-    will do; for symmetric pairs 0 does.
-    """
-    mu, rate = pair.mu, pair.rate
-    if pair.family != "poisson" or rate == 1:
-        return 0.0, pair.family not in ("poisson", "gaussian")
-
-    def lump(at: float) -> float:
-        edges = _inverse(pair.sign * at + np.array([-h, h]), mu, rate)
-        without, added = _normal_mass(edges)[0], _normal_mass(edges - mu)[0]
-        return pair.sign * float(np.log1p(rate * (added / max(without, 1e-300) - 1)))
-
-    origin = pair.sign * np.log1p(-rate)
-    for _ in range(40):
-        last, origin = origin, lump(origin)
-        if not np.isfinite(origin):
-            return 0.0, False
-        if abs(origin - last) < 1e-18:
-            break
-    # Below the fixed point, so that the inequality holds in floating point too.
-    origin -= 1e-9 * h + 4 * _EPS * abs(origin)
-    return origin, bool(lump(origin) >= origin)
+    return GRIDS[pair.family].loss_range(pair.sign, pair.mu, pair.rate, reach)
 
 
 def discretise(
@@ -218,23 +92,22 @@ def discretise(
     """
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)
-    low, high = loss_range(pair, reach)
-    origin, lumped = _origin(pair, h)
+    kind, own = GRIDS[pair.family], (pair.sign, pair.mu, pair.rate)
+    low, high = kind.loss_range(*own, reach)
+    origin, lumped = kind.origin(*own, h)
     origin = origin if lumped else 0.0
     first, last = int(np.floor((low - origin) / h)), int(np.ceil((high - origin) / h))
-    if pair.family == "symmetrised":
+    if kind.folded:
         first, last = min(first, -1), max(last, 1)
     last = max(last, first + 1)
     losses = origin + h * np.arange(first, last + 1)
-    p, q, above = _masses(pair, losses)
+    p, q, above = kind.masses(*own, losses)
     # The chord: a + b = p and a·e^{−l} + b·e^{−l−h} = q. A point with q = 0 is rounded up.
     with np.errstate(over="ignore", invalid="ignore"):
         b = (p - q * np.exp(losses[:-1])) / -np.expm1(-h)
     b = np.clip(np.where(np.isfinite(b), b, p), 0.0, p)
     mass = np.zeros(len(losses))
-    atom = 0.0
-    if pair.family == "symmetrised":
-        atom = (1 - pair.rate) * (2 * float(_ndtr(0.5 * pair.mu)) - 1)
+    atom = float(kind.atom(pair.mu, pair.rate))
     if upper:
         mass[:-1] += p - b
         mass[1:] += b

@@ -8,29 +8,32 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics import float64
+from dpjax._numerics.arrays import tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import Atoms, by_pair, exhibited, lowers, query
 from dpjax.accounting.pairs.discrete import Discrete, Guarantee, guarantee, repeated
+from dpjax.accounting.pairs.grouping import split
+from dpjax.accounting.pairs.table import GRIDS
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Steps of which the guarantee is known, with their factors, and everything else."""
-    return lowering.split(run, lambda step: guarantee(step, adjacency) is not None)
+    return split(run, lambda step: guarantee(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    return lowering.lowers(_split(run, adjacency)[1], adjacency)
+    return lowers(_split(run, adjacency)[1], adjacency)
 
 
 def directions(
-    atoms: lowering.Atoms,
+    atoms: Atoms,
     known: list[tuple[Guarantee, float]],
     adjacency: Adjacency,
     *,
@@ -38,13 +41,10 @@ def directions(
 ) -> list[list[Pair | Discrete]]:
     """The pairs of one concrete setting, once for each direction to be taken.
 
-    What they are is what both bounds rest on. "gaussian": N(μ, 1) against N(0, 1). "poisson":
-    (1−q)N(0, 1) + qN(μ, 1) against N(0, 1), or the reverse. "replace": the same against
-    (1−q)N(0, 1) + qN(−μ, 1). Guarantees: the sampled four outcomes of `pairs.discrete`. All of them
-    are attained by mechanisms of the kind that is priced, so that the lower end is a lower end.
-    Fixed batches take "poisson" with both means' distance for the lower end, attained by a record
-    whose replacement is like all others; for the upper end the symmetrised pair, which covers an
-    adversary who changes direction between steps.
+    The Gaussian releases are N(μ, 1) against N(0, 1), a guarantee the sampled four outcomes of
+    `pairs.discrete`, and a sampled step the pair that its scheme names: for a lower end one that
+    mechanisms of the kind attain, for an upper end one that covers an adversary who changes
+    direction between steps.
 
     Args:
         atoms: one setting of a run's Gaussian steps, as NumPy numbers.
@@ -53,20 +53,18 @@ def directions(
         upper: whether for an upper bound.
     """
     add_remove = adjacency is Adjacency.ADD_REMOVE
-    sampled = atoms.poisson is not None if add_remove else atoms.fixed is not None and not upper
-    sampled |= any(own.rate < 1 for own, _ in known) and (add_remove or not upper)
-    fixed = "symmetrised" if upper else "poisson"
+    sampled = by_pair(atoms, adjacency, attained=not upper)
+    directed = any(GRIDS[name].directed for name in sampled)
+    directed |= any(own.rate < 1 for own, _ in known) and (add_remove or not upper)
     mu2 = float(atoms.gaussian_mu2)
     found = []
-    for sign in (1, -1) if sampled else (1,):
+    for sign in (1, -1) if directed else (1,):
         pairs: list[Pair | Discrete] = []
         if mu2 > 0:
             pairs.append(Pair("gaussian", sign, float(np.sqrt(mu2)), 1.0, 1))
-        groups = ((atoms.poisson, "poisson" if add_remove else "replace"), (atoms.fixed, fixed))
-        for steps, family in groups:
-            if steps is not None:
-                rows = zip(steps.mu, steps.rate, steps.count, strict=True)
-                pairs += [Pair(family, sign, float(m), float(r), float(n)) for m, r, n in rows]
+        for name, steps in sampled.items():
+            rows = zip(steps.mu, steps.rate, steps.count, strict=True)
+            pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         symmetric = upper and not add_remove
         pairs += [
             repeated(own, count, sign=sign, symmetric=symmetric, upper=upper)
@@ -96,7 +94,7 @@ def _shown(settings: list) -> Iterable:
     )
 
 
-def _atoms(atoms: lowering.Atoms, adjacency: Adjacency) -> lowering.Atoms:
+def _atoms(atoms: Atoms, adjacency: Adjacency) -> Atoms:
     return atoms
 
 
@@ -107,7 +105,7 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
             "method 'pld' runs on the host and cannot be traced; method='contour' or 'rdp' can"
         )
     known, rest = _split(run, adjacency)
-    atoms = lowering.query(_atoms, rest, adjacency)
+    atoms = query(_atoms, rest, adjacency)
     lead = np.shape(atoms.gaussian_mu2)
     fields = [
         (*guarantee(step, adjacency), np.prod(np.broadcast_arrays(1.0, *n), axis=0))  # pyrefly: ignore
@@ -123,13 +121,7 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
         place = tuple(
             0 if n == 1 else i for n, i in zip(lead, index[len(shape) - len(lead) :], strict=True)
         )
-        single = lowering.Atoms(
-            atoms.gaussian_mu2[place],
-            *(
-                None if group is None else lowering.Steps(*(a[place] for a in group))
-                for group in (atoms.poisson, atoms.fixed)
-            ),
-        )
+        single = tree_map(lambda a: a[place], atoms)  # noqa: B023
         counts: dict[Guarantee, float] = {}
         for row in zip(*[iter(float(v[index]) for v in flat)] * 4, strict=True):
             own = Guarantee(*row[:3])
@@ -146,7 +138,7 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    return found if lowering.exhibited(run) else 0 * found
+    return found if exhibited(run) else 0 * found
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:

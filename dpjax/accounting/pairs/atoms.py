@@ -1,22 +1,15 @@
 """From a mechanism to the few numbers that price it.
 
-Nested `Repeated` and `Composed` are flattened into groups of equally built steps, stacked into
-arrays: ten thousand different steps are one vectorised evaluation. What remains of each step is an
-*atom*, the
-pair of distributions that dominates it:
-
-* `gaussian`: N(0, 1) against N(μ, 1); these compose exactly into one, by adding μ²;
-* `poisson`: the Poisson-subsampled pair of the adjacency, displacement μ (of adding a record), rate
-  q;
-* `fixed`: the fixed-batch pair, displacement μ (of replacing a record), rate q.
-
-What a Gaussian pair dominates is listed in `pairs/gaussian.py`.
+What remains of each step of a run is an *atom*, the pair of distributions that dominates it: a
+Gaussian pair, N(0, 1) against N(μ, 1), all of which compose exactly into one by adding μ²
+(`pairs/gaussian.py` lists what such a pair dominates), or a sampled one, whose displacement, rate
+and pair its scheme says (`pairs/table.py` lists the schemes).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,118 +20,24 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import (
-    Composed,
-    FixedBatchSampled,
-    Mechanism,
-    PoissonSampled,
-    Repeated,
-    Shuffled,
-    flatten,
-)
+from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, flatten
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.pairs.gaussian import PAIRS, GaussianPair
-
-
-class Steps(NamedTuple):
-    """Subsampled steps: displacement over noise, rate and multiplicity, each of shape [m]."""
-
-    mu: Float[Array, "m"]
-    rate: Float[Array, "m"]
-    count: Float[Array, "m"]
+from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, whole_run
+from dpjax.accounting.pairs.grouping import prepare
+from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.table import GRIDS, SCHEMES
 
 
 class Atoms(NamedTuple):
-    """Everything a numerical method needs to know of one setting."""
+    """Everything a numerical method needs to know of one setting.
 
-    gaussian_mu2: Float[Array, ""]
-    poisson: Steps | None
-    fixed: Steps | None
-
-
-class Prepared(NamedTuple):
-    """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them
-    by.
+    Fields:
+        gaussian_mu2: Σ μ² of the Gaussian pairs.
+        sampled: the other steps, by the name of their scheme.
     """
 
-    leaves: tuple[Any, ...]
-    ndims: tuple[int, ...]
-    key: tuple
-
-
-def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
-    """The step used as often as its factors' product says."""
-    return functools.reduce(Repeated, factors, step)
-
-
-def split(
-    run: Mechanism, own: Callable[[Mechanism], bool]
-) -> tuple[list[tuple[Any, tuple]], Composed]:
-    """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
-    mine, rest = [], []
-    for step, factors in flatten(run):
-        if own(step):
-            mine.append((step, factors))
-        else:
-            rest.append(times(step, factors))
-    return mine, Composed(tuple(rest))
-
-
-def _stack(values: Sequence[Any]) -> Any:
-    """Stack along a new last axis, broadcasting the axes in front; no arithmetic."""
-    xp: Any = namespace(values)
-    if float64.is_traced(*values):
-        return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
-    if all(np.ndim(v) == 0 for v in values):
-        return np.asarray(values, np.float64)
-    return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
-
-
-def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
-    """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
-    m = factors.shape[0]
-    rows = np.stack(leaves, axis=-1) if leaves else np.zeros((m, 0))
-    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
-    counts = np.zeros(len(unique))
-    np.add.at(counts, inverse.ravel(), np.prod(factors, axis=-1))
-    size = 1 << (len(unique) - 1).bit_length()
-    extra = size - len(unique)
-    unique = np.concatenate([unique, np.repeat(unique[-1:], extra, axis=0)])
-    counts = np.concatenate([counts, np.zeros(extra)])
-    return list(unique.T), counts[:, None]
-
-
-def prepare(run: Mechanism) -> Prepared:
-    """Group a run's steps by their build and stack their fields."""
-    xp: Any = namespace(run)
-    if not isinstance(run, Mechanism):
-        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
-    groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
-    for step, factors in flatten(run):
-        leaves, tree = jax.tree.flatten(step)
-        groups.setdefault(tree, []).append((leaves, factors))
-    arrays: list[Any] = []
-    ndims: list[int] = []
-    key = []
-    for tree, members in groups.items():
-        columns = [
-            _stack(column) for column in zip(*(leaves for leaves, _ in members), strict=True)
-        ]
-        depth = max(len(f) for _, f in members)
-        padded = [
-            _stack([*f, *([1.0] * (depth - len(f)))]) if depth else np.ones(1) for _, f in members
-        ]
-        if float64.is_traced(*padded):
-            factors = xp.stack(xp.broadcast_arrays(*(xp.asarray(p) for p in padded)), axis=-2)
-        else:
-            factors = np.stack(np.broadcast_arrays(*padded), axis=-2)
-        flat = all(not float64.is_traced(c) and np.ndim(c) == 1 for c in columns)
-        if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
-            columns, factors = _merge(columns, factors)
-        arrays += [*columns, factors]
-        ndims += [1] * len(columns) + [2]
-        key.append((tree, len(columns)))
-    return Prepared(tuple(arrays), tuple(ndims), tuple(key))
+    gaussian_mu2: Float[Array, ""]
+    sampled: dict[str, Steps]
 
 
 def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
@@ -147,42 +46,27 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 
 @functools.cache
 def atom_kind(tree: Any, adjacency: Adjacency) -> str:
-    """Which atom a step of this structure becomes: `gaussian`, `poisson` or `fixed`."""
+    """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
     return _kind_of(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
 def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
-    if type(step) in PAIRS:
+    if type(step) in DOMINATED:
         return "gaussian"
+    if type(step) in SCHEMES:
+        scheme = SCHEMES[type(step)]
+        why = scheme.refusal(step, adjacency, lambda inner: _kind_of(inner, adjacency))
+        if why:
+            raise _refuse(step, why)
+        return scheme.name
     if isinstance(step, Shuffled):
         inner = _kind_of(step.mechanism, adjacency)
-        if inner != "gaussian" or _whole_run(step.mechanism):
+        if inner != "gaussian" or whole_run(step.mechanism):
             raise _refuse(
                 step,
                 "is priced around Gaussian releases only: do not sample inside a shuffled pass",
             )
         return "gaussian"
-    if isinstance(step, PoissonSampled):
-        inner = _kind_of(step.mechanism, adjacency)
-        if inner == "fixed" or not _samplable(step.mechanism):
-            raise _refuse(
-                step, f"around {type(step.mechanism).__name__} has no amplification theorem here"
-            )
-        if inner != "gaussian" and not isinstance(step.mechanism, PoissonSampled):
-            raise _refuse(
-                step, "around a composition of sampled steps has no amplification theorem here"
-            )
-        return "poisson"
-    if isinstance(step, FixedBatchSampled):
-        if adjacency is not Adjacency.REPLACE_ONE:
-            raise _refuse(
-                step,
-                "is defined for REPLACE_ONE only (a batch of fixed size does not survive adding a "
-                "record): ask with adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled",
-            )
-        if _kind_of(step.mechanism, adjacency) != "gaussian" or not _samplable(step.mechanism):
-            raise _refuse(step, "is priced around Gaussian releases only")
-        return "fixed"
     if isinstance(step, Repeated):
         return _kind_of(step.mechanism, adjacency)
     if isinstance(step, Composed):
@@ -204,19 +88,7 @@ def exhibited(run: Mechanism) -> bool:
     Not those of a whole run, whose pair is an upper bound only, nor of a shuffled pass, in which
     the record's batch is secret.
     """
-    return not (_whole_run(run) or any(isinstance(part, Shuffled) for part in walk(run)))
-
-
-def _whole_run(step: Mechanism) -> bool:
-    return any(type(part) in PAIRS and not PAIRS[type(part)].step for part in walk(step))
-
-
-def _samplable(step: Mechanism) -> bool:
-    if type(step) in PAIRS:
-        return PAIRS[type(step)].step
-    if isinstance(step, Composed):
-        return all(_samplable(part) for part in step.mechanisms)
-    return not isinstance(step, Shuffled) and _samplable(step.mechanism)  # pyrefly: ignore
+    return not (whole_run(run) or any(isinstance(part, Shuffled) for part in walk(run)))
 
 
 def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
@@ -234,41 +106,11 @@ def lowers(run: Mechanism, adjacency: Adjacency) -> bool:
     return True
 
 
-def _pair(step: Mechanism) -> GaussianPair:
-    """Total Gaussian pair of a step whose kind is `gaussian`, all of it on the same records."""
-    if type(step) in PAIRS:
-        return PAIRS[type(step)].pair(step)
-    if isinstance(step, Shuffled):
-        return _pair(step.mechanism)
-    if isinstance(step, Repeated):
-        inner = _pair(step.mechanism)
-        return GaussianPair(step.steps * inner.add_remove, step.steps * inner.replace_one)
-    assert isinstance(step, Composed)
-    pairs = [_pair(part) for part in step.mechanisms]
-    return GaussianPair(sum(p.add_remove for p in pairs), sum(p.replace_one for p in pairs))
-
-
-def _displacement_and_rate(step: Mechanism, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
-    if isinstance(step, FixedBatchSampled):
-        return xp.sqrt(_pair(step.mechanism).replace_one), step.batch_size / step.population
-    assert isinstance(step, PoissonSampled)
-    if isinstance(step.mechanism, PoissonSampled):
-        mu, rate = _displacement_and_rate(step.mechanism, adjacency)
-        return mu, rate * step.rate
-    pair = _pair(step.mechanism)
-    mu2 = pair.add_remove
-    if adjacency is Adjacency.REPLACE_ONE:
-        # Antipodal displacements of half the replace-one diameter, if that is the larger.
-        mu2 = xp.maximum(mu2, pair.replace_one / 4.0)
-    return xp.sqrt(mu2), step.rate
-
-
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
     """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
     xp: Any = namespace(key, leaves)
     mu2 = xp.zeros(())
-    found: dict[str, list[Steps]] = {"poisson": [], "fixed": []}
+    found: dict[str, list[Steps]] = {}
     position = 0
     for tree, width in key:
         *fields, factors = leaves[position : position + width + 1]
@@ -277,17 +119,46 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
         step = jax.tree.unflatten(tree, fields)
         kind = atom_kind(tree, adjacency)
         if kind == "gaussian":
-            pair = _pair(step)
+            pair = pair_of(step)
             own = pair.add_remove if adjacency is Adjacency.ADD_REMOVE else pair.replace_one
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:
-            mu, rate = _displacement_and_rate(step, adjacency)
-            found[kind].append(Steps(*xp.broadcast_arrays(mu, rate, count)))
+            mu, rate = SCHEMES[type(step)].parameters(step, adjacency)
+            found.setdefault(kind, []).append(Steps(*xp.broadcast_arrays(mu, rate, count)))
+    return Atoms(mu2, {kind: _joined(parts) for kind, parts in found.items()})
 
-    def join(parts: list[Steps]) -> Steps | None:
-        return Steps(*(xp.concatenate(c) for c in zip(*parts, strict=True))) if parts else None
 
-    return Atoms(mu2, join(found["poisson"]), join(found["fixed"]))
+def _joined(parts: Sequence[Steps]) -> Steps:
+    xp: Any = namespace(parts)
+    return Steps(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def by_pair(atoms: Atoms, adjacency: Adjacency, *, attained: bool = False) -> dict[str, Steps]:
+    """The sampled steps by the pair that dominates them, or by one that some neighbours attain."""
+    found: dict[str, list[Steps]] = {}
+    for name, steps in atoms.sampled.items():
+        found.setdefault(_pair_name(name, adjacency, attained), []).append(steps)
+    return {name: _joined(parts) for name, parts in found.items()}
+
+
+def by_scheme(slopes: dict[str, Any], atoms: Atoms, adjacency: Adjacency) -> dict[str, Steps]:
+    """Slopes of `by_pair` as slopes of the atoms' own steps."""
+    found, start = {}, dict.fromkeys(slopes, 0)
+    for name, steps in atoms.sampled.items():
+        pair = _pair_name(name, adjacency, False)
+        first, last = start[pair], start[pair] + steps.mu.shape[0]
+        found[name], start[pair] = Steps(*(v[first:last] for v in slopes[pair])), last
+    return found
+
+
+def directions(pairs: Iterable[str]) -> tuple[int, ...]:
+    """(1, −1) where two directions have to be asked."""
+    return (1, -1) if any(GRIDS[pair].directed for pair in pairs) else (1,)
+
+
+def _pair_name(scheme: str, adjacency: Adjacency, attained: bool) -> str:
+    own = next(s for s in SCHEMES.values() if s.name == scheme)
+    return (own.attained if attained else own.dominating)(adjacency)
 
 
 @functools.lru_cache(maxsize=256)

@@ -39,7 +39,7 @@ from dpjax.accounting.mechanisms import (
     PureDP,
     Shuffled,
 )
-from dpjax.accounting.pairs.subsampled import log_mixture
+from dpjax.accounting.pairs.ratio import log_mixture
 
 _EPS = float(np.finfo(np.float64).eps)
 _LARGEST = 1 << 16  # outcomes up to which discrete losses are multiplied out instead of transformed

@@ -1,7 +1,7 @@
 """What the quadrature of a tilted pair can be off by, and how fast its transform decays.
 
 Both bounds move the line of integration in the sample space off the real axis, where the ratio r
-only turns: r(y + ib) = r(y)(1 − π + πe^{iμb}) with the posterior π of `pairs`.
+only turns: r(y + ib) = r(y)(1 − π + πe^{iμb}) with the posterior π of `pairs.ratio`.
 """
 
 from __future__ import annotations
@@ -11,74 +11,49 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
-from dpjax.accounting.pairs.subsampled import PANEL, PANEL_NODES, REACH, Family, Tilted, posterior
+from dpjax.accounting.pairs.protocol import Tilted
+from dpjax.accounting.pairs.ratio import posterior
 
 _STRIPS = np.array([0.03, 0.1, 0.3, 0.6, 0.95])  # of the width π/μ, where r could vanish
 _KNOTS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0])
 _SHIFTS = np.array([0.25, 0.6, 1.1, 1.8])
-_WIDEST = 2.3  # radians; below π, where r could vanish
-_LAST = np.polynomial.legendre.legval(PANEL_NODES, np.eye(PANEL)[:, PANEL - 2 :]).T
+WIDEST = 2.3  # radians; below π, where r could vanish
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(10, -1, -1)]  # exact up to 1.2
 
 
-def quadrature_error(
-    family: Family,
-    sign: Float[Array, ""],
-    mu: Float[Array, ""],
-    rate: Float[Array, ""],
-    c: Float[Array, ""],
-    tilted: Tilted,
-    t: Float[Array, " points"],
-) -> Float[Array, " points"]:
-    """Bound on the quadrature's error in E_P[e^{(c+it)L}], relative to e^{K(c)}.
+def on_the_line(
+    y: Array, power: Array, mirrored: bool, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Any
+) -> Array:
+    """Bound on the trapezoid rule's error in E_P[e^{(c+it)L}], relative to e^{K(c)}.
 
-    Trapezoid with spacing h of a function analytic in |Im y| < a: at most 2M/(e^{2πa/h} − 1), M the
-    largest integral of its modulus on a line of the strip. There |g(y + ib)| = g(y)e^{b²/2} and
+    With spacing h, of a function analytic in |Im y| < a: at most 2M/(e^{2πa/h} − 1), M the largest
+    integral of its modulus on a line of the strip. There |g(y + ib)| = g(y)e^{b²/2} and
     r(y + ib) = r(y)(1 − π + πe^{iμb}), so that M is a sum over the same nodes, doubled for its own
     error. Its logarithm is convex in t: chords between a few values of t bound it. The edge of the
-    strip may be any path, also one that comes down where the nodes end. Gauss panels of half-width
-    H: 64/15·M ρ^{−2n}/(1 − ρ^{−2}) in the ellipse whose half-axes sum to ρH, with
-    |arg r(y + ib)| ≤ μ|b|. The best of several strips.
+    strip may be any path, also one that comes down where the nodes end. The best of several strips.
 
     Args:
-        family, sign, mu, rate, c: as for `tilt`.
+        y: the nodes.
+        power, mirrored: e^{cL}P/g is r(y)^power, times r(−y)^{−c} if mirrored.
+        mu, rate, c: as of `tilt`.
         tilted: what `tilt` returned.
         t: ascending from 0.
 
     References:
-        Trefethen, Weideman 2014, Theorem 5.1; Trefethen 2019, Theorem 19.3.
+        Trefethen, Weideman 2014, Theorem 5.1.
     """
-    xp: Any = namespace(sign, mu, rate, c, tilted, t)
+    xp: Any = namespace(mu, rate, c, tilted, t)
     spacing = tilted.spacing
-    if family == "symmetrised":
-        angle = np.pi * np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96])[:, None]
-        a = xp.minimum(angle / mu, 4.0)
-        ratio = a / spacing
-        ellipse = ratio + xp.sqrt(1 + ratio * ratio)
-        # The ellipse bulges past a panel's ends by half·(cosh − 1); the modulus grows with it.
-        bulge = spacing * (xp.sqrt(1 + ratio * ratio) - 1)
-        log_error = (
-            np.log(64 / 15 * 4)
-            + 0.5 * a * a
-            + mu * t * a
-            - c * xp.log(xp.cos(0.5 * mu * a))
-            + bulge * (REACH + (c + 1) * mu)
-            - 2 * PANEL * xp.log(ellipse)
-            - xp.log1p(-(ellipse**-2.0))
-        )
-        return xp.exp(xp.minimum(xp.min(log_error, axis=0), 50.0))
     wave = 2 * np.pi / spacing
     a = xp.minimum(np.pi * _STRIPS / mu, 0.9 * wave)
-    y = tilted.first + spacing * xp.arange(tilted.weight.shape[0])
     knots = t[-1] * _KNOTS
     angle = mu * a[:, None, None]
     log_size, argument = _turn(posterior(y, mu, rate), angle)
-    power = xp.where(sign > 0, c + 1, -c) if family == "poisson" else c + 1
     size = power * log_size
-    if family == "replace":
+    if mirrored:
         log_other, other = _turn(posterior(-y, mu, rate), angle)
         size, argument = size - c * log_other, argument + other
     exponent = size + knots[:, None] * argument
@@ -86,10 +61,10 @@ def quadrature_error(
     inside = top + xp.log(xp.exp(exponent - top[:, :, None]) @ tilted.weight)
     # Past the window, where only arg ζ ≤ θ is known, the path comes down to 1/(wave + slope·t) in a
     # vertical step at the last nodes; on it |ζ| ≥ cos(θ/2), and arg ζ ≤ πθ for π ≤ 1/2.
-    outer = xp.where(power < 0, -power, 0.0) if family == "poisson" else c
-    slope = 2 * mu if family == "replace" else mu
+    outer = c if mirrored else xp.where(power < 0, -power, 0.0)
+    slope = 2 * mu if mirrored else mu
     ends = xp.stack([y[0], y[-1]])
-    pull = posterior(ends, mu, rate) + (posterior(-ends, mu, rate) if family == "replace" else 0.0)
+    pull = posterior(ends, mu, rate) + (posterior(-ends, mu, rate) if mirrored else 0.0)
     pull = xp.where(xp.max(pull) < 0.5, mu * xp.max(pull), slope)
     edge = xp.log(tilted.weight[0] + tilted.weight[-1] + tilted.truncated) + xp.log1p(a / spacing)
     edge = edge - outer * xp.log(xp.cos(0.5 * mu * a))
@@ -103,15 +78,14 @@ def quadrature_error(
     return xp.exp(xp.minimum(xp.min(xp.max(chords, axis=1), axis=0), 50.0))
 
 
-def decay(
-    family: Family,
-    sign: Float[Array, ""],
-    mu: Float[Array, ""],
-    rate: Float[Array, ""],
-    c: Float[Array, ""],
-    tilted: Tilted,
-    t: Float[Array, " points"],
-) -> Float[Array, " points"]:
+def shifts(mu: Array, t: Array) -> Array:
+    """The Θ that are tried, a row of them for every t."""
+    return (t[:, None] * mu * mu / (1 + mu * mu) * _SHIFTS)[:, :, None]
+
+
+def line_decay(
+    y: Array, power: Array, mirrored: bool, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Any
+) -> Array:
     """log ρ(t) with |E_P[e^{(c+iτ)L}]| ≤ ρ(t)·e^{K(c)} for every |τ| ≥ t.
 
     Derived for dpjax. Move the line of integration in y to y + ia(y), a ≥ 0: on it |e^{iτL}| is
@@ -123,36 +97,32 @@ def decay(
 
     The modulus is integrated on the nodes of the window. Its own quadrature error is of the order
     of the square of the same rule's at twice the spacing; the latter, taken from the alternating
-    sum, is added.
+    sum, is added. Arguments as of `on_the_line`.
     """
-    xp: Any = namespace(sign, mu, rate, c, tilted, t)
-    theta = (t[:, None] * mu * mu / (1 + mu * mu) * _SHIFTS)[:, :, None]
-    if family == "symmetrised":
-        return _half_line_decay(theta, mu, rate, c, tilted, t[:, None, None])
+    xp: Any = namespace(mu, rate, c, tilted, t)
+    theta = shifts(mu, t)
     nodes = tilted.weight.shape[0]
-    y = tilted.first + tilted.spacing * xp.arange(nodes)
     u = np.linspace(-1.0, 1.0, nodes)
     back, falls = xp.asarray(1 - u**8), -8 * u**7 * 2 / ((nodes - 1) * tilted.spacing)
     t = t[:, None, None]
     hit = posterior(y, mu, rate)
-    other = posterior(-y, mu, rate) if family == "replace" else xp.zeros_like(hit)
+    other = posterior(-y, mu, rate) if mirrored else xp.zeros_like(hit)
     pull = theta * (hit + other)
-    bend = pull / (1 + pull / _WIDEST)
+    bend = pull / (1 + pull / WIDEST)
     angle = back * bend
-    slope = theta * (hit * (1 - hit) - other * (1 - other)) / (1 + pull / _WIDEST) ** 2
+    slope = theta * (hit * (1 - hit) - other * (1 - other)) / (1 + pull / WIDEST) ** 2
     slope = back * slope + falls * bend / mu
-    log_size, argument = _least_turn(hit, angle)
-    power = xp.where(sign > 0, c + 1, -c) if family == "poisson" else c + 1
+    log_size, argument = least_turn(hit, angle)
     exponent = 0.5 * (angle / mu) ** 2 + power * log_size - t * argument
-    if family == "replace":
-        log_other, other_argument = _least_turn(other, angle)
+    if mirrored:
+        log_other, other_argument = least_turn(other, angle)
         exponent = exponent - c * log_other - t * other_argument
     exponent = exponent + 0.5 * xp.log1p(slope * slope)
     alternating = tilted.weight * (-1.0) ** np.arange(nodes)
-    return _log_total(tilted, exponent, lambda values: xp.abs(values @ alternating))
+    return log_total(tilted, exponent, lambda values: xp.abs(values @ alternating))
 
 
-def _log_total(tilted: Tilted, exponent: Array, check: Callable[[Array], Array]) -> Array:
+def log_total(tilted: Tilted, exponent: Array, check: Callable[[Array], Array]) -> Array:
     """log of Σ weight·e^{exponent}, of its error and of what was cut, best over the middle axis."""
     xp: Any = namespace(tilted, exponent)
     exponent = xp.minimum(exponent, 300.0)
@@ -174,7 +144,7 @@ def _turn(hit: Array, angle: Array) -> tuple[Array, Array]:
     return log_size, xp.arctan2(hit * xp.sin(angle), 1 - 2 * hit * half * half)
 
 
-def _least_turn(hit: Array, angle: Array) -> tuple[Array, Array]:
+def least_turn(hit: Array, angle: Array) -> tuple[Array, Array]:
     """As `_turn` for 0 ≤ θ ≤ 2.3, the argument from below, at a quarter of the cost.
 
     arg ζ = 2 arctan x with x = Im ζ/(|ζ| + Re ζ), and arctan x ≥ 3x/(1 + 2√(1 + x²)) (Shafer 1966),
@@ -189,33 +159,3 @@ def _least_turn(hit: Array, angle: Array) -> tuple[Array, Array]:
     size = xp.sqrt(xp.maximum(1 - loss, 1e-15))
     x = 2 * hit * sine * xp.sqrt(1 - squared) / (size + 1 - 2 * hit * squared)
     return 0.5 * xp.log1p(xp.maximum(-loss, -1 + 1e-15)), 6 * x / (1 + 2 * xp.sqrt(1 + x * x))
-
-
-def _half_line_decay(
-    theta: Array, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Array
-) -> Array:
-    """The same on y > μ/2, where the line starts on the real axis: the angle times x/(1 + x)."""
-    xp: Any = namespace(theta, mu, rate, c, tilted, t)
-    count = (tilted.weight.shape[0] - 1) // 2
-    centre = tilted.spacing * (2 * xp.arange(count // PANEL) + 1)
-    x = (centre[:, None] + tilted.spacing * PANEL_NODES).reshape(-1)
-    hit = posterior(x + 0.5 * mu, mu, rate)
-    pull = theta * hit
-    bend = pull / (1 + pull / _WIDEST)
-    # From the real axis and back to it.
-    u = x / (2 * tilted.spacing * (count // PANEL))
-    start = x / (1 + x) * (1 - u**8)
-    rises = (1 - u**8) / (1 + x) ** 2 - 8 * u**8 / (1 + x)
-    angle = start * bend
-    slope = start * theta * hit * (1 - hit) / (1 + pull / _WIDEST) ** 2 + rises * bend / mu
-    log_size, argument = _least_turn(hit, angle)
-    shared = 0.5 * (angle / mu) ** 2 - t * argument + 0.5 * xp.log1p(slope * slope)
-    both = [shared + (c + 1) * log_size, shared - c * log_size]
-    exponent = xp.concatenate([*both, xp.zeros_like(shared[..., :1])], axis=2)
-
-    def check(values: Array) -> Array:
-        # In place of the alternating sum: the last coefficients in Legendre polynomials.
-        panels = (values * tilted.weight)[..., : 2 * count].reshape(*values.shape[:2], -1, PANEL)
-        return xp.sum(xp.abs(panels @ _LAST), axis=(2, 3))
-
-    return _log_total(tilted, exponent, check)

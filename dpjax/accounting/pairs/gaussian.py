@@ -14,7 +14,8 @@ from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.last_iterate.bounds import least2, position2
-from dpjax.accounting.mechanisms import Gaussian
+from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism, Repeated, Shuffled
+from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -94,7 +95,7 @@ def _cyclic(run: NoisyCyclicDescent) -> GaussianPair:
     return GaussianPair(mu2, mu2)
 
 
-PAIRS: dict[type, Entry] = {
+DOMINATED: dict[type, Entry] = {
     Anisotropic: Entry(_anisotropic),
     BoxedAngles: Entry(_boxed),
     Gaussian: Entry(_gaussian),
@@ -103,3 +104,31 @@ PAIRS: dict[type, Entry] = {
     RecentredGaussian: Entry(_ball),
     TangentBall: Entry(_ball),
 }
+
+
+def pair_of(step: Mechanism) -> GaussianPair:
+    """Total Gaussian pair of a step whose kind is `gaussian`, all of it on the same records."""
+    if type(step) in DOMINATED:
+        return DOMINATED[type(step)].pair(step)
+    if isinstance(step, Shuffled):
+        return pair_of(step.mechanism)
+    if isinstance(step, Repeated):
+        inner = pair_of(step.mechanism)
+        return GaussianPair(step.steps * inner.add_remove, step.steps * inner.replace_one)
+    assert isinstance(step, Composed)
+    pairs = [pair_of(part) for part in step.mechanisms]
+    return GaussianPair(sum(p.add_remove for p in pairs), sum(p.replace_one for p in pairs))
+
+
+def whole_run(step: Mechanism) -> bool:
+    """Whether it has a part of which the pair is an upper bound only."""
+    return any(type(part) in DOMINATED and not DOMINATED[type(part)].step for part in walk(step))
+
+
+def samplable(step: Mechanism) -> bool:
+    """Whether sampling the records of a step amplifies it."""
+    if type(step) in DOMINATED:
+        return DOMINATED[type(step)].step
+    if isinstance(step, Composed):
+        return all(samplable(part) for part in step.mechanisms)
+    return not isinstance(step, Shuffled) and samplable(step.mechanism)  # pyrefly: ignore

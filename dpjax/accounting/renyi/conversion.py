@@ -246,9 +246,8 @@ def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple
 def _releases_nothing(atoms: Atoms) -> Any:
     xp: Any = namespace(atoms)
     idle = atoms.gaussian_mu2 == 0
-    for steps in (atoms.poisson, atoms.fixed):
-        if steps is not None:
-            idle = idle & xp.all((steps.count == 0) | (steps.rate == 0) | (steps.mu == 0))
+    for steps in atoms.sampled.values():
+        idle = idle & xp.all((steps.count == 0) | (steps.rate == 0) | (steps.mu == 0))
     return idle
 
 
@@ -343,7 +342,7 @@ def rdp_to_epsilon(
 
 def _zcdp_improved(rho: Array, delta: Array) -> Array:
     xp: Any = namespace(rho, delta)
-    value = epsilon_from_atoms(Atoms(2 * rho, None, None), Adjacency.ADD_REMOVE, delta)
+    value = epsilon_from_atoms(Atoms(2 * rho, {}), Adjacency.ADD_REMOVE, delta)
     return xp.where(rho >= 0, value, xp.inf)
 
 

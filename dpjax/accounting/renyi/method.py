@@ -28,20 +28,21 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs import atoms as lowering
+from dpjax.accounting.pairs.atoms import Atoms, lowers, query
+from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.renyi import conversion, moments, selection
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
 _REFINED = np.linspace(-0.05, 0.05, 41)
 
 
-def _classic(atoms: lowering.Atoms, adjacency: Adjacency, delta: Array) -> Array:
+def _classic(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
     return conversion.epsilon_from_atoms(atoms, adjacency, delta, classic=True)
 
 
 def _asked(kernel: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        return lowering.query(kernel, run, adjacency, (given,), (0,))
+        return query(kernel, run, adjacency, (given,), (0,))
 
     return ask
 
@@ -73,9 +74,9 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
 
 
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = lowering.split(run, lambda step: type(step) in _CURVES)
+    own, rest = split(run, lambda step: type(step) in _CURVES)
     able = all(_CURVES[type(step)][1](step, adjacency) for step, _ in own)
-    return able and lowering.lowers(rest, adjacency)
+    return able and lowers(rest, adjacency)
 
 
 def _count(factors: tuple) -> Any:
@@ -93,10 +94,10 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
         >>> rdp(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
         array([0.5])
     """
-    own, rest = lowering.split(run, lambda step: type(step) in _CURVES)
+    own, rest = split(run, lambda step: type(step) in _CURVES)
     total: Any = 0.0
     if rest.mechanisms or not own:
-        total = lowering.query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
+        total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
         total = total + _count(factors) * _CURVES[type(step)][0](step, orders, adjacency)
     return total
@@ -141,7 +142,7 @@ METHODS = (
     Method(
         "rdp",
         rank=30.0,
-        supports=lowering.lowers,
+        supports=lowers,
         epsilon=_asked(conversion.epsilon_from_atoms),
         delta=_asked(conversion.delta_from_atoms),
         rdp=rdp,
@@ -151,9 +152,7 @@ METHODS = (
     Method(
         "rdp",
         rank=31.0,
-        supports=lambda run, adjacency: (
-            not lowering.lowers(run, adjacency) and _has_curve(run, adjacency)
-        ),
+        supports=lambda run, adjacency: not lowers(run, adjacency) and _has_curve(run, adjacency),
         epsilon=_epsilon,
         delta=_delta,
         rdp=rdp,
@@ -163,7 +162,7 @@ METHODS = (
     Method(
         "rdp_classic",
         rank=None,
-        supports=lowering.lowers,
+        supports=lowers,
         epsilon=_asked(_classic),
         describe="Rényi curve at real orders by certified quadrature, converted by Mironov (2017), "
         "Proposition 3",

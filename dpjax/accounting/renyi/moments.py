@@ -36,8 +36,10 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.pairs.atoms import Atoms, Steps
-from dpjax.accounting.pairs.subsampled import log_ratio, posterior
+from dpjax.accounting.pairs.atoms import Atoms, by_pair
+from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.ratio import log_ratio, posterior
+from dpjax.accounting.pairs.table import PAIRS
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -193,18 +195,15 @@ _VALUES = {"remove": _remove, "replace": _replace}
 
 
 def pairs_of(atoms: Atoms, adjacency: Adjacency) -> list[tuple[str, Steps]]:
-    """The subsampled steps of a run by the pair that dominates them.
+    """The sampled steps of a run by the integral that bounds them.
 
-    Under ADD_REMOVE the sampled steps take the `remove` pair: its Rényi divergence is never below
-    the reverse one's at the same order. Fixed batches take it at the replace-one displacement.
-
-    Example:
-        >>> pairs_of(Atoms(1.0, None, None), Adjacency.ADD_REMOVE)
-        []
+    That of the direction `remove`, whose Rényi divergence is never below the reverse one's at the
+    same order, or of a pair that is its own mirror image.
     """
-    pair = "remove" if adjacency is Adjacency.ADD_REMOVE else "replace"
-    groups = [(pair, atoms.poisson), ("remove", atoms.fixed)]
-    return [(name, steps) for name, steps in groups if steps is not None]
+    return [
+        ("replace" if PAIRS[name].mirrored else "remove", steps)
+        for name, steps in by_pair(atoms, adjacency, attained=True).items()
+    ]
 
 
 def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
@@ -233,7 +232,7 @@ def log_moments(
 
     Example:
         >>> import numpy as np
-        >>> log_moments(Atoms(0.5, None, None), Adjacency.ADD_REMOVE, np.asarray([3.0]))
+        >>> log_moments(Atoms(0.5, {}), Adjacency.ADD_REMOVE, np.asarray([3.0]))
         array([1.5])
     """
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
@@ -249,7 +248,7 @@ def log_moment_jets(
 
     Example:
         >>> import numpy as np
-        >>> log_moment_jets(Atoms(0.5, None, None), Adjacency.ADD_REMOVE, np.asarray([3.0]))
+        >>> log_moment_jets(Atoms(0.5, {}), Adjacency.ADD_REMOVE, np.asarray([3.0]))
         (array([1.5]), array([1.25]), array([0.5]))
     """
     mu2 = atoms.gaussian_mu2

@@ -1,0 +1,99 @@
+"""A run's steps grouped by their build, and stacked: ten thousand are one vectorised evaluation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, flatten
+
+
+class Prepared(NamedTuple):
+    """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them
+    by.
+    """
+
+    leaves: tuple[Any, ...]
+    ndims: tuple[int, ...]
+    key: tuple
+
+
+def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
+    """The step used as often as its factors' product says."""
+    return functools.reduce(Repeated, factors, step)
+
+
+def split(
+    run: Mechanism, own: Callable[[Mechanism], bool]
+) -> tuple[list[tuple[Any, tuple]], Composed]:
+    """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
+    mine, rest = [], []
+    for step, factors in flatten(run):
+        if own(step):
+            mine.append((step, factors))
+        else:
+            rest.append(times(step, factors))
+    return mine, Composed(tuple(rest))
+
+
+def _stack(values: Sequence[Any]) -> Any:
+    """Stack along a new last axis, broadcasting the axes in front; no arithmetic."""
+    xp: Any = namespace(values)
+    if float64.is_traced(*values):
+        return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
+    if all(np.ndim(v) == 0 for v in values):
+        return np.asarray(values, np.float64)
+    return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
+
+
+def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
+    """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
+    m = factors.shape[0]
+    rows = np.stack(leaves, axis=-1) if leaves else np.zeros((m, 0))
+    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+    counts = np.zeros(len(unique))
+    np.add.at(counts, inverse.ravel(), np.prod(factors, axis=-1))
+    size = 1 << (len(unique) - 1).bit_length()
+    extra = size - len(unique)
+    unique = np.concatenate([unique, np.repeat(unique[-1:], extra, axis=0)])
+    counts = np.concatenate([counts, np.zeros(extra)])
+    return list(unique.T), counts[:, None]
+
+
+def prepare(run: Mechanism) -> Prepared:
+    """Group a run's steps by their build and stack their fields."""
+    xp: Any = namespace(run)
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
+    groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
+    for step, factors in flatten(run):
+        leaves, tree = jax.tree.flatten(step)
+        groups.setdefault(tree, []).append((leaves, factors))
+    arrays: list[Any] = []
+    ndims: list[int] = []
+    key = []
+    for tree, members in groups.items():
+        columns = [
+            _stack(column) for column in zip(*(leaves for leaves, _ in members), strict=True)
+        ]
+        depth = max(len(f) for _, f in members)
+        padded = [
+            _stack([*f, *([1.0] * (depth - len(f)))]) if depth else np.ones(1) for _, f in members
+        ]
+        if float64.is_traced(*padded):
+            factors = xp.stack(xp.broadcast_arrays(*(xp.asarray(p) for p in padded)), axis=-2)
+        else:
+            factors = np.stack(np.broadcast_arrays(*padded), axis=-2)
+        flat = all(not float64.is_traced(c) and np.ndim(c) == 1 for c in columns)
+        if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
+            columns, factors = _merge(columns, factors)
+        arrays += [*columns, factors]
+        ndims += [1] * len(columns) + [2]
+        key.append((tree, len(columns)))
+    return Prepared(tuple(arrays), tuple(ndims), tuple(key))

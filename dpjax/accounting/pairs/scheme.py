@@ -1,0 +1,30 @@
+"""What a mechanism that samples says of itself: which pair its steps take, and when it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dpjax.accounting.adjacency import Adjacency
+
+
+class Scheme(NamedTuple):
+    """One way of sampling around Gaussian releases.
+
+    Fields:
+        name: of its steps in `atoms.Atoms`.
+        kind: the class of mechanism.
+        refusal: (step, adjacency, kind_of) -> why no theorem covers it, "" where one does;
+            kind_of tells what is sampled: "gaussian", the name of a scheme, or "mixed".
+        parameters: (step, adjacency) -> displacement over noise, and sampling rate.
+        dominating: adjacency -> the pair that dominates however an adversary mixes directions.
+        attained: adjacency -> a pair that some neighbours attain. Its Rényi divergence of the
+            larger direction bounds the step's as well.
+    """
+
+    name: str
+    kind: type
+    refusal: Callable[[Any, Adjacency, Callable], str]
+    parameters: Callable[[Any, Adjacency], tuple[Any, Any]]
+    dominating: Callable[[Adjacency], str]
+    attained: Callable[[Adjacency], str]
