@@ -16,6 +16,7 @@ import pytest
 import dpjax
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
+from dpjax.accounting.pairs.table import PAIRS, SCHEMES
 from tests.accounting.mechanism_examples import EXAMPLES
 
 _ROOT = Path(dpjax.__file__).parent
@@ -93,6 +94,53 @@ assert acc.price(Coin(0.25), 1e-5)[1].name == "coin"
 assert "Coin" in acc.registered_mechanisms()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
+    code = """
+from dpjax import accounting as acc
+from dpjax.accounting.mechanisms.base import number
+from dpjax.accounting.pairs import table
+from dpjax.accounting.pairs.poisson import Poisson
+from dpjax.accounting.pairs.scheme import Scheme
+
+@acc.register_mechanism
+class Rarely(acc.Mechanism):  # Poisson sampling at half of the rate it states
+    mechanism: acc.Mechanism
+    rate: float = number(0.0, 1.0)
+
+class Copied(Poisson):
+    name = "copied"
+
+copied = lambda adjacency: "copied"
+parameters = lambda step, adjacency: (1 / step.mechanism.noise_multiplier, step.rate / 2)
+table.PAIRS["copied"] = table.GRIDS["copied"] = Copied()
+table.SCHEMES[Rarely] = Scheme(
+    "rarely", Rarely, lambda step, adjacency, kind_of: "", parameters, copied, copied)
+new, old = (acc.Repeated(step, 50) for step in (
+    Rarely(acc.Gaussian(1.0), 0.2), acc.PoissonSampled(acc.Gaussian(1.0), 0.1)))
+for method in ("contour", "rdp", "rdp_classic", "pld"):
+    assert acc.epsilon(new, 1e-5, method=method) == acc.epsilon(old, 1e-5, method=method)
+assert acc.delta(new, 1.0) == acc.delta(old, 1.0)
+assert acc.epsilon_interval(new, 1e-5) == acc.epsilon_interval(old, 1e-5)
+both = acc.Composed((new, old))  # two schemes, of one pair each
+assert acc.epsilon(both, 1e-5) == acc.epsilon(acc.Repeated(old.mechanism, 100), 1e-5)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_no_method_knows_a_pair_or_a_way_to_sample_by_name():
+    names = {*PAIRS, *(scheme.name for scheme in SCHEMES.values())}
+    for family in ("contour", "renyi", "loss_distribution"):
+        for file in (_ROOT / "accounting" / family).glob("*.py"):
+            if file.name == "selection.py":
+                continue  # there "poisson" is the law of a number of trials
+            found = {
+                node.value
+                for node in ast.walk(ast.parse(file.read_text()))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+            assert not names & found, f"{file.name} names {names & found}"
 
 
 def test_the_answer_under_a_trace_is_the_concrete_one_also_where_it_is_dear():

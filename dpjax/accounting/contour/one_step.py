@@ -49,7 +49,7 @@ def _single(run: Composition) -> tuple[Pair, Array, Array, Array]:
     """Pair, μ and q of the one step, and whether there is exactly one, and no plain release."""
     xp: Any = namespace(run)
     if len(run.steps) != 1:
-        return PAIRS["poisson"], xp.ones(()), xp.ones(()), xp.zeros(()) > 0
+        return next(iter(PAIRS.values())), xp.ones(()), xp.ones(()), xp.zeros(()) > 0
     ((name, group),) = run.steps.items()
     mu, rate = xp.sum(group.mu * group.count), xp.sum(group.rate * group.count)
     one = (xp.sum(group.count) == 1) & (xp.max(group.count) == 1) & (run.gaussian_mu2 == 0)

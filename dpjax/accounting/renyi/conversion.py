@@ -109,11 +109,11 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
     mu2 = atoms.gaussian_mu2
     total = [0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2]
     a = orders[:, None]
-    for pair, steps in pairs_of(atoms, adjacency):
+    for mirrored, steps in pairs_of(atoms, adjacency):
         q, mu2 = steps.rate, steps.mu * steps.mu
         half, rise = 0.5 * a * (a - 1), a - 0.5
         # E[r^α] ≈ 1 + α(α−1)/2·E[(r−1)²], and convexity in q if that is less.
-        square, wide = (4 * xp.sinh(mu2), 4 * mu2) if pair == "replace" else (xp.expm1(mu2), mu2)
+        square, wide = (4 * xp.sinh(mu2), 4 * mu2) if mirrored else (xp.expm1(mu2), mu2)
         square, grown = square * q * q, q * xp.expm1(half * wide)
         first, second = xp.log1p(half * square), xp.log1p(grown)
         by_first = rise * square / (1 + half * square)
@@ -124,7 +124,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
         far = half * mu2 + a * xp.log(q + left) - 16 / (a * a * mu2) - 16 * left / q
         by_far = rise * mu2 + xp.log(q + left) - a * mu2 * left / (q + left)
         by_far = by_far + 32 / (a**3 * mu2) + 16 * mu2 * left / q
-        if pair == "replace":
+        if mirrored:
             other = q * xp.exp(-(a + 0.5) * mu2)
             far = far - (a - 1) * xp.log(1 - q + other)
             by_far = by_far - xp.log(1 - q + other) + (a - 1) * mu2 * other / (1 - q + other)

@@ -29,6 +29,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -50,7 +51,7 @@ _MOST = 8192  # nodes
 _CELLS = 16  # pairs of order and step worked on at a time, if there are many
 
 
-def _closed(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Any, ...]:
+def _closed(mirrored: bool, mu: Array, rate: Array, order: Array) -> tuple[Any, ...]:
     """The closed upper bound, with its derivatives as of `_integrals`."""
     xp: Any = namespace(mu, rate, order)
     c, half = order - 1, 0.5 * mu * mu
@@ -59,7 +60,7 @@ def _closed(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Any, ...]:
     by_rate = -order * xp.expm1(-log) / xp.where(rate > 0, rate, 1.0)
     bend = half * hit * (2 + order * half * (1 - hit))
     bound = (order * log, log + order * half * hit, bend, order * c * mu * hit, by_rate)
-    if pair == "remove":
+    if not mirrored:
         return bound
     floor = xp.log1p(-rate)
     bound = (bound[0] - c * floor, bound[1] - floor, bend, bound[3], by_rate + c / (1 - rate))
@@ -68,7 +69,7 @@ def _closed(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Any, ...]:
     return tuple(xp.where(wide, p, b) for p, b in zip((*plain, 0.0), bound, strict=True))
 
 
-def _line(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
+def _line(mirrored: bool, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
     """First node, last place and step of the rule; its alias; log of the mass left of it, or NaN.
 
     NaN where the line begins where f is bounded by its first value.
@@ -76,7 +77,7 @@ def _line(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
     xp: Any = namespace(mu, rate, order)
     c, far = order - 1, order * mu
     slope, strip, curved = far, 0.999, 1.0
-    if pair == "replace":
+    if mirrored:
         # r(−z) pulls less and less to the right of αμ, so that its slope there bounds the rest.
         slope = slope + c * mu * posterior(-far, mu, rate)
         strip, curved = 0.9, 1.0 + 0.25 * c * mu * mu
@@ -91,7 +92,7 @@ def _line(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
     # Any y within the strip is valid: near the best one of the quadratic approximation.
     y = xp.minimum(xp.sqrt(2 * _ALIAS / curved), strip * math.pi / mu)
     grown = 0.5 * y * y
-    if pair == "replace":
+    if mirrored:
         lost = lost - c * log_ratio(-left, mu, rate)
         grown = grown - c * xp.log(xp.cos(0.5 * mu * y))
     turn = 2 * math.pi * y
@@ -101,7 +102,7 @@ def _line(pair: str, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
 
 
 def _integrals(
-    pair: str, mu: Any, rate: Any, order: Any, partials: bool = False
+    mirrored: bool, mu: Any, rate: Any, order: Any, partials: bool = False
 ) -> tuple[Any, ...]:
     """K and its first two derivatives by the order; with `partials` also those by μ and q. [cells]
 
@@ -109,7 +110,7 @@ def _integrals(
     """
     xp: Any = namespace(mu, rate, order)
     c = order - 1
-    left, right, step, alias, lost = _line(pair, mu, rate, order)
+    left, right, step, alias, lost = _line(mirrored, mu, rate, order)
     a, h, lean, m, q = (v[:, None] for v in (left, step, c, mu, rate))
     width = 256 if xp is NUMPY else 64  # nodes at a time: few calls, or little in vain
     offsets = xp.arange(width)
@@ -120,7 +121,7 @@ def _integrals(
         z = a + h * (number * width + offsets)
         loss = up = log_ratio(z, m, q)
         log_p = up - (0.5 * z * z + _HALF_LOG_2PI)
-        if pair == "replace":
+        if mirrored:
             down = log_ratio(-z, m, q)
             loss = up - down
         x = lean * loss
@@ -137,7 +138,7 @@ def _integrals(
             rise = -xp.expm1(-up)
             by_mu = (1 + lean) * (q + (1 - q) * rise) * (z - m)
             by_rate = (1 + lean) * rise
-            if pair == "replace":
+            if mirrored:
                 fall = -xp.expm1(-down)  # pyrefly: ignore
                 by_mu = by_mu + lean * (q + (1 - q) * fall) * (z + m)
                 by_rate = by_rate - lean * fall
@@ -163,7 +164,7 @@ def _integrals(
         found += [others[0] / mass, others[1] / mass / xp.where(rate > 0, rate, 1.0)]
     good = (error < 1e-9 * mass) & (rate > 0) & (mu > 0)
     if xp is not NUMPY or not good.all():
-        bound = _closed(pair, mu, rate, order)
+        bound = _closed(mirrored, mu, rate, order)
         still = (rate == 0) | (mu == 0)
         found = [
             xp.where(still, 0.0, xp.where(good, f, b)) for f, b in zip(found, bound, strict=False)
@@ -171,37 +172,24 @@ def _integrals(
     return tuple(found)
 
 
-@with_derivative
-def _remove(mu: Any, rate: Any, order: Any) -> Any:
-    return _integrals("remove", mu, rate, order)[0]
+@functools.partial(with_derivative, static=1)
+def _moment(mirrored: bool, mu: Any, rate: Any, order: Any) -> Any:
+    return _integrals(mirrored, mu, rate, order)[0]
 
 
-@with_derivative
-def _replace(mu: Any, rate: Any, order: Any) -> Any:
-    return _integrals("replace", mu, rate, order)[0]
+@_moment.defjvp
+def _(mirrored: bool, primals: tuple, tangents: tuple) -> tuple:
+    value, slope, _, by_mu, by_rate = _integrals(mirrored, *primals, partials=True)
+    return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def _rule(pair: str):
-    def rule(primals: tuple, tangents: tuple) -> tuple:
-        value, slope, _, by_mu, by_rate = _integrals(pair, *primals, partials=True)
-        return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
+def pairs_of(atoms: Atoms, adjacency: Adjacency) -> list[tuple[bool, Steps]]:
+    """The sampled steps of a run, and whether their integral is `replace`.
 
-    return rule
-
-
-_remove.defjvp(_rule("remove"))
-_replace.defjvp(_rule("replace"))
-_VALUES = {"remove": _remove, "replace": _replace}
-
-
-def pairs_of(atoms: Atoms, adjacency: Adjacency) -> list[tuple[str, Steps]]:
-    """The sampled steps of a run by the integral that bounds them.
-
-    That of the direction `remove`, whose Rényi divergence is never below the reverse one's at the
-    same order, or of a pair that is its own mirror image.
+    `remove` serves both directions of a pair: at no order is the reverse divergence the larger.
     """
     return [
-        ("replace" if PAIRS[name].mirrored else "remove", steps)
+        (PAIRS[name].mirrored, steps)
         for name, steps in by_pair(atoms, adjacency, attained=True).items()
     ]
 
@@ -236,8 +224,8 @@ def log_moments(
         array([1.5])
     """
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
-    for pair, steps in pairs_of(atoms, adjacency):
-        total = total + _summed(lambda *cell, p=pair: (_VALUES[p](*cell),), steps, orders)[0]
+    for mirrored, steps in pairs_of(atoms, adjacency):
+        total = total + _summed(lambda *cell, m=mirrored: (_moment(m, *cell),), steps, orders)[0]
     return total
 
 
@@ -253,8 +241,8 @@ def log_moment_jets(
     """
     mu2 = atoms.gaussian_mu2
     total = (0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2, mu2 + 0.0 * orders)
-    for pair, steps in pairs_of(atoms, adjacency):
-        more = _summed(lambda *cell, p=pair: _integrals(p, *cell), steps, orders)
+    for mirrored, steps in pairs_of(atoms, adjacency):
+        more = _summed(lambda *cell, m=mirrored: _integrals(m, *cell), steps, orders)
         total = tuple(t + v for t, v in zip(total, more, strict=True))
     return total
 
