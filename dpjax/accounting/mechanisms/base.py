@@ -79,6 +79,8 @@ class Mechanism:
 
     `tier` is the kind's own: "proven" (nothing is assumed of the data or the loss beyond what the
     code enforces), "conditional" (convexity, smoothness, a guarantee taken on trust), or "none".
+    `released` says what leaves, with its fields in braces, and `rests_on` the assumptions, one
+    sentence each, with {relation} for the adjacency.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -87,6 +89,8 @@ class Mechanism:
     """
 
     tier: ClassVar[str] = "proven"
+    released: ClassVar[str] = ""
+    rests_on: ClassVar[tuple[str, ...]] = ()
     _ranges: ClassVar[dict[str, checks.Range]] = {}
     component_axes: ClassVar[dict[str, int]] = {}
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -129,12 +133,13 @@ class Mechanism:
     def describe(self) -> str:
         """What is released, in words."""
         fields = dataclasses.fields(self)  # pyrefly: ignore
-        shown = ", ".join(f"{f.name} = {text(getattr(self, f.name))}" for f in fields)
-        return f"{type(self).__name__} ({shown})"
+        shown = {f.name: text(getattr(self, f.name)) for f in fields}
+        listed = ", ".join(f"{name} = {value}" for name, value in shown.items())
+        return self.released.format_map(shown) or f"{type(self).__name__} ({listed})"
 
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
         """What this mechanism rests on, one sentence each; its parts' own are not repeated."""
-        return ()
+        return tuple(sentence.format(relation=adjacency.value) for sentence in self.rests_on)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, choice))

@@ -10,7 +10,6 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     number,
     register_mechanism,
-    text,
 )
 
 
@@ -31,8 +30,7 @@ class Repeated(Mechanism):
     mechanism: Mechanism
     steps: Real = number(whole=True)
 
-    def describe(self) -> str:
-        return f"{text(self.steps)} adaptive uses of: {self.mechanism.describe()}"
+    released = "{steps} adaptive uses of: {mechanism}"
 
 
 @register_mechanism

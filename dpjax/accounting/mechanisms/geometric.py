@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
     Real,
     number,
     register_mechanism,
-    text,
 )
 
-_ANCHOR = "the anchor depends on public data and on earlier noisy outputs alone"
-_CONSTANT = "averages are divided by the stated batch size, a public constant"
+_ANCHORED = (
+    "the anchor depends on public data and on earlier noisy outputs alone",
+    "averages are divided by the stated batch size, a public constant",
+    FRESH_NOISE,
+)
 
 
 @register_mechanism
@@ -38,15 +39,14 @@ class RecentredGaussian(Mechanism):
     noise_std: Real = number()
     batch_size: Real = number(1.0, whole=True)
 
-    def describe(self) -> str:
-        return (
-            f"a mean of {text(self.batch_size)} contributions clipped to {text(self.radius)} about "
-            f"an anchor, plus Gaussian noise of standard deviation {text(self.noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        clipped = "every contribution is clipped to the radius about the anchor before it is summed"
-        return (clipped, _ANCHOR, _CONSTANT, FRESH_NOISE)
+    released = (
+        "a mean of {batch_size} contributions clipped to {radius} about an anchor, plus Gaussian "
+        "noise of standard deviation {noise_std}"
+    )
+    rests_on = (
+        "every contribution is clipped to the radius about the anchor before it is summed",
+        *_ANCHORED,
+    )
 
 
 @register_mechanism
@@ -74,16 +74,14 @@ class BoxedAngles(Mechanism):
     batch_size: Real = number(1.0, whole=True)
     dimension: Real = number(2.0, whole=True)
 
-    def describe(self) -> str:
-        return (
-            f"a mean of {text(self.batch_size)} gradients' {text(self.dimension)} angles in a box "
-            f"of factor {text(self.bounding_factor)} about an anchor, plus Gaussian noise of "
-            f"standard deviation {text(self.noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        clipped = "every record's angles are clipped to the box about the anchor before the mean"
-        return (clipped, _ANCHOR, _CONSTANT, FRESH_NOISE)
+    released = (
+        "a mean of {batch_size} gradients' {dimension} angles in a box of factor {bounding_factor} "
+        "about an anchor, plus Gaussian noise of standard deviation {noise_std}"
+    )
+    rests_on = (
+        "every record's angles are clipped to the box about the anchor before the mean",
+        *_ANCHORED,
+    )
 
 
 @register_mechanism
@@ -107,15 +105,14 @@ class TangentBall(Mechanism):
     noise_std: Real = number()
     batch_size: Real = number(1.0, whole=True)
 
-    def describe(self) -> str:
-        return (
-            f"a mean of {text(self.batch_size)} directions clipped to {text(self.radius)} radians "
-            f"about an anchor, plus Gaussian noise of standard deviation {text(self.noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        clipped = "every record's direction is clipped to the ball about the anchor before the mean"
-        return (clipped, _ANCHOR, _CONSTANT, FRESH_NOISE)
+    released = (
+        "a mean of {batch_size} directions clipped to {radius} radians about an anchor, plus "
+        "Gaussian noise of standard deviation {noise_std}"
+    )
+    rests_on = (
+        "every record's direction is clipped to the ball about the anchor before the mean",
+        *_ANCHORED,
+    )
 
 
 @register_mechanism
@@ -141,17 +138,15 @@ class Anisotropic(Mechanism):
     perpendicular_noise_std: Real = number()
     batch_size: Real = number(1.0, whole=True)
 
-    def describe(self) -> str:
-        return (
-            f"a mean of {text(self.batch_size)} contributions, clipped to "
-            f"{text(self.parallel_radius)} along an anchor and {text(self.perpendicular_radius)} "
-            f"across it, plus Gaussian noise of standard deviation "
-            f"{text(self.parallel_noise_std)} and {text(self.perpendicular_noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        clipped = "both parts of every contribution are clipped to their radii before the sum"
-        return (clipped, _ANCHOR, _CONSTANT, FRESH_NOISE)
+    released = (
+        "a mean of {batch_size} contributions, clipped to {parallel_radius} along an anchor and "
+        "{perpendicular_radius} across it, plus Gaussian noise of standard deviation "
+        "{parallel_noise_std} and {perpendicular_noise_std}"
+    )
+    rests_on = (
+        "both parts of every contribution are clipped to their radii before the sum",
+        *_ANCHORED,
+    )
 
 
 @register_mechanism
@@ -188,6 +183,7 @@ class GeoDP(Mechanism):
     unsafe_no_dp: bool = False
 
     tier = "none"
+    released = "the norm and the angles of an averaged gradient, perturbed as GeoDP was published"
 
     def __post_init__(self) -> None:
         if self.unsafe_no_dp is not True:
@@ -197,6 +193,3 @@ class GeoDP(Mechanism):
                 "reproduce the paper"
             )
         super().__post_init__()
-
-    def describe(self) -> str:
-        return "the norm and the angles of an averaged gradient, perturbed as GeoDP was published"

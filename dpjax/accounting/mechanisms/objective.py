@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_mechanism, text
+from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_mechanism
 
 
 @register_mechanism
@@ -42,17 +41,13 @@ class ObjectivePerturbation(Mechanism):
 
     tier = "conditional"
 
-    def describe(self) -> str:
-        return (
-            "the minimiser of a convex objective tilted by Gaussian noise of standard deviation "
-            f"{text(self.noise_std)}, gradients bounded by {text(self.gradient_bound)}, "
-            f"regularised by {text(self.regularization)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "an objective perturbation minimises a convex, twice differentiable generalised linear "
-            "loss with |ℓ'|‖x‖ <= gradient_bound and ℓ''‖x‖² <= smoothness, over all of space",
-            "its minimiser is exact, or hidden by the residual noise stated",
-            "the tilt is Gaussian and drawn independently of the data",
-        )
+    released = (
+        "the minimiser of a convex objective tilted by Gaussian noise of standard deviation "
+        "{noise_std}, gradients bounded by {gradient_bound}, regularised by {regularization}"
+    )
+    rests_on = (
+        "an objective perturbation minimises a convex, twice differentiable generalised linear "
+        "loss with |ℓ'|‖x‖ <= gradient_bound and ℓ''‖x‖² <= smoothness, over all of space",
+        "its minimiser is exact, or hidden by the residual noise stated",
+        "the tilt is Gaussian and drawn independently of the data",
+    )

@@ -10,7 +10,6 @@ from dpjax.accounting.mechanisms.base import (
     choice,
     number,
     register_mechanism,
-    text,
 )
 
 _RELATIONS = tuple(a.value for a in Adjacency)
@@ -37,17 +36,12 @@ class Gaussian(Mechanism):
 
     noise_multiplier: Real = number()
 
-    def describe(self) -> str:
-        return (
-            "a sum of clipped contributions plus Gaussian noise of "
-            f"{text(self.noise_multiplier)} clip norms"
-        )
+    released = "a sum of clipped contributions plus Gaussian noise of {noise_multiplier} clip norms"
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "every record's contribution is clipped to the clip norm before it is summed",
-            FRESH_NOISE,
-        )
+    rests_on = (
+        "every record's contribution is clipped to the clip norm before it is summed",
+        FRESH_NOISE,
+    )
 
 
 @register_mechanism
@@ -72,19 +66,16 @@ class UniformBall(Mechanism):
     displacement: Real = number()
     dimension: Real = number(1.0, whole=True)
 
-    def describe(self) -> str:
-        return (
-            f"a vector of {text(self.dimension)} numbers plus noise uniform in a ball, the "
-            f"sensitivity {text(self.displacement)} of its radius"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "one record moves the vector by at most the displacement times the ball's radius, for "
-            f"the {adjacency.value} relation",
-            "the noise is uniform in the ball, fresh at every step, and drawn independently of the "
-            "data",
-        )
+    released = (
+        "a vector of {dimension} numbers plus noise uniform in a ball, the sensitivity "
+        "{displacement} of its radius"
+    )
+    rests_on = (
+        "one record moves the vector by at most the displacement times the ball's radius, for "
+        "the {relation} relation",
+        "the noise is uniform in the ball, fresh at every step, and drawn independently of the "
+        "data",
+    )
 
 
 class _Stated(Mechanism):
@@ -116,8 +107,7 @@ class PureDP(_Stated):
     epsilon: Real = number()
     adjacency: str = choice(*_RELATIONS, default="replace-one")
 
-    def describe(self) -> str:
-        return f"a release that is {text(self.epsilon)}-differentially private ({self.adjacency})"
+    released = "a release that is {epsilon}-differentially private ({adjacency})"
 
 
 @register_mechanism
@@ -142,9 +132,7 @@ class ApproximateDP(_Stated):
     delta: Real = number(0.0, 1.0)
     adjacency: str = choice(*_RELATIONS, default="replace-one")
 
-    def describe(self) -> str:
-        guarantee = f"({text(self.epsilon)}, {text(self.delta)})"
-        return f"a release that is {guarantee}-differentially private ({self.adjacency})"
+    released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
 
 
 @register_mechanism
@@ -166,5 +154,4 @@ class ZeroConcentrated(_Stated):
     rho: Real = number()
     adjacency: str = choice(*_RELATIONS, default="add-remove")
 
-    def describe(self) -> str:
-        return f"a release that is {text(self.rho)}-zCDP ({self.adjacency})"
+    released = "a release that is {rho}-zCDP ({adjacency})"

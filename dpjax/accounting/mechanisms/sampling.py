@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Relation,
     number,
     register_mechanism,
-    text,
 )
+
+FRESH_BATCH = "each step's batch is drawn uniformly without replacement, in secret"
 
 
 @register_mechanism
@@ -37,14 +37,12 @@ class PoissonSampled(Mechanism):
     mechanism: Mechanism
     rate: Real = number(0.0, 1.0)
 
-    def describe(self) -> str:
-        return f"{self.mechanism.describe()}, over a Poisson sample at rate {text(self.rate)}"
+    released = "{mechanism}, over a Poisson sample at rate {rate}"
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "each record enters each step independently with the sampling rate, in secret",
-            "sums are divided by a public constant, not by the realised batch size",
-        )
+    rests_on = (
+        "each record enters each step independently with the sampling rate, in secret",
+        "sums are divided by a public constant, not by the realised batch size",
+    )
 
 
 @register_mechanism
@@ -74,15 +72,9 @@ class FixedBatchSampled(Mechanism):
     def relations(self) -> tuple[Relation, ...]:
         return (batch_fits(self.batch_size, self.population),)
 
-    def describe(self) -> str:
-        sampled = f"{text(self.batch_size)} of {text(self.population)} records"
-        return f"{self.mechanism.describe()}, over {sampled} without replacement"
+    released = "{mechanism}, over {batch_size} of {population} records without replacement"
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (FRESH_BATCH,)
-
-
-FRESH_BATCH = "each step's batch is drawn uniformly without replacement, in secret"
+    rests_on = (FRESH_BATCH,)
 
 
 def batch_fits(batch_size: Real, population: Real) -> Relation:
@@ -113,9 +105,6 @@ class Shuffled(Mechanism):
     mechanism: Mechanism
     batches: Real = number(1.0, whole=True)
 
-    def describe(self) -> str:
-        passes = f"{text(self.batches)} disjoint batches of a shuffled pass"
-        return f"{self.mechanism.describe()}, for {passes}"
+    released = "{mechanism}, for {batches} disjoint batches of a shuffled pass"
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return ("each pass uses every record in exactly one batch; no amplification is claimed",)
+    rests_on = ("each pass uses every record in exactly one batch; no amplification is claimed",)

@@ -18,7 +18,6 @@ from jaxtyping import Array, PRNGKeyArray
 
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import namespace
-from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
@@ -26,7 +25,6 @@ from dpjax.accounting.mechanisms.base import (
     choice,
     number,
     register_mechanism,
-    text,
 )
 
 _LAWS = ("geometric", "logarithmic", "poisson")
@@ -72,17 +70,16 @@ class BestOf(Mechanism):
             return (Relation(("expected_trials",), expected > 1, "a finite number > 1", 2.0),)
         return (Relation(("expected_trials",), expected >= 1, "a finite number >= 1"),)
 
-    def describe(self) -> str:
-        law = f"a secret {self.distribution} number of runs, {text(self.expected_trials)} expected"
-        return f"the best of {law}, of: {self.mechanism.describe()}"
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "the number of runs is drawn from the stated law before the first, and stays secret "
-            "with all runs but the best",
-            "every run draws fresh randomness and a setting independent of the data, and its "
-            "score is computed inside its own guarantee",
-        )
+    released = (
+        "the best of a secret {distribution} number of runs, {expected_trials} expected, of: "
+        "{mechanism}"
+    )
+    rests_on = (
+        "the number of runs is drawn from the stated law before the first, and stays secret "
+        "with all runs but the best",
+        "every run draws fresh randomness and a setting independent of the data, and its "
+        "score is computed inside its own guarantee",
+    )
 
 
 def log_inverse_gamma(expected: Array, distribution: str) -> Array:

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics.scope import is_traced
-from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Relation,
     number,
     register_mechanism,
-    text,
 )
 from dpjax.accounting.mechanisms.sampling import FRESH_BATCH, batch_fits
 
@@ -54,19 +52,15 @@ class RandomizedSensitivity(Mechanism):
         good = abs(total - 1.0) <= (1e-9 if double else 1e-5)
         return (Relation(("weights",), good, "probabilities that sum to one along the last axis"),)
 
-    def describe(self) -> str:
-        return (
-            "a vector whose sensitivity is drawn with the batch order, plus Gaussian noise of "
-            f"standard deviation {text(self.noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "the batch order is a uniform permutation drawn once and kept secret",
-            "the sensitivities and their weights hold for the loss and for the "
-            f"{adjacency.value} relation",
-            "the noise is Gaussian and drawn independently of the data",
-        )
+    released = (
+        "a vector whose sensitivity is drawn with the batch order, plus Gaussian noise of standard "
+        "deviation {noise_std}"
+    )
+    rests_on = (
+        "the batch order is a uniform permutation drawn once and kept secret",
+        "the sensitivities and their weights hold for the loss and for the {relation} relation",
+        "the noise is Gaussian and drawn independently of the data",
+    )
 
 
 class _Descent(Mechanism):
@@ -74,29 +68,21 @@ class _Descent(Mechanism):
 
     tier = "conditional"
 
-    def describe(self) -> str:
-        run: Any = self
-        return (
-            f"the last iterate of {text(run.steps)} noisy gradient steps of size "
-            f"{text(run.step_size)}, noise {text(run.noise_std)}"
-        )
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "every record's loss is convex and the average loss strongly convex and smooth with "
-            "the stated constants, for both neighbours",
-            "no clipping, except of generalised linear models with the regulariser outside the "
-            "clip",
-            "plain gradient steps with step size below 2/smoothness: no momentum, no "
-            "preconditioning",
-            "the start does not depend on the data",
-            "only the last iterate is released: no other iterate, checkpoint, loss or early "
-            "stopping",
-            "the projection, if a diameter is stated, is onto a convex set of that diameter at "
-            "every step",
-            "one record moves the gradient by at most the stated sensitivity, for the "
-            f"{adjacency.value} relation",
-        )
+    released = (
+        "the last iterate of {steps} noisy gradient steps of size {step_size}, noise {noise_std}"
+    )
+    rests_on = (
+        "every record's loss is convex and the average loss strongly convex and smooth with "
+        "the stated constants, for both neighbours",
+        "no clipping, except of generalised linear models with the regulariser outside the clip",
+        "plain gradient steps with step size below 2/smoothness: no momentum, no preconditioning",
+        "the start does not depend on the data",
+        "only the last iterate is released: no other iterate, checkpoint, loss or early stopping",
+        "the projection, if a diameter is stated, is onto a convex set of that diameter at "
+        "every step",
+        "one record moves the gradient by at most the stated sensitivity, for the "
+        "{relation} relation",
+    )
 
 
 @register_mechanism
@@ -132,12 +118,11 @@ class NoisyGradientDescent(_Descent):
     smoothness: Real = number(open_low=True)
     diameter: Real = number(infinite=True, default=math.inf)
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            *super().assumptions(adjacency),
-            "if priced by the tracing diffusion: step size below 1/smoothness and start variance "
-            "<= 2σ²/λ",
-        )
+    rests_on = (
+        *_Descent.rests_on,
+        "if priced by the tracing diffusion: step size below 1/smoothness and start variance "
+        "<= 2σ²/λ",
+    )
 
 
 @register_mechanism
@@ -170,14 +155,12 @@ class NoisyCyclicDescent(_Descent):
     batches: Real = number(1.0, whole=True)
     diameter: Real = number(infinite=True, default=math.inf)
 
-    def describe(self) -> str:
-        return f"{super().describe()}, over {text(self.batches)} disjoint batches in cyclic order"
+    released = f"{_Descent.released}, over {{batches}} disjoint batches in cyclic order"
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            *super().assumptions(adjacency),
-            "the batches come from one secret uniform permutation, drawn once",
-        )
+    rests_on = (
+        *_Descent.rests_on,
+        "the batches come from one secret uniform permutation, drawn once",
+    )
 
 
 @register_mechanism
@@ -213,9 +196,9 @@ class NoisySampledDescent(_Descent):
     def relations(self) -> tuple[Relation, ...]:
         return (batch_fits(self.batch_size, self.population),)
 
-    def describe(self) -> str:
-        sampled = f"{text(self.batch_size)} of {text(self.population)} records"
-        return f"{super().describe()}, each over {sampled} without replacement"
+    released = (
+        f"{_Descent.released}, each over {{batch_size}} of {{population}} records without "
+        "replacement"
+    )
 
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (*super().assumptions(adjacency), FRESH_BATCH)
+    rests_on = (*_Descent.rests_on, FRESH_BATCH)
