@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace, with_derivative
 from dpjax._numerics.roots import falling_root
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
+from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import (
     Composed,
     Mechanism,
@@ -162,10 +161,6 @@ def _pure_rdp(run: Any, orders: Array) -> Array:
     return xp.clip(value, 0.0, epsilon)
 
 
-def _zcdp_rdp(run: Any, orders: Array) -> Array:
-    return run.rho * orders
-
-
 def _rounded(value: Array, orders: Array) -> Array:
     xp: Any = namespace(value, orders)
     good = (orders > 1) & xp.isfinite(orders) & ~xp.isnan(value)
@@ -173,24 +168,16 @@ def _rounded(value: Array, orders: Array) -> Array:
     return xp.where(good, value, xp.inf)
 
 
-@functools.lru_cache(maxsize=64)
-def _curve_core(tree: Any, adjacency: Adjacency) -> Callable:
-    def core(orders: Array, *leaves: Array) -> Array:
-        xp: Any = namespace(orders, *leaves)
-        run = jax.tree.unflatten(tree, leaves)
-        safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
-        if isinstance(run, ObjectivePerturbation):
-            return _rounded(_objective_rdp(run, adjacency, safe), orders)
-        kernel = _pure_rdp if isinstance(run, PureDP) else _zcdp_rdp
-        return _rounded(kernel(run, safe), orders)
-
-    return core
+def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
+    xp: Any = namespace(run, orders)
+    safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
+    if isinstance(run, ObjectivePerturbation):
+        return _rounded(_objective_rdp(run, adjacency, safe), orders)
+    return _rounded(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
 def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
-    leaves, tree = jax.tree.flatten(run)
-    ndims = (1, *([0] * len(leaves)))
-    return float64.evaluate(_curve_core(tree, adjacency), (orders, *leaves), ndims, rounding="up")
+    return ask(_curve, run, adjacency, orders, ndims=(1,))
 
 
 # --- closed forms -------------------------------------------------------------------------------
@@ -233,30 +220,13 @@ def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     return xp.minimum(_UP * value, 1.0)
 
 
-@functools.lru_cache(maxsize=64)
-def _core(kernel: Callable, tree: Any, adjacency: Adjacency) -> Callable:
-    def core(given: Array, *leaves: Array) -> Array:
-        return kernel(jax.tree.unflatten(tree, leaves), adjacency, given)
-
-    return core
-
-
-def _ask(kernel: Callable) -> Callable:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        leaves, tree = jax.tree.flatten(run)
-        core = _core(kernel, tree, adjacency)
-        return float64.evaluate(core, (given, *leaves), [0] * (1 + len(leaves)), rounding="up")
-
-    return ask
-
-
 METHODS = (
     Method(
         "closed_form",
         rank=5.0,
         supports=_supports,
-        epsilon=_ask(_epsilon),
-        delta=_ask(_delta),
+        epsilon=asked(_epsilon),
+        delta=asked(_delta),
         describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, "
         "with the exact determinant); pure releases by randomised response",
     ),

@@ -15,19 +15,20 @@ gives.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics import checks, float64
+from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.gaussian.mixture import mixture_delta, mixture_epsilon
+from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.bounds import bounds2, position2, units
 from dpjax.accounting.last_iterate.shifted_interpolation import (
     contraction_gap,
@@ -66,15 +67,8 @@ class DescentBounds(NamedTuple):
         return self._fields[int(np.argmin([float(value) for value in self]))]
 
 
-def _all_bounds(*leaves: Array) -> tuple[Array, Array, Array]:
-    xp: Any = namespace(*leaves)
-    return jax.tree.map(xp.sqrt, bounds2(NoisyGradientDescent(*leaves)))
-
-
-def fields_of(run: Any, kind: type) -> tuple[Any, ...]:
-    if not isinstance(run, kind):
-        raise TypeError(f"run must be a {kind.__name__}, got {checks.shown(run)}")
-    return tuple(getattr(run, name) for name in kind.__dataclass_fields__)  # pyrefly: ignore
+def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
+    return tuple(map(namespace(run).sqrt, bounds2(run)))
 
 
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
@@ -93,15 +87,11 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
         Bok, Su and Altschuler 2024; the whole-number minimum of the bounded form is derived for
         dpjax.
     """
-    fields = fields_of(run, NoisyGradientDescent)
-    found = float64.evaluate(_all_bounds, fields, (0,) * len(fields), rounding="up")
-    return DescentBounds(*map(float64.plain, found))
+    return DescentBounds(*map(float64.plain, ask(_all_bounds, run, None)))
 
 
-def _position_core(*leaves: Array) -> Array:
-    xp: Any = namespace(*leaves)
-    *fields, since_last = leaves
-    return xp.sqrt(position2(NoisyCyclicDescent(*fields), since_last))
+def _positions(run: Any, adjacency: None, since_last: Array) -> Array:
+    return namespace(run, since_last).sqrt(position2(run, since_last))
 
 
 def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
@@ -125,10 +115,7 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
     place = np.arange(1, batches + 1)
     steps = np.asarray(run.steps, np.float64)[..., None]
     since_last = np.where(steps >= place, np.mod(steps - place, batches), steps + place)
-    fields = [np.asarray(v, np.float64)[..., None] for v in fields_of(run, NoisyCyclicDescent)]
-    return float64.evaluate(
-        _position_core, (*fields, since_last), (0,) * (len(fields) + 1), batch=64, rounding="up"
-    )
+    return ask(_positions, run, None, since_last, ndims=(1,))
 
 
 # --- as a method --------------------------------------------------------------------------------
@@ -149,11 +136,9 @@ def _through(part: Any) -> Any:
     return ask
 
 
-def _quadratic_core(*leaves: Array) -> Array:
-    """μ of the quadratic of least curvature, which no bound under these constants can go below."""
-    xp: Any = namespace(*leaves)
-    *fields, delta = leaves
-    run: Any = NoisyGradientDescent(*fields)
+def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+    """ε of the quadratic of least curvature, which no bound under these constants can go below."""
+    xp: Any = namespace(run, delta)
     _, _, ratio = units(run)
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
@@ -166,8 +151,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
-    fields = (*fields_of(run, NoisyGradientDescent), delta)
-    return float64.evaluate(_quadratic_core, fields, (0,) * len(fields), rounding="down")
+    return ask(_quadratic, run, adjacency, delta, rounding="down")
 
 
 def _shuffled_once(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -175,35 +159,28 @@ def _shuffled_once(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _mixture_core(batches: int, question: str) -> Any:
+def _mixture(batches: int, price: Callable) -> Callable:
     groups = min(batches, _MOST_POSITIONS)
     # Positions in order of their last use; of each group the latest, which is the worst, stands
     # for all.
     edges = np.floor(np.arange(groups + 1) * (batches / groups))
     weights = np.diff(edges) / batches
 
-    def core(*leaves: Array) -> Array:
-        xp: Any = namespace(*leaves)
-        *fields, given = leaves
-        run = NoisyCyclicDescent(*fields)
-        mus = xp.sqrt(xp.vmap(lambda r: position2(run, r))(xp.asarray(edges[:-1])))
-        price = mixture_epsilon if question == "epsilon" else mixture_delta
+    def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
+        xp: Any = namespace(run, given)
+        mus = xp.sqrt(position2(run, xp.asarray(edges[:-1])))
         return price(mus, xp.asarray(weights), given)
 
-    return core
+    return kernel
 
 
-def _cyclic_ask(question: str, nothing: float) -> Any:
-    def ask(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
+def _cyclic(price: Callable, nothing: float) -> Callable:
+    def answer(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
         if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
             return nothing  # the number of components must be known; "hidden_state" answers
-        core = _mixture_core(int(run.batches), question)  # pyrefly: ignore
-        fields = fields_of(run, NoisyCyclicDescent)
-        return float64.evaluate(
-            core, (*fields, given), (0,) * (len(fields) + 1), batch=8, rounding="up"
-        )
+        return ask(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
 
-    return ask
+    return answer
 
 
 METHODS = (
@@ -222,8 +199,8 @@ METHODS = (
         "shuffled_once",
         rank=1.0,
         supports=_shuffled_once,
-        epsilon=_cyclic_ask("epsilon", np.inf),
-        delta=_cyclic_ask("delta", 1.0),
+        epsilon=_cyclic(mixture_epsilon, np.inf),
+        delta=_cyclic(mixture_delta, 1.0),
         describe="mean over the record's batch of its Gaussian privacy profile (joint convexity), "
         "the batch's μ by shifted interpolation; derived for dpjax",
     ),

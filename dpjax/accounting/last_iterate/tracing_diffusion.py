@@ -7,7 +7,6 @@ that the proof gives, −ληK/2.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from jaxtyping import Array
@@ -15,8 +14,8 @@ from jaxtyping import Array
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.bounds import units
-from dpjax.accounting.last_iterate.descent import fields_of
 from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap, descent_mu2
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
@@ -33,7 +32,7 @@ def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
     return xp.square(ratio), xp.asarray(run.strong_convexity), run.step_size * run.steps
 
 
-def _published_rate(run: Any) -> Array:
+def _published_rate(run: Any, adjacency: None) -> Array:
     xp: Any = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     safe = xp.where(convexity > 0, convexity, 1.0)
@@ -41,7 +40,7 @@ def _published_rate(run: Any) -> Array:
     return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
 
 
-def _optimal_rate(run: Any) -> Array:
+def _optimal_rate(run: Any, adjacency: None) -> Array:
     xp: Any = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     safe = xp.where(convexity > 0, convexity, 1.0)
@@ -50,13 +49,13 @@ def _optimal_rate(run: Any) -> Array:
     return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
 
 
-def _lower_rate(run: Any) -> Array:
+def _lower_rate(run: Any, adjacency: None) -> Array:
     xp: Any = namespace(run)
     square, _, time = _diffusion_rate(run)
     return square * -xp.expm1(-time) / 4
 
 
-def _exact_rate(run: Any) -> Array:
+def _exact_rate(run: Any, adjacency: None) -> Array:
     """μ²/2 of the quadratic with curvature λ; c = 1 − ηλ may be negative."""
     xp: Any = namespace(run)
     _, _, ratio = units(run)
@@ -74,11 +73,6 @@ _RATES = {
     "lower": _lower_rate,
     "quadratic": _exact_rate,
 }
-
-
-@functools.lru_cache(maxsize=8)
-def _rate_core(form: str) -> Any:
-    return lambda *leaves: _RATES[form](NoisyGradientDescent(*leaves))
 
 
 def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
@@ -106,10 +100,7 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
         Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
     """
     checks.choice("form", form, sorted(_RATES))
-    fields = fields_of(run, NoisyGradientDescent)
-    return float64.plain(
-        float64.evaluate(_rate_core(form), fields, (0,) * len(fields), rounding="up")
-    )
+    return float64.plain(ask(_RATES[form], run, None))
 
 
 def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
