@@ -12,7 +12,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting.mechanisms import base
+from dpjax.accounting.mechanisms import checked
 from tests.accounting.mechanism_examples import EXAMPLES
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -54,8 +54,8 @@ def test_a_trace_marks_exactly_what_a_constructor_refuses(run, name, wide):
 
     def found(value):
         traced = _with(run, name, value)
-        fixed = base.repaired(traced)
-        return base.invalid(traced), base.invalid(fixed)
+        fixed = checked.repaired(traced)
+        return checked.invalid(traced), checked.invalid(fixed)
 
     with enable_x64() if wide else _narrow():
         marked, left = jax.jit(jax.vmap(found))(values)

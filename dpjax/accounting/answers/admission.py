@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax.accounting.mechanisms.base import admit, invalid, repaired, together
+from dpjax.accounting.mechanisms.checked import admit, invalid, repaired, together
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)

@@ -30,16 +30,9 @@ class Difference(NamedTuple):
     """Why an accountant of dp_accounting prices an exported event differently.
 
     Fields:
-        event: the kind of event.
-        accountant: which of their accountants.
-        adjacency: under which relation.
+        event, accountant, adjacency: the kind of event, which of their accountants prices it
+            differently, and under which relation.
         reason: one sentence.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.answers import interop
-        >>> interop.differences(acc.Gaussian(2.0), acc.Adjacency.REPLACE_ONE)[0].accountant
-        'RdpAccountant'
     """
 
     event: str
@@ -66,15 +59,14 @@ def differences(
     """Which accountants of dp_accounting would price the mechanism's event differently, and why.
 
     Under REPLACE_ONE their `RdpAccountant` takes `GaussianDpEvent(σ)` at sensitivity 1, alone and
-    inside `SampledWithoutReplacementDpEvent`; a sum of contributions clipped to norm C moves by up
-    to 2C when one of them is replaced. Their `PLDAccountant` and this accountant price it at 2: at
-    σ = 2, δ = 1e-5 the three say 2.166, 4.377 and 4.377.
+    sampled; their `PLDAccountant` and this accountant at 2. At σ = 2, δ = 1e-5 the three say 2.166,
+    4.377 and 4.377.
 
     Example:
         >>> from dpjax import accounting as acc
         >>> from dpjax.accounting.answers import interop
-        >>> interop.differences(acc.Gaussian(2.0))
-        ()
+        >>> interop.differences(acc.Gaussian(2.0), acc.Adjacency.REPLACE_ONE)[0].accountant
+        'RdpAccountant'
 
     References:
         dp_accounting 0.6; issue 378 of google/differential-privacy.
@@ -149,9 +141,8 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
 def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
     """The event of dp_accounting that describes a mechanism.
 
-    Under REPLACE_ONE do not price an event with a `GaussianDpEvent` by their `RdpAccountant`: it
-    takes the Gaussian at sensitivity 1, this accountant and their `PLDAccountant` at 2 (see
-    `differences`). Asked with that adjacency, the conversion warns.
+    Asked with an adjacency under which one of their accountants differs, it warns: see
+    `differences`.
 
     Args:
         mechanism: built from `Gaussian`, `ZeroConcentrated`, `PoissonSampled`, `FixedBatchSampled`,

@@ -41,7 +41,7 @@ def _at(pair: Pair, sign: int, mu: Array, rate: Array, s: Array) -> tuple[Array,
     epsilon = xp.maximum(epsilon, 0.0)
     half = 0.5 * (xp.sqrt(beyond * beyond + 120.0) - beyond)
     x = half[..., None] * (1 + _X)
-    value = pair.profile(sign, mu, t, epsilon, x) * -xp.expm1(-mu * x)
+    value = pair.one_step_density(sign, mu, t, epsilon, x) * -xp.expm1(-mu * x)
     return t, epsilon, rate * half * (value @ _W) / np.sqrt(2 * np.pi)
 
 
@@ -137,7 +137,7 @@ def slopes(
     by_epsilon, by_mu, by_rate, delta = 0.0, 0.0, 0.0, 0.0
     for k, sign in enumerate(signs):
         t, epsilon, size = (v[0] for v in _at(pair, sign, mu, rate, xp.reshape(s, (1,))))
-        parts = pair.profile_slopes(sign, mu, rate, t, epsilon)
+        parts = pair.one_step_slopes(sign, mu, rate, t, epsilon)
         mine = worse == k
         by_epsilon, by_mu, by_rate, delta = (
             xp.where(mine, new, old)

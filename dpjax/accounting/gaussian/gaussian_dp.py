@@ -47,13 +47,11 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
 
 
 def log_delta(mu: Values, epsilon: Values) -> Any:
-    """Logarithm of the privacy profile of μ-GDP, for values of δ below the smallest float.
-
-    log δ_G(μ, ε) with δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+    """log of the privacy profile of μ-GDP, for values of δ below the smallest float.
 
     Args:
         mu: GDP parameter, at least 0; +inf means no privacy.
-        epsilon: any real ε; at least 0 in ordinary use.
+        epsilon: any real ε.
 
     Returns:
         log δ, rounded up by about 1e-12; −inf where μ = 0 and ε ≥ 0.
@@ -62,9 +60,6 @@ def log_delta(mu: Values, epsilon: Values) -> Any:
         >>> from dpjax.accounting.gaussian import gaussian_dp
         >>> print(f"{gaussian_dp.log_delta(0.1, 10.0):.6f}")
         -5007.433414
-
-    References:
-        Dong, Roth, Su 2022, Corollary 1; Balle, Wang 2018, Theorem 8.
     """
     return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
 
@@ -142,10 +137,7 @@ def mu(epsilon: Values, delta: Values) -> Any:
 
 
 def compose(mus: Releases) -> Any:
-    """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²). Exact.
-
-    Args:
-        mus: GDP parameters of the releases, on the last axis.
+    """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²), exactly.
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
@@ -170,11 +162,7 @@ def _compose(mus: Array) -> Array:
 
 
 def rdp(mu: Values, orders: Values) -> Any:
-    """Rényi divergence of order α of μ-GDP: α μ²/2.
-
-    Args:
-        mu: GDP parameter.
-        orders: Rényi orders above 1, broadcast against mu.
+    """Rényi divergence of order α > 1 of μ-GDP: α μ²/2.
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
@@ -182,7 +170,7 @@ def rdp(mu: Values, orders: Values) -> Any:
         6.0
 
     References:
-        Mironov 2017, Corollary 3; Dong, Roth, Su 2022, Corollary B.6.
+        Mironov 2017, Corollary 3.
     """
     return _ask(_rdp, "up", mu=mu, orders=orders)
 
@@ -193,17 +181,10 @@ def _rdp(mu: Array, order: Array) -> Array:
 
 
 def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
-    """Trade-off curve of μ-GDP: the least false-negative rate at a false-positive rate.
+    """Trade-off curve of μ-GDP: the least false-negative rate at a false-positive rate, rounded down.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
     guilty less often than this.
-
-    Args:
-        mu: GDP parameter.
-        false_positive_rate: a in [0, 1].
-
-    Returns:
-        A lower bound in [0, 1], rounded down.
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
@@ -219,17 +200,10 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
 def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
     """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up.
 
-    Args:
-        mu: GDP parameter.
-        false_positive_rate: a in [0, 1].
-
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
         >>> print(f"{gaussian_dp.true_positive_rate(1.0, 1e-3):.6f}")
         0.018298
-
-    References:
-        Dong, Roth, Su 2022, Definition 2.6.
     """
     return _ask(_caught, "up", mu=mu, false_positive_rate=false_positive_rate)
 
@@ -243,20 +217,12 @@ def _caught(mu: Array, rate: Array) -> Array:
 
 
 def advantage(mu: Values) -> Any:
-    """Largest membership advantage (true minus false-positive rate) under μ-GDP, rounded up.
-
-    The total variation distance 2Φ(μ/2) − 1.
-
-    Args:
-        mu: GDP parameter.
+    """Largest membership advantage (true minus false-positive rate), rounded up: 2Φ(μ/2) − 1.
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
         >>> print(f"{gaussian_dp.advantage(1.0):.6f}")
         0.382925
-
-    References:
-        Dong, Roth, Su 2022, Proposition 2.12 at ε = 0.
     """
     return _ask(_advantage, "up", mu=mu)
 
@@ -269,13 +235,7 @@ def _advantage(mu: Array) -> Array:
 def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Any:
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
-    f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)): what an attacker is bound by when all that is
-    known is one point (ε, δ).
-
-    Args:
-        epsilon: ε ≥ 0.
-        delta: δ in [0, 1].
-        false_positive_rate: a in [0, 1].
+    f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)).
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp

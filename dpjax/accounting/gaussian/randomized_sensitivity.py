@@ -2,10 +2,8 @@
 
 SGD over batches fixed by one secret permutation moves, when a record is replaced, by Δ_j if the
 record lies in batch j (Chen, Lee and Kifer 2019). The permutation is uniform, so that j is drawn
-with probability |B_j|/n and the release is a Gaussian whose displacement is random and secret: a
-`gaussian_mixture`. That prices it 1.22 to 1.39 times cheaper in noise than the paper's route
-through classic Rényi conversion; `noise_by_route` says how much of it is the conversion and how
-much the mixture.
+with probability |B_j|/n and the release is a Gaussian whose displacement is random and secret
+(`mixture`).
 """
 
 from __future__ import annotations

@@ -99,23 +99,21 @@ def published_geodp_mu(
 ) -> float:
     """Exact GDP parameter of GeoDP as published, on two neighbouring averaged gradients.
 
-    μ² = ‖θ − θ'‖²/(√(d+2)βπσ/B)² + (‖g‖ − ‖g'‖)²/(Cσ/B)², the two Gaussian releases of Duan et al.
-    2025, Algorithm 1. The released vector is a function of the noisy norm and angles that loses
-    nothing while the noisy norm is positive and the angles stay inside the chart, so that the
-    vector is this private too, up to the probability of leaving it. The published claim is μ = 1/σ.
-
-    The counterexample: a batch of B aligned records (norm C) in the plane, one of them turned so
-    far that the average turns by about 2/B. With B = 2048, β = 0.1, σ = 1 the claim is μ = 1 (ε =
-    4.38 at δ = 1e-5) and the truth μ = 3.18 (ε = 18). An average of norm C/10 gives μ = 31.8.
+    μ² = ‖θ − θ'‖²/(√(d+2)βπσ/B)² + (‖g‖ − ‖g'‖)²/(Cσ/B)², its two Gaussian releases; the released
+    vector is a function of them that loses nothing while the noisy norm is positive and the angles
+    stay inside the chart. The published claim is μ = 1/σ.
 
     Args:
         average, neighbour: the clipped averaged gradients of two neighbouring batches, shape [d].
-          The caller sees to it that they differ by one record: ‖g − g'‖ ≤ 2C/B (replace) or C/B
-          (add).
-        noise_multiplier: σ. bounding_factor: β. batch_size: B. clip_norm: C.
+            The caller sees to it that they differ by one record: ‖g − g'‖ ≤ 2C/B (replace) or C/B
+            (add).
+        noise_multiplier, bounding_factor, batch_size, clip_norm: σ, β, B and C.
 
     Returns:
         μ; `gaussian_dp.delta(μ, ε)` and `gaussian_dp.epsilon(μ, δ)` give the true δ and ε.
+
+    Raises:
+        ValueError: not two vectors of one length, or a constant that is not positive.
 
     Example:
         >>> from dpjax.accounting.gaussian import gaussian_dp
@@ -124,6 +122,9 @@ def published_geodp_mu(
         ...     noise_multiplier=1.0, bounding_factor=0.1, batch_size=2048)
         >>> round(mu, 3), round(gaussian_dp.epsilon(mu, 1e-5), 1)
         (3.183, 18.0)
+
+    References:
+        Duan et al. 2025, Algorithm 1.
     """
     first, second = (
         np.asarray(checks.number(name, value, checks.Range()), np.float64)

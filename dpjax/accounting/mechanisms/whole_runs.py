@@ -89,10 +89,8 @@ class _Descent(Mechanism):
 class NoisyGradientDescent(_Descent):
     """Full-batch noisy gradient descent of which only the last iterate is released.
 
-    `θ ← Π(θ − η ∇F(θ) + √(2η)·noise_std · Z)`, `steps` times, from a start that does not depend on
-    the data. F is the *average* loss, m-strongly convex and M-smooth for both neighbours, η < 2/M.
-    The guarantee is conditional: no clipping (except generalised linear models with the regulariser
-    outside the clip), no momentum, no other iterate, loss or checkpoint released.
+    `θ ← Π(θ − η ∇F(θ) + √(2η)·noise_std · Z)`, `steps` times. F is the *average* loss, m-strongly
+    convex and M-smooth for both neighbours, η < 2/M; what else it rests on is in `rests_on`.
 
     Fields:
         steps: iterations, a whole number >= 0.

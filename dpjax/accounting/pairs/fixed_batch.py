@@ -171,11 +171,11 @@ class Symmetrised(Subsampled):
     def boundary(self, sign: int, mu: Any, rate: Any, s: Any) -> tuple[Any, Any, Any]:
         return _ONE_SIDED.boundary(1, mu, rate, s)
 
-    def profile(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
-        return _ONE_SIDED.profile(1, mu, t, epsilon, x)
+    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
+        return _ONE_SIDED.one_step_density(1, mu, t, epsilon, x)
 
-    def profile_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
-        return _ONE_SIDED.profile_slopes(1, mu, rate, t, epsilon)
+    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
+        return _ONE_SIDED.one_step_slopes(1, mu, rate, t, epsilon)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         most = float(log_ratio(mu + reach, mu, rate))

@@ -60,7 +60,7 @@ class Poisson(Subsampled):
         t = 0.5 * mu + sign * s
         return t, sign * log_ratio(t, mu, rate), t - mu if sign > 0 else -t
 
-    def profile(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
+    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
         xp: Any = namespace(mu, t)
         if sign > 0:  # φ(t + x − μ), for y > t
             return xp.exp(-0.5 * (t[..., None] + x - mu) ** 2)
@@ -68,7 +68,7 @@ class Poisson(Subsampled):
         grow = (epsilon + mu * t - 0.5 * mu * mu)[..., None]
         return xp.exp(grow - 0.5 * (t[..., None] - x) ** 2)
 
-    def profile_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
+    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
         xp: Any = namespace(mu, t)
         below, density, grow = normal(xp), gauss(xp), xp.exp(epsilon)
         if sign > 0:

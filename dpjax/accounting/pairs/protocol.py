@@ -149,10 +149,10 @@ class Pair(Discretisable, Protocol):
         """
         ...
 
-    def profile(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
+    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
         """√(2π)/q times the density of P − e^ε Q at the distance x beyond t."""
         ...
 
-    def profile_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
+    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
         """∂δ/∂ε, ∂δ/∂μ and ∂δ/∂q of one step, from the densities alone: t is where P = e^ε Q."""
         ...

@@ -43,13 +43,13 @@ class Replace(Subsampled):
     def boundary(self, sign: int, mu: Any, rate: Any, s: Any) -> tuple[Any, Any, Any]:
         return s, log_ratio(s, mu, rate) - log_ratio(-s, mu, rate), s - mu
 
-    def profile(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
+    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
         xp: Any = namespace(mu, t)  # φ(t + x − μ) + e^{ε + w(−t)} φ(t + x), for y > t
         grow = (epsilon - mu * t - 0.5 * mu * mu)[..., None]
         at = t[..., None] + x
         return xp.exp(-0.5 * (at - mu) ** 2) + xp.exp(grow - 0.5 * at**2)
 
-    def profile_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
+    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
         xp: Any = namespace(mu, t)
         below, density, grow = normal(xp), gauss(xp), xp.exp(epsilon)
         return (
