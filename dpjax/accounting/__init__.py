@@ -11,7 +11,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.calibration import ImpossibleBudget, calibrate
 from dpjax.accounting.answers.certificate import Certificate, certify
 from dpjax.accounting.answers.methods import methods, register_method
-from dpjax.accounting.answers.queries import (
+from dpjax.accounting.answers.pricing import (
     delta,
     epsilon,
     epsilon_interval,

@@ -10,7 +10,7 @@ import pytest
 
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import line as contour_line
-from dpjax.accounting.contour import saddle
+from dpjax.accounting.contour import saddle_point
 from dpjax.accounting.pairs import errors as pair_errors
 from dpjax.accounting.pairs import ratio
 from dpjax.accounting.pairs.table import PAIRS
@@ -150,7 +150,7 @@ def test_a_coarse_look_sees_the_same_moments(family, sign):
     for mu, rate in [(1.0, 0.01), (0.3, 0.2), (1.6, 3e-4), (1.2, 0.6)]:
         args = tuple(map(np.float64, (sign, mu, rate)))
         tilts = np.array([0.1, 2.0, 15.0])
-        found, mean, variance, _ = saddle._look(PAIRS[family], *args, tilts)
+        found, mean, variance, _ = saddle_point._look(PAIRS[family], *args, tilts)
         for k, c in enumerate(tilts):
             exact = PAIRS[family].tilt(*args, c, 1024)
             np.testing.assert_allclose(found[k], exact.log_moment, rtol=1e-6, atol=1e-13)

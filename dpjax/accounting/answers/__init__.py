@@ -1,1 +1,1 @@
-"""The questions a mechanism answers: queries, calibration, certificates."""
+"""The questions a mechanism answers: prices, calibration, certificates."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import queries
+from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.admission import PROBABILITY
 from dpjax.accounting.mechanisms import Mechanism
 
@@ -40,7 +40,7 @@ def _spend(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -
     def at(values: np.ndarray) -> np.ndarray:
         shaped = values if values.ndim else float(values)
         run = make(shaped)
-        answer = queries.epsilon(run, delta, adjacency=adjacency, method=method)
+        answer = pricing.epsilon(run, delta, adjacency=adjacency, method=method)
         return np.broadcast_to(np.asarray(answer, np.float64), values.shape)
 
     return at
@@ -290,7 +290,7 @@ def calibrate(
         >>> acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(8.0), t), 2.0, 1e-5, method="rdp")
         13
     """
-    adjacency = queries.check_adjacency(adjacency)
+    adjacency = pricing.check_adjacency(adjacency)
     if not callable(make_mechanism):
         raise TypeError(
             "make_mechanism must be a function from a number to a mechanism, "
@@ -346,7 +346,7 @@ def _traced(
 
         def price(value: Array, probability: Array) -> Array:
             return xp.asarray(
-                queries.epsilon(make(value), probability, adjacency=adjacency, method=method)
+                pricing.epsilon(make(value), probability, adjacency=adjacency, method=method)
             )
 
         one = xp.ones_like(answer)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import queries
+from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.serialization import from_plain, parse, to_plain
 from dpjax.accounting.answers.verification import (
     Verification,
@@ -172,7 +172,7 @@ def certify(
     """
     import dpjax  # the version; the package imports this module
 
-    adjacency = queries.check_adjacency(adjacency)
+    adjacency = pricing.check_adjacency(adjacency)
     delta = checks.one_number("delta", delta, checks.Range(0.0, 1.0, True, True))
     extra = {
         str(k): checks.one_number(f"extra_delta[{k!r}]", v, checks.Range())

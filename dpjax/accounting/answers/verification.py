@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import queries
+from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import methods
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.mechanisms import (
@@ -85,7 +85,7 @@ def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> t
     Raises:
         ValueError: the mechanism has array fields.
     """
-    epsilon, used = queries.price(run, delta, adjacency=adjacency, method=method)
+    epsilon, used = pricing.price(run, delta, adjacency=adjacency, method=method)
     if np.ndim(epsilon):
         raise ValueError(
             "mechanism must be one setting, got array fields of shape "

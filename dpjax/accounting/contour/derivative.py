@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour import saddle as saddles
+from dpjax.accounting.contour import saddle_point
 from dpjax.accounting.contour.composition import Composition, Steps
 from dpjax.accounting.contour.line import Resolution
 from dpjax.accounting.pairs.protocol import Pair
@@ -39,7 +39,7 @@ def _direction(
     run: Composition, sign: Array, epsilon: Array, at: Resolution
 ) -> tuple[Array, Array, Composition]:
     xp: Any = namespace(run, sign, epsilon)
-    line = lines.evaluate(run, sign, saddles.find(run, sign, None, epsilon, at.margin), at)
+    line = lines.evaluate(run, sign, saddle_point.find(run, sign, None, epsilon, at.margin), at)
     t = line.spacing * xp.arange(at.blocks**2)
     turn = line.phase - t * epsilon
     real, imag = line.amplitude * xp.cos(turn), line.amplitude * xp.sin(turn)

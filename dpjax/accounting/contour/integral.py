@@ -40,9 +40,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax.accounting.contour import composition, one_step
+from dpjax.accounting.contour import composition, one_step, saddle_point
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour import saddle as saddles
 from dpjax.accounting.contour.composition import Composition as Composition
 from dpjax.accounting.contour.composition import Steps as Steps
 from dpjax.accounting.contour.derivative import slopes
@@ -91,7 +90,7 @@ def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
 
 def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resolution) -> Bounds:
     xp: Any = namespace(run, sign, epsilon)
-    line = lines.evaluate(run, sign, saddles.find(run, sign, None, epsilon, at.margin), at)
+    line = lines.evaluate(run, sign, saddle_point.find(run, sign, None, epsilon, at.margin), at)
     upper, lower, _ = lines.log_delta(line, lines.waves(line), epsilon)
     growth = xp.expm1(0.5 * line.blur * line.c * (line.c + 1))
     return _bounds(xp.exp(lower) * (1 - 1e-14), xp.exp(upper) * (1 + 1e-14), line.blur, growth)
@@ -100,7 +99,7 @@ def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resoluti
 def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resolution) -> Bounds:
     xp: Any = namespace(run, sign, delta)
     log_delta = xp.log(delta)
-    saddle = saddles.find(run, sign, log_delta, None, at.margin)
+    saddle = saddle_point.find(run, sign, log_delta, None, at.margin)
     line = lines.evaluate(run, sign, saddle, at)
     of = lines.waves(line)
     start = xp.maximum((lines.chernoff(line) - log_delta) / saddle.c, 0.0) * (1 + 1e-13)

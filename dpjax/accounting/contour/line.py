@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
-from dpjax.accounting.contour.saddle import Saddle
+from dpjax.accounting.contour.saddle_point import Saddle
 from dpjax.accounting.pairs.protocol import Pair, Tilted
 from dpjax.accounting.pairs.table import PAIRS
 

@@ -181,7 +181,7 @@ def _rdp(mu: Array, order: Array) -> Array:
 
 
 def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
-    """Trade-off curve of μ-GDP: the least false-negative rate at a false-positive rate, rounded down.
+    """Trade-off curve of μ-GDP, rounded down: least false-negative at a false-positive rate.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
     guilty less often than this.
