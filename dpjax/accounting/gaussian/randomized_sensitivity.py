@@ -98,16 +98,16 @@ def batch_sensitivities(
     Every update contracts the distance of the two runs by ρ = max(|1 − ημ|, |1 − ηL|) and the
     record's own update adds 2ηR/|B_j|; the step size is η₀/h in the h-th epoch since the last
     restart, and every τ epochs the iterates of the last τ epochs are averaged, the average is the
-    new start and h = 0. One epoch in closed form:
-    acc_j += Δ_j ρ(1−ρ^m)/(1−ρ) + kick_j (1−ρ^{m−j})/(1−ρ);  Δ_j ← ρ^m Δ_j + ρ^{m−1−j} kick_j.
+    new start and h = 0. One epoch in closed form: acc_j += Δ_j ρ(1−ρ^m)/(1−ρ) + kick_j
+    (1−ρ^{m−j})/(1−ρ); Δ_j ← ρ^m Δ_j + ρ^{m−1−j} kick_j.
 
     Args:
         sizes: number of records in each batch, in the order of an epoch, shape [m].
         epochs: T passes over the batches.
         step_size: η₀ > 0; may be an array, the answer then has its shape in front.
-        smoothness: L of each record's loss with the regulariser. strong_convexity: μ.
+        smoothness, strong_convexity: L and μ of each record's loss with the regulariser.
         gradient_radius: R, half of sup‖∇ℓ(w, d) − ∇ℓ(w, d')‖; the regulariser cancels in it. 1 for
-          logistic regression and the Huber SVM on records of norm at most 1.
+            logistic regression and the Huber SVM on records of norm at most 1.
         average_every: τ, or None for plain permuted SGD.
 
     Returns:
@@ -122,8 +122,8 @@ def batch_sensitivities(
         ['0.01480', '0.01486', '0.02985']
 
     References:
-        Chen, Lee and Kifer 2019, Lemma 2, Algorithms 2 and 3, Equation 5. The printed Algorithm 2
-        never uses its averaging interval; this follows Algorithm 3.
+        Chen, Lee and Kifer 2019, Lemma 2, Algorithms 2 and 3 (the printed Algorithm 2 never uses
+        its averaging interval), Equation 5.
     """
     xp: Any = namespace(step_size)
     if average_every is not None and (average_every < 1 or int(average_every) != average_every):

@@ -91,14 +91,11 @@ def compose(
     upper: bool = True,
     bins: int = DEFAULT_BINS,
 ) -> Composed:
-    """The composed loss distribution, tilted towards a target δ or ε.
+    """The composed loss distribution of the steps, tilted towards a target δ, or ε.
 
     Args:
-        pairs: the steps.
-        delta: the target δ; give this or ε.
-        epsilon: the target ε.
-        upper: whether to round towards more loss.
-        bins: length of the transform, which bounds memory.
+        pairs, upper, bins: as of `epsilon_bound`.
+        delta, epsilon: the target: one of the two.
     """
     from scipy import fft
     from scipy.special import ndtri
@@ -302,13 +299,7 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
 
 
 def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
-    """A bound on δ(ε) of the composition of the pairs, in one direction.
-
-    Args:
-        pairs: the steps, all in the same direction.
-        epsilon: ε >= 0.
-        upper: whether to bound from above.
-        bins: length of the transform.
+    """A bound on δ(ε) of the composition of the pairs, in one direction; see `epsilon_bound`.
 
     Example:
         >>> from dpjax.accounting.loss_distribution.composition import delta_bound

@@ -31,9 +31,7 @@ class Pair(NamedTuple):
     Fields:
         family: the name of its pair in `pairs.table.GRIDS`.
         sign: +1 for direction remove, −1 for add; only directed pairs look at it.
-        mu: distance of the two means over the noise's standard deviation.
-        rate: sampling rate.
-        count: how many such steps there are.
+        mu, rate, count: as of `pairs.protocol.Steps`.
     """
 
     family: str
@@ -62,12 +60,7 @@ class Discretised(NamedTuple):
 
 
 def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
-    """Losses between which all of P lies but for what is as rare as normal tails beyond `reach`.
-
-    Args:
-        pair: the step.
-        reach: normal quantile.
-    """
+    """Losses between which all of P lies but for what is as rare as normal tails beyond `reach`."""
     if isinstance(pair, Discrete):
         order = np.argsort(pair.losses)
         losses, masses = np.asarray(pair.losses)[order], np.asarray(pair.masses)[order]
@@ -82,13 +75,9 @@ def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
 def discretise(
     pair: Pair | Discrete, h: float, reach: float = 9.0, *, upper: bool = True
 ) -> Discretised:
-    """One step's loss on a grid of spacing h.
+    """One step's loss on a grid of spacing h, rounded towards more loss or towards less.
 
-    Args:
-        pair: the step.
-        h: spacing of the grid.
-        reach: normal quantile beyond which mass is cut off.
-        upper: whether to round towards more loss.
+    Mass beyond the normal quantile `reach` is cut off, and accounted for.
     """
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)

@@ -45,12 +45,6 @@ def directions(
     `pairs.discrete`, and a sampled step the pair that its scheme names: for a lower end one that
     mechanisms of the kind attain, for an upper end one that covers an adversary who changes
     direction between steps.
-
-    Args:
-        atoms: one setting of a run's Gaussian steps, as NumPy numbers.
-        known: its guarantees and how often each is used.
-        adjacency: the neighbouring relation.
-        upper: whether for an upper bound.
     """
     add_remove = adjacency is Adjacency.ADD_REMOVE
     sampled = by_pair(atoms, adjacency, attained=not upper)

@@ -62,13 +62,7 @@ class Discrete(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """What is known of a release: the guarantee of the mechanism, and the rate it samples at.
-
-    Fields:
-        epsilon: ε of the mechanism.
-        delta: δ of the mechanism.
-        rate: probability that a record takes part.
-    """
+    """What is known of a release: the ε and δ of the mechanism, and the rate it samples at."""
 
     epsilon: Any
     delta: Any
@@ -81,10 +75,6 @@ def guarantee(step: Mechanism, adjacency: Adjacency) -> Guarantee | None:
     A guarantee holds for its stated adjacency alone. Poisson sampling amplifies those of
     add/remove, fixed batches those of replace-one, and a pass over disjoint batches costs what one
     of them costs.
-
-    Args:
-        step: a mechanism that is not a composition.
-        adjacency: the neighbouring relation.
     """
     if isinstance(step, PureDP | ApproximateDP):
         if step.adjacency != adjacency:
@@ -180,11 +170,7 @@ def _binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
 
 
 def merged(parts: Iterable[Discrete]) -> list[Discrete]:
-    """The same losses with as many as possible multiplied out, which is exact.
-
-    Args:
-        parts: independent losses, each of count one.
-    """
+    """The same independent losses with as many as possible multiplied out, which is exact."""
     found: list[Discrete] = []
     for part in sorted(parts, key=lambda part: len(part.losses)):
         if found and len(found[-1].losses) * len(part.losses) <= _LARGEST:
@@ -198,12 +184,7 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
 
 
 def delta_of(pair: Discrete, epsilon: float) -> float:
-    """δ(ε) = Σ mass·(1 − e^{ε − loss})₊, within a few units of roundoff a term.
-
-    Args:
-        pair: one discrete loss, composed as often as it is to be.
-        epsilon: ε.
-    """
+    """δ(ε) = Σ mass·(1 − e^{ε − loss})₊, within a few units of roundoff a term."""
     gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)
     return float(np.sum(pair.masses * -np.expm1(gap)))
 
@@ -213,10 +194,6 @@ def epsilon_of(pair: Discrete, delta: float) -> float:
 
     Newton's method from the left: δ(ε) is convex and piecewise linear in e^ε, so that the steps
     never pass the root and end on its piece.
-
-    Args:
-        pair: one discrete loss, composed as often as it is to be.
-        delta: δ.
     """
     losses, masses = np.asarray(pair.losses), np.asarray(pair.masses)
     if masses[losses == np.inf].sum() > delta:
