@@ -36,7 +36,6 @@ class Tilted(NamedTuple):
         log_moment: K(c) = log E_P[e^{cL}].
         weight: probabilities of the nodes, summing to one.
         loss: L at the nodes.
-        mean, variance: of L under the weights; the mean is K'(c).
         spread: E|L| under the weights, the condition of the transform's sum.
         rounding: E[ε] and E[ε|L|] under the weights, ε bounding a weight's relative rounding error.
         moment_error: bound on the relative rounding error of e^{K(c)}.
@@ -48,8 +47,6 @@ class Tilted(NamedTuple):
     log_moment: Float[Array, ""]
     weight: Float[Array, " nodes"]
     loss: Float[Array, " nodes"]
-    mean: Float[Array, ""]
-    variance: Float[Array, ""]
     spread: Float[Array, ""]
     rounding: Float[Array, "2"]
     moment_error: Float[Array, ""]

@@ -185,9 +185,8 @@ class Subsampled:
         top = xp.stop_gradient(xp.max(value))
         mass = xp.barrier(xp.exp(value - top))
         size = xp.abs(loss)
-        rows = xp.stack([xp.ones_like(loss), loss, loss * loss, size, units, units * size])
-        total, first, second, spread, *off = rows @ mass
-        mean = first / total
+        rows = xp.stack([xp.ones_like(loss), size, units, units * size])
+        total, spread, *off = rows @ mass
         large = top + xp.log(total)
         is_small = large < 0.05
         log_moment = xp.where(is_small, xp.log1p(xp.where(is_small, sums[0], 0.0)), large)
@@ -197,8 +196,6 @@ class Subsampled:
             log_moment=log_moment,
             weight=mass / total,
             loss=loss,
-            mean=mean,
-            variance=second / total - mean * mean,
             spread=spread / total,
             rounding=rounding,
             moment_error=error,
