@@ -9,6 +9,7 @@ with probability |B_j|/n and the release is a Gaussian whose displacement is ran
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -209,25 +210,18 @@ def permuted_sgd(
 
 
 def _mus(step: Any) -> Any:
-    """μ_j = Δ_j/σ; +inf without noise unless nothing moves, and where the law is none."""
-    xp: Any = namespace(step.sensitivities, step.weights, step.noise_std)
-    moved, weights = xp.asarray(step.sensitivities), xp.asarray(step.weights)
+    """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
+    xp: Any = namespace(step.sensitivities, step.noise_std)
+    moved = xp.asarray(step.sensitivities)
     noise = xp.asarray(step.noise_std)[..., None]
     noisy = (noise > 0) & (moved >= 0)
     mus = xp.where(noisy, moved / xp.where(noisy, noise, 1.0), xp.inf)
-    mus = xp.where((noise == 0) & (moved == 0), 0.0, mus)
-    law = xp.abs(xp.sum(weights, axis=-1, keepdims=True) - 1) <= 1e-5  # float32 programs round
-    return xp.where(law, mus, xp.inf)
-
-
-def _curve_core(mus: Array, weights: Array, orders: Array) -> Array:
-    return mixture_rdp(mus, weights, orders)
+    return xp.where((noise == 0) & (moved == 0), 0.0, mus)
 
 
 def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
-    return float64.evaluate(
-        _curve_core, (_mus(step), step.weights, orders), (1, 1, 1), batch=1, rounding="up"
-    )
+    given = _mus(step), step.weights, orders
+    return float64.evaluate(mixture_rdp, given, (1, 1, 1), batch=1, rounding="up")
 
 
 def _gaussian_part(atoms: Atoms, adjacency: Adjacency) -> Array:
@@ -270,18 +264,14 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any] | None:
     return np.sqrt(squares) * (1 + 1e-14), weights
 
 
-def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
-    parts = _components(run, adjacency)
-    if parts is None:
-        return 1.0
-    return float64.evaluate(mixture_delta, (*parts, epsilon), (1, 1, 0), batch=64, rounding="up")
+def _asked(price: Callable, nothing: float) -> Callable:
+    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        parts = _components(run, adjacency)
+        if parts is None:
+            return nothing
+        return float64.evaluate(price, (*parts, given), (1, 1, 0), batch=64, rounding="up")
 
-
-def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    parts = _components(run, adjacency)
-    if parts is None:
-        return np.inf
-    return float64.evaluate(mixture_epsilon, (*parts, delta), (1, 1, 0), batch=64, rounding="up")
+    return answer
 
 
 METHODS = (
@@ -289,8 +279,8 @@ METHODS = (
         "hockey_stick",
         rank=5.0,
         supports=_only_gaussian,
-        epsilon=_epsilon,
-        delta=_delta,
+        epsilon=_asked(mixture_epsilon, np.inf),
+        delta=_asked(mixture_delta, 1.0),
         describe="δ(ε) ≤ Σ q_j δ_G(Δ_j/σ, ε) by joint convexity of the hockey-stick divergence, "
         "draws revealed in compositions; derived for dpjax",
     ),

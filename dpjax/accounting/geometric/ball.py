@@ -39,7 +39,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
-from dpjax.accounting.pairs.grouping import prepare, split, times
+from dpjax.accounting.pairs.grouping import groups, prepare, split, times
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]
@@ -216,12 +216,9 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 def _total_core(key: tuple, poisson: float) -> Any:
     def core(*leaves: Array) -> Array:
         xp: Any = namespace(*leaves)
-        total, position = xp.zeros(()), 0
-        for tree, width in key:
-            *fields, factors = leaves[position : position + width + 1]
-            position += width + 1
-            count = xp.prod(factors, axis=-1)
-            lost = _log_survival(jax.tree.unflatten(tree, fields), poisson)
+        total = xp.zeros(())
+        for _, step, count in groups(key, leaves):
+            lost = _log_survival(step, poisson)
             total = total + xp.sum(xp.where(count > 0, count * lost, 0.0))
         return xp.minimum(-xp.expm1(total) * _ROUND_UP, 1.0)
 

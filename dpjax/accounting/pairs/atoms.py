@@ -23,7 +23,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, flatten
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, whole_run
-from dpjax.accounting.pairs.grouping import prepare
+from dpjax.accounting.pairs.grouping import groups, prepare
 from dpjax.accounting.pairs.protocol import Steps
 from dpjax.accounting.pairs.table import GRIDS, SCHEMES
 
@@ -111,12 +111,7 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
     xp: Any = namespace(key, leaves)
     mu2 = xp.zeros(())
     found: dict[str, list[Steps]] = {}
-    position = 0
-    for tree, width in key:
-        *fields, factors = leaves[position : position + width + 1]
-        position += width + 1
-        count = xp.prod(factors, axis=-1)
-        step = jax.tree.unflatten(tree, fields)
+    for tree, step, count in groups(key, leaves):
         kind = atom_kind(tree, adjacency)
         if kind == "gaussian":
             pair = pair_of(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -97,3 +97,13 @@ def prepare(run: Mechanism) -> Prepared:
         ndims += [1] * len(columns) + [2]
         key.append((tree, len(columns)))
     return Prepared(tuple(arrays), tuple(ndims), tuple(key))
+
+
+def groups(key: tuple, leaves: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """The groups of `prepare`: their structure, a step whose fields are arrays, and how often."""
+    position = 0
+    for tree, width in key:
+        *fields, factors = leaves[position : position + width + 1]
+        position += width + 1
+        count = namespace(key, leaves).prod(factors, axis=-1)
+        yield tree, jax.tree.unflatten(tree, fields), count
