@@ -1,20 +1,11 @@
 """Gaussian noise with a true tail, from a counter-based stream: `normal` and `normal_like`.
 
 Each pair of numbers gets 128 bits of its own: 62 for the radius, held with its leading bits near
-both ends, 34 for the angle. The tail is therefore right down to a probability of 2^-63 = 1e-19
-(|z| up to 9.34), in float32 as in float64. `jax.random.normal` in float32 inverts a 23-bit uniform
-and never leaves [-5.42, 5.42]: a value beyond the cut then betrays a record.
-
-The stream is Threefry-4x32 with its full 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel
-random numbers: as easy as 1, 2, 3", SC 2011), in counter mode, under a key hashed from the JAX key.
-Each pair is a function of (key, leaf, place) alone, computed without branches on the bits: the same
-values come out under jit, vmap and any sharding, in the same time.
-
-What it promises: no known statistical test tells the stream from random bits, and no attack on its
-20 rounds better than trying the keys is known. What it does not promise: it is a smaller
-relative of the Threefish cipher, not itself a vetted one, and no key is longer than the JAX key it
-comes from: 64 bits, of which `jax.random.key(seed)` fills only 32 unless x64 is on. `fresh_key`
-fills all of them from the operating system's entropy.
+both ends, 34 for the angle. The tail is right down to a probability of 2^-63 = 1e-19 (|z| up to
+9.34), in float32 as in float64. The stream is Threefry-4x32 with its full 20 rounds (Salmon et al.,
+SC 2011) in counter mode, under a key hashed from the JAX key: each pair is a function of (key, leaf,
+place) alone, and so the same under jit, vmap and any sharding. What that promises and what it does
+not is in docs/noise.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Noisy gradient descent of which only the last iterate is released.
 
-Every bound here is conditional: on losses that are smooth and (strongly) convex with the constants
-stated, on plain steps (no momentum, no adaptive step), on a start that does not depend on the
-data, and on nothing but the last iterate being released. Clipping breaks convexity, except for
-generalised linear models with the regulariser added outside the clip.
-
-`NoisyGradientDescent` costs the least of plain composition, the strongly convex and the
-bounded-domain bound by shifted interpolation; `descent_bounds` says which. For quadratics that is
-exact, so that under the same constants nothing smaller holds. The tracing-diffusion bound of
-Chourasia, Ye and Shokri (2021) is kept under its own method name, with the exponent that its proof
-gives.
+Every bound here rests on what the mechanisms' `rests_on` says. `NoisyGradientDescent` costs the least
+of plain composition, the strongly convex and the bounded-domain bound by shifted interpolation;
+`descent_bounds` says which. For quadratics that is exact, so that under the same constants nothing
+smaller holds.
 """
 
 from __future__ import annotations
