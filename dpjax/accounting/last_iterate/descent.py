@@ -1,8 +1,8 @@
 """Noisy gradient descent of which only the last iterate is released.
 
-Every bound here rests on what the mechanisms' `rests_on` says. `NoisyGradientDescent` costs the least
-of plain composition, the strongly convex and the bounded-domain bound by shifted interpolation;
-`descent_bounds` says which. For quadratics that is exact, so that under the same constants nothing
+Every bound here rests on what the mechanisms' `rests_on` says. `NoisyGradientDescent` costs the
+least of plain composition, the strongly convex and the bounded-domain bound by shifted
+interpolation; `descent_bounds` says which. For quadratics that is exact, so that under the same constants nothing
 smaller holds.
 """
 
