@@ -4,8 +4,8 @@ Each pair of numbers gets 128 bits of its own: 62 for the radius, held with its 
 both ends, 34 for the angle. The tail is right down to a probability of 2^-63 = 1e-19 (|z| up to
 9.34), in float32 as in float64. The stream is Threefry-4x32 with its full 20 rounds (Salmon et al.,
 SC 2011) in counter mode, under a key hashed from the JAX key: each pair is a function of (key,
-leaf, place) alone, and so the same under jit, vmap and any sharding. What that promises and what it does
-not is in docs/noise.md.
+leaf, place) alone, and so the same under jit, vmap and any sharding. What that promises and what it
+does not is in docs/noise.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every bound here rests on what the mechanisms' `rests_on` says. `NoisyGradientDescent` costs the
 least of plain composition, the strongly convex and the bounded-domain bound by shifted
-interpolation; `descent_bounds` says which. For quadratics that is exact, so that under the same constants nothing
-smaller holds.
+interpolation; `descent_bounds` says which. For quadratics that is exact, so that under the same
+constants nothing smaller holds.
 """
 
 from __future__ import annotations
