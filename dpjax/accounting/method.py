@@ -67,15 +67,7 @@ Part = Literal["epsilon", "delta"]
 def ranked(
     methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
 ) -> list[Method]:
-    """The methods that answer one part for this run, in the order in which they are asked.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.gaussian import method as gaussian
-        >>> found = ranked(gaussian.METHODS, "delta", acc.Gaussian(1.0), acc.Adjacency.ADD_REMOVE)
-        >>> [m.name for m in found]
-        ['gdp']
-    """
+    """The methods that answer one part for this run, in the order in which they are asked."""
     able = [m for m in methods if getattr(m, part) is not None and m.supports(run, adjacency)]
     return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
 
@@ -95,14 +87,6 @@ def least(
 
     Returns:
         The answer, and the method that gave it (of a sweep: the first that was asked).
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.gaussian import method as gaussian
-        >>> value, used = least("epsilon", gaussian.METHODS, acc.Gaussian(4.0), 1e-5,
-        ...     acc.Adjacency.ADD_REMOVE)
-        >>> round(value, 3), used.name
-        (0.926, 'gdp')
     """
     nothing = np.inf if part == "epsilon" else 1.0
 

@@ -102,14 +102,6 @@ def slopes(run: Composition, epsilon: Array, signs: tuple[int, ...], at: Resolut
         epsilon: ε ≥ 0.
         signs: see `contour.integral.epsilon`.
         at: the resolution that was accepted for the value.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.contour import derivative
-        >>> from dpjax.accounting.contour.integral import RESOLUTIONS, Composition
-        >>> found = derivative.slopes(Composition(np.float64(1.0), {}), 1.0, (1,), RESOLUTIONS[0])
-        >>> print(round(float(found.epsilon), 6))  # −Φ(−3/2)·e/δ(1) of a Gaussian release
-        -1.430...
     """
     xp: Any = namespace(run, epsilon)
     each = xp.map(lambda sign: _direction(run, sign, epsilon, at), xp.asarray(signs))

@@ -103,15 +103,6 @@ def bounds(
         run: as `composition.clean` leaves it.
         given: δ or ε.
         signs: see `contour.integral.epsilon`.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax.accounting.contour import one_step
-        >>> from dpjax.accounting.contour.composition import Composition, Steps
-        >>> step = Steps(np.array([1.0]), np.array([0.1]), np.array([1.0]))
-        >>> found = one_step.bounds("delta", Composition(0.0, {"poisson": step}), 0.5, (1, -1))
-        >>> print(f"{found[0]:.10f}")
-        0.0020325369
     """
     xp: Any = namespace(run, given)
     pair, mu, rate, one = _single(run)

@@ -216,13 +216,7 @@ def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
 def log_moments(
     atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
-    """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one, differentiable.
-
-    Example:
-        >>> import numpy as np
-        >>> log_moments(Atoms(0.5, {}), Adjacency.ADD_REMOVE, np.asarray([3.0]))
-        array([1.5])
-    """
+    """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one, differentiable."""
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
     for mirrored, steps in pairs_of(atoms, adjacency):
         total = total + _summed(lambda *cell, m=mirrored: (_moment(m, *cell),), steps, orders)[0]
@@ -232,13 +226,7 @@ def log_moments(
 def log_moment_jets(
     atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> tuple[Any, Any, Any]:
-    """K, K' and K'' of a whole run at float64 orders above one.
-
-    Example:
-        >>> import numpy as np
-        >>> log_moment_jets(Atoms(0.5, {}), Adjacency.ADD_REMOVE, np.asarray([3.0]))
-        (array([1.5]), array([1.25]), array([0.5]))
-    """
+    """K, K' and K'' of a whole run at float64 orders above one."""
     mu2 = atoms.gaussian_mu2
     total = (0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2, mu2 + 0.0 * orders)
     for mirrored, steps in pairs_of(atoms, adjacency):
@@ -248,13 +236,7 @@ def log_moment_jets(
 
 
 def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]) -> Float[Array, " k"]:
-    """The Rényi divergence at each order, rounded up; +inf at orders that are not above one.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> acc.rdp(acc.Gaussian(2.0), [2.0, 4.0]).round(6)
-        array([0.25, 0.5 ])
-    """
+    """The Rényi divergence at each order, rounded up; +inf at orders that are not above one."""
     xp: Any = namespace(atoms, orders)
     good = (orders > 1) & (orders < xp.inf)
     safe = xp.where(good, orders, 2.0)

@@ -56,13 +56,6 @@ def curve(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
         orders: [k].
         inner: orders -> one run's Rényi curve.
         profile: ε [k] -> δ(ε) of one run.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.renyi.selection import curve
-        >>> best = acc.BestOf(acc.Gaussian(2.0), 10)
-        >>> bool(curve(best, np.asarray([4.0]), lambda a: a / 8, lambda e: e)[0] > 0.5)
-        True
     """
     xp: Any = JAX if float64.is_traced(best, orders) else NUMPY
     orders = xp.asarray(orders)
