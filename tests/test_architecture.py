@@ -32,6 +32,8 @@ _MAY_IMPORT = {
     "estimators": _PARTS | {"accounting", "data", "erm", "training"},
     "cli": _PARTS | {"accounting", "data", "erm", "estimators", "plotting", "training"},
 }
+# The one file of a package that may import more: it turns a chain into the mechanism it releases.
+_FILES_MAY_IMPORT = {("transforms", "released.py"): {"accounting"}}
 _CORE = {"jax", "jaxtyping", "numpy", "optax", "scipy"}
 # These need their extra as a whole, and say so when they are imported; see their __init__.py.
 _WHOLLY_EXTRA = {"cli", "data", "plotting"}
@@ -85,6 +87,7 @@ def test_package_imports_only_what_it_may(package):
     for file in _files(package):
         names = [name.split(".") for name in _imports(ast.parse(file.read_text()))]
         wrong = {name[1] for name in names if name[0] == "dpjax" and len(name) > 1} - allowed
+        wrong -= _FILES_MAY_IMPORT.get((package, file.name), set())
         assert not wrong, f"{file.name} of {package} imports {sorted(wrong)}"
 
 

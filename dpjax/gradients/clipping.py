@@ -57,6 +57,9 @@ def clipped_grad(
             that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
 
+    The function's attributes `clip_norm` and `strategy` are those given here:
+    `transforms.released(chain, fn)` is the mechanism of a chain that starts from its sum.
+
     Raises:
         ValueError: a clip norm that is not positive, an unknown method, a batch whose leaves
             disagree about the number of records, or a loss that is not a scalar.
@@ -173,6 +176,8 @@ def clipped_grad(
             aux=aux if has_aux else None,
         )
 
+    setattr(fn, "clip_norm", clip_norm)  # noqa: B010 (attributes of a function)
+    setattr(fn, "strategy", strategy)  # noqa: B010
     return fn
 
 

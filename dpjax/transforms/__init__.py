@@ -24,6 +24,7 @@ from dpjax.transforms.noise import NoiseState as NoiseState
 from dpjax.transforms.noise import ball_noise as ball_noise
 from dpjax.transforms.noise import gaussian_noise as gaussian_noise
 from dpjax.transforms.noise import sphere_noise as sphere_noise
+from dpjax.transforms.released import released as released
 from dpjax.transforms.selective import Attempts as Attempts
 from dpjax.transforms.selective import Selective as Selective
 from dpjax.transforms.selective import SelectiveState as SelectiveState
@@ -54,6 +55,7 @@ __all__ = [
     "importance_rate",
     "periodic_average",
     "recentred_clipping",
+    "released",
     "selective_update",
     "shrink_towards",
     "sphere_noise",

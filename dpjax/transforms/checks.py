@@ -21,6 +21,18 @@ def positive(name: str, value: Any, allow_zero: bool = False) -> None:
         raise ValueError(f"{name} must be {least} and finite, got {value!r}")
 
 
+def random_key(key: Any) -> None:
+    """Raise ValueError unless `key` is one JAX key, typed or as its bits."""
+    dtype, shape = getattr(key, "dtype", None), jnp.shape(key) if hasattr(key, "dtype") else None
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    bits = dtype == jnp.uint32 and shape in ((2,), (4,))
+    if not (shape == () if typed else bits):
+        raise ValueError(
+            "key must be one JAX key, such as jax.random.key(seed) or transforms.fresh_key(), got "
+            f"{key!r}"
+        )
+
+
 def whole(name: str, value: Any) -> None:
     """Raise ValueError unless `value` is a Python integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from dpjax.gradients.per_example import Clipping, clip_factors, squared_norms, weighted_sum
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, positive
+from dpjax.transforms.released import reading
 
 
 def clip_per_example(
@@ -56,6 +57,8 @@ def clip_per_example(
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
+        if (reader := reading()) is not None:
+            return reader.clip(updates, strategy.sensitivity(clip_norm, "add-remove")), state
         total, _ = clipped_sum(updates, clip_norm, strategy, mask)
         return total, state
 

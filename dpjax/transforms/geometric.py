@@ -21,24 +21,24 @@ from dpjax._numerics.materialise import materialised
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import squared_norm
 from dpjax.gradients.strategies import Flat
-from dpjax.transforms.checks import batch_of, positive
+from dpjax.transforms.checks import batch_of, positive, random_key
 from dpjax.transforms.clip import clipped_sum
 from dpjax.transforms.noise import NoiseState, add_scaled, key_of
+from dpjax.transforms.released import reading
 
 
 class Release(optax.GradientTransformationExtraArgs):
     """A transformation that says what it releases.
 
     Fields:
-        released: the names of the accountant's mechanisms, each with its fields. One step costs
-            `acc.Composed(tuple(getattr(acc, n)(**f) for n, f in tx.released.items()))`.
+        released: the names of the accountant's mechanisms, each with its fields;
+            `transforms.released(tx)` makes them one mechanism, through `optax.chain` too.
 
     Example:
         >>> import jax
-        >>> from dpjax import accounting as acc, transforms
+        >>> from dpjax import transforms
         >>> tx = transforms.recentred_clipping(0.5, 0.1, batch_size=8, key=jax.random.key(0))
-        >>> step = acc.Composed(tuple(getattr(acc, n)(**f) for n, f in tx.released.items()))
-        >>> step.mechanisms[0].radius
+        >>> transforms.released(tx).radius
         0.5
     """
 
@@ -256,14 +256,18 @@ def _release(
 ) -> Release:
     """A mechanism from its one step: estimate(updates, anchor, mask, key) -> released average."""
 
+    random_key(key)
+
     def init(params):
         wide = jax.tree.map(lambda p: p.astype(_at_least_32(p.dtype)), params)
         return AnchorState(jax.tree.map(first, wide), NoiseState(key, jnp.zeros((), jnp.int32)))
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
+        if (reader := reading()) is not None:
+            return reader.release(updates, released), state
         batch_of(updates)
-        now, noise = key_of(state.noise)
+        now, noise = key_of(state.noise, "+".join(released), updates)
         # Computed once: else the anchor's last bits may be those of another sum than was released.
         out = materialised(estimate, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)

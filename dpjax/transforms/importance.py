@@ -20,7 +20,7 @@ from dpjax import sampling
 from dpjax._numerics.normal import normal_like
 from dpjax.gradients.per_example import clip_factors, squared_norms
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, positive, whole
+from dpjax.transforms.checks import batch_of, positive, random_key, whole
 from dpjax.transforms.clip import clipped_sum
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
 from dpjax.transforms.scalar_sum import noisy_total
@@ -240,6 +240,8 @@ def importance_mean(
     whole("population", population)
     strategy = Flat() if strategy is None else strategy
 
+    random_key(key)
+
     def init(params):
         del params
         return NoiseState(key, jnp.zeros((), jnp.int32))
@@ -258,7 +260,7 @@ def importance_mean(
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         scaled = _scale(updates, clip_norm, strategy, mask, weights)
         total, _ = clipped_sum(scaled, sensitivity, Flat(), mask)
-        now, state = key_of(state)
+        now, state = key_of(state, "importance", total)
         stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
         noisy = add_scaled(total, normal_like(now, in_float32(total)), stddev)
         return noisy, state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
-from dpjax.transforms.checks import positive, refuse_unless_unsafe
+from dpjax.transforms.checks import positive, random_key, refuse_unless_unsafe
+from dpjax.transforms.released import reading
 
 
 class NoiseState(NamedTuple):
@@ -35,27 +37,39 @@ class NoiseState(NamedTuple):
     step: Int[Array, ""]
 
 
-def key_of(state: NoiseState) -> tuple[PRNGKeyArray, NoiseState]:
-    """The key of this step's noise, and the state of the next step."""
-    return jax.random.fold_in(state.key, state.step), NoiseState(state.key, state.step + 1)
+def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray, NoiseState]:
+    """The key of this step's noise, and the state of the next step.
+
+    Salted by the kind of noise and by the paths of the leaves: two transformations with one key
+    that perturb different parts of the parameters draw different noise.
+    """
+    paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates))
+    digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()
+    now = jax.random.fold_in(state.key, state.step)
+    for start in (0, 4):
+        now = jax.random.fold_in(now, int.from_bytes(digest[start : start + 4], "big"))
+    return now, NoiseState(state.key, state.step + 1)
 
 
-def gaussian_noise(stddev: float, key: PRNGKeyArray) -> optax.GradientTransformation:
+def gaussian_noise(
+    stddev: float | optax.Schedule, key: PRNGKeyArray
+) -> optax.GradientTransformation:
     """Add independent normal noise N(0, stddev²) to every number of the updates.
 
     Args:
         stddev: in units of the updates: noise multiplier × clip norm, where the updates are the sum
-            that `clip_per_example` returns. May be traced.
+            that `clip_per_example` returns. May be traced, or a schedule: a function of the number
+            of the step, counted from 0.
         key: a JAX key, secret, used for nothing else. `transforms.fresh_key()` draws one from the
             operating system's entropy.
 
     Returns:
         A transformation whose state holds the key and the step. The noise of step t is a function
-        of (key, t) alone: a step that is run again after a crash adds the same noise, not a second
-        draw.
+        of (key, t) and of the leaves' paths: a step that is run again after a crash adds the same
+        noise, not a second draw, and under `optax.multi_transform` groups with one key differ.
 
     Raises:
-        ValueError: standard deviation negative or not finite.
+        ValueError: standard deviation negative or not finite, a key that is none (an integer).
 
     Guarantee:
         With updates of l2 sensitivity C, the output of a step is the Gaussian mechanism with noise
@@ -79,8 +93,9 @@ def gaussian_noise(stddev: float, key: PRNGKeyArray) -> optax.GradientTransforma
     References:
         Dwork et al. 2006, "Our data, ourselves"; Abadi et al. 2016, Algorithm 1.
     """
-    positive("stddev", stddev, allow_zero=True)
-    return _additive(normal_like, stddev, key)
+    if not callable(stddev):
+        positive("stddev", stddev, allow_zero=True)
+    return _additive("gaussian", normal_like, stddev, key)
 
 
 def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
@@ -91,7 +106,7 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
         key: a JAX key, secret, used for nothing else.
 
     Raises:
-        ValueError: radius negative or not finite.
+        ValueError: radius negative or not finite, a key that is none.
 
     Guarantee:
         (0, δ)-differential privacy only, with δ the total variation distance of two balls
@@ -110,7 +125,7 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
         Tholeti and Kalyani 2021, "Privacy-preserving gradient descent with unit-ball noise".
     """
     positive("radius", radius, allow_zero=True)
-    return _additive(ball_like, radius, key)
+    return _additive("ball", ball_like, radius, key)
 
 
 def sphere_noise(
@@ -142,20 +157,25 @@ def sphere_noise(
     """
     refuse_unless_unsafe("noise on a sphere", "gaussian_noise", unsafe_no_dp)
     positive("radius", radius, allow_zero=True)
-    return _additive(sphere_like, radius, key)
+    return _additive("sphere", sphere_like, radius, key)
 
 
 def _additive(
-    draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
+    kind: str, draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
+    random_key(key)
+
     def init(params):
         del params
         return NoiseState(key, jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None):
         del params
-        now, state = key_of(state)
-        return add_scaled(updates, draw(now, in_float32(updates)), scale), state
+        if (reader := reading()) is not None:
+            return reader.perturb(kind, updates, scale), state
+        size = scale(state.step) if callable(scale) else scale
+        now, state = key_of(state, kind, updates)
+        return add_scaled(updates, draw(now, in_float32(updates)), size), state
 
     return optax.GradientTransformation(init, update)
 

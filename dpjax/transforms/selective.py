@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dpjax.transforms.checks import positive, whole
+from dpjax.transforms.checks import positive, random_key, whole
 from dpjax.transforms.noise import NoiseState, key_of
 from dpjax.transforms.scalar_sum import noisy_total
 
@@ -162,6 +162,8 @@ def selective_update(
     if not abs(threshold) <= loss_clip:
         raise ValueError(f"threshold must be within ±loss_clip = ±{loss_clip}, got {threshold!r}")
 
+    random_key(key)
+
     def init(params):
         del params
         zero = jnp.zeros((), jnp.int32)
@@ -185,7 +187,7 @@ def selective_update(
             )
         worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)
         worse = jnp.where(jnp.isnan(worse), -jnp.inf, worse)  # only the old loss was not a number
-        now, noise = key_of(state.noise)
+        now, noise = key_of(state.noise, "selective", updates)
         total = noisy_total(worse, loss_clip, noise_multiplier, now, validation_mask)
         kept = (total / batch_size < threshold) & (state.noise.step < attempts)
         updates = jax.tree.map(lambda u: jnp.where(kept, u, jnp.zeros_like(u)), updates)

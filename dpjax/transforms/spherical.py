@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from dpjax._numerics.elementary import sine_cosine
 from dpjax._numerics.normal import normal
-from dpjax.transforms.checks import positive, refuse_unless_unsafe
+from dpjax.transforms.checks import positive, random_key, refuse_unless_unsafe
 from dpjax.transforms.coordinates import assemble, ravel, running_sums, unravel
 from dpjax.transforms.noise import NoiseState, key_of
 
@@ -76,13 +76,15 @@ def spherical_noise(
     positive("batch_size", batch_size)
     positive("bounding_factor", bounding_factor)
 
+    random_key(key)
+
     def init(params):
         del params
         return NoiseState(key, jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None):
         del params
-        now, state = key_of(state)
+        now, state = key_of(state, "spherical", updates)
         flat, d = ravel(updates)
         # Beside the largest number, suffixes below 1e-19 count as zero: their place is lost anyway.
         largest = jnp.max(jnp.abs(flat))

@@ -1,0 +1,228 @@
+"""`released`: the mechanism of a chain of transformations, read off the chain itself.
+
+The one file of `transforms` that names the accountant's mechanisms: what a chain does and what it
+costs are then the same value, and no noise multiplier is typed twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+_CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("reading", default=None)
+
+
+class _Refused(ValueError):
+    pass
+
+
+class Reading:
+    """What the transformations of a chain say while `released` runs it on shapes.
+
+    A leaf of the updates is known by identity: a transformation of another library that touches it
+    hands on another array. Only what reaches clipping untouched, and noise untouched after that, is
+    a mechanism with a known sensitivity.
+    """
+
+    def __init__(self, raw: Any):
+        self.raw = {id(leaf): leaf for leaf in jax.tree.leaves(raw)}
+        self.clipped: dict[int, tuple[Any, int]] = {}
+        self.bounds: list[Any] = []
+        self.noises: list[tuple[str, Any, frozenset[int], int]] = []
+        self.complete: list[dict[str, dict[str, Any]]] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether records are still seen exactly: what comes after is post-processing."""
+        return bool(self.raw or self.clipped)
+
+    def clip(self, updates: Any, sensitivity: Any) -> Any:
+        """The updates after clipping, of the given sensitivity."""
+        out = _fresh(updates)
+        if self.pending and jax.tree.leaves(updates):
+            self._take(self.raw, updates, "clip_per_example needs the gradients as they are")
+            self.bounds.append(sensitivity)
+            for leaf in jax.tree.leaves(out):
+                self.clipped[id(leaf)] = (leaf, len(self.bounds) - 1)
+        return out
+
+    def perturb(self, kind: str, updates: Any, scale: Any) -> Any:
+        """The updates after noise of the given scale."""
+        leaves = jax.tree.leaves(updates)
+        if self.pending and leaves:
+            taken = self._take(
+                self.clipped,
+                updates,
+                f"{kind}_noise needs the clipped sum as it is (clip_per_example in the chain, or "
+                "released(chain, gradient) with the function of clipped_grad)",
+            )
+            size = sum(math.prod(leaf.shape) for leaf in leaves)
+            self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
+        return _fresh(updates)
+
+    def release(self, updates: Any, released: dict[str, dict[str, Any]]) -> Any:
+        """The updates after a transformation that clips and perturbs at once."""
+        if self.pending and jax.tree.leaves(updates):
+            self._take(self.raw, updates, f"{next(iter(released))} needs the gradients as they are")
+            self.complete.append(released)
+        return _fresh(updates)
+
+    def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
+        keys = [id(leaf) for leaf in jax.tree.leaves(updates)]
+        if not all(key in known for key in keys):
+            raise _Refused(
+                f"chain must be one whose sensitivity is known, got one in which {why}: clip, then "
+                "add noise, with nothing in between; scale and average afterwards"
+            )
+        return [known.pop(key) for key in keys]
+
+
+def _fresh(updates: Any) -> Any:
+    return jax.tree.map(lambda u: u + jnp.zeros((), u.dtype), updates)
+
+
+def reading() -> Reading | None:
+    """Who reads the chain that runs now; None in an ordinary update."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def _read(by: Reading) -> Iterator[None]:
+    token = _CURRENT.set(by)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def released(
+    chain: optax.GradientTransformation,
+    gradient: Any = None,
+    *,
+    params: Any = None,
+    step: int | None = None,
+    adjacency: Any = "add-remove",
+) -> Any:
+    """The mechanism that one update of an optax chain releases.
+
+    The chain is run once on shapes. Clip norms, noise and their order are what its transformations
+    say of themselves, through `optax.chain`, `multi_transform`, `masked` and whatever else hands
+    updates on; nothing is typed a second time.
+
+    Args:
+        chain: with `clip_per_example` and a noise, or one that does both (`recentred_clipping`).
+        gradient: the function of `clipped_grad`, where the chain starts from its sum.
+        params: any tree, or its shapes; needed where the chain looks at the parameters' structure
+            (`multi_transform`, `masked`) or size (`ball_noise`).
+        step: the step's number, where the noise follows a schedule.
+        adjacency: as for the accountant; only the price of `ball_noise` depends on it here.
+
+    Returns:
+        A mechanism of `dpjax.accounting`: one update, before sampling and repetition.
+
+    Raises:
+        ValueError: a chain without noise, or whose sensitivity is not known: another transformation
+            between clipping and noise, updates that reach the end unclipped or without noise,
+            `optax.MultiSteps`, a schedule without `step`.
+
+    Guarantee:
+        The sensitivity is that of the clipping before the noise; what comes after the noise is
+        post-processing. Parts perturbed apart are one Gaussian: with (Cₖ, σₖ) over parts of the
+        gradient its noise multiplier is (Σₖ Cₖ²/σₖ²)^(−1/2). Float rounding is not in it:
+        `gradients.rounding_slack`.
+
+    Example:
+        >>> import jax, optax
+        >>> from dpjax import accounting as acc, transforms
+        >>> chain = optax.chain(
+        ...     transforms.clip_per_example(0.5),
+        ...     transforms.gaussian_noise(0.55, jax.random.key(0)),
+        ...     optax.adam(1e-3),
+        ... )
+        >>> step = transforms.released(chain)
+        >>> step
+        Gaussian(noise_multiplier=1.1)
+        >>> f"{acc.epsilon(acc.Repeated(acc.PoissonSampled(step, 0.01), 1000), delta=1e-5):.4f}"
+        '1.5154'
+    """
+    from dpjax import accounting as acc
+
+    shapes = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)} if params is None else params
+    found: list[Reading] = []
+
+    def run(updates, params):
+        seen = Reading(updates if gradient is None else {})
+        if gradient is not None:
+            bound = _sensitivity_of(gradient, adjacency)
+            seen.bounds.append(bound)
+            seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
+        with _read(seen):
+            chain.update(updates, chain.init(params), params)
+        found.append(seen)
+
+    try:
+        jax.eval_shape(run, shapes, shapes)
+    except _Refused as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        if params is None:
+            raise ValueError(
+                f"params must be given for a chain that depends on them, got None ({error})"
+            ) from error
+        raise
+    seen = found[0]
+    if seen.pending or not (seen.noises or seen.complete):
+        what = "without noise" if seen.clipped or gradient is not None else "without clipping"
+        raise ValueError(f"chain must clip and perturb every update, got one that lets some {what}")
+    mechanisms: list[Any] = []
+    gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
+    if gaussians:
+        mechanisms.append(acc.Gaussian(_multiplier(gaussians, seen.bounds, step)))
+    for _, radius, bounds, size in (noise for noise in seen.noises if noise[0] != "gaussian"):
+        if len(seen.noises) > 1 or params is None:
+            raise ValueError(
+                "chain must have ball_noise once, over all updates, and params must be given: its "
+                f"price depends on their number, got {len(seen.noises)} noises, params {params!r}"
+            )
+        displacement = seen.bounds[next(iter(bounds))] / _number(radius, step)
+        mechanisms.append(acc.UniformBall(displacement, size))
+    for one in seen.complete:
+        mechanisms += [getattr(acc, name)(**fields) for name, fields in one.items()]
+    return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
+
+
+def _sensitivity_of(gradient: Any, adjacency: Any) -> Any:
+    while not hasattr(gradient, "clip_norm") and hasattr(gradient, "__wrapped__"):
+        gradient = gradient.__wrapped__  # jax.jit(clipped_grad(...))
+    if not hasattr(gradient, "clip_norm"):
+        raise _Refused(f"gradient must be a function that clipped_grad returned, got {gradient!r}")
+    return gradient.strategy.sensitivity(gradient.clip_norm, adjacency)
+
+
+def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
+    weakest: dict[int, float] = {}
+    for _, scale, members, _ in noises:
+        for bound in members:
+            stddev = _number(scale, step)
+            weakest[bound] = min(weakest.get(bound, math.inf), stddev)
+    parts = [weakest[k] / float(bounds[k]) for k in sorted(weakest)]
+    if len(parts) == 1 or min(parts) == 0:
+        return min(parts)
+    return math.fsum(z**-2 for z in parts) ** -0.5
+
+
+def _number(scale: Any, step: int | None) -> float:
+    if callable(scale):
+        if step is None:
+            raise ValueError("step must be given where the noise follows a schedule, got None")
+        scale = scale(jnp.asarray(step, jnp.int32))
+    if isinstance(scale, jax.core.Tracer):
+        raise ValueError(f"chain must have noise that is known outside a trace, got {scale}")
+    return abs(float(scale))

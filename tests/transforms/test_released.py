@@ -1,0 +1,222 @@
+"""What a chain releases is read off the chain; one key for two noises; schedules; MultiSteps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpjax
+from dpjax import accounting as acc
+from dpjax import transforms
+from dpjax.gradients import PerGroup
+
+
+pytestmark = pytest.mark.usefixtures("lenient_promotion")  # optax's own arithmetic
+
+
+def key(seed=0):
+    return jax.random.key(seed)
+
+
+PARAMS = {"a": jnp.zeros(4), "b": jnp.zeros((3, 2))}
+LABELS = {"a": "a", "b": "b"}
+clip, noise = transforms.clip_per_example, transforms.gaussian_noise
+
+
+def apart(a, b):
+    return optax.multi_transform({"a": a, "b": b}, LABELS)
+
+
+# -- one key --------------------------------------------------------------------------------------
+
+
+def test_groups_with_one_key_draw_different_noise():
+    params = {"a": jnp.zeros(1000), "b": jnp.zeros(1000)}
+    tx = apart(noise(1.0, key()), noise(1.0, key()))
+    out, state = jax.jit(tx.update)(params, tx.init(params))
+    later, _ = jax.jit(tx.update)(params, state)
+    drawn = np.stack([out["a"], out["b"], later["a"], later["b"]])
+    correlations = np.corrcoef(drawn) - np.eye(4)
+    assert np.abs(correlations).max() < 5 / np.sqrt(1000)  # 5 standard deviations
+    assert np.std(out["a"] - out["b"]) > 1.2
+
+
+def test_kinds_of_noise_with_one_key_differ():
+    x = jnp.zeros(500)
+    gaussian, ball = noise(1.0, key()), transforms.ball_noise(1.0, key())
+    one, other = (tx.update(x, tx.init(x))[0] for tx in (gaussian, ball))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(500)
+
+
+NOT_KEYS = [0, 1.0, None, np.int64(3), jnp.zeros(2), "key", jnp.uint32(7)]
+FACTORIES = {
+    "gaussian": lambda k: noise(1.0, k),
+    "ball": lambda k: transforms.ball_noise(1.0, k),
+    "sphere": lambda k: transforms.sphere_noise(1.0, k, unsafe_no_dp=True),
+    "recentred": lambda k: transforms.recentred_clipping(1.0, 1.0, 8, k),
+    "anisotropic": lambda k: transforms.anisotropic_clipping(1.0, 1.0, 1.0, 1.0, 8, k),
+    "spherical": lambda k: transforms.spherical_noise(1.0, 1.0, 8, 0.1, k, unsafe_no_dp=True),
+    "importance": lambda k: transforms.importance_mean(1.0, 1.0, 8, k),
+    "selective": lambda k: transforms.selective_update(1.0, 1.0, 8, k, attempts=2),
+}
+
+
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_a_key_that_is_none_is_refused_at_construction(factory):
+    for bad in [*NOT_KEYS, jax.random.split(key(), 3)]:
+        with pytest.raises(ValueError, match="key must be one JAX key"):
+            factory(bad)
+    factory(key())
+    factory(jax.random.PRNGKey(0))
+    factory(np.asarray(jax.random.PRNGKey(0)))
+
+
+# -- schedules ------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_the_scale_of_its_step():
+    schedule = optax.linear_schedule(2.0, 0.5, 3)
+    scheduled, unit = noise(schedule, key()), noise(1.0, key())
+    x = jnp.zeros(50)
+    state, same = scheduled.init(x), unit.init(x)
+    update = jax.jit(scheduled.update)
+    for expected in (2.0, 1.5, 1.0, 0.5, 0.5):
+        out, state = update(x, state)
+        one, same = unit.update(x, same)
+        np.testing.assert_allclose(out, expected * one, rtol=1e-6)
+    tx = optax.chain(clip(0.5), scheduled)
+    for step, expected in ((0, 4.0), (2, 2.0), (9, 1.0)):
+        assert transforms.released(tx, step=step).noise_multiplier == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"step must be given .* got None"):
+        transforms.released(tx)
+
+
+# -- the mechanism of a chain ---------------------------------------------------------------------
+
+
+def loss(params, x):
+    return jnp.sum(params["a"] * x) + jnp.sum(params["b"])
+
+
+CHAINS = {
+    "chain": (optax.chain(clip(0.5), noise(1.0, key()), optax.scale(0.1), optax.adam(0.1)), 2.0),
+    "nested": (optax.chain(optax.chain(clip(2.0)), optax.chain(noise(3.0, key()))), 1.5),
+    "identity": (
+        optax.chain(optax.identity(), clip(1.0), optax.identity(), noise(3.0, key())),
+        3.0,
+    ),
+    "per group": (optax.chain(clip(2.0, PerGroup()), noise(1.0, key()), optax.sgd(1.0)), 0.5),
+    "named": (optax.named_chain(("clip", clip(4.0)), ("noise", noise(1.0, key()))), 0.25),
+    "more noise": (
+        optax.chain(clip(1.0), noise(2.0, key()), optax.scale(9.0), noise(1.0, key(1))),
+        2.0,
+    ),
+    "weakest part": (optax.chain(clip(1.0), apart(noise(2.0, key()), noise(3.0, key()))), 2.0),
+    "two clips": (
+        apart(optax.chain(clip(1.0), noise(4.0, key())), optax.chain(clip(3.0), noise(9.0, key()))),
+        ((1 / 4) ** 2 + (3 / 9) ** 2) ** -0.5,
+    ),
+    "accumulated after": (
+        optax.chain(
+            clip(1.0),
+            noise(2.0, key()),
+            optax.MultiSteps(optax.sgd(1.0), 2).gradient_transformation(),
+        ),
+        2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("chain", "multiplier"), CHAINS.values(), ids=CHAINS)
+def test_the_mechanism_of_a_chain(chain, multiplier):
+    found = transforms.released(chain, params=PARAMS)
+    assert isinstance(found, acc.Gaussian)
+    assert found.noise_multiplier == pytest.approx(multiplier, rel=1e-12)
+
+
+def test_the_mechanism_of_a_chain_after_clipped_grad():
+    """README's example: no noise multiplier is typed a second time."""
+    gradient = dpjax.clipped_grad(loss, clip_norm=0.5)
+    chain = optax.chain(noise(1.0, key()), optax.adam(0.1))
+    for fn in (gradient, jax.jit(gradient)):
+        assert transforms.released(chain, fn) == acc.Gaussian(2.0)
+    with pytest.raises(ValueError, match="gradient must be a function that clipped_grad returned"):
+        transforms.released(chain, loss)
+
+
+def test_mechanisms_that_clip_and_perturb_at_once():
+    recentred = transforms.recentred_clipping(0.5, 0.1, 8, key())
+    expected = acc.RecentredGaussian(0.5, 0.1, batch_size=8)
+    assert transforms.released(optax.chain(recentred, optax.adam(0.1))) == expected
+    tangent = transforms.tangent_ball(0.5, 0.1, 8, 1.0, 0.2, key())
+    found = transforms.released(optax.chain(tangent, optax.sgd(0.1)))
+    assert [type(m).__name__ for m in found.mechanisms] == ["TangentBall", "Gaussian"]
+    ball = optax.chain(clip(0.5), transforms.ball_noise(2.0, key()))
+    assert transforms.released(ball, params=PARAMS) == acc.UniformBall(0.25, 10)
+    gradient = dpjax.clipped_grad(loss, clip_norm=0.5)
+    both = transforms.released(
+        ball.__class__(*transforms.ball_noise(2.0, key())),
+        gradient,
+        params=PARAMS,
+        adjacency="replace-one",
+    )
+    assert both == acc.UniformBall(0.5, 10)
+
+
+REFUSED = {
+    "no noise": (optax.chain(clip(1.0), optax.sgd(1.0)), "without noise"),
+    "nothing": (optax.sgd(1.0), "without clipping"),
+    "noise alone": (noise(1.0, key()), "needs the clipped sum as it is"),
+    "noise first": (optax.chain(noise(1.0, key()), clip(1.0)), "needs the clipped sum as it is"),
+    "scaled between": (optax.chain(clip(1.0), optax.scale(2.0), noise(1.0, key())), "as it is"),
+    "averaged between": (optax.chain(clip(1.0), optax.trace(0.9), noise(1.0, key())), "as it is"),
+    "changed before": (optax.chain(optax.scale(2.0), clip(1.0), noise(1.0, key())), "as they are"),
+    "half of it": (
+        optax.chain(clip(1.0), optax.masked(noise(1.0, key()), {"a": True, "b": False})),
+        "without noise",
+    ),
+    "half clipped": (
+        optax.chain(
+            optax.masked(optax.chain(clip(1.0), noise(1.0, key())), {"a": True, "b": False})
+        ),
+        "without clipping",
+    ),
+    "accumulated": (optax.MultiSteps(optax.chain(clip(1.0), noise(1.0, key())), 2), "as they are"),
+    "GeoDP": (optax.chain(clip(1.0), FACTORIES["spherical"](key())), "without noise"),
+}
+
+
+@pytest.mark.parametrize(("chain", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_chain_of_unknown_sensitivity_is_refused(chain, words):
+    with pytest.raises(ValueError, match=words):
+        transforms.released(chain, params=PARAMS)
+
+
+def test_parameters_are_asked_for_where_they_matter():
+    chain = optax.chain(clip(1.0), apart(noise(1.0, key()), noise(1.0, key())))
+    with pytest.raises(ValueError, match=r"params must be given .* got None"):
+        transforms.released(chain)
+
+
+def test_noise_inside_multisteps_is_one_release_of_the_mean_of_its_batches():
+    """As docs/transforms.md prices it: k batches, one draw, sensitivity C/k of the mean."""
+    tx = optax.MultiSteps(noise(1.0, key()), 4)
+    x = jnp.zeros(2000)
+    state = tx.init(x)
+    update = jax.jit(tx.update)
+    outs = []
+    for i in range(8):
+        record = x.at[0].set(100.0) if i == 5 else x  # one record in one of the second four
+        out, state = update(record, state)
+        outs.append(np.asarray(out))
+    assert int(state.inner_opt_state.step) == 2
+    assert not np.any(outs[:3] + outs[4:7])
+    assert 0.9 < np.std(outs[3]) < 1.1
+    tx = optax.MultiSteps(noise(0.0, key()), 4)
+    state = tx.init(x)
+    for i in range(4):
+        out, state = tx.update(x.at[0].set(100.0) if i == 1 else x, state)
+    np.testing.assert_allclose(out[0], 25.0, rtol=1e-6)
