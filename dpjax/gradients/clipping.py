@@ -40,7 +40,8 @@ def clipped_grad(
     floating-point arrays (counters, keys, activation functions) are held constant and are None in
     `sum`; `batch`, a tree whose leaves share a leading axis; `mask`, [batch] booleans, False for
     padding; `rng`, one key (split over the batch) or one key a record, handed to the loss as its
-    third argument.
+    third argument. Its attributes `clip_norm` and `strategy` are those given here, for
+    `transforms.released(chain, fn)`: the mechanism of a chain that starts from its sum.
 
     Args:
         loss: `loss(params, example) -> scalar`, or `(scalar, aux)` with `has_aux`. One record in,
@@ -56,9 +57,6 @@ def clipped_grad(
             None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
             that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
-
-    The function's attributes `clip_norm` and `strategy` are those given here:
-    `transforms.released(chain, fn)` is the mechanism of a chain that starts from its sum.
 
     Raises:
         ValueError: a clip norm that is not positive, an unknown method, a batch whose leaves

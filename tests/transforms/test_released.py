@@ -13,7 +13,6 @@ from dpjax import accounting as acc
 from dpjax import transforms
 from dpjax.gradients import PerGroup
 
-
 pytestmark = pytest.mark.usefixtures("lenient_promotion")  # optax's own arithmetic
 
 
@@ -203,6 +202,11 @@ def test_parameters_are_asked_for_where_they_matter():
 
 def test_noise_inside_multisteps_is_one_release_of_the_mean_of_its_batches():
     """As docs/transforms.md prices it: k batches, one draw, sensitivity C/k of the mean."""
+    with jax.debug_key_reuse(False):  # it selects between states, keys included
+        _release_of_the_mean()
+
+
+def _release_of_the_mean():
     tx = optax.MultiSteps(noise(1.0, key()), 4)
     x = jnp.zeros(2000)
     state = tx.init(x)
