@@ -31,6 +31,7 @@ __all__ = ["fresh_key", "normal", "normal_like"]
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
 _SMALL = 4096  # leaves below this size share one flat draw
+_MANY = 8  # slices of one draw, beyond which they are read by index
 _ROW = 128  # the shortest innermost axis that is worth a loop of its own
 
 
@@ -127,13 +128,24 @@ def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     out = []
     for i, ((shape, dtype), sharding) in enumerate(zip(specs, shardings, strict=True)):
         if i in small:
-            leaf = lax.slice(flat, (start,), (start + sizes[i],)).reshape(shape)
+            leaf = _part(flat, start, sizes[i], many=len(small) > _MANY).reshape(shape)
             start += sizes[i]
         else:
             leaf = _leaf(words, np.uint32(i), shape, dtype if dtype.itemsize > 4 else _FLOAT32)
         leaf = leaf.astype(dtype)
         out.append(leaf if sharding is None else lax.with_sharding_constraint(leaf, sharding))
     return out
+
+
+def _part(flat: Array, start: int, size: int, *, many: bool) -> Array:
+    """flat[start : start + size].
+
+    XLA compiles every slice with its bounds as constants, one program each: a thousand take half a
+    minute. Read by an index, which is data, all leaves of one shape share one program.
+    """
+    if not many:
+        return lax.slice(flat, (start,), (start + size,))
+    return flat.at[np.arange(start, start + size, dtype=np.int32)].get(mode="promise_in_bounds")
 
 
 @partial(jax.jit, static_argnames=("shape", "dtype"))

@@ -18,16 +18,25 @@ import numpy as np
 
 __all__ = ["array_digest", "program_digest"]
 
+# These can be called, and their text says all there is to them.
+_SPEAKING = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
-def program_digest(function: Callable[..., Any], *arguments: Any, secret: bytes = b"") -> str:
+class Opaque(Exception):
+    """A program holds a function of Python's, which no digest can tell from another."""
+
+
+def program_digest(
+    function: Callable[..., Any], *arguments: Any, secret: bytes = b"", exact: bool = False
+) -> str:
     """A digest of what `function` computes from arguments of these shapes.
 
     Args:
         function: traced, not run.
         arguments: arrays, or shapes and dtypes.
         secret: makes the digest useless to who does not have it: constants may be private.
+        exact: raise `Opaque` where a function inside an equation would enter by its name.
 
     Example:
         >>> one, two = (program_digest(lambda x, r=r: r * x, 1.0) for r in (0.1, 0.2))
@@ -39,7 +48,7 @@ def program_digest(function: Callable[..., Any], *arguments: Any, secret: bytes 
         lambda leaf: str(jax.typeof(leaf)) if _is_array(leaf) else leaf, arguments
     )
     digest.update(str(jax.tree.structure(arguments)).encode() + str(shapes).encode())
-    _closed(digest, jax.make_jaxpr(function)(*arguments))
+    _closed(digest, jax.make_jaxpr(function)(*arguments), exact)
     return digest.hexdigest()
 
 
@@ -62,13 +71,13 @@ def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _closed(digest: Any, closed: Any) -> None:
+def _closed(digest: Any, closed: Any, exact: bool) -> None:
     for value in closed.consts:
         _array(digest, value)
-    _jaxpr(digest, closed.jaxpr)
+    _jaxpr(digest, closed.jaxpr, exact)
 
 
-def _jaxpr(digest: Any, jaxpr: Any) -> None:
+def _jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
     numbers: dict[Any, int] = {}
 
     def name(variable: Any) -> None:
@@ -87,7 +96,7 @@ def _jaxpr(digest: Any, jaxpr: Any) -> None:
             name(variable)
         for key in sorted(equation.params):
             digest.update(f";{key}=".encode())
-            _parameter(digest, equation.params[key])
+            _parameter(digest, equation.params[key], exact)
         digest.update(b")->")
         for variable in equation.outvars:
             name(variable)
@@ -96,22 +105,24 @@ def _jaxpr(digest: Any, jaxpr: Any) -> None:
         name(variable)
 
 
-def _parameter(digest: Any, value: Any) -> None:
+def _parameter(digest: Any, value: Any, exact: bool) -> None:
     if hasattr(value, "jaxpr") and hasattr(value, "consts"):
-        _closed(digest, value)
+        _closed(digest, value, exact)
     elif hasattr(value, "eqns"):
-        _jaxpr(digest, value)
+        _jaxpr(digest, value, exact)
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             digest.update(str(key).encode())
-            _parameter(digest, value[key])
+            _parameter(digest, value[key], exact)
     elif isinstance(value, tuple | list):
         digest.update(f"[{len(value)}".encode())
         for part in value:
-            _parameter(digest, part)
+            _parameter(digest, part, exact)
     elif isinstance(value, np.ndarray | jax.Array):
         _array(digest, value)
-    elif callable(value) and not isinstance(value, type):
+    elif callable(value) and not isinstance(value, (type, *_SPEAKING)):
+        if exact:
+            raise Opaque(str(value))
         digest.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
     else:
         digest.update(_ADDRESS.sub("", str(value)).encode())

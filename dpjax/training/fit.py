@@ -163,14 +163,13 @@ def fit(
             key = store.bind(key, who, resume=resume)
             found = store.latest(progress)
             progress = progress if found is None else found[1]
-        epsilons = np.concatenate([[0.0], _prices(plan, stops[1:])])
-        failure = failure_probability(plan, float(epsilons[-1]))
-        advance = compiled(loss, params, plan, optimizer, capacity, method, failure)
+        failure = failure_probability(plan, plan.spent(plan.steps))
+        advance = compiled(loss, params, data, plan, optimizer, capacity, method, failure)
 
         def report(row):
             if on_log is not None:
                 values = dict(zip(names, progress.table[row].tolist(), strict=True))
-                on_log({"step": int(stops[row]), "epsilon": float(epsilons[row]), **values})
+                on_log({"step": int(stops[row]), "epsilon": plan.spent(int(stops[row])), **values})
 
         saver = Saver(store, checkpoint_every, progress)
         try:
@@ -203,13 +202,8 @@ def fit(
     columns = {name: progress.table[:, column] for column, name in enumerate(names)}
     if log_private_losses:
         columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
+    epsilons = np.asarray([plan.spent(int(stop)) for stop in stops])
     return Fit(progress.state["params"], {"step": stops, "epsilon": epsilons, **columns})
-
-
-def _prices(plan: Plan, steps: np.ndarray) -> np.ndarray:
-    """ε after each of `steps`; queries of one length share one compilation of the accountant."""
-    padded = np.pad(steps, (0, max(0, _ROWS - len(steps))), mode="edge")
-    return np.atleast_1d(plan.epsilon(padded))[: len(steps)]
 
 
 def _records(data: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,6 +113,23 @@ class Plan:
         run = acc.Repeated(self.step, count)  # pyrefly: ignore
         return acc.epsilon(run, remaining, adjacency=self.adjacency)
 
+    def spent(self, steps: int) -> float:
+        """ε after so many steps, remembered: a run asks for every row of its metrics.
+
+        Example:
+            >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
+            >>> plan.spent(0), plan.spent(100) == plan.epsilon()
+            (0.0, True)
+        """
+        if steps == 0:
+            return 0.0
+        remaining = self.delta - sum(self.extra_delta.values())
+        run: Any = acc.Repeated(self.step, steps)
+        try:
+            return _spent(acc.epsilon, run, remaining, self.adjacency)
+        except TypeError:  # a field that is an array has no hash
+            return float(acc.epsilon(run, remaining, adjacency=self.adjacency))
+
     def certify(self, *, not_covered: Sequence[str] = ()) -> acc.Certificate:
         """The certificate of the whole run.
 
@@ -210,6 +228,11 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra)
+
+
+@functools.lru_cache(maxsize=4096)
+def _spent(query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency) -> float:
+    return float(query(run, delta, adjacency=adjacency))
 
 
 def _positive(name: str, value: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import Any
 
@@ -12,10 +13,49 @@ import optax
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
+from dpjax.training.fingerprint import Opaque, program_digest
 from dpjax.training.plan import ARITHMETIC, Plan
+
+# What was compiled last, by what it computes: a run that is repeated compiles nothing again.
+_PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+_KEPT = 8
+# Records up to which a sort costs less than compiling `nonzero` would.
+_SORTED = 1 << 14
 
 
 def compiled(
+    loss,
+    params,
+    data,
+    plan: Plan,
+    optimizer,
+    capacity: int | None,
+    method: Any,
+    failure: float,
+):
+    """`_compiled` of the same, or what it returned for a loss and an optimiser that do the same."""
+    arguments = (loss, params, plan, optimizer, capacity, method, failure)
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    try:
+        computes = (
+            program_digest(jax.value_and_grad(loss), params, example, exact=True),
+            program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
+        )
+    except Opaque:
+        return _compiled(*arguments)
+    parts = (transforms.gaussian_noise, gradients.clipped_grad)
+    parts += (sampling.poisson_inclusion, sampling.fixed_batch)
+    settings = (repr(plan.mechanism), plan.clip_norm, plan.population, capacity, method, failure)
+    key = (computes, settings, parts)
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = _compiled(*arguments)
+        while len(_PROGRAMS) > _KEPT:
+            _PROGRAMS.popitem(last=False)
+    _PROGRAMS.move_to_end(key)
+    return _PROGRAMS[key]
+
+
+def _compiled(
     loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float
 ):
     """The jitted `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
@@ -121,7 +161,12 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
 
     def poisson(key, step):
         inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
-        indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
+        if n > _SORTED:
+            indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
+        else:
+            # The same records in the same order; a sort compiles in a fifth of the time.
+            order = jnp.argsort(~inclusion, stable=True).astype(jnp.int32)
+            indices = jnp.pad(order, (0, padded - n))
         return indices, jnp.sum(inclusion, dtype=jnp.int32)
 
     def everyone(key, step):

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from scipy import stats
 
 from dpjax._numerics import normal as module
+from dpjax._numerics import normal as normal_module
 from dpjax._numerics.normal import fresh_key, normal, normal_like
 from dpjax._numerics.scope import enable_x64
 
@@ -313,3 +314,14 @@ def test_threefry_known_answers(counter, secret, words):
     assert [int(w) for w in module._threefry(read(secret), read(counter))] == [
         int(w, 16) for w in words.split()
     ]
+
+
+def test_many_small_leaves_share_programs_and_have_the_values_of_slices():
+    flat = jnp.arange(50.0)
+    for start, size in ((0, 1), (7, 12), (38, 12)):
+        parts = [normal_module._part(flat, start, size, many=many) for many in (False, True)]
+        np.testing.assert_array_equal(*parts)
+    leaves = [jnp.zeros(3 + i % 4) for i in range(120)]
+    lowered = jax.jit(lambda key: normal_module.normal_like(key, leaves)).lower(jax.random.key(0))
+    # A slice a leaf would be compiled a leaf; what is left are those of the generator.
+    assert lowered.as_text().count("stablehlo.slice") < 30

@@ -14,6 +14,7 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training, transforms
+from dpjax.training import step as step_module
 from dpjax.training.progress import Progress, no_totals
 from dpjax.training.step import failure_probability, slack_of
 
@@ -185,12 +186,40 @@ def test_replace_one_costs_more_at_the_same_noise():
 def test_one_compilation_for_the_whole_run(problem, flat_price):
     params, data = problem
     descend = optax.sgd(0.1)
-    counted = chex.assert_max_traces(lambda *arguments: descend.update(*arguments), n=1)
+    # Traced once to be known again, once to be compiled, and in no row after that.
+    counted = chex.assert_max_traces(lambda *arguments: descend.update(*arguments), n=2)
     optimizer = optax.GradientTransformation(descend.init, counted)
     # Ten rows of different lengths, batches of changing size, and an uneven last row.
     plan = poisson_plan(steps=29)
     found = training.fit(quadratic, params, data, plan, optimizer=optimizer, log_every=3)
     assert len(found.metrics["step"]) == 11
+
+
+def test_the_same_run_compiles_once_in_a_process(problem, flat_price, monkeypatch):
+    params, data = problem
+    made = []
+    original = step_module._compiled
+    monkeypatch.setattr(
+        step_module, "_compiled", lambda *arguments: made.append(1) or original(*arguments)
+    )
+
+    def run(factor=1.0, rate=0.3, **changes):
+        loss = lambda p, e: factor * quadratic(p, e)  # noqa: E731 (a new function every time)
+        plan = poisson_plan(**{"noise": 0.85, **changes})
+        optimizer = optax.sgd(rate)
+        key = jax.random.key(1)
+        return training.fit(loss, params, data, plan, optimizer=optimizer, key=key).params
+
+    first = run()
+    chex.assert_trees_all_equal(first, run())
+    assert len(made) == 1
+    for changes in ({"factor": 2.0}, {"rate": 0.4}, {"noise": 0.9}, {"clip_norm": 0.6}):
+        assert not np.array_equal(run(**changes)["w"], first["w"])
+    assert len(made) == 5
+    # A part that was replaced is not taken for the one before.
+    noise = transforms.gaussian_noise
+    monkeypatch.setattr(transforms, "gaussian_noise", lambda s, key: noise(2 * s, key))
+    assert not np.array_equal(run()["w"], first["w"])
 
 
 def test_metrics_hold_a_row_per_log_and_the_price_so_far(problem):

@@ -1,0 +1,78 @@
+"""Processor seconds before the first rows of `fit`, beside a plain jitted step; and many leaves.
+
+    python -m benchmarks.start_up
+
+On scikit-learn's digits: a plain step of softmax regression (traced, compiled, run once), the first
+`fit` up to its first trained row, and a second, identical `fit`. Then the noise of a tree of 1,000
+small leaves. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import data, training, transforms
+
+BATCH = 359
+
+
+def seconds(function) -> float:
+    """Processor time of one call."""
+    began = time.process_time()
+    function()
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    table = data.load_table("digits")
+    records = data.from_frame(table.train, target=table.target, schema=table.schema)
+    x, y = jnp.asarray(records.features), jnp.asarray(records.labels)
+    model = training.softmax(x.shape[1], 10)
+    loss, params = training.cross_entropy(model), model.init(jax.random.key(0))
+    jax.block_until_ready(jax.jit(lambda a: a + 1)(jnp.ones(3)))  # the backend itself
+
+    def plain():
+        optimizer = optax.sgd(2.0, momentum=0.9)
+
+        @jax.jit
+        def step(params, state, rows):
+            def mean(params):
+                return jnp.mean(jax.vmap(loss, (None, 0))(params, (x[rows], y[rows])))
+
+            updates, state = optimizer.update(jax.grad(mean)(params), state, params)
+            return optax.apply_updates(params, updates), state
+
+        jax.block_until_ready(step(params, optimizer.init(params), jnp.arange(BATCH)))
+
+    found = {"plain step": seconds(plain)}
+    settings = {"delta": 1e-4, "steps": 200, "batch_size": BATCH, "clip_norm": 0.5}
+    plan = training.make_plan(len(y), epsilon=3.0, **settings)
+    for name in ("first fit", "second fit"):
+        rows: list[float] = []
+        began = time.process_time()
+        training.fit(
+            loss,
+            params,
+            (x, y),
+            plan,
+            optimizer=optax.sgd(2.0, momentum=0.9),
+            on_log=lambda row, rows=rows, began=began: rows.append(time.process_time() - began),
+        )
+        found[f"{name}, first trained row"] = rows[1]
+    leaves = [jnp.zeros((3, number % 7 + 1)) for number in range(1_000)]
+    noise = transforms.gaussian_noise(1.0, jax.random.key(0))
+    state = noise.init(leaves)
+    found["noise of 1,000 leaves"] = seconds(
+        lambda: jax.jit(noise.update).lower(leaves, state).compile()
+    )
+    print(json.dumps({name: round(value, 3) for name, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()
