@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics import float64
+from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
@@ -65,6 +65,12 @@ def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
     return tuple(map(namespace(run).sqrt, bounds2(run)))
 
 
+def of_kind(run: Any, kind: type) -> None:
+    """Refuse what is not of a kind."""
+    if not isinstance(run, kind):
+        raise TypeError(f"run must be a {kind.__name__}, got {checks.shown(run)}")
+
+
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     """The GDP parameter of the last iterate by each argument that applies, and which is least.
 
@@ -81,6 +87,7 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
         Bok, Su and Altschuler 2024; the whole-number minimum of the bounded form is derived for
         dpjax.
     """
+    of_kind(run, NoisyGradientDescent)
     return DescentBounds(*map(float64.plain, ask(_all_bounds, run, None)))
 
 
@@ -102,6 +109,7 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
         >>> [f"{mu:.6f}" for mu in position_mus(run)[[0, 1, 9]]]
         ['0.259277', '0.288086', '1.033066']
     """
+    of_kind(run, NoisyCyclicDescent)
     if np.ndim(run.batches) != 0:
         raise ValueError(f"run.batches must be one number, got {run.batches}")
     batches = int(run.batches)  # pyrefly: ignore

@@ -16,6 +16,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.bounds import units
+from dpjax.accounting.last_iterate.descent import of_kind
 from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap, descent_mu2
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
@@ -100,6 +101,7 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
         Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
     """
     checks.choice("form", form, sorted(_RATES))
+    of_kind(run, NoisyGradientDescent)
     return float64.plain(ask(_RATES[form], run, None))
 
 
