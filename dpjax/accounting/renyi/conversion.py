@@ -39,7 +39,7 @@ _ROUNDS = 60
 
 
 def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> Any:
-    """ε at an order, from the Rényi divergence there; by Mironov 2017, Proposition 3, if classic."""
+    """ε at an order, from the Rényi divergence there; classic: by Mironov 2017, Proposition 3."""
     xp: Any = namespace(order, rdp, log_delta)
     if classic:
         return rdp - log_delta / (order - 1)
