@@ -12,7 +12,7 @@ to `accounting.Shuffled`, and none of them may stand in for another.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,8 +90,18 @@ def poisson_inclusion(
         ((1000,), True)
     """
     _positive("population", population)
+    return inclusion_up_to(key, step, population, largest_word(rate))
+
+
+def largest_word(rate: float) -> np.uint32:
+    """The largest 32-bit word with which a record takes part."""
+    return np.uint32(_threshold(rate) - 1)
+
+
+def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
+    """The flags of `poisson_inclusion` for a rate by its largest word, which may be traced."""
     bits = jax.random.bits(jax.random.fold_in(key, step), (population,), dtype=jnp.uint32)
-    return bits <= np.uint32(_threshold(rate) - 1)
+    return bits <= word
 
 
 def poisson(

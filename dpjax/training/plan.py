@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax import sampling
+from dpjax.sampling import realised_rate
 
 __all__ = ["Plan", "make_plan"]
 
 # The share of δ that `make_plan` sets aside for arithmetic, and the reason it is filed under.
 ARITHMETIC = "rounding of norms and sums beyond its bound"
 _SHARE = 1e-3
+
+
+class Phase(NamedTuple):
+    """Some steps in a row that are alike.
+
+    Fields:
+        step: the mechanism of one of them.
+        steps: how many there are.
+    """
+
+    step: Any
+    steps: int
+
+
+def noise_of(step: Any) -> float:
+    """Noise standard deviation over clip norm, of one step."""
+    return float(np.asarray(getattr(step, "mechanism", step).noise_multiplier))
+
+
+def rate_of(step: Any) -> float:
+    """Probability that a given record takes part in one step."""
+    if isinstance(step, acc.PoissonSampled):
+        return float(np.asarray(step.rate))
+    if isinstance(step, acc.FixedBatchSampled):
+        return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
+    return 1.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +57,8 @@ class Plan:
 
     Fields:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
-            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step).
+            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step); or any
+            composition of such steps, `Composed` and `Repeated` at will, run in that order.
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
@@ -43,7 +72,7 @@ class Plan:
         (100.0, 2.0, 100)
     """
 
-    mechanism: acc.Repeated
+    mechanism: acc.Mechanism
     clip_norm: float
     population: int
     delta: float
@@ -54,46 +83,52 @@ class Plan:
         _positive("clip_norm", self.clip_norm)
         if self.population < 1:
             raise ValueError(f"population must be at least 1, got {self.population}")
-        step = self.step
-        if not isinstance(step, acc.PoissonSampled | acc.FixedBatchSampled | acc.Gaussian):
-            raise ValueError(
-                f"the step must be PoissonSampled, FixedBatchSampled or Gaussian, got {step}"
-            )
-        if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
-            raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")
-        if isinstance(step, acc.FixedBatchSampled) and step.population != self.population:
-            raise ValueError(
-                f"the mechanism must sample from {self.population} records, got {step.population}"
-            )
-        if isinstance(step, acc.PoissonSampled) and self.rate != sampling.realised_rate(self.rate):
-            raise ValueError(
-                "rate must be one that the sampler realises exactly, got "
-                f"{step.rate}; price sampling.realised_rate(rate)"
-            )
+        if not self.phases:
+            raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
+        for phase in self.phases:
+            _check_step(phase.step, self.population)
+
+    @functools.cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The steps in the order in which they run, equal ones in a row together.
+
+        Example:
+            >>> step = acc.Gaussian(2.0)
+            >>> run = acc.Composed((acc.Repeated(step, 3), step, acc.Gaussian(1.0)))
+            >>> [phase.steps for phase in Plan(run, 1.0, 100, 1e-5).phases]
+            [4, 1]
+        """
+        found: list[Phase] = []
+        for phase in _unrolled(self.mechanism):
+            if found and found[-1].step == phase.step:
+                phase = Phase(phase.step, found.pop().steps + phase.steps)
+            if phase.steps:
+                found.append(phase)
+        return tuple(found)
 
     @property
     def step(self) -> Any:
-        """The mechanism of one step."""
-        return self.mechanism.mechanism
+        """The mechanism of one step, of a plan whose steps are all the same."""
+        if len(self.phases) != 1:
+            raise ValueError(
+                f"the plan must have one kind of step, got {len(self.phases)}: read plan.phases"
+            )
+        return self.phases[0].step
 
     @property
     def steps(self) -> int:
         """Number of steps."""
-        return int(np.asarray(self.mechanism.steps))
+        return sum(phase.steps for phase in self.phases)
 
     @property
     def noise_multiplier(self) -> float:
         """Noise standard deviation over clip norm."""
-        return float(np.asarray(getattr(self.step, "mechanism", self.step).noise_multiplier))
+        return noise_of(self.step)
 
     @property
     def rate(self) -> float:
         """Probability that a given record takes part in a step."""
-        if isinstance(self.step, acc.PoissonSampled):
-            return float(np.asarray(self.step.rate))
-        if isinstance(self.step, acc.FixedBatchSampled):
-            return float(np.asarray(self.step.batch_size)) / self.population
-        return 1.0
+        return rate_of(self.step)
 
     @property
     def expected_batch_size(self) -> float:
@@ -108,10 +143,17 @@ class Plan:
             >>> bool((plan.epsilon([1, 10, 100])[1:] > plan.epsilon([1, 10, 100])[:-1]).all())
             True
         """
-        count = self.mechanism.steps if steps is None else np.asarray(steps, dtype=np.float64)
+        run = self.mechanism if steps is None else self._first(np.asarray(steps, np.float64))
         remaining = self.delta - sum(self.extra_delta.values())
-        run = acc.Repeated(self.step, count)  # pyrefly: ignore
         return acc.epsilon(run, remaining, adjacency=self.adjacency)
+
+    def _first(self, steps: Any) -> Any:
+        """The mechanism of the first `steps` steps, one or several numbers of them."""
+        parts, begun = [], 0
+        for phase in self.phases:
+            parts.append(acc.Repeated(phase.step, np.clip(steps - begun, 0, phase.steps)))
+            begun += phase.steps
+        return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
     def spent(self, steps: int) -> float:
         """ε after so many steps, remembered: a run asks for every row of its metrics.
@@ -124,7 +166,12 @@ class Plan:
         if steps == 0:
             return 0.0
         remaining = self.delta - sum(self.extra_delta.values())
-        run: Any = acc.Repeated(self.step, steps)
+        done, left = [], steps
+        for phase in self.phases:
+            if left > 0:
+                done.append(acc.Repeated(phase.step, min(left, phase.steps)))
+                left -= phase.steps
+        run: Any = done[0] if len(done) == 1 else acc.Composed(tuple(done))
         try:
             return _spent(acc.epsilon, run, remaining, self.adjacency)
         except TypeError:  # a field that is an array has no hash
@@ -151,11 +198,52 @@ class Plan:
             ),
             declared={
                 "records": self.population,
-                "batch_size": self.expected_batch_size,
                 "steps": self.steps,
-                "noise_multiplier": self.noise_multiplier,
                 "clip_norm": self.clip_norm,
+                **(
+                    {
+                        "batch_size": self.expected_batch_size,
+                        "noise_multiplier": self.noise_multiplier,
+                    }
+                    if len(self.phases) == 1
+                    else {}
+                ),
             },
+        )
+
+
+def _unrolled(mechanism: Any) -> Iterator[Phase]:
+    if isinstance(mechanism, acc.Composed):
+        for part in mechanism.mechanisms:
+            yield from _unrolled(part)
+    elif isinstance(mechanism, acc.Repeated):
+        times = int(np.asarray(mechanism.steps))
+        inner = list(_unrolled(mechanism.mechanism))
+        if len(inner) == 1:
+            yield Phase(inner[0].step, inner[0].steps * times)
+        else:
+            for _ in range(times):
+                yield from inner
+    else:
+        yield Phase(mechanism, 1)
+
+
+def _check_step(step: Any, population: int) -> None:
+    """Refuse a step that training does not run exactly."""
+    if not isinstance(step, acc.PoissonSampled | acc.FixedBatchSampled | acc.Gaussian):
+        raise ValueError(
+            f"the step must be PoissonSampled, FixedBatchSampled or Gaussian, got {step}"
+        )
+    if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
+        raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")
+    if isinstance(step, acc.FixedBatchSampled) and step.population != population:
+        raise ValueError(
+            f"the mechanism must sample from {population} records, got {step.population}"
+        )
+    if isinstance(step, acc.PoissonSampled) and rate_of(step) != realised_rate(rate_of(step)):
+        raise ValueError(
+            "rate must be one that the sampler realises exactly, got "
+            f"{step.rate}; price sampling.realised_rate(rate)"
         )
 
 
@@ -163,21 +251,29 @@ def make_plan(
     population: int,
     *,
     delta: float,
-    steps: int,
-    batch_size: int,
+    batch_size: int | Callable[[int], int],
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
     extra_delta: Mapping[str, float] | None = None,
 ) -> Plan:
-    """A Poisson-sampled plan: its noise given, or calibrated to a budget (ε, δ).
+    """A plan: its noise given, or calibrated to a budget (ε, δ).
 
     Args:
         population: number of records, treated as public.
         delta: in (0, 1); below 1/population, or the guarantee allows publishing one record whole.
-        steps: number of steps.
-        batch_size: expected records a step; all of them if equal to `population`.
+        batch_size: expected records a step; all of them if equal to `population`. A function of the
+            step's number warms it up.
+        steps: number of steps; or
+        epochs: expected number of times that each record takes part, for a constant batch.
+        sampling: "poisson", "fixed" (batches of exactly that size; replace-one only) or "full".
+        noise_schedule: the noise of a step relative to the others, a function of its number; the
+            calibrated noise multiplier, or the given one, is multiplied by it.
         clip_norm: bound on a record's gradient norm.
         epsilon: the budget to calibrate the noise to; or
         noise_multiplier: noise standard deviation over clip norm.
@@ -192,6 +288,10 @@ def make_plan(
         >>> plan = make_plan(400, epsilon=2.0, delta=1e-5, steps=100, batch_size=100)
         >>> 1.99 < plan.epsilon() <= 2.0
         True
+        >>> warm = make_plan(400, noise_multiplier=2.0, delta=1e-5, epochs=2, batch_size=100,
+        ...                  noise_schedule=lambda step: 2.0 if step < 3 else 1.0)
+        >>> [(phase.steps, phase.step.mechanism.noise_multiplier) for phase in warm.phases]
+        [(3, 4.0), (5, 2.0)]
     """
     if population < 1:
         raise ValueError(f"population must be at least 1, got {population}")
@@ -199,12 +299,25 @@ def make_plan(
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    if sampling not in ("poisson", "fixed", "full"):
+        raise ValueError(f"sampling must be poisson, fixed or full, got {sampling!r}")
+    if (steps is None) == (epochs is None):
+        raise ValueError("give either steps or epochs, the length of the run")
+    if steps is None:
+        _positive("epochs", epochs or 0.0)
+        if callable(batch_size):
+            raise ValueError("give steps where batch_size is a function of them")
+        steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))  # pyrefly: ignore
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    if not 1 <= batch_size <= population:
-        raise ValueError(
-            f"batch_size must be between 1 and {population}, all the records, got {batch_size}"
-        )
+    sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
+    for size in sizes:
+        if not 1 <= size <= population:
+            raise ValueError(
+                f"batch_size must be between 1 and {population}, all the records, got {size}"
+            )
+        if sampling == "full" and size != population:
+            raise ValueError(f"batch_size must be {population} for full batches, got {size}")
     _positive("clip_norm", clip_norm)
     extra = {ARITHMETIC: _SHARE * delta, **(extra_delta or {})}
     if sum(extra.values()) >= delta:
@@ -212,13 +325,23 @@ def make_plan(
             f"delta must exceed the {sum(extra.values()):.3g} reserved for "
             f"{', '.join(extra)}, got {delta}"
         )
-    rate = sampling.realised_rate(batch_size / population)
+    relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
+    for value in relative:
+        _positive("noise_schedule", value)
+    settings = [
+        (relative[step % len(relative)], sizes[step % len(sizes)])
+        for step in range(steps if len(relative) * len(sizes) > 1 else 1)
+    ]
+    grouped = [(pair, sum(1 for _ in same)) for pair, same in itertools.groupby(settings)]
+    if len(settings) == 1:
+        grouped = [(settings[0], steps)]
 
-    def run(noise: float) -> acc.Repeated:
-        step: Any = acc.Gaussian(noise)  # pyrefly: ignore
-        if rate < 1:
-            step = acc.PoissonSampled(step, rate)  # pyrefly: ignore
-        return acc.Repeated(step, steps)  # pyrefly: ignore
+    def run(noise: float) -> acc.Mechanism:
+        parts = tuple(
+            acc.Repeated(_step(noise * scale, size, population, sampling), count)
+            for (scale, size), count in grouped
+        )
+        return parts[0] if len(parts) == 1 else acc.Composed(parts)
 
     if noise_multiplier is None:
         assert epsilon is not None
@@ -228,6 +351,14 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra)
+
+
+def _step(noise: Any, size: int, population: int, kind: str) -> Any:
+    gaussian: Any = acc.Gaussian(noise)
+    if kind == "fixed":
+        return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
+    rate = realised_rate(size / population)
+    return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian  # pyrefly: ignore
 
 
 @functools.lru_cache(maxsize=4096)

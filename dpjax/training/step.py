@@ -14,7 +14,7 @@ import optax
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
 from dpjax.training.fingerprint import Opaque, program_digest
-from dpjax.training.plan import ARITHMETIC, Plan
+from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
@@ -66,10 +66,9 @@ def _compiled(
     draw, capacity, largest = _sampler(plan, capacity, failure)
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
     slack = slack_of(params, capacity, largest, failure)
-    stddev = plan.noise_multiplier * plan.clip_norm * (1 + slack)
-    # Noise is a function of (key, step), both given at each call: no key is compiled into the
-    # program, and none travels with the state into a checkpoint.
-    perturb = transforms.gaussian_noise(stddev, jax.random.key(0)).update
+    phase = _phase_of(plan)
+    stddevs = [noise_of(p.step) * plan.clip_norm * (1 + slack) for p in plan.phases]
+    divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
     def batch_sum(params, data, key, step):
         indices, size = draw(key, step)
@@ -99,10 +98,15 @@ def _compiled(
             state, totals = carry
             params = state["params"]
             total, seen = batch_sum(params, data, sampling_key, state["step"])
-            noisy, _ = perturb(total, transforms.NoiseState(noise_key, state["step"]))
+            number = phase(state["step"])
+            # Noise is a function of (key, step), both given at each call: no key is compiled into
+            # the program, and none travels with the state into a checkpoint.
+            noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
+            noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
+            divisor = _chosen(divisors, number)
             # Rounding to the parameters' dtype comes after the noise: it only post-processes.
             mean = jax.tree.map(
-                lambda leaf, like: (leaf / plan.expected_batch_size).astype(like.dtype),
+                lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
                 noisy,
                 params,
             )
@@ -139,28 +143,43 @@ def slack_of(params, capacity: int, largest: int, failure: float) -> float:
     return pieces * one + 2 * largest * (pieces - 1) * round_off
 
 
+def _phase_of(plan: Plan):
+    """From a step's number to its phase's."""
+    ends = np.cumsum([phase.steps for phase in plan.phases]).astype(np.int32)
+    if len(ends) == 1:
+        return lambda step: None
+    return lambda step: jnp.sum(jnp.asarray(step, jnp.int32) >= ends, dtype=jnp.int32)
+
+
+def _chosen(values: list[Any], number: Any) -> Any:
+    """The value of a phase: a constant where all phases agree."""
+    if number is None or all(value == values[0] for value in values):
+        return values[0]
+    return jnp.asarray(np.asarray(values))[number]
+
+
 def _sampler(plan: Plan, capacity: int | None, failure: float):
     """`draw(key, step) -> (indices, size)`, the size of a piece, and the largest size expected."""
-    n, step_mechanism = plan.population, plan.step
-    if isinstance(step_mechanism, acc.PoissonSampled):
-        largest = sampling.poisson_capacity(n, plan.rate, steps=1, delta=failure, epsilon=0.0)
-    else:
-        largest = round(plan.expected_batch_size)
+    n, steps = plan.population, [phase.step for phase in plan.phases]
+    largest = max(_largest(step, n, failure) for step in steps)
     capacity = largest if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     padded = -(-n // capacity) * capacity
+    sizes = [round(rate_of(step) * n) for step in steps]
+    words = [sampling.largest_word(rate_of(step)) for step in steps]
 
-    def fixed(key, step):
-        batch = sampling.fixed_batch(
-            key, step, population=n, batch_size=int(np.asarray(step_mechanism.batch_size))
-        )
-        size = len(batch.indices)
-        indices = jnp.pad(batch.indices, (0, padded - size))
-        return indices, jnp.full((), size, jnp.int32)
+    def fixed(key, step, number):
+        # The first records of a uniform order are a uniform batch, whatever their number.
+        batch = sampling.fixed_batch(key, step, population=n, batch_size=max(sizes))
+        indices = jnp.pad(batch.indices, (0, padded - max(sizes)))
+        return indices, jnp.asarray(_chosen(sizes, number), jnp.int32)
 
-    def poisson(key, step):
-        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
+    def poisson(key, step, number):
+        if number is None:
+            inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
+        else:
+            inclusion = sampling.inclusion_up_to(key, step, n, _chosen(words, number))
         if n > _SORTED:
             indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
         else:
@@ -169,15 +188,31 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
             indices = jnp.pad(order, (0, padded - n))
         return indices, jnp.sum(inclusion, dtype=jnp.int32)
 
-    def everyone(key, step):
-        del key, step
+    def everyone(key, step, number):
+        del key, step, number
         order = jnp.arange(padded, dtype=jnp.int32)
         return jnp.where(order < n, order, 0), jnp.full((), n, jnp.int32)
 
-    if isinstance(step_mechanism, acc.FixedBatchSampled):
-        return fixed, capacity, largest
-    sampler = poisson if isinstance(step_mechanism, acc.PoissonSampled) else everyone
-    return sampler, capacity, largest
+    samplers = {acc.PoissonSampled: poisson, acc.FixedBatchSampled: fixed, acc.Gaussian: everyone}
+    kinds = list(dict.fromkeys(type(step) for step in steps))
+    phase, branch = _phase_of(plan), [kinds.index(type(step)) for step in steps]
+
+    def draw(key, step):
+        number = phase(step)
+        if len(kinds) == 1:
+            return samplers[kinds[0]](key, step, number)
+        branches = [samplers[kind] for kind in kinds]
+        return jax.lax.switch(_chosen(branch, number), branches, key, step, number)
+
+    return draw, capacity, largest
+
+
+def _largest(step: Any, population: int, failure: float) -> int:
+    """Records of a step, exceeded with a probability of at most `failure`."""
+    rate = rate_of(step)
+    if isinstance(step, acc.PoissonSampled):
+        return sampling.poisson_capacity(population, rate, steps=1, delta=failure, epsilon=0.0)
+    return round(rate * population)
 
 
 def _at_least_float32(leaf):

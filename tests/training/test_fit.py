@@ -54,20 +54,20 @@ def by_hand(params, data, plan, key, optimizer, slack):
     sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
     state = optimizer.init(params)
     x, y = data
-    for step in range(plan.steps):
-        if isinstance(plan.step, acc.FixedBatchSampled):
-            size = plan.step.batch_size
-            batch = sampling.fixed_batch(
-                sampling_key, step, population=plan.population, batch_size=size
-            )
-            rows = np.asarray(batch.indices)
-        elif plan.rate < 1:
-            flags = sampling.poisson_inclusion(
-                sampling_key, step, population=plan.population, rate=plan.rate
-            )
+    mechanisms = [phase.step for phase in plan.phases for _ in range(phase.steps)]
+    for step, mechanism in enumerate(mechanisms):
+        n, rate = plan.population, 1.0
+        if isinstance(mechanism, acc.FixedBatchSampled):
+            size = mechanism.batch_size
+            batch = sampling.fixed_batch(sampling_key, step, population=n, batch_size=size)
+            rows, rate = np.asarray(batch.indices), size / n
+        elif isinstance(mechanism, acc.PoissonSampled):
+            rate = mechanism.rate
+            flags = sampling.poisson_inclusion(sampling_key, step, population=n, rate=rate)
             rows = np.flatnonzero(flags)
         else:
-            rows = np.arange(plan.population)
+            rows = np.arange(n)
+        multiplier = getattr(mechanism, "mechanism", mechanism).noise_multiplier
         total = {"w": np.zeros(FEATURES), "b": np.zeros(())}
         for i in rows:
             g = jax.grad(quadratic)(params, (x[i], y[i]))
@@ -76,10 +76,10 @@ def by_hand(params, data, plan, key, optimizer, slack):
                 factor = min(1.0, plan.clip_norm / max(norm, 1e-30))
                 total = jax.tree.map(lambda t, leaf, f=factor: t + f * np.asarray(leaf), total, g)
         total = jax.tree.map(lambda t: jnp.asarray(t, jnp.float32), total)
-        std = plan.noise_multiplier * plan.clip_norm * (1 + slack)
+        std = multiplier * plan.clip_norm * (1 + slack)
         noise = transforms.gaussian_noise(std, noise_key)
         noisy, _ = noise.update(total, transforms.NoiseState(noise_key, jnp.asarray(step)))
-        mean = jax.tree.map(lambda t: t / (plan.rate * plan.population), noisy)
+        mean = jax.tree.map(lambda t, r=rate: t / (r * plan.population), noisy)
         updates, state = optimizer.update(mean, state, params)
         params = optax.apply_updates(params, updates)
     return params
@@ -123,6 +123,47 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     assert (found.metrics["nonfinite"][-1] > 0) == poisoned
     if poisoned and kind == "everybody":
         assert found.metrics["nonfinite"][-1] == 2 * plan.steps
+
+
+RUNS = {
+    "noise and rate": acc.Composed(
+        (
+            acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.6), 0.25), 2),
+            acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.8), 0.5), 3),
+        )
+    ),
+    "every kind, nested": acc.Repeated(
+        acc.Composed(
+            (
+                acc.FixedBatchSampled(acc.Gaussian(0.8), 20, RECORDS),
+                acc.FixedBatchSampled(acc.Gaussian(0.9), 30, RECORDS),
+                acc.PoissonSampled(acc.Gaussian(1.1), 0.5),
+                acc.Gaussian(2.0),
+            )
+        ),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
+    monkeypatch.setattr(acc, "epsilon", lambda *_, **__: 1.0)
+    params, data = problem
+    relation = acc.Adjacency.REPLACE_ONE
+    settings = {"clip_norm": 0.7, "population": RECORDS, "delta": 1e-5, "adjacency": relation}
+    plan = training.Plan(RUNS[kind], **settings)
+    key = jax.random.key(5)
+    found = training.fit(quadratic, params, data, plan, optimizer=optax.sgd(0.3), key=key)
+    assert found.metrics["step"][-1] == plan.steps == (5 if kind == "noise and rate" else 8)
+    failure = failure_probability(plan, 1.0)
+    largest = RECORDS
+    if kind == "noise and rate":
+        tail = {"steps": 1, "delta": failure, "epsilon": 0.0}
+        largest = sampling.poisson_capacity(RECORDS, 0.5, **tail)
+    slack = slack_of(params, largest, largest, failure)
+    expected = by_hand(params, data, plan, key, optax.sgd(0.3), slack)
+    chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
 
 
 def test_a_batch_larger_than_the_capacity_is_split_not_truncated(problem, flat_price):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dpjax import accounting as acc
@@ -63,3 +64,56 @@ def test_a_mechanism_that_training_cannot_run_is_refused():
         plan(acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 50))
     with pytest.raises(ValueError, match="the step must be"):
         plan(acc.UniformBall(0.1, 3))
+
+
+def test_schedules_and_epochs_become_the_composition_that_is_priced():
+    settings = {"delta": 1e-5, "noise_multiplier": 2.0}
+    plan = training.make_plan(
+        400,
+        steps=10,
+        batch_size=lambda step: 50 if step < 4 else 100,
+        noise_schedule=lambda step: 1.0 if step < 6 else 0.5,
+        **settings,
+    )
+    found = [(p.steps, p.step.rate, p.step.mechanism.noise_multiplier) for p in plan.phases]
+    assert found == [(4, 0.125, 2.0), (2, 0.25, 2.0), (4, 0.25, 1.0)]
+    assert plan.steps == 10
+    expected = acc.epsilon(plan.mechanism, 1e-5 * (1 - 1e-3))
+    assert plan.epsilon() == expected == plan.spent(10) == plan.certify().epsilon
+    assert plan.certify().verify().epsilon == expected
+    prefix = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.125), 3)
+    assert plan.spent(3) == acc.epsilon(prefix, 1e-5 * (1 - 1e-3))
+    rows = [plan.spent(step) for step in range(11)]
+    assert rows == sorted(rows)
+    np.testing.assert_allclose(plan.epsilon([3, 10]), [rows[3], rows[10]], rtol=1e-6)
+    with pytest.raises(ValueError, match="one kind of step, got 3"):
+        _ = plan.noise_multiplier
+    assert training.make_plan(400, epochs=3, batch_size=100, **settings).steps == 12
+    budget = training.make_plan(
+        400, epsilon=1.0, delta=1e-5, steps=6, batch_size=100, noise_schedule=lambda s: 1 + s % 2
+    )
+    assert 0.99 < budget.epsilon() <= 1.0
+    relation = acc.Adjacency.REPLACE_ONE
+    fixed = training.make_plan(
+        400, steps=3, batch_size=100, sampling="fixed", adjacency=relation, **settings
+    )
+    assert fixed.step == acc.FixedBatchSampled(acc.Gaussian(2.0), 100, 400)
+    full = training.make_plan(400, steps=3, batch_size=400, sampling="full", **settings)
+    assert full.step == acc.Gaussian(2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 2}, "either steps or epochs"),
+        ({"steps": None}, "either steps or epochs"),
+        ({"steps": None, "epochs": 0.0}, "epochs must .* got 0.0"),
+        ({"sampling": "shuffled"}, "sampling must be poisson, fixed or full, got 'shuffled'"),
+        ({"sampling": "full"}, "batch_size must be 400 for full batches, got 100"),
+        ({"batch_size": lambda step: step}, "batch_size must be between 1 and 400, .* got 0"),
+        ({"noise_schedule": lambda step: -1.0}, "noise_schedule must .* got -1.0"),
+    ],
+)
+def test_schedules_that_make_no_sense_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        training.make_plan(400, **({"epsilon": 1.0, **SETTINGS} | changes))
