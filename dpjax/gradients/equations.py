@@ -16,6 +16,7 @@ from jax.extend import core
 
 # A program within a program, run once on the equation's own operands.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+_RECOMPUTED = ("remat", "remat2", "checkpoint")
 _INNER = ("jaxpr", "call_jaxpr")
 
 
@@ -100,6 +101,11 @@ class Equation:
         if self.name not in _CALLS:
             return None
         return _program(next(self.params[name] for name in _INNER if name in self.params))
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether the equation is a `jax.checkpoint`: run again rather than remembered."""
+        return self.name in _RECOMPUTED
 
     def branches(self) -> list[Program] | None:
         """The programs among which the first operand chooses, if the equation is a condition."""
