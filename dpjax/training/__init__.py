@@ -18,6 +18,7 @@ from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
 from dpjax.training.files import write_atomically
 from dpjax.training.fit import Fit, fit
+from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
     Model,
     cross_entropy,
@@ -27,7 +28,7 @@ from dpjax.training.models import (
     mlp,
     softmax,
 )
-from dpjax.training.plan import Plan, make_plan
+from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 
 __all__ = [

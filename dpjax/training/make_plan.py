@@ -1,0 +1,132 @@
+"""A plan from what a user knows: a budget or a noise, a batch size, a number of steps or epochs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting as acc
+from dpjax.sampling import realised_rate
+from dpjax.training.plan import ARITHMETIC, Plan, positive
+
+__all__ = ["make_plan"]
+
+_SHARE = 1e-3  # of δ, set aside for arithmetic
+
+
+def make_plan(
+    population: int,
+    *,
+    delta: float,
+    batch_size: int | Callable[[int], int],
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    noise_schedule: Callable[[int], float] | None = None,
+    clip_norm: float = 1.0,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
+    extra_delta: Mapping[str, float] | None = None,
+) -> Plan:
+    """A plan: its noise given, or calibrated to a budget (ε, δ).
+
+    Args:
+        population: number of records, treated as public.
+        delta: in (0, 1); below 1/population, or the guarantee allows publishing one record whole.
+        batch_size: expected records a step; all of them if equal to `population`. A function of the
+            step's number warms it up.
+        steps: number of steps; or
+        epochs: expected number of times that each record takes part, for a constant batch.
+        sampling: "poisson", "fixed" (batches of exactly that size; replace-one only) or "full".
+        noise_schedule: the noise of a step relative to the others, a function of its number; the
+            calibrated noise multiplier, or the given one, is multiplied by it.
+        clip_norm: bound on a record's gradient norm.
+        epsilon: the budget to calibrate the noise to; or
+        noise_multiplier: noise standard deviation over clip norm.
+        adjacency: the neighbouring relation.
+        extra_delta: further parts of δ to reserve, by reason; a thousandth of δ is always reserved
+            for arithmetic.
+
+    Raises:
+        ValueError: an argument out of range, or a budget that no noise can keep.
+
+    Example:
+        >>> plan = make_plan(400, epsilon=2.0, delta=1e-5, steps=100, batch_size=100)
+        >>> 1.99 < plan.epsilon() <= 2.0
+        True
+        >>> warm = make_plan(400, noise_multiplier=2.0, delta=1e-5, epochs=2, batch_size=100,
+        ...                  noise_schedule=lambda step: 2.0 if step < 3 else 1.0)
+        >>> [(phase.steps, phase.step.mechanism.noise_multiplier) for phase in warm.phases]
+        [(3, 4.0), (5, 2.0)]
+    """
+    if population < 1:
+        raise ValueError(f"population must be at least 1, got {population}")
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    if sampling not in ("poisson", "fixed", "full"):
+        raise ValueError(f"sampling must be poisson, fixed or full, got {sampling!r}")
+    if (steps is None) == (epochs is None):
+        raise ValueError("give either steps or epochs, the length of the run")
+    if steps is None:
+        positive("epochs", epochs or 0.0)
+        if callable(batch_size):
+            raise ValueError("give steps where batch_size is a function of them")
+        steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))  # pyrefly: ignore
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
+    for size in sizes:
+        if not 1 <= size <= population:
+            raise ValueError(
+                f"batch_size must be between 1 and {population}, all the records, got {size}"
+            )
+        if sampling == "full" and size != population:
+            raise ValueError(f"batch_size must be {population} for full batches, got {size}")
+    positive("clip_norm", clip_norm)
+    extra = {ARITHMETIC: _SHARE * delta, **(extra_delta or {})}
+    if sum(extra.values()) >= delta:
+        raise ValueError(
+            f"delta must exceed the {sum(extra.values()):.3g} reserved for "
+            f"{', '.join(extra)}, got {delta}"
+        )
+    relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
+    for value in relative:
+        positive("noise_schedule", value)
+    settings = [
+        (relative[step % len(relative)], sizes[step % len(sizes)])
+        for step in range(steps if len(relative) * len(sizes) > 1 else 1)
+    ]
+    grouped = [(pair, sum(1 for _ in same)) for pair, same in itertools.groupby(settings)]
+    if len(settings) == 1:
+        grouped = [(settings[0], steps)]
+
+    def run(noise: float) -> acc.Mechanism:
+        parts = tuple(
+            acc.Repeated(_step(noise * scale, size, population, sampling), count)
+            for (scale, size), count in grouped
+        )
+        return parts[0] if len(parts) == 1 else acc.Composed(parts)
+
+    if noise_multiplier is None:
+        assert epsilon is not None
+        positive("epsilon", epsilon)
+        found = acc.calibrate(
+            run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
+        )
+        noise_multiplier = float(np.asarray(found))
+    return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra)
+
+
+def _step(noise: Any, size: int, population: int, kind: str) -> Any:
+    gaussian: Any = acc.Gaussian(noise)
+    if kind == "fixed":
+        return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
+    rate = realised_rate(size / population)
+    return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian  # pyrefly: ignore
