@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,14 +22,6 @@ def _narrow():
     return contextlib.nullcontext()  # the suite runs in float32
 
 
-def _fields(run):
-    return [(run, name) for name in type(run)._ranges]
-
-
-_FIELDS = [pair for run in EXAMPLES for pair in _fields(run)]
-_IDS = [f"{type(run).__name__}.{name}" for run, name in _FIELDS]
-
-
 def _refused(run, name, value):
     old = getattr(run, name)
     try:
@@ -40,26 +31,32 @@ def _refused(run, name, value):
     return False
 
 
-def _with(run, name, value):
-    """The run with one traced value in a field, built as a user's program builds it."""
-    old = getattr(run, name)
-    new = jnp.full(np.shape(old), value) if np.ndim(old) else value
-    return dataclasses.replace(run, **{name: new})
+def _rows(run, values):
+    """One row for each of these (field, value), the other fields good; a traced run takes them."""
+    rows = {n: [np.asarray(getattr(run, n), float)] * len(values) for n in type(run)._ranges}
+    for i, (name, value) in enumerate(values):
+        rows[name] = list(rows[name])
+        rows[name][i] = np.full(np.shape(rows[name][i]), value)
+    return {n: np.stack(column) for n, column in rows.items()}
+
+
+_NUMBERED = [run for run in EXAMPLES if type(run)._ranges]
+_EXAMPLES = pytest.mark.parametrize("run", _NUMBERED, ids=lambda run: type(run).__name__)
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
-@pytest.mark.parametrize(("run", "name"), _FIELDS, ids=_IDS)
-def test_a_trace_marks_exactly_what_a_constructor_refuses(run, name, wide):
-    values = np.asarray(_BAD)
+@_EXAMPLES
+def test_a_trace_marks_exactly_what_a_constructor_refuses(run, wide):
+    values = [(name, value) for name in type(run)._ranges for value in _BAD]
 
-    def found(value):
-        traced = _with(run, name, value)
-        fixed = checked.repaired(traced)
-        return checked.invalid(traced), checked.invalid(fixed)
+    def found(fields):
+        traced = dataclasses.replace(run, **fields)
+        return checked.invalid(traced), checked.invalid(checked.repaired(traced))
 
     with enable_x64() if wide else _narrow():
-        marked, left = jax.jit(jax.vmap(found))(values)
-    expected = [_refused(run, name, v) for v in values]
+        marked, left = jax.jit(jax.vmap(found))(_rows(run, values))
+    expected = [_refused(run, name, value) for name, value in values]
+    assert any(expected)
     np.testing.assert_array_equal(np.asarray(marked), expected)
     assert not np.asarray(left).any()  # no method meets what is refused
 
@@ -70,31 +67,19 @@ def _answer(run, adjacency):
     return lambda r: acc.epsilon(r, 1e-5, adjacency=adjacency, method=method)
 
 
-def _rows(run):
-    """One row for every bad value of every field, and the names; the other fields stay good."""
-    names = [(n, v) for n in type(run)._ranges for v in _BAD if _refused(run, n, v)]
-    if isinstance(run, acc.NoisySampledDescent):  # a quarter of a second each: one a field
-        names = list({n: (n, v) for n, v in names}.values())
-    rows = {n: [np.asarray(getattr(run, n), float)] * len(names) for n in type(run)._ranges}
-    for i, (name, value) in enumerate(names):
-        rows[name] = list(rows[name])
-        rows[name][i] = np.full(np.shape(rows[name][i]), value)
-    return names, {n: np.stack(values) for n, values in rows.items()}
-
-
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
-@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+@_EXAMPLES
 def test_bad_numbers_of_every_field_are_priced_as_infinite(run, wide):
     only_replaced = isinstance(run, (acc.FixedBatchSampled, acc.NoisySampledDescent))
     adjacency = REPLACE if only_replaced else ADD
     price = _answer(run, adjacency)
-    names, rows = _rows(run)
-    if not names:
-        return
+    values = [(n, v) for n in type(run)._ranges for v in _BAD if _refused(run, n, v)]
+    if isinstance(run, acc.NoisySampledDescent):  # a quarter of a second each: one a field
+        values = list({n: (n, v) for n, v in values}.values())
     ask = jax.jit(jax.vmap(lambda fields: price(dataclasses.replace(run, **fields))))
     with enable_x64() if wide else _narrow():
-        found = np.asarray(ask(rows))
-    assert [pair for pair, value in zip(names, found, strict=True) if value != np.inf] == []
+        found = np.asarray(ask(_rows(run, values)))
+    assert [pair for pair, value in zip(values, found, strict=True) if value != np.inf] == []
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
