@@ -8,7 +8,6 @@ pass and the columns from the backward pass. Norms and clipped sums follow from 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -175,17 +174,17 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
             (low, high, dilation - 1)
             for (low, high), dilation in zip(p["padding"], p["lhs_dilation"], strict=True)
         ]
-        value = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
-        taken = []
-        for offset in itertools.product(*map(range, kernel)):
-            index: list[Any] = [slice(None)] * 3
-            for o, size, stride, dilation in zip(
-                offset, out_space, p["window_strides"], p["rhs_dilation"], strict=True
-            ):
-                start = o * dilation
-                index.append(slice(start, start + (size - 1) * stride + 1, stride))
-            taken.append(value[tuple(index)])
-        stacked = jnp.stack(taken, axis=3)  # [b, n, c, kernel, space...]
+        # One axis after the other: as many slices as the sum of the kernel's sides, not their
+        # product, each of which is compiled.
+        stacked = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
+        for d, (width, size) in enumerate(zip(kernel, out_space, strict=True)):
+            stride, dilation = p["window_strides"][d], p["rhs_dilation"][d]
+            length = (size - 1) * stride + 1
+            taken = [
+                jax.lax.slice_in_dim(stacked, o * dilation, o * dilation + length, stride, 3 + 2 * d)
+                for o in range(width)
+            ]
+            stacked = jnp.stack(taken, axis=3 + d)  # [b, n, c, kernel so far, space...]
         b = stacked.shape[0]
         stacked = stacked.reshape(b, records, groups, sizes[2], math.prod(out_space))
         return stacked.transpose(0, 2, 1, 4, 3).reshape(b, groups, positions, sizes[2])
