@@ -181,7 +181,9 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
             stride, dilation = p["window_strides"][d], p["rhs_dilation"][d]
             length = (size - 1) * stride + 1
             taken = [
-                jax.lax.slice_in_dim(stacked, o * dilation, o * dilation + length, stride, 3 + 2 * d)
+                jax.lax.slice_in_dim(
+                    stacked, o * dilation, o * dilation + length, stride, 3 + 2 * d
+                )
                 for o in range(width)
             ]
             stacked = jnp.stack(taken, axis=3 + d)  # [b, n, c, kernel so far, space...]
