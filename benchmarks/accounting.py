@@ -190,14 +190,17 @@ def cold(sizes: Sizes) -> str:
         "dp_accounting PLD": theirs.format("pld", "PLDAccountant"),
     }
     spent: dict[str, list[float]] = {name: [] for name in programs}
+    # As installed packages are: bytecode is written by the first round, which does not count.
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     # In turns, so that a change of the machine's speed meets all of them.
-    for _ in range(sizes.repeats):
+    for turn in range(sizes.repeats + 1):
         for name, program in programs.items():
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=own)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            spent[name].append(used if done.returncode == 0 else np.nan)
+            if turn > 0:
+                spent[name].append(used if done.returncode == 0 else np.nan)
     base = statistics.median(spent["import jax"])
     rows = []
     for name, seconds in spent.items():

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _LOG_2 = 0.6931471805599453
-_PLAIN = (float, int, np.ndarray, np.generic, str, type(None))
+_PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
 
 
 def _log1p(x: Any) -> Any:
@@ -107,7 +107,7 @@ def _first(tree: Any) -> Any:
 
 
 def _stacked(outs: list[Any]) -> Any:
-    return tree_map(lambda *leaves: np.stack(leaves), *outs)
+    return tree_map(lambda *leaves: np.array(leaves), *outs)
 
 
 class _NumPy:
@@ -117,6 +117,15 @@ class _NumPy:
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
     stop_gradient = staticmethod(lambda x: x)
     barrier = staticmethod(lambda x: x)
+    # NumPy's own check their arguments for longer than a setting's few numbers take.
+    clip = staticmethod(lambda x, low, high: np.minimum(np.maximum(x, low), high))
+    sum = staticmethod(lambda x, axis=None, **how: np.add.reduce(x, axis, **how))
+    max = staticmethod(lambda x, axis=None, **how: np.maximum.reduce(x, axis, **how))
+    any = staticmethod(lambda x, axis=None, **how: np.logical_or.reduce(x, axis, **how))
+
+    @staticmethod
+    def stack(parts: Any, axis: int = 0) -> Any:
+        return np.array(parts) if axis == 0 else np.stack(parts, axis)
 
     @staticmethod
     def asarray(x: Any) -> Any:
@@ -203,7 +212,7 @@ def namespace(*values: Any) -> Any:
         np.float64(1.0)
     """
     for value in values:
-        if isinstance(value, _PLAIN):
+        if type(value) in _PLAIN:
             continue
         if isinstance(value, jax.Array):
             return JAX

@@ -64,11 +64,22 @@ class Method(NamedTuple):
 Part = Literal["epsilon", "delta"]
 
 
+@functools.lru_cache(maxsize=4096)
+def _supports(supports: Callable, tree: Any, adjacency: Adjacency) -> bool:
+    """Asked once a structure: of a run whose numbers are all one."""
+    return bool(supports(jax.tree.unflatten(tree, [1.0] * tree.num_leaves), adjacency))
+
+
 def ranked(
     methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
 ) -> list[Method]:
     """The methods that answer one part for this run, in the order in which they are asked."""
-    able = [m for m in methods if getattr(m, part) is not None and m.supports(run, adjacency)]
+    tree = jax.tree.structure(run)
+    able = [
+        m
+        for m in methods
+        if getattr(m, part) is not None and _supports(m.supports, tree, adjacency)
+    ]
     return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
 
 

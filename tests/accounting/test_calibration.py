@@ -41,6 +41,15 @@ def test_noise_is_full_and_never_over(epsilon):
     assert price(by_noise(sigma * (1 - 1e-6))) > epsilon
 
 
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 5.0])
+def test_the_next_float_spends_too_much(epsilon):
+    sigma = acc.calibrate(by_noise, epsilon, 1e-5, method="rdp")
+    assert price(by_noise(float(np.nextafter(np.float32(sigma), np.float32(0))))) > epsilon
+    rate = acc.calibrate(by_rate, epsilon, 1e-5, method="rdp")
+    assert price(by_rate(rate)) <= epsilon
+    assert price(by_rate(float(np.nextafter(np.float32(rate), np.float32(1))))) > epsilon
+
+
 def test_known_noise():
     # contour integration, recorded with the oracles: σ = 1.414619 at ε = 1
     np.testing.assert_allclose(acc.calibrate(by_noise, 1.0, 1e-5), 1.414619, rtol=1e-6)
@@ -143,6 +152,23 @@ def test_under_a_trace_with_exact_derivative():
     np.testing.assert_allclose(jax.vmap(f)(jnp.array([1.0, 2.0])), [f(1.0), f(2.0)], rtol=1e-6)
     slope = (f(2.02) - f(1.98)) / 0.04
     np.testing.assert_allclose(jax.grad(f)(2.0), slope, rtol=2e-3)
+
+
+def test_under_a_trace_an_impossible_budget_is_the_end_that_spends_nothing():
+    """Noise without end, no steps; no NaN, also in the derivative, and the others are answered."""
+
+    def noise(e):
+        return acc.calibrate(by_noise, e, 1e-5, method="rdp", bounds=(0.5, 2.0))
+
+    def steps(e):
+        run = lambda t: acc.Repeated(acc.Gaussian(0.1), t)  # noqa: E731
+        return acc.calibrate(run, e, 1e-5, method="rdp")
+
+    value, slope = jax.vmap(jax.value_and_grad(noise))(jnp.array([0.01, 2.0, -1.0, jnp.nan]))
+    np.testing.assert_array_equal(value, np.array([np.inf, noise(2.0), np.inf, np.inf], "f4"))
+    assert np.all(np.isfinite(slope))
+    assert slope[1] < 0
+    assert jax.jit(steps)(1.0) == 0.0
 
 
 @settings(max_examples=10)

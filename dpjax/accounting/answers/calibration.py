@@ -18,7 +18,6 @@ from dpjax.accounting.mechanisms import Mechanism
 
 MakeMechanism = Callable[[Any], Mechanism]
 
-_TOLERANCE = 2e-7  # of the parameter, relative; three times float32's spacing
 _ROUNDS = 60
 _LEAST, _MOST = 2.0**-40, 2.0**40  # the parameters that are searched
 _POSITIVE = checks.Range(0.0, open_low=True)
@@ -28,10 +27,14 @@ _NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it d
 class ImpossibleBudget(ValueError):
     """No value of the parameter keeps the budget; the message says how little is reachable.
 
+    `beyond` is the end that the parameter would have to go past: +inf or 0.
+
     Example:
         >>> issubclass(ImpossibleBudget, ValueError)
         True
     """
+
+    beyond: float = np.inf
 
 
 def _spend(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -> Callable:
@@ -140,6 +143,12 @@ def _solve(
         value = np.exp(z)
         return ends.inside(np.round(value) if whole else _next_safe(value, rising))
 
+    def beside(value: np.ndarray, to: float) -> np.ndarray:
+        """The next parameter that may be returned, towards 0 or infinity."""
+        if whole:
+            return ends.inside(value + (1.0 if to else -1.0))
+        return ends.inside(np.nextafter(value.astype(np.float32), np.float32(to)).astype(float))
+
     first = np.full(shape, ends.good[0])
     second = np.full(shape, ends.good[1]) if bounds else ends.inside(2.0 * first)
     if np.all(second == first):
@@ -156,6 +165,7 @@ def _solve(
     if not rising and np.any(up[differ]):
         raise ValueError(_NOT_MONOTONE)
     sign = 1.0 if rising else -1.0  # ε rises with sign · log parameter
+    more_to, less_to = (np.inf, 0.0) if rising else (0.0, np.inf)
 
     # The nearest points on either side of the root that were asked; NaN where there are none yet.
     safe, dear = (np.full(shape, np.nan) for _ in range(2))
@@ -192,24 +202,24 @@ def _solve(
                 trust = np.isfinite(curved) & (np.abs(curved - root) < 0.3 * np.abs(z1 - z0))
                 root = np.where(trust & close, curved, root)
         a, b = np.log(safe), np.log(dear)
-        with np.errstate(invalid="ignore", divide="ignore"):  # a flat stretch has slope 0
-            width = np.abs(b - a)
-            off = np.abs(height(cost_safe) / slope)
-            done |= (np.abs(dear - safe) <= 1.0) if whole else (width <= _TOLERANCE)
-            done |= ~np.array(whole) & close & (off <= _TOLERANCE) & ~no_safe
+        # Neighbours on either side of the root: as full as can be.
+        more = np.where(no_safe, np.nan, beside(np.where(no_safe, first, safe), more_to))
+        done |= sign * more >= sign * dear
         limit = ends.high if rising else ends.low
         done |= no_dear & (safe == limit)
         at_end = no_safe & (dear == (ends.low if rising else ends.high))
         if np.any(at_end):
             worst = int(np.argmax(at_end))
-            raise ImpossibleBudget(
+            refusal = ImpossibleBudget(
                 f"epsilon={target.flat[worst]:g} cannot be reached: the smallest reachable epsilon "
                 f"is {cost_dear.flat[worst]:.6g}, at parameter {dear.flat[worst]:.6g}; lower the "
                 "steps or the sampling rate, raise the noise, or raise epsilon or delta"
             )
+            refusal.beyond = less_to
+            raise refusal
         if np.all(done):
             break
-        aim = root - sign * 0.4 * _TOLERANCE
+        aim = root
         # Outwards by the slope, at most a stride that grows; between two ends bisection where the
         # slope's root is not between them.
         out = np.where(no_dear, a + sign * stride, b - sign * stride)
@@ -221,9 +231,11 @@ def _solve(
         z = np.where(no_safe | no_dear, out, inner)
         stride *= 2.0 if np.any(no_safe | no_dear) else 1.0
         value = grid(np.where(done, points[-1][0], z), rising)
-        if whole:
-            low, high = np.fmin(safe, dear), np.fmax(safe, dear)
-            value = np.where(no_safe | no_dear, value, np.clip(value, low + 1, high - 1))
+        # What is asked between the ends is new.
+        inside = ~(no_safe | no_dear)
+        value = np.where(inside & (sign * value <= sign * safe), more, value)
+        less = beside(np.where(no_dear, first, dear), less_to)
+        value = np.where(inside & (sign * value >= sign * dear), less, value)
         value = np.where(done, safe, value)
         note(value, spend(value))
     return safe
@@ -260,9 +272,9 @@ def calibrate(
 
     The parameter may be anything positive that ε is monotone in, rising or falling: a noise
     multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The
-    answer is a float32 value (exact in float64 too) whose price has been computed as returned, so
-    casting it in a float32 program does not overshoot; whole parameters (such as steps) come back
-    as integers.
+    answer is the last float32 value (exact in float64 too) that keeps the budget, priced as it is
+    returned, so casting it in a float32 program does not overshoot; whole parameters (such as
+    steps) come back as integers.
 
     Args:
         make_mechanism: from the parameter to the mechanism. For array targets it is called with
@@ -274,7 +286,8 @@ def calibrate(
 
     Returns:
         A float or int, or an array of the targets' shape. Under a trace a traced value that
-        differentiates in ε and δ by the implicit function theorem.
+        differentiates in ε and δ by the implicit function theorem; where no parameter keeps the
+        budget it is the end that spends nothing, +inf or 0.
 
     Raises:
         ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
@@ -323,16 +336,21 @@ def _traced(
     xp: Any = namespace(make, epsilon, delta, method, bounds)
     dtype = xp.zeros(()).dtype
 
+    def one(target: float, probability: float) -> Any:
+        # A trace cannot raise. No parameter keeps what is no budget either.
+        if not (0 < target < np.inf and 0 < probability < 1):
+            target, probability = 1e-300, 1e-12
+        try:
+            return calibrate(
+                make, target, probability, adjacency=adjacency, method=method, bounds=bounds
+            )
+        except ImpossibleBudget as refusal:
+            return refusal.beyond
+
     def host(target: Any, probability: Any) -> np.ndarray:
-        answer = calibrate(
-            make,
-            np.asarray(target, np.float64),
-            np.asarray(probability, np.float64),
-            adjacency=adjacency,
-            method=method,
-            bounds=bounds,
-        )
-        return np.asarray(answer, dtype)
+        rows = np.broadcast(np.asarray(target, np.float64), np.asarray(probability, np.float64))
+        answers = [one(float(e), float(d)) for e, d in rows]
+        return np.asarray(answers, dtype).reshape(rows.shape)
 
     @with_derivative
     def solve(target: Array, probability: Array) -> Array:
@@ -349,10 +367,13 @@ def _traced(
                 pricing.epsilon(make(value), probability, adjacency=adjacency, method=method)
             )
 
-        one = xp.ones_like(answer)
+        found = xp.isfinite(answer) & (answer > 0)
+        value, ones = xp.where(found, answer, 1.0), xp.ones_like(answer)
         probability = xp.broadcast_to(primals[1], answer.shape)
-        _, by_value = jax.jvp(lambda v: price(v, probability), (answer,), (one,))
-        _, by_delta = jax.jvp(lambda d: price(answer, d), (probability,), (one,))
-        return answer, (tangents[0] - by_delta * tangents[1]) / by_value
+        _, by_value = jax.jvp(lambda v: price(v, probability), (value,), (ones,))
+        _, by_delta = jax.jvp(lambda d: price(value, d), (probability,), (ones,))
+        found = found & (by_value != 0)
+        change = (tangents[0] - by_delta * tangents[1]) / xp.where(found, by_value, 1.0)
+        return answer, xp.where(found, change, 0.0)
 
     return solve(xp.asarray(epsilon).astype(dtype), xp.asarray(delta).astype(dtype))

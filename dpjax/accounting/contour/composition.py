@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.pairs.protocol import Steps
 from dpjax.accounting.pairs.table import PAIRS
 
@@ -35,13 +34,13 @@ def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
         pair, groups = PAIRS[name], steps.mu.shape[0]
         if groups == 1:
             values = function(pair, steps.mu[0], steps.rate[0], steps.count[0])
-            values = jax.tree.map(lambda v, n=steps.count[0]: n * v, values)
+            values = tree_map(lambda v, n=steps.count[0]: n * v, values)
         else:
             rows = (steps.mu, steps.rate, steps.count)
             one = functools.partial(function, pair)
             values = xp.map(lambda row, f=one: f(*row), rows, batch_size=min(groups, 16))
-            values = jax.tree.map(lambda v, n=steps.count: xp.tensordot(n, v, axes=1), values)
-        total = jax.tree.map(xp.add, total, values)
+            values = tree_map(lambda v, n=steps.count: xp.tensordot(n, v, axes=1), values)
+        total = tree_map(xp.add, total, values)
     return total
 
 

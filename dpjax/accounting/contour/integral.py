@@ -22,7 +22,7 @@ end and taken from the lower:
 
 One line serves all ε: a root is found on it by Newton's method inside a bracket whose upper end
 always holds. The line is evaluated as a product of two small matrices,
-e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 144 points cannot
+e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 400 points cannot
 resolve is repeated with more, and what 4,096 cannot is reported, for `loss_distribution` to bound.
 
 References:
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.contour import composition, one_step, saddle_point
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.composition import Composition as Composition
@@ -50,9 +50,9 @@ from dpjax.accounting.contour.line import Resolution
 _NEWTON = 16
 
 RESOLUTIONS = (
-    Resolution(224, 12, 28.0, 1e-14),
-    Resolution(1024, 32, 34.0, 1e-14),
-    Resolution(4096, 64, 34.0, 1e-14),
+    Resolution(224, 20, 24.0, 1e-14),
+    Resolution(1024, 32, 26.0, 1e-14),
+    Resolution(4096, 64, 26.0, 1e-14),
 )
 
 
@@ -88,7 +88,9 @@ def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
     )
 
 
-def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resolution) -> Bounds:
+def _delta_direction(
+    run: Composition, sign: Array, epsilon: Array, known: Array, at: Resolution
+) -> Bounds:
     xp: Any = namespace(run, sign, epsilon)
     line = lines.evaluate(run, sign, saddle_point.find(run, sign, None, epsilon, at.margin), at)
     upper, lower, _ = lines.log_delta(line, lines.waves(line), epsilon)
@@ -96,13 +98,17 @@ def _delta_direction(run: Composition, sign: Array, epsilon: Array, at: Resoluti
     return _bounds(xp.exp(lower) * (1 - 1e-14), xp.exp(upper) * (1 + 1e-14), line.blur, growth)
 
 
-def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resolution) -> Bounds:
-    xp: Any = namespace(run, sign, delta)
+def _epsilon_direction(
+    run: Composition, sign: Array, delta: Array, known: Array, at: Resolution
+) -> Bounds:
+    """Of a direction that is no worse than what is known: (0, `known`, 0)."""
+    xp: Any = namespace(run, sign, delta, known)
     log_delta = xp.log(delta)
     saddle = saddle_point.find(run, sign, log_delta, None, at.margin)
     line = lines.evaluate(run, sign, saddle, at)
     of = lines.waves(line)
     start = xp.maximum((lines.chernoff(line) - log_delta) / saddle.c, 0.0) * (1 + 1e-13)
+    first = xp.minimum(xp.where(known > 0, known, saddle.epsilon), start)
 
     # Newton in a bracket, until it leaves the bracket's interior by rounding.
     def improve(state):
@@ -112,32 +118,35 @@ def _epsilon_direction(run: Composition, sign: Array, delta: Array, at: Resoluti
         low, high = xp.where(enough, low, x), xp.where(enough, xp.minimum(high, x), high)
         guess = x - (upper - log_delta) / xp.where(slope < 0, slope, -1.0)
         # Where the sum is lost in its error bounds it has no slope worth following.
-        known = (slope < 0) & (slope > -1e9)
-        new = xp.where(known & (guess > low) & (guess < high), guess, 0.5 * (low + high))
-        settled = known & (xp.abs(guess - x) <= 1e-14 * (1 + x))
+        usable = (slope < 0) & (slope > -1e9)
+        new = xp.where(usable & (guess > low) & (guess < high), guess, 0.5 * (low + high))
+        moved = xp.abs(guess - x)
+        settled = usable & (moved <= 1e-14 * (1 + x))
         new = xp.where(settled, x, new)
-        return i + 1, low, high, new, xp.abs(new - x), settled
+        return i + 1, low, high, new, xp.abs(new - x), settled | (high <= known)
 
     zero = xp.zeros_like(start)
-    state = (0, zero, start, start, start, start < 0)
+    state = (0, zero, start, first, start, start <= known)
     _, _, high, root, moved, _ = xp.while_loop(lambda s: (s[0] < _NEWTON) & ~s[5], improve, state)
     pad = 2e-13 * (1 + root) + 2 * moved
+    no_worse = high <= known
 
     # Three evaluations that count: just above the root, at 0, just below.
-    def settle(i, state):
-        high, kept = state
+    def settle(state):
+        i, high, kept = state
         # Where the error bounds are small the lower end is this far from the root.
         gap = xp.where(kept[0, 1] > -600.0, xp.maximum(kept[0, 0] - kept[0, 1], 0.0), 1e300)
         below = root - pad - 1.05 * (gap + 1e-13) / xp.maximum(-kept[0, 2], 1e-300)
         at = xp.where(i == 0, root + pad, xp.where(i == 1, 0.0, xp.maximum(below, 0.0)))
         upper, lower, slope = lines.log_delta(line, of, at)
         kept = xp.where(xp.arange(3)[:, None] == i, xp.stack([upper, lower, slope, at]), kept)
-        return xp.where(upper <= log_delta, xp.minimum(high, at), high), kept
+        return i + 1, xp.where(upper <= log_delta, xp.minimum(high, at), high), kept
 
-    high, kept = xp.fori_loop(0, 3, settle, (high, xp.zeros((3, 4))))
+    state = (xp.where(no_worse, 3, 0), high, xp.zeros((3, 4)))
+    _, high, kept = xp.while_loop(lambda s: s[0] < 3, settle, state)
     _, (zero_up, _, _, _), (_, below_low, _, below) = kept
-    lower = xp.where(below_low >= log_delta, below, 0.0)
-    upper = xp.where(zero_up <= log_delta, 0.0, high)
+    lower = xp.where((below_low >= log_delta) & ~no_worse, below, 0.0)
+    upper = xp.where((zero_up <= log_delta) & ~no_worse, 0.0, high)
     growth = 0.5 * line.blur * (saddle.c + 1) / xp.maximum(upper, 1e-300)
     return _bounds(lower, upper, line.blur, growth)
 
@@ -149,13 +158,23 @@ def _both(
     xp: Any = namespace(direction, run, signs, target)
     impossible = composition.impossible(run)
     run = composition.clean(run)
-    each = xp.map(lambda sign: direction(run, sign, target, at), xp.asarray(signs))
+
+    def worse(known: Bounds, sign: Array) -> tuple[Bounds, None]:
+        # A coarse line is mostly enough to tell that a second direction is no worse.
+        first = RESOLUTIONS[0] if xp is NUMPY and known.upper > 0 else at
+        found = direction(run, sign, target, known.upper, first)
+        if first is not at and not found.upper <= known.upper:
+            found = direction(run, sign, target, known.upper, at)
+        # What is not a number stays so. Only the worse direction has to be resolved.
+        kept = ~(found.upper <= known.upper) & ~xp.isnan(known.upper)
+        pairs = zip(found[1:], known[1:], strict=True)
+        upper, share = (xp.where(kept, new, old) for new, old in pairs)
+        return Bounds(xp.maximum(found.lower, known.lower), upper, share), None
+
+    zero = xp.zeros_like(target)
+    found, _ = xp.scan(worse, Bounds(zero, zero, zero), xp.asarray(signs))
     idle = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.steps.values()) == 0
-    worse = xp.argmax(each.upper)
-    upper, lower = each.upper[worse], xp.max(each.lower)
-    unknown = impossible | xp.isnan(upper)
-    # Only the worse direction has to be resolved.
-    return _settle(Bounds(lower, upper, each.share[worse]), idle & ~impossible, unknown)
+    return _settle(found, idle & ~impossible, impossible | xp.isnan(found.upper))
 
 
 def delta(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import NUMPY, namespace
 from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.contour.saddle_point import Saddle
@@ -63,12 +63,17 @@ class Line(NamedTuple):
     blur: Float[Array, ""]
 
 
-def _multiples(real: Array, imag: Array, count: int) -> tuple[Array, Array]:
-    """Rows F_0 … F_{count−1} of F_k = e^{ikθ} − 1, by F_{k+1} = F_k + F_1 + F_kF_1.
+def _multiples(angle: Array, count: int) -> tuple[Array, Array]:
+    """Rows F_0 … F_{count−1} of F_k = e^{ikθ} − 1, compiled by F_{k+1} = F_k + F_1 + F_kF_1.
 
-    A sine costs as much as twenty of these. An error in F_1 grows to k times it, as it would in kθ.
+    There a sine costs as much as twenty of these. An error in F_1 grows to k times it, as it would
+    in kθ.
     """
-    xp: Any = namespace(real, imag, count)
+    xp: Any = namespace(angle, count)
+    if xp is NUMPY:
+        angles = xp.arange(count)[:, None] * angle
+        return -2 * xp.sin(0.5 * angles) ** 2, xp.sin(angles)
+    real, imag = -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
 
     def step(row: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         re, im = row
@@ -82,11 +87,9 @@ def powers(loss: Array, spacing: Array, blocks: int) -> tuple[Array, Array]:
     """1 and the parts of e^{it_kL} − 1 for k < blocks (rows) and for its multiples (columns)."""
     xp: Any = namespace(loss, spacing)
     angle = spacing * loss
-    half = xp.sin(0.5 * angle)
-    fine = _multiples(-2 * half * half, xp.sin(angle), blocks + 1)
-    coarse = _multiples(fine[0][-1], fine[1][-1], blocks)
     ones = xp.ones_like(loss)[None]
-    return xp.concatenate([ones, fine[0][:-1], fine[1][:-1]]), xp.concatenate([ones, *coarse])
+    fine, coarse = _multiples(angle, blocks), _multiples(blocks * angle, blocks)
+    return xp.concatenate([ones, *fine]), xp.concatenate([ones, *coarse])
 
 
 def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
@@ -154,7 +157,7 @@ def evaluate(
         rows, columns = powers(step.loss, spacing, resolution.blocks)
         real, imag = product(rows, columns, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t)
-        # Of the first row's angle, t-fold; of every step from row to row, at most 2·blocks of them;
+        # Of the first row's angle, t-fold; of every step from row to row, fewer than 2·blocks;
         # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
         # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
         steps = 20.0 * resolution.blocks + resolution.nodes
@@ -192,9 +195,11 @@ def evaluate(
     }
     total = composition.weighted_sum(contributions, run, plain)
     weight = spacing / np.pi * xp.where(xp.arange(points) == 0, 0.5, 1.0)
-    kernel = weight / (xp.hypot(c, t) * xp.hypot(c + 1, t))
+    # z(z + 1) = c(c + 1) − t² + it(2c + 1), of modulus at least |z|² ≥ c² + t².
+    flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
+    kernel = weight / xp.sqrt(flat * flat + rise * rise)
     amplitude = kernel * xp.exp(total["log_size"])
-    phase = total["argument"] - xp.arctan2(t, c) - xp.arctan2(t, c + 1)
+    phase = total["argument"] - xp.arctan2(rise, flat)
     error = xp.expm1(xp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
 
     ends = _ENDS * t[-1]
@@ -269,18 +274,16 @@ def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
     xp: Any = namespace(line, of, epsilon)
     blocks = of.real.shape[0]
     b = xp.arange(blocks)
-    step = line.spacing * epsilon
-    fine, coarse = b * step, blocks * (b * step)
-    cos, sin = xp.cos(fine), -xp.sin(fine)
-    columns = xp.stack([cos, sin, b * cos, b * sin], axis=1)
+    angle = line.spacing * epsilon * xp.stack([b, blocks * b])
+    (cos, far_cos), (sin, far_sin) = xp.cos(angle), -xp.sin(angle)
+    columns = xp.stack([cos, sin, b * cos, b * sin]).T
     real, imag = of.real @ columns, of.imag @ columns
-    cos, sin = xp.cos(coarse), -xp.sin(coarse)
     # Rows times columns as complex numbers: (u + iv)(x + iy), plain and with each index in front.
     re = xp.stack([real[:, 0] - imag[:, 1], real[:, 2] - imag[:, 3]])
     im = xp.stack([real[:, 1] + imag[:, 0], real[:, 3] + imag[:, 2]])
-    total = re[0] @ cos - im[0] @ sin
-    rising = re[0] @ (b * sin) + im[0] @ (b * cos)
-    slope = blocks * rising + re[1] @ sin + im[1] @ cos
+    total = re[0] @ far_cos - im[0] @ far_sin
+    rising = re[0] @ (b * far_sin) + im[0] @ (b * far_cos)
+    slope = blocks * rising + re[1] @ far_sin + im[1] @ far_cos
     return total, line.spacing * slope
 
 

@@ -12,7 +12,7 @@ from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.pairs.protocol import Pair
 
-_LEAST_TILT, _MOST_TILT, _TILTS = 2e-3, 6e3, 20
+_LEAST_TILT, _MOST_TILT, _TILTS = 2e-3, 6e3, 16
 _CLOSE = np.geomspace(1 / 3, 3.0, 9)  # tilts that are tried around the saddle point, the fifth
 # Nodes of the search for c, which need not be exact: every c gives a bound.
 _ROUGH, _COARSE = 48, 64

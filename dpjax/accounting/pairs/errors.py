@@ -101,39 +101,48 @@ def line_decay(
     """
     xp: Any = namespace(mu, rate, c, tilted, t)
     theta = shifts(mu, t)
-    nodes = tilted.weight.shape[0]
-    u = np.linspace(-1.0, 1.0, nodes)
-    back, falls = xp.asarray(1 - u**8), -8 * u**7 * 2 / ((nodes - 1) * tilted.spacing)
     t = t[:, None, None]
-    hit = posterior(y, mu, rate)
-    other = posterior(-y, mu, rate) if mirrored else xp.zeros_like(hit)
-    pull = theta * (hit + other)
-    bend = pull / (1 + pull / WIDEST)
-    angle = back * bend
-    slope = theta * (hit * (1 - hit) - other * (1 - other)) / (1 + pull / WIDEST) ** 2
-    slope = back * slope + falls * bend / mu
-    log_size, argument = least_turn(hit, angle)
-    exponent = 0.5 * (angle / mu) ** 2 + power * log_size - t * argument
-    if mirrored:
-        log_other, other_argument = least_turn(other, angle)
-        exponent = exponent - c * log_other - t * other_argument
-    exponent = exponent + 0.5 * xp.log1p(slope * slope)
-    alternating = tilted.weight * (-1.0) ** np.arange(nodes)
-    return log_total(tilted, exponent, lambda values: xp.abs(values @ alternating))
+    nodes = tilted.weight.shape[0]
+
+    def modulus(theta: Array, every: int) -> tuple[Array, Array]:
+        """Weights and log of the modulus on every so many nodes."""
+        u = np.linspace(-1.0, 1.0, nodes)[::every]
+        back, falls = xp.asarray(1 - u**8), -8 * u**7 * 2 / ((nodes - 1) * tilted.spacing)
+        hit = posterior(y[::every], mu, rate)
+        other = posterior(-y[::every], mu, rate) if mirrored else xp.zeros_like(hit)
+        pull = theta * (hit + other)
+        shrink = 1 / (1 + pull / WIDEST)
+        bend = pull * shrink
+        angle = back * bend
+        slope = theta * (hit * (1 - hit) - other * (1 - other)) * (shrink * shrink)
+        slope = back * slope + falls * bend / mu
+        log_size, argument = least_turn(hit, angle)
+        exponent = 0.5 * (angle / mu) ** 2 + power * log_size - t * argument
+        if mirrored:
+            log_other, other_argument = least_turn(other, angle)
+            exponent = exponent - c * log_other - t * other_argument
+        exponent = exponent + 0.5 * xp.log1p(slope * slope)
+        return every * tilted.weight[::every], exponent
+
+    # The modulus does not turn: about 256 nodes are enough, and a few of them to choose Θ by.
+    every = -(-nodes // 256)
+    weight, rough = modulus(theta, 8 * every)
+    best = xp.argmin(xp.expm1(xp.minimum(rough, 300.0)) @ weight, axis=1)
+    weight, exponent = modulus(xp.take_along_axis(theta, best[:, None, None], axis=1), every)
+    alternating = weight * (-1.0) ** np.arange(weight.shape[0])
+    return log_total(tilted, weight, exponent, lambda values: xp.abs(values @ alternating))
 
 
-def log_total(tilted: Tilted, exponent: Array, check: Callable[[Array], Array]) -> Array:
+def log_total(
+    tilted: Tilted, weight: Array, exponent: Array, check: Callable[[Array], Array]
+) -> Array:
     """log of Σ weight·e^{exponent}, of its error and of what was cut, best over the middle axis."""
     xp: Any = namespace(tilted, exponent)
-    exponent = xp.minimum(exponent, 300.0)
-    size, grown = xp.exp(exponent), xp.expm1(exponent)
-    total = grown @ tilted.weight + check(grown) + tilted.truncated + tilted.rounding[0]
-    # Close to 1 exact as a sum of e^x − 1; far from it as a sum of positive terms, whose relative
-    # error is the weights'.
-    small = total < -0.5
-    direct = (size @ tilted.weight) * (1 + 1e-10) + check(size) + tilted.truncated
-    found = xp.where(small, xp.log(direct), xp.log1p(xp.where(small, 0.0, total)))
-    return xp.minimum(xp.min(found, axis=1), 0.0)
+    # A sum of e^x − 1, exact close to 1; far from it the rounding of so many terms is added.
+    grown = xp.expm1(xp.minimum(exponent, 300.0))
+    found = grown @ weight + check(grown) + tilted.truncated + tilted.rounding[0]
+    least = xp.maximum(xp.min(found, axis=1), -1.0) + 1e-15 * weight.shape[0]
+    return xp.minimum(xp.log1p(least), 0.0)
 
 
 def _turn(hit: Array, angle: Array) -> tuple[Array, Array]:

@@ -150,7 +150,7 @@ class Symmetrised(Subsampled):
             )
             return xp.sum(xp.abs(panels @ _LAST), axis=(2, 3))
 
-        return log_total(tilted, exponent, check)
+        return log_total(tilted, tilted.weight, exponent, check)
 
     def slopes(self, sign: Any, mu: Any, rate: Any, tilted: Tilted) -> tuple[Any, Any, Any]:
         """L = 0 at the atom and where the half-lines begin, and both densities there are g(μ/2).

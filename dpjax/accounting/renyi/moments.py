@@ -199,8 +199,10 @@ def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
     xp: Any = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
     size = shape[0] * shape[1]
-    cells = (steps.mu, steps.rate, orders[:, None])
-    cells = tuple(xp.broadcast_to(v, shape).reshape(-1) for v in cells)
+    cells = (steps.mu, steps.rate, orders)
+    if size > 1:
+        cells = (steps.mu, steps.rate, orders[:, None])
+        cells = tuple(xp.broadcast_to(v, shape).reshape(-1) for v in cells)
     if size <= 2 * _CELLS:
         values = function(*cells)
     else:
