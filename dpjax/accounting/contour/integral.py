@@ -51,8 +51,8 @@ _NEWTON = 16
 
 RESOLUTIONS = (
     Resolution(224, 20, 24.0, 1e-14),
-    Resolution(1024, 32, 26.0, 1e-14),
-    Resolution(4096, 64, 26.0, 1e-14),
+    Resolution(1024, 32, 34.0, 1e-14),
+    Resolution(4096, 64, 34.0, 1e-14),
 )
 
 
