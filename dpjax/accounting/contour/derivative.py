@@ -36,10 +36,12 @@ class Slopes(NamedTuple):
 
 
 def _direction(
-    run: Composition, sign: Array, epsilon: Array, at: Resolution
+    run: Composition, sign: Array, epsilon: Array, log_delta: Array | None, at: Resolution
 ) -> tuple[Array, Array, Composition]:
     xp: Any = namespace(run, sign, epsilon)
-    line = lines.evaluate(run, sign, saddle_point.find(run, sign, None, epsilon, at.margin), at)
+    # The line that the value was read off.
+    target = (None, epsilon) if log_delta is None else (log_delta, None)
+    line = lines.evaluate(run, sign, saddle_point.find(run, sign, *target, at.margin), at)
     t = line.spacing * xp.arange(at.blocks**2)
     turn = line.phase - t * epsilon
     real, imag = line.amplitude * xp.cos(turn), line.amplitude * xp.sin(turn)
@@ -94,7 +96,13 @@ def _direction(
     return height, by_epsilon, Composition(by_mu2, steps)
 
 
-def slopes(run: Composition, epsilon: Array, signs: tuple[int, ...], at: Resolution) -> Slopes:
+def slopes(
+    run: Composition,
+    epsilon: Array,
+    signs: tuple[int, ...],
+    at: Resolution,
+    log_delta: Array | None = None,
+) -> Slopes:
     """Derivatives of the worse direction's log δ(ε).
 
     Args:
@@ -102,9 +110,10 @@ def slopes(run: Composition, epsilon: Array, signs: tuple[int, ...], at: Resolut
         epsilon: ε ≥ 0.
         signs: see `contour.integral.epsilon`.
         at: the resolution that was accepted for the value.
+        log_delta: what ε was found for, if it was.
     """
     xp: Any = namespace(run, epsilon)
-    each = xp.map(lambda sign: _direction(run, sign, epsilon, at), xp.asarray(signs))
+    each = xp.map(lambda sign: _direction(run, sign, epsilon, log_delta, at), xp.asarray(signs))
     # A direction that is lost in its error is not the worse one.
     worse = xp.argmax(xp.where(xp.isnan(each[0]), -np.inf, each[0]))
     _, by_epsilon, by_run = tree_map(lambda v: v[worse], each)

@@ -310,7 +310,9 @@ def epsilon_slopes(
     """
     xp: Any = namespace(run, delta, bounds)
     usable = xp.isfinite(bounds.upper) & (bounds.upper > 0)
-    found = slopes(composition.clean(run), xp.where(usable, bounds.upper, 1.0), signs, resolution)
+    at = xp.where(usable, bounds.upper, 1.0)
+    log_delta = xp.log(xp.clip(delta, 1e-290, 1 - 1e-12))
+    found = slopes(composition.clean(run), at, signs, resolution, log_delta)
     usable = usable & (found.epsilon < 0)
     rate = xp.where(usable, -1.0, 0.0) / xp.where(usable, found.epsilon, -1.0)
     return _scaled(found.run, rate), -rate / delta
