@@ -67,7 +67,7 @@ def test_angles_are_those_of_the_paper():
     ]
     np.testing.assert_allclose(angles(jnp.asarray(vector, jnp.float32)), expected, rtol=1e-6)
     np.testing.assert_allclose(
-        angles(jnp.asarray(vector, jnp.float32)), spherical.spherical_angles(vector), rtol=1e-6
+        angles(jnp.asarray(vector, jnp.float32)), spherical.angles(vector), rtol=1e-6
     )
 
 
