@@ -111,7 +111,9 @@ def normal_shift_bound(
     # The sign of the shift is read off the data, so both tails are charged.
     margin = float(student.ppf(1.0 - level / 2, freedom)) * std * math.sqrt(2.0 / runs)
     largest_std = std * math.sqrt(freedom / float(chi2.ppf(level, freedom)))
-    mu = max(abs(shift) - margin, 0.0) / largest_std if largest_std > 0.0 else 0.0
+    excess = max(abs(shift) - margin, 0.0)
+    # Scores that never vary and differ between the worlds tell them apart with certainty.
+    mu = excess / largest_std if largest_std > 0.0 else (math.inf if excess > 0.0 else 0.0)
     evidence = NormalShiftEvidence(
         float(np.mean(scores)), float(np.mean(neighbour_scores)), std, runs, mu
     )
@@ -129,6 +131,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """The ε with δ_G(μ, ε) = δ, rounded down; zero where δ_G(μ, 0) ≤ δ."""
     if mu <= 0.0 or delta <= 0.0 or _profile(mu, 0.0) <= delta:
         return 0.0 if mu <= 0.0 or delta > 0.0 else math.inf
+    if mu == math.inf:
+        return math.inf
     high = mu * mu / 2 + mu * 40.0
     root: float = brentq(lambda e: _profile(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
     return max(root * (1.0 - 1e-9), 0.0)

@@ -30,8 +30,9 @@ def run_trials(
     """Scores of `trials` independent runs in each of two worlds.
 
     Both worlds run in one compiled call: `lax.map` over chunks, `vmap` within a chunk, so memory
-    holds `chunk_size` runs at a time. Trial i uses the i-th child of its world's key, whatever the
-    chunk size. Repeated calls with the same function and shapes do not compile again.
+    holds `chunk_size` runs at a time (of each world, where the shapes of their data differ; where
+    they agree, the worlds share one program). Trial i uses the i-th child of its world's key,
+    whatever the chunk size. Repeated calls with the same function and shapes do not compile again.
 
     Args:
         mechanism: pure function (key, data set) -> score, a real scalar; the larger (or the
@@ -60,7 +61,10 @@ def run_trials(
     """
     if trials < 1 or chunk_size < 1:
         raise ValueError(f"trials and chunk_size must be positive, got {trials} and {chunk_size}")
-    for world, data in (("dataset", dataset), ("neighbour", neighbour)):
+    worlds = {"dataset": dataset, "neighbour": neighbour}
+    if _alike(dataset, neighbour):
+        del worlds["neighbour"]
+    for world, data in worlds.items():
         score = jax.eval_shape(mechanism, key, data)
         leaves = jax.tree.leaves(score)
         if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
@@ -77,7 +81,8 @@ def run_trials(
             from rich.progress import Progress
 
         with Progress(transient=True) as bar:
-            task = bar.add_task(f"{2 * trials} runs", total=chunks)
+            total = chunks * (2 // len(worlds))
+            task = bar.add_task(f"{2 * trials} runs", total=total)
             shown = next(_numbers)
             _listeners[shown] = functools.partial(bar.advance, task)
             try:
@@ -102,18 +107,40 @@ def _finished_chunk(listener: Any, _: Any) -> None:
     _listeners.get(int(listener), lambda: None)()
 
 
+def _alike(dataset: PyTree, neighbour: PyTree) -> bool:
+    """Whether one program takes both worlds."""
+
+    def shapes(data):
+        leaves, tree = jax.tree.flatten(data)
+        return tree, [(x.shape, x.dtype, x.weak_type) for x in map(jax.typeof, leaves)]
+
+    return shapes(dataset) == shapes(neighbour)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
+    first, second = (world.reshape(shape) for world in keys)
 
-    def chunk(keys):
-        scores = tuple(
-            jax.vmap(mechanism, (0, None))(world_keys, data)
-            for world_keys, data in zip(keys, (dataset, neighbour), strict=True)
-        )
-        jax.debug.callback(_finished_chunk, listener, scores[0][0])
+    def run(keys, data):
+        scores = jax.vmap(mechanism, (0, None))(keys, data)
+        jax.debug.callback(_finished_chunk, listener, scores[0])
         return scores
 
-    first, second = jax.lax.map(chunk, tuple(world.reshape(shape) for world in keys))
-    return first.reshape(-1), second.reshape(-1)
+    if _alike(dataset, neighbour):
+
+        def chunk(item):
+            keys, world = item
+            choose = functools.partial(jax.lax.select_n, world)
+            return run(keys, jax.tree.map(choose, dataset, neighbour))
+
+        number = jnp.repeat(jnp.arange(2), chunks)
+        scores = jax.lax.map(chunk, (jnp.concatenate([first, second]), number))
+        return scores[:chunks].reshape(-1), scores[chunks:].reshape(-1)
+
+    def chunk_of_both(keys):
+        return jax.vmap(mechanism, (0, None))(keys[0], dataset), run(keys[1], neighbour)
+
+    one, other = jax.lax.map(chunk_of_both, (first, second))
+    return one.reshape(-1), other.reshape(-1)

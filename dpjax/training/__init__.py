@@ -30,6 +30,7 @@ from dpjax.training.models import (
 )
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
+from dpjax.training.step import TrainingStep, training_step
 
 __all__ = [
     "CheckpointError",
@@ -38,6 +39,7 @@ __all__ = [
     "Model",
     "Plan",
     "SavedModel",
+    "TrainingStep",
     "accuracy",
     "cross_entropy",
     "discard_key",
@@ -52,5 +54,6 @@ __all__ = [
     "save_model",
     "softmax",
     "train_without_privacy",
+    "training_step",
     "write_atomically",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,79 @@ from dpjax import gradients, sampling, transforms
 from dpjax.training.fingerprint import Opaque, program_digest
 from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
 
+__all__ = ["TrainingStep", "training_step"]
+
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
+
+
+class TrainingStep(NamedTuple):
+    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
+
+    Fields:
+        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
+        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
+            `seen` (sum of losses, records, records that were not finite) is private.
+
+    Example:
+        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
+        >>> step.init(1)
+        {'params': 1}
+    """
+
+    init: Callable[[Any], dict[str, Any]]
+    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
+
+
+def training_step(
+    loss: Callable[[Any, Any], Any],
+    params: Any,
+    plan: Plan,
+    *,
+    optimizer: optax.GradientTransformation,
+    capacity: int | None = None,
+    method: Any = "auto",
+) -> TrainingStep:
+    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
+
+    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
+    give the parameters that `fit` returns for the same key.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record.
+        params: any tree of floating arrays.
+        plan: mechanism, clip norm and public constants.
+        optimizer: any optax optimiser.
+        capacity: records worked on at once, see `fit`.
+        method: how per-example gradients are clipped, see `clipped_grad`.
+
+    Returns:
+        A `TrainingStep`.
+
+    Raises:
+        ValueError: `capacity` below 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import training
+        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
+        >>> step = training.training_step(
+        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
+        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
+        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
+        (100,)
+    """
+    failure = failure_probability(plan, plan.spent(plan.steps))
+    update = _update(loss, params, plan, optimizer, capacity, method, failure)
+
+    def init(params):
+        step = jnp.zeros((), jnp.int32)
+        return {"params": params, "optimizer": optimizer.init(params), "step": step}
+
+    return TrainingStep(init, update)
 
 
 def compiled(
@@ -55,14 +124,27 @@ def compiled(
     return _PROGRAMS[key]
 
 
-def _compiled(
-    loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float
-):
+def _compiled(*arguments):
     """The jitted `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
 
     The totals of a row of the metrics travel with the state, so that a row may be worked through in
     any number of calls and still adds up to the same bits.
     """
+    update = _update(*arguments)
+
+    @jax.jit
+    def advance(state, totals, key, data, stop):
+        def step(carry):
+            state, seen = update(carry[0], data, key)
+            return state, jax.tree.map(jnp.add, carry[1], seen)
+
+        return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
+
+    return advance
+
+
+def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float):
+    """The pure `update(state, data, key) -> (state, seen)` of one step."""
     draw, capacity, largest = _sampler(plan, capacity, failure)
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
     slack = slack_of(params, capacity, largest, failure)
@@ -90,34 +172,27 @@ def _compiled(
         total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
         return total, (loss_sum, size.astype(jnp.float32), nonfinite)
 
-    @jax.jit
-    def advance(state, totals, key, data, stop):
+    def update(state, data, key):
         sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
+        params = state["params"]
+        total, seen = batch_sum(params, data, sampling_key, state["step"])
+        number = phase(state["step"])
+        # Noise is a function of (key, step), both given at each call: no key is compiled into
+        # the program, and none travels with the state into a checkpoint.
+        noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
+        noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
+        divisor = _chosen(divisors, number)
+        # Rounding to the parameters' dtype comes after the noise: it only post-processes.
+        mean = jax.tree.map(
+            lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
+            noisy,
+            params,
+        )
+        updates, inner = optimizer.update(mean, state["optimizer"], params)
+        new = optax.apply_updates(params, updates)
+        return {"params": new, "optimizer": inner, "step": state["step"] + 1}, seen
 
-        def step(carry):
-            state, totals = carry
-            params = state["params"]
-            total, seen = batch_sum(params, data, sampling_key, state["step"])
-            number = phase(state["step"])
-            # Noise is a function of (key, step), both given at each call: no key is compiled into
-            # the program, and none travels with the state into a checkpoint.
-            noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
-            noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
-            divisor = _chosen(divisors, number)
-            # Rounding to the parameters' dtype comes after the noise: it only post-processes.
-            mean = jax.tree.map(
-                lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
-                noisy,
-                params,
-            )
-            updates, inner = optimizer.update(mean, state["optimizer"], params)
-            new = optax.apply_updates(params, updates)
-            state = {"params": new, "optimizer": inner, "step": state["step"] + 1}
-            return state, jax.tree.map(jnp.add, totals, seen)
-
-        return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
-
-    return advance
+    return update
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:

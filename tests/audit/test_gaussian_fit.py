@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -72,3 +74,8 @@ def test_no_difference_is_no_epsilon():
     assert audit.normal_shift_bound(np.zeros(10), np.zeros(10), delta=1e-5).epsilon == 0.0
     bound = audit.gaussian_bound(*_normal_scores(0.0, 2_000), delta=1e-5)
     assert bound.epsilon == 0.0
+
+
+def test_scores_without_noise_hide_nothing():
+    bound = audit.normal_shift_bound(np.zeros(10), np.ones(10), delta=1e-5)
+    assert bound.epsilon == math.inf

@@ -31,14 +31,27 @@ def test_runs_are_independent_between_trials_and_worlds():
     assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 0.03
 
 
-def test_a_hundred_thousand_runs_trace_the_mechanism_once_per_world():
-    traced = chex.assert_max_traces(_noisy_sum, n=4)  # two shape checks, two worlds
+@pytest.mark.parametrize(("records", "traces"), [(2, 2), (3, 4)])
+def test_a_hundred_thousand_runs_share_one_compilation(records, traces):
+    # A shape check and a program, shared by the two worlds where their shapes agree.
+    chex.clear_trace_counter()
+    traced = chex.assert_max_traces(_noisy_sum, n=traces)
 
     for seed in range(3):
-        first, _ = audit.run_trials(
-            traced, jnp.zeros(2), jnp.ones(2), key=jax.random.key(seed), trials=100_000
+        first, second = audit.run_trials(
+            traced, jnp.zeros(2), jnp.ones(records), key=jax.random.key(seed), trials=100_000
         )
         assert first.shape == (100_000,)
+        assert abs(second.mean() - first.mean() - records) < 0.02
+
+
+def test_worlds_that_share_a_program_have_their_own_runs():
+    # The same runs as with a record more that changes nothing, where the worlds do not share.
+    one, two = (
+        audit.run_trials(_noisy_sum, jnp.zeros(2), other, key=jax.random.key(5), trials=500)
+        for other in (jnp.ones(2), jnp.array([1.0, 1.0, 0.0]))
+    )
+    np.testing.assert_allclose(one, two, atol=1e-6)
 
 
 def test_progress_shows_and_changes_nothing(capsys):

@@ -375,3 +375,16 @@ def test_bad_data_and_parameters_are_refused(problem, flat_price):
         training.fit(
             quadratic, params, (x, y), poisson_plan(), optimizer=optax.sgd(0.1), capacity=0
         )
+
+
+@pytest.mark.parametrize("step", [acc.PoissonSampled(acc.Gaussian(0.8), 0.5), acc.Gaussian(0.8)])
+def test_the_pure_step_is_the_step_of_fit(step, problem):
+    params, data = problem
+    plan, optimizer = plan_of(step, steps=3), optax.sgd(0.1, momentum=0.9)
+    run = training.fit(quadratic, params, data, plan, optimizer=optimizer, key=jax.random.key(4))
+    pure = training.training_step(quadratic, params, plan, optimizer=optimizer)
+    update, state = jax.jit(pure.update), pure.init(params)
+    for _ in range(plan.steps):
+        state, _ = update(state, data, jax.random.key(4))
+    assert int(state["step"]) == plan.steps
+    chex.assert_trees_all_close(state["params"], run.params, rtol=1e-6)
