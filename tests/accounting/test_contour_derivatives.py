@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 
-COUNT = 40
+COUNT = 200
 
 
 def _run(sigma, rate, steps):
