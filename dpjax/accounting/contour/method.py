@@ -62,7 +62,10 @@ def _kernel(question: str, lower: bool, level: int):
         run, signs = composition(atoms, adjacency, lower=lower)
         if at is None:
             return contour.of_one_step(question, run, given, signs)
-        return ask(run, given, signs, at)
+        bounds = ask(run, given, signs, at)
+        # One step is left to the closed form: a line may be lost, or hold ε and miss its slopes.
+        lost = one_step.single(run) & (bounds.upper > 0)
+        return bounds._replace(upper=namespace(run).where(lost, np.inf, bounds.upper))
 
     return kernel
 

@@ -45,15 +45,24 @@ def _at(pair: Pair, sign: int, mu: Array, rate: Array, s: Array) -> tuple[Array,
     return t, epsilon, rate * half * (value @ _W) / np.sqrt(2 * np.pi)
 
 
-def _single(run: Composition) -> tuple[Pair, Array, Array, Array]:
-    """Pair, μ and q of the one step, and whether there is exactly one, and no plain release."""
+def single(run: Composition) -> Array:
+    """Whether there is exactly one step, of a noise that the closed form takes, and nothing else."""
     xp: Any = namespace(run)
     if len(run.steps) != 1:
-        return next(iter(PAIRS.values())), xp.ones(()), xp.ones(()), xp.zeros(()) > 0
+        return xp.zeros(()) > 0
+    (group,) = run.steps.values()
+    one = (xp.sum(group.count) == 1) & (xp.max(group.count) == 1) & (run.gaussian_mu2 == 0)
+    return one & (xp.sum(group.mu * group.count) <= _MOST_MU)
+
+
+def _single(run: Composition) -> tuple[Pair, Array, Array, Array]:
+    """Pair, μ and q of the one step, and whether `single` holds."""
+    xp: Any = namespace(run)
+    one = single(run)
+    if len(run.steps) != 1:
+        return next(iter(PAIRS.values())), xp.ones(()), xp.ones(()), one
     ((name, group),) = run.steps.items()
     mu, rate = xp.sum(group.mu * group.count), xp.sum(group.rate * group.count)
-    one = (xp.sum(group.count) == 1) & (xp.max(group.count) == 1) & (run.gaussian_mu2 == 0)
-    one = one & (mu <= _MOST_MU)
     return PAIRS[name], xp.where(one, mu, 1.0), xp.where(one, rate, 0.5), one
 
 

@@ -25,7 +25,7 @@ def log_mixture(w: Any, rate: Any) -> Any:
     high = far + xp.log(rate + (1 - rate) * xp.exp(-far))
     near = xp.clip(w, -700.0, 30.0)
     excess = rate * xp.expm1(near)
-    direct = xp.log(xp.maximum((1 - rate) + rate * xp.exp(near), 1e-310))
+    direct = xp.log(xp.maximum((1 - rate) + rate * xp.exp(near), 1e-300))
     low = xp.where(excess > -0.5, xp.log1p(xp.maximum(excess, -0.5)), direct)
     # At rate 1 the ratio is e^w itself, also where e^w underflows.
     low = xp.where(rate < 1, low, xp.minimum(w, 30.0))

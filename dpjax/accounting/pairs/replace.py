@@ -82,7 +82,7 @@ def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
     size = np.abs(loss)
     # by symmetry for |l|; all terms divided by e^{l}, so that nothing overflows
     b = (1 - rate) * -np.expm1(-size)
-    log_b = np.log(np.maximum(b, 1e-320))
+    log_b = np.log(np.maximum(b, 1e-300))
     root = 0.5 * np.logaddexp(2 * log_b, np.log(4.0) + 2 * log_k - size)
     log_u = np.logaddexp(log_b, root) + size - np.log(2.0) - log_k
     return np.sign(loss) * np.maximum(log_u, 0.0) / mu
