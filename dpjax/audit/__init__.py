@@ -11,7 +11,8 @@ from dpjax.audit.bound import (
 from dpjax.audit.canaries import canary_score, linear_loss, orthogonal_canaries
 from dpjax.audit.distinguishing import distinguish, distinguishing_bound
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
-from dpjax.audit.one_run import one_run, one_run_bound
+from dpjax.audit.one_run import canary_bound, one_run, one_run_bound
+from dpjax.audit.power import smallest_factor
 from dpjax.audit.trials import run_trials
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "GuessEvidence",
     "NormalShiftEvidence",
     "ThresholdEvidence",
+    "canary_bound",
     "canary_score",
     "distinguish",
     "distinguishing_bound",
@@ -29,4 +31,5 @@ __all__ = [
     "one_run_bound",
     "orthogonal_canaries",
     "run_trials",
+    "smallest_factor",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 
@@ -133,13 +134,29 @@ class EmpiricalBound:
         """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted."""
         return self.epsilon > epsilon
 
-    def describe(self) -> str:
-        """The bound, its confidence, its evidence and its assumption in one sentence."""
+    def describe(self, claim: float | None = None) -> str:
+        """The bound with its confidence, evidence and assumption in one sentence.
+
+        With a `claim`, a second one says the smallest mistake that the audit could have seen.
+        """
         text = (
             f"ε ≥ {self.epsilon:.3g} at δ = {self.delta:g} with {100 * self.confidence:g} % "
             f"confidence ({self.method}): {self.evidence.describe()}"
         )
-        return text + (f"; assuming that {self.assumption}." if self.assumption else ".")
+        text += f"; assuming that {self.assumption}." if self.assumption else "."
+        if claim is None:
+            return text
+        from dpjax.audit.power import smallest_factor
+
+        factor = smallest_factor(self, claim)
+        if factor == math.inf:
+            seen = "no reduction of Gaussian noise, however large, would have been seen"
+        else:
+            seen = (
+                f"Gaussian noise too small by a factor of {factor:.3g} would have been seen "
+                "9 times in 10"
+            )
+        return f"{text} Against a claim of ε = {claim:.3g}, {seen}."
 
 
 def check_level(delta: float, confidence: float) -> None:

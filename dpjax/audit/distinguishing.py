@@ -116,14 +116,15 @@ def distinguishing_bound(
     """
     check_level(delta, confidence)
     evidence = best_threshold(
-        scores, neighbour_scores, confidence, lambda fpr, fnr: _epsilon(fpr, fnr, delta)
+        scores, neighbour_scores, confidence, lambda fpr, fnr: threshold_epsilon(fpr, fnr, delta)
     )
-    epsilon = _epsilon(
+    epsilon = threshold_epsilon(
         np.array(evidence.false_positive_rate), np.array(evidence.false_negative_rate), delta
     )
     return EmpiricalBound(float(epsilon), delta, confidence, "threshold", "", evidence)
 
 
-def _epsilon(fpr: np.ndarray, fnr: np.ndarray, delta: float) -> np.ndarray:
+def threshold_epsilon(fpr: np.ndarray, fnr: np.ndarray, delta: float) -> np.ndarray:
+    """The ε below which no test may have these error rates."""
     ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
     return np.log(np.maximum(ratio, 1.0))

@@ -104,16 +104,10 @@ def normal_shift_bound(
             "scores must be of the same number of runs in both worlds, at least 2, got "
             f"shapes {scores.shape} and {neighbour_scores.shape}"
         )
-    level, freedom = (1.0 - confidence) / 2.0, 2 * runs - 2
     variances = [float(np.var(world, ddof=1)) for world in (scores, neighbour_scores)]
     std = math.sqrt(sum(variances) / 2)
     shift = float(np.mean(neighbour_scores) - np.mean(scores))
-    # The sign of the shift is read off the data, so both tails are charged.
-    margin = float(student.ppf(1.0 - level / 2, freedom)) * std * math.sqrt(2.0 / runs)
-    largest_std = std * math.sqrt(freedom / float(chi2.ppf(level, freedom)))
-    excess = max(abs(shift) - margin, 0.0)
-    # Scores that never vary and differ between the worlds tell them apart with certainty.
-    mu = excess / largest_std if largest_std > 0.0 else (math.inf if excess > 0.0 else 0.0)
+    mu = shift_limit(shift, std, runs, (1.0 - confidence) / 2.0)
     evidence = NormalShiftEvidence(
         float(np.mean(scores)), float(np.mean(neighbour_scores)), std, runs, mu
     )
@@ -125,6 +119,17 @@ def normal_shift_bound(
         "the score is normal with the same variance in both worlds",
         evidence,
     )
+
+
+def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
+    """Lower limit of |shift|/std, each of the two estimates failing with probability `level`."""
+    freedom = 2 * runs - 2
+    # The sign of the shift is read off the data, so both tails are charged.
+    margin = float(student.ppf(1.0 - level / 2, freedom)) * std * math.sqrt(2.0 / runs)
+    largest_std = std * math.sqrt(freedom / float(chi2.ppf(level, freedom)))
+    excess = max(abs(shift) - margin, 0.0)
+    # Scores that never vary and differ between the worlds tell them apart with certainty.
+    return excess / largest_std if largest_std > 0.0 else (math.inf if excess > 0.0 else 0.0)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from scipy.stats import binom
 
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
+from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 
 def one_run(
@@ -19,23 +22,27 @@ def one_run(
     *,
     key: Key[Array, ""],
     canaries: int,
-    guesses: int,
+    guesses: int | None = None,
     delta: float,
     confidence: float = 0.999,
+    method: Literal["guesses", "gaussian", "normal"] = "guesses",
 ) -> EmpiricalBound:
-    """Audits one execution: flips a coin per canary, runs, guesses the extremes.
+    """Audits one execution: flips a coin per canary, runs, and looks at the canaries' scores.
 
-    The `guesses`/2 canaries with the highest scores are guessed "in", as many lowest ones "out".
-    The number of guesses is fixed before the scores are seen, as the bound requires.
+    By "guesses", the `guesses`/2 canaries with the highest scores are guessed "in", as many lowest
+    ones "out" (`one_run_bound`). The number of guesses is fixed before the scores are seen, as the
+    bound requires. By "gaussian" or "normal", the scores of canaries that were out and in are the
+    runs in two worlds (`canary_bound`), which assumes more and reaches any ε.
 
     Args:
         mechanism: pure function (key, included) -> scores: trains once with the canaries for which
             `included` [canaries] is true, and scores every canary; high means "was in".
         key: a typed PRNG key.
         canaries: number of canary records, each in or out with probability ½.
-        guesses: even number of canaries to guess on, at most `canaries`.
+        guesses: even number of canaries to guess on, at most `canaries`; by "guesses" only.
         delta: the δ at which ε is bounded.
         confidence: probability with which the bound is right.
+        method: how the scores become a bound.
 
     Returns:
         An `EmpiricalBound` under add/remove adjacency.
@@ -52,7 +59,9 @@ def one_run(
         >>> bound.epsilon > 3.0
         True
     """
-    if guesses % 2 or not 0 < guesses <= canaries:
+    if method not in ("guesses", "gaussian", "normal"):
+        raise ValueError(f"method must be guesses, gaussian or normal, got {method!r}")
+    if method == "guesses" and (not guesses or guesses % 2 or not 0 < guesses <= canaries):
         raise ValueError(
             f"guesses must be even and between 2 and canaries = {canaries}, got {guesses}"
         )
@@ -63,12 +72,77 @@ def one_run(
         raise ValueError(f"mechanism must return shape ({canaries},), got shape {scores.shape}")
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
+    if guesses is None or method != "guesses":
+        return canary_bound(
+            np.asarray(scores, np.float64),
+            np.asarray(included),
+            delta=delta,
+            confidence=confidence,
+            method="gaussian" if method == "gaussian" else "normal",
+        )
     order = np.argsort(np.asarray(scores), kind="stable")
     truth, half = np.asarray(included), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
     return one_run_bound(
         canaries=canaries, guesses=guesses, correct=correct, delta=delta, confidence=confidence
     )
+
+
+def canary_bound(
+    scores: Float[np.ndarray, " canaries"],
+    included: Bool[np.ndarray, " canaries"],
+    *,
+    delta: float,
+    confidence: float = 0.999,
+    method: Literal["gaussian", "normal"] = "normal",
+) -> EmpiricalBound:
+    """Lower bound on ε from the scores of independent canaries in one run, of Gaussian privacy.
+
+    Canaries that do not disturb each other (orthogonal gradients, noise that is independent between
+    their directions) make one run as many trials: those that were out are runs on the data set,
+    those that were in are runs on its neighbour. The bound on μ is that of `gaussian_bound`, from
+    error rates, or of `normal_shift_bound`, from means and variance. Guesses are bounded against
+    every dependence between canaries, and therefore cannot show a large ε in one run; this can.
+
+    Args:
+        scores: one a canary; high means "was in".
+        included: which canaries took part, by independent fair coins.
+        delta: the δ at which ε is bounded, in (0, 1).
+        confidence: probability with which the bound is right.
+        method: "normal", or "gaussian".
+
+    Returns:
+        An `EmpiricalBound` under add/remove adjacency. As many canaries count in each world as
+        the coins left in the smaller.
+
+    Raises:
+        ValueError: if shapes differ, or the coins left too few canaries in a world.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpjax import audit
+        >>> rng = np.random.default_rng(0)
+        >>> included = rng.random(5000) < 0.5
+        >>> bound = audit.canary_bound(included + 0.5 * rng.normal(size=5000), included, delta=1e-5)
+        >>> 1.8 < bound.evidence.mu < 2.0
+        True
+
+    References:
+        Nasr et al. (2023), Tight auditing of differentially private machine learning, §4; Dong,
+        Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
+    """
+    if scores.shape != included.shape or scores.ndim != 1:
+        raise ValueError(
+            "scores and included must be one a canary, got shapes "
+            f"{scores.shape} and {included.shape}"
+        )
+    # How many are counted is decided by the coins, not by the scores.
+    runs = int(min(included.sum(), (~included).sum()))
+    worlds = scores[~included][:runs], scores[included][:runs]
+    bounds = {"gaussian": gaussian_bound, "normal": normal_shift_bound}
+    bound = bounds[method](*worlds, delta=delta, confidence=confidence)
+    assumption = f"{bound.assumption}, and canaries do not disturb each other"
+    return dataclasses.replace(bound, assumption=assumption)
 
 
 def one_run_bound(

@@ -108,3 +108,47 @@ def test_scores_are_checked():
 def test_impossible_counts_are_refused():
     with pytest.raises(ValueError, match="correct"):
         audit.one_run_bound(canaries=10, guesses=5, correct=6, delta=0.0)
+
+
+def _gaussian_canaries(mu, count, seed):
+    rng = np.random.default_rng(seed)
+    included = rng.random(count) < 0.5
+    return mu * included + rng.normal(size=count), included
+
+
+@pytest.mark.parametrize("method", ["gaussian", "normal"])
+def test_canaries_bound_mu_closely_and_keep_their_confidence(method):
+    bounds = [
+        audit.canary_bound(
+            *_gaussian_canaries(2.0, 1_000, seed), delta=1e-5, confidence=0.9, method=method
+        ).evidence.mu
+        for seed in range(300)
+    ]
+    assert sum(mu > 2.0 for mu in bounds) <= 50  # P[Binomial(300, 0.1) > 50] < 2e-4
+    assert 1.6 < np.median(bounds) < 2.0
+
+
+@pytest.mark.parametrize("method", ["gaussian", "normal"])
+@pytest.mark.parametrize(("noise", "found"), [(1.0, False), (1 / 1.5, True), (0.5, True)])
+def test_one_run_finds_halved_noise_by_its_canaries(method, noise, found):
+    def train(key, included):
+        return included.astype(jnp.float32) + noise * jax.random.normal(key, included.shape)
+
+    settings = {"key": jax.random.key(3), "canaries": 5_000, "delta": 1e-5}
+    bound = audit.one_run(train, **settings, method=method)
+    assert bound.contradicts(4.3772) is found  # the ε of σ = 1
+    assert bound.epsilon > 3.0
+    assert "do not disturb each other" in bound.assumption
+
+
+def test_canaries_are_checked():
+    with pytest.raises(ValueError, match="one a canary"):
+        audit.canary_bound(np.zeros(3), np.zeros(4, bool), delta=1e-5)
+    with pytest.raises(ValueError, match="method"):
+        audit.one_run(
+            lambda key, included: included * 1.0,
+            key=jax.random.key(0),
+            canaries=4,
+            delta=1e-5,
+            method="best",
+        )
