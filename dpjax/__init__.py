@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dpjax import audit as audit
     from dpjax import data as data
     from dpjax import erm as erm
+    from dpjax import estimators as estimators
     from dpjax import gradients as gradients
     from dpjax import plotting as plotting
     from dpjax import sampling as sampling
@@ -29,6 +30,7 @@ _PACKAGES = (
     "audit",
     "data",
     "erm",
+    "estimators",
     "gradients",
     "plotting",
     "sampling",

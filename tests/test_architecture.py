@@ -36,7 +36,7 @@ _MAY_IMPORT = {
 _FILES_MAY_IMPORT = {("transforms", "released.py"): {"accounting"}}
 _CORE = {"jax", "jaxtyping", "numpy", "optax", "scipy"}
 # These need their extra as a whole, and say so when they are imported; see their __init__.py.
-_WHOLLY_EXTRA = {"cli", "data", "plotting"}
+_WHOLLY_EXTRA = {"cli", "data", "estimators", "plotting"}
 _EXTRAS = ("flax", "pandas", "pyarrow", "sklearn", "matplotlib", "typer", "rich")
 _BLOCKED = (*_EXTRAS, "matfree", "dp_accounting")
 
@@ -188,8 +188,8 @@ def test_a_missing_extra_is_named_by_the_call_that_needs_it():
     _run(
         _CORE_ONLY
         + """
-for package in ("cli", "data"):
-    refused(package, lambda: importlib.import_module(f"dpjax.{package}"))
+for package, extra in (("cli", "cli"), ("data", "data"), ("estimators", "data")):
+    refused(extra, lambda: importlib.import_module(f"dpjax.{package}"))
 refused("plot", lambda: dpjax.plotting.plot_training)
 refused("data", lambda: dpjax.data.load_table("digits"))
 refused("train", lambda: training.from_nnx(lambda rngs: None))

@@ -22,6 +22,7 @@ _HELD = (
     "cli",
     "data",
     "erm",
+    "estimators",
     "gradients",
     "plotting",
     "sampling",

@@ -75,10 +75,11 @@ def uncovered(
     data: Dataset, seed: int | None, *, compared: bool, private_losses: bool
 ) -> list[str]:
     """One line for everything that the run shows or uses and ε does not cover."""
+    from dpjax.training.uncovered import usual_uncovered
+
     lines = [
         *data.learned,
-        f"the number of training records ({len(data)}) is treated as public",
-        "choosing settings, or among several runs, by looking at results on the same records",
+        *usual_uncovered(len(data), seeded=seed is not None),
         "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
         "which ε does not protect",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
@@ -92,6 +93,4 @@ def uncovered(
             "training.png and the closing message: the accuracy without privacy comes from a model "
             "trained on the same records without noise"
         )
-    if seed is not None:
-        lines.append("the noise comes from a seed given by hand: who guesses it can subtract it")
     return lines

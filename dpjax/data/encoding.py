@@ -196,7 +196,11 @@ def _one_hot(frame: pd.DataFrame, column: Column) -> np.ndarray:
         )
     assert column.categories is not None
     listed = pd.Index(column.categories)
-    numbers: Any = listed.get_indexer(pd.Index([class_name(v) for v in values]))  # -1: not listed
+    # Every different value is named once; a column of mixed types has values that compare equal
+    # and are not (1 and True), so that there each cell is.
+    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=False) != "string"
+    codes, cells = (np.arange(len(values)), values) if mixed else pd.factorize(values)
+    numbers: Any = listed.get_indexer(pd.Index([class_name(v) for v in cells]))[codes]  # -1: none
     encoded = np.zeros((len(values), len(column.categories)))
     rows: Any = np.arange(len(values))
     encoded[rows[numbers >= 0], numbers[numbers >= 0]] = 1.0

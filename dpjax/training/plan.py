@@ -17,6 +17,12 @@ __all__ = ["Plan"]
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
 ARITHMETIC = "rounding of norms and sums beyond its bound"
+# What every certificate of a run with Gaussian noise assumes.
+SECRET_KEY = "the key of the run stays secret, and its stream passes for random"
+GAUSSIAN_NOISE = (
+    "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
+    "rounding in its last bits"
+)
 
 
 class Phase(NamedTuple):
@@ -191,11 +197,7 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=self.extra_delta,
             not_covered=not_covered,
-            assumptions=(
-                "the key of the run stays secret, and its stream passes for random",
-                "the noise is Gaussian up to the generator's tail (1e-19 a number beyond "
-                "|z| = 9.3) and up to rounding in its last bits",
-            ),
+            assumptions=(SECRET_KEY, GAUSSIAN_NOISE),
             declared={
                 "records": self.population,
                 "steps": self.steps,

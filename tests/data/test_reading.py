@@ -242,3 +242,22 @@ def test_split_is_by_position_and_loses_nobody():
     assert sorted(both) == list(range(50))
     again, _ = data.split(whole, 0.2)
     assert (again.features == train.features).all()
+
+
+def test_categories_are_found_by_value_whatever_the_type_of_the_column():
+    from dpjax.data.learned import class_name
+
+    columns = [
+        pd.Series(["u", "v", "w", "u"]),
+        pd.Series([1, 2, 3, 1]),
+        pd.Series([1.0, 2.5, 3.0, 1.0]),
+        pd.Series([True, False, True, True]),
+        pd.Series([1, True, "1", "v"], dtype=object),
+        pd.Series(["u", "v", "u", "w"], dtype="category"),
+    ]
+    listed = ("u", "1", "2.5", "True", "v")
+    schema = data.Schema((data.Column("c", "category", categories=listed),))
+    for column in columns:
+        found = data.encode_features(column.to_frame("c"), schema)
+        expected = [[float(class_name(cell) == name) for name in listed] for cell in column]
+        np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,116 @@
+"""What scikit-learn hands to an estimator, as a table with its schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
+from sklearn.utils.validation import validate_data  # pyrefly: ignore
+
+from dpjax import data
+
+
+class Encoded(NamedTuple):
+    """Records ready to train on.
+
+    Fields:
+        features: float32 [records, features], rows of norm at most 1.
+        target: class numbers, or the values of a regression.
+        schema: complete: it encodes new rows.
+        declared: the public part of it.
+        learned: what was read off the rows, and is therefore covered by no ε.
+    """
+
+    features: np.ndarray
+    target: np.ndarray
+    schema: data.Schema
+    declared: data.Schema
+    learned: tuple[str, ...]
+
+
+def new_rows(estimator: Any, X: Any) -> np.ndarray:
+    """The features of rows to predict, encoded by the estimator's complete schema."""
+    if not isinstance(X, pd.DataFrame):
+        X = pd.DataFrame(validate_data(estimator, X, reset=False), columns=estimator.columns_)
+    else:
+        validate_data(estimator, X, reset=False, skip_check_array=True)
+        X = X.rename(columns=str)
+    return data.encode_features(X, estimator.schema_)
+
+
+def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
+    """The training records; the schema is completed from them where `bounds` leaves it open."""
+    if isinstance(X, pd.DataFrame):
+        validate_data(estimator, X, reset=True, skip_check_array=True)
+        frame = X.rename(columns=str)
+    else:
+        X = validate_data(estimator, X, reset=True, ensure_min_samples=2)
+        frame = pd.DataFrame(X, columns=_names(estimator, X.shape[1]))
+    if y is None:
+        raise ValueError(
+            "y is missing: this estimator requires y to be passed, but the target y is None"
+        )
+    target = column_or_1d(y, warn=True)
+    if target.dtype.kind == "f":
+        assert_all_finite(target, input_name="y")
+    check_consistent_length(frame, target)
+    estimator.columns_ = list(frame.columns)
+    declared = schema_of(estimator.bounds, frame.columns)
+    name = declared.target or "target"
+    while declared.target is None and name in frame.columns:
+        name += "_"
+    if not classes:
+        declared = dataclasses.replace(declared, classes=())
+    frame = frame.assign(**{name: target})
+    schema, learned = data.complete_schema(frame, name, declared)
+    if classes:
+        if len(schema.classes or ()) < 2:
+            raise ValueError(f"y must hold at least two classes, got {list(schema.classes or ())}")
+        encoded = data.encode(frame, schema)
+        return Encoded(encoded.features, encoded.labels, schema, declared, learned)
+    return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
+
+
+def _names(estimator: Any, width: int) -> list[str]:
+    """The columns of an array: those of a schema that has as many, else x0, x1, …"""
+    named = getattr(estimator, "feature_names_in_", None)  # of a table that is not pandas'
+    if named is not None:
+        return [str(name) for name in named]
+    if isinstance(estimator.bounds, data.Schema) and len(estimator.bounds.columns) == width:
+        return [column.name for column in estimator.bounds.columns]
+    return [f"x{number}" for number in range(width)]
+
+
+def schema_of(bounds: Any, names: Any) -> data.Schema:
+    """What is public: nothing, a schema, the file of one, or (low, high) of the columns."""
+    if bounds is None:
+        return data.Schema(())
+    if isinstance(bounds, data.Schema):
+        return bounds
+    if isinstance(bounds, str | pathlib.Path):
+        return data.read_schema(bounds)
+    try:
+        low, high = (
+            np.broadcast_to(np.asarray(side, np.float64), (len(names),)) for side in bounds
+        )
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"bounds must be a schema, the file of one, or (low, high), got {bounds!r}"
+        ) from None
+    sides = zip(names, low.tolist(), high.tolist(), strict=True)
+    return data.Schema(tuple(data.Column(str(name), range=(a, b)) for name, a, b in sides))
+
+
+def class_values(names: tuple[str, ...], target: np.ndarray) -> np.ndarray:
+    """The classes as values of the target's own type, in the order of the class numbers."""
+    kind = target.dtype.kind
+    if kind == "b":
+        return np.asarray([name == "True" for name in names])
+    if kind in "iuf":
+        return np.asarray(names).astype(np.float64).astype(target.dtype)
+    given = {str(value): value for value in pd.unique(target)}
+    return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)

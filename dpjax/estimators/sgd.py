@@ -1,0 +1,179 @@
+"""Any model of flax or of your own, trained by DP-SGD behind fit and predict."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dpjax import accounting as acc
+from dpjax import training
+from dpjax.estimators.base import PrivateEstimator
+from dpjax.estimators.columns import class_values
+
+_OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
+
+
+class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
+    """A neural network trained by DP-SGD: any flax model, with differential privacy.
+
+    Args:
+        model: a flax.linen module, a `dpjax.training.Model` (`training.from_nnx` makes one), or a
+            function (features, classes) -> either; by default `training.mlp`. It gives one logit a
+            class for the features of one record.
+        epsilon, delta, adjacency, bounds: as in `DPLogisticRegression`.
+        solver: "adam", "sgd" (with momentum 0.9), or any optax optimiser.
+        learning_rate: of "adam" and "sgd".
+        epochs: passes over the records, in expectation.
+        batch_size: expected records a step; by default an eighth of them, at most 2048 (all of
+            them for full batches).
+        clip_norm: bound on a record's gradient.
+        sampling: "poisson", "fixed" or "full".
+        random_state: for reproduction only: whoever knows it can subtract the noise.
+
+    Guarantee:
+        `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> from dpjax.data import Column, Schema
+        >>> schema = Schema((Column("x", range=(0, 1)),), classes=("0", "1"))
+        >>> model = DPSGDClassifier(nn.Dense(2), epsilon=2.0, bounds=schema, random_state=0)
+        >>> model.fit([[0.1], [0.9]] * 500, [0, 1] * 500).predict([[0.2], [0.8]]).tolist()
+        [0, 1]
+    """
+
+    def __init__(
+        self,
+        model=None,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        adjacency="add-remove",
+        bounds=None,
+        solver="adam",
+        learning_rate=0.05,
+        epochs=10,
+        batch_size=None,
+        clip_norm=1.0,
+        sampling="poisson",
+        random_state=None,
+    ):
+        self.model = model
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.bounds = bounds
+        self.solver = solver
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip_norm = clip_norm
+        self.sampling = sampling
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> DPSGDClassifier:
+        """Train.
+
+        Args:
+            X: a frame or an array, one row a record.
+            y: the class of each record.
+
+        Returns:
+            The estimator.
+        """
+        if y is not None:
+            check_classification_targets(y)
+        records = self._read(X, y, classes=True)
+        self.classes_ = class_values(records.schema.classes or (), np.asarray(y).ravel())
+        self._width, count = records.features.shape[1], len(records.target)
+        model = self._built()
+        size = self.batch_size
+        if size is None:
+            size = count if self.sampling == "full" else min(2048, max(1, count // 8))
+        plan = training.make_plan(
+            count,
+            delta=self.delta,
+            batch_size=size,
+            epochs=self.epochs,
+            sampling=self.sampling,
+            clip_norm=self.clip_norm,
+            epsilon=self.epsilon,
+            adjacency=acc.Adjacency(self.adjacency),
+        )
+        found = training.fit(
+            training.cross_entropy(model),
+            model.init(jax.random.key(0)),  # public: it depends on no record
+            (jnp.asarray(records.features), jnp.asarray(records.target)),
+            plan,
+            optimizer=self._optimizer(),
+            key=self._key(),
+        )
+        self.certificate_ = plan.certify(not_covered=self._not_covered(records))
+        self.params_ = jax.tree.map(np.asarray, found.params)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row.
+
+        Args:
+            X: a frame or an array with the columns of `fit`.
+        """
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[chosen]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class for each row.
+
+        Args:
+            X: a frame or an array with the columns of `fit`.
+        """
+        check_is_fitted(self)
+        return training.probabilities(self._built(), self.params_, self._encode(X))
+
+    def save(self, folder: str | pathlib.Path) -> pathlib.Path:
+        """Write the model, its encoding and its certificate for `load_model`.
+
+        Args:
+            folder: made if need be; it must hold no other model.
+
+        Returns:
+            The folder.
+        """
+        check_is_fitted(self)
+        return self._save(folder, self.params_, self._built())
+
+    def _built(self) -> training.Model:
+        """The model for the encoded features; built anew, since functions do not pickle."""
+        classes, model = len(self.classes_), self.model
+        if model is None:
+            return _perceptron(self._width, classes)
+        if not isinstance(model, training.Model) and not hasattr(model, "apply"):
+            model = model(self._width, classes)
+        example = jnp.zeros(self._width)
+        if not isinstance(model, training.Model):
+            model = training.from_linen(model, example)
+        shape = jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), example)).shape
+        if shape != (classes,):
+            raise ValueError(
+                f"model must give one logit for each of the {classes} classes, got shape {shape}"
+            )
+        return model
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        if isinstance(self.solver, optax.GradientTransformation):
+            return self.solver
+        if self.solver not in _OPTIMIZERS:
+            raise ValueError(f"solver must be adam, sgd or an optax optimiser, got {self.solver!r}")
+        return _OPTIMIZERS[self.solver](self.learning_rate)
+
+
+_perceptron = functools.lru_cache(training.mlp)

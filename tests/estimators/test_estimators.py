@@ -1,0 +1,193 @@
+"""The estimators keep scikit-learn's contract, and say what their ε covers."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+
+import flax.linen as nn
+import numpy as np
+import pandas as pd
+import pytest
+from flax import nnx
+from scipy.special import expit
+from sklearn.utils.estimator_checks import check_estimator
+
+from dpjax import data, training
+from dpjax.data import Column, Schema
+from dpjax.estimators import (
+    DPLinearRegression,
+    DPLinearSVC,
+    DPLogisticRegression,
+    DPSGDClassifier,
+    PrivacyWarning,
+    forbidden_checks,
+)
+
+pytestmark = pytest.mark.usefixtures("lenient_promotion")
+
+SCHEMA = Schema(
+    (Column("age", range=(18, 90)), Column("job", "category", categories=("desk", "field"))),
+    classes=("no", "yes"),
+)
+CLASSIFIERS = (DPLogisticRegression, DPLinearSVC, DPSGDClassifier)
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    age, job = rng.uniform(18, 90, 600), rng.choice(["desk", "field"], 600)
+    frame = pd.DataFrame({"age": age, "job": job})
+    return frame, np.where(age + 20 * (job == "field") > 64, "yes", "no")
+
+
+@pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearRegression()])
+def test_scikit_learn_checks_pass_and_the_forbidden_ones_alone_fail(estimator):
+    forbidden = forbidden_checks(estimator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(
+            estimator, expected_failed_checks=forbidden, on_fail=None, on_skip=None
+        )
+    failed = [(r["check_name"], r["exception"]) for r in results if r["status"] == "failed"]
+    assert not failed
+    assert collections.Counter(r["status"] for r in results)["passed"] > 40
+    assert {r["check_name"] for r in results} >= set(forbidden)
+
+
+@pytest.mark.parametrize("estimator", CLASSIFIERS)
+def test_a_schema_leaves_nothing_uncovered_and_labels_stay_text(estimator, people):
+    frame, labels = people
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = estimator(epsilon=4.0, bounds=SCHEMA, random_state=0).fit(frame, labels)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.score(frame, labels) > 0.85
+    assert 0.98 * 4 < model.certificate_.epsilon <= 4
+    assert not any("learned" in line for line in model.certificate_.not_covered)
+    assert any("seed given by hand" in line for line in model.certificate_.not_covered)
+    model.certificate_.verify()
+
+
+def test_what_is_learned_from_rows_is_warned_of_and_listed(people):
+    frame, labels = people
+    with pytest.warns(PrivacyWarning, match="ranges learned from the rows: age.*not covered by ε"):
+        model = DPLogisticRegression().fit(frame, labels)
+    listed = " ".join(model.certificate_.not_covered)
+    for line in ("ranges", "category lists", "classes of the target"):
+        assert f"{line} learned from the rows" in listed
+    with pytest.warns(PrivacyWarning, match="range of the target"):
+        regression = DPLinearRegression(bounds=(0, 90)).fit(frame[["age"]], frame["age"])
+    assert "range of the target learned from the rows" in regression.certificate_.not_covered
+    with pytest.warns(PrivacyWarning, match="delta must be below 1 / 600"):
+        DPLogisticRegression(delta=0.01, bounds=SCHEMA).fit(frame, labels)
+
+
+def test_fits_differ_unless_a_random_state_is_given(people):
+    frame, labels = people
+    fits = [
+        DPLogisticRegression(bounds=SCHEMA, random_state=state).fit(frame, labels).coef_
+        for state in (None, None, 7, 7)
+    ]
+    assert not np.array_equal(fits[0], fits[1])
+    assert np.array_equal(fits[2], fits[3])
+
+
+def test_pure_epsilon_is_certified_under_replace_one(people):
+    frame, labels = people
+    model = DPLogisticRegression(
+        4.0, 0.0, adjacency="replace-one", solver="objective_perturbation", bounds=SCHEMA
+    ).fit(frame, labels)
+    # The accountant rounds up: a few units in the last digit above the ε of the mechanism.
+    assert 4.0 <= model.certificate_.epsilon <= 4.0 * (1 + 1e-12)
+    assert model.certificate_.mechanism.epsilon == 4.0
+    assert model.certificate_.tier == "conditional"
+    model.certificate_.verify()
+
+
+def test_saved_models_give_the_same_probabilities(people, tmp_path):
+    frame, labels = people
+    model = DPLogisticRegression(bounds=SCHEMA, random_state=0).fit(frame, labels)
+    saved = training.load_model(model.save(tmp_path / "model"))
+    assert saved.certificate == model.certificate_
+    features = data.encode_features(frame, data.described_schema(saved.encoding))
+    expected = training.probabilities(saved.model, saved.params, features)
+    np.testing.assert_allclose(model.predict_proba(frame), expected, atol=1e-5)
+    scores = features.astype(np.float64) @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(model.predict_proba(frame)[:, 1], expit(scores), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPLogisticRegression(8.0, random_state=0),
+        DPLogisticRegression(8.0, solver="objective_perturbation", random_state=0),
+        DPLinearSVC(8.0, random_state=0),
+    ],
+)
+def test_several_classes_share_the_budget(model, tmp_path):
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.normal(c, 0.3, (200, 2)) for c in ([-1, -1], [1, -1], [0, 1])])
+    y = np.repeat([3, 5, 9], 200)
+    bounds = Schema((Column("a", range=(-2, 2)), Column("b", range=(-2, 2))), classes=tuple("359"))
+    model.set_params(bounds=bounds).fit(x, y)
+    assert model.classes_.tolist() == [3, 5, 9]
+    assert model.score(x, y) > 0.9
+    assert model.certificate_.epsilon <= 8
+    if isinstance(model, DPLogisticRegression):
+        np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1)
+        if model.solver == "objective_perturbation":
+            with pytest.raises(ValueError, match="solver must be one of"):
+                model.save(tmp_path)
+
+
+def test_one_target_beyond_its_range_counts_as_its_end():
+    x = np.linspace(0, 1, 500)[:, None]
+    y, far = 4 * x.ravel() + 1, 4 * x.ravel() + 1
+    y[0], far[0] = 6.0, 1e30
+    fits = [
+        DPLinearRegression(4.0, bounds=(0, 1), target_range=(0, 6), random_state=0).fit(x, target)
+        for target in (y, far)
+    ]
+    assert np.array_equal(fits[0].coef_, fits[1].coef_)
+    assert fits[0].score(x[1:], y[1:]) > 0.9
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Dense(2),
+        lambda features, classes: nn.Dense(classes),
+        training.from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs)),
+    ],
+    ids=["linen", "function", "nnx"],
+)
+def test_any_flax_model_is_trained(network, people, tmp_path):
+    frame, labels = people
+    settings = {"bounds": SCHEMA, "random_state": 0, "solver": "sgd", "learning_rate": 1.0}
+    model = DPSGDClassifier(network, 8.0, sampling="full", epochs=20, **settings)
+    assert model.fit(frame, labels).score(frame, labels) > 0.8
+    saved = training.load_model(model.save(tmp_path), model._built())
+    np.testing.assert_allclose(
+        training.probabilities(saved.model, saved.params, data.encode_features(frame, SCHEMA)),
+        model.predict_proba(frame),
+        atol=1e-6,
+    )
+
+
+def test_refusals_name_the_argument(people):
+    frame, labels = people
+    with pytest.raises(ValueError, match="one logit for each of the 2 classes"):
+        DPSGDClassifier(nn.Dense(3), bounds=SCHEMA).fit(frame, labels)
+    with pytest.raises(ValueError, match="solver must be adam"):
+        DPSGDClassifier(solver="lbfgs", bounds=SCHEMA).fit(frame, labels)
+    with pytest.raises(ValueError, match="solver must be one of the private ones"):
+        DPLogisticRegression(solver="lbfgs", bounds=SCHEMA).fit(frame, labels)
+    with pytest.raises(ValueError, match="bounds must be a schema"):
+        DPLogisticRegression(bounds=3).fit(frame[["age"]], labels)
+    with pytest.raises(ValueError, match="at least two classes"):
+        DPLogisticRegression(bounds=(0, 90)).fit(frame[["age"]], ["no"] * 600)
+    with pytest.raises(ValueError, match="target_range must be"):
+        DPLinearRegression(bounds=(0, 90), target_range=(1, 1)).fit(frame[["age"]], frame["age"])
+    with pytest.raises(data.DataError, match="'maybe', which is none of the declared classes"):
+        DPLogisticRegression(bounds=SCHEMA).fit(frame, ["maybe", *labels[1:]])
