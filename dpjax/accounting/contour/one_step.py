@@ -46,7 +46,7 @@ def _at(pair: Pair, sign: int, mu: Array, rate: Array, s: Array) -> tuple[Array,
 
 
 def single(run: Composition) -> Array:
-    """Whether there is exactly one step, of a noise that the closed form takes, and nothing else."""
+    """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
     xp: Any = namespace(run)
     if len(run.steps) != 1:
         return xp.zeros(()) > 0
