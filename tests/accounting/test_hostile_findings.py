@@ -106,3 +106,32 @@ def test_the_slopes_of_one_step_are_those_of_the_closed_form():
     by_rate = mp.diff(lambda q: _one_step(sigma, q, epsilon), rate)
     truth = [float(v) for v in (-by_sigma / by_epsilon, -by_rate / by_epsilon, 1 / by_epsilon)]
     np.testing.assert_allclose(found(*given), truth, rtol=1e-5)
+
+
+_AT_ANY_LOSS = {
+    "one": acc.PoissonSampled(acc.Gaussian(1.0), 0.1),
+    "seven": acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.1), 7),
+    "pure": acc.PureDP(1.0, "add-remove"),
+    "approximate": acc.ApproximateDP(1.0, 1e-6, "add-remove"),
+    "both": acc.Composed((acc.Gaussian(3.0), acc.PureDP(1.0, "add-remove"))),
+}
+
+
+@pytest.mark.parametrize("run", _AT_ANY_LOSS.values(), ids=_AT_ANY_LOSS)
+def test_delta_at_huge_losses_is_small_and_never_nothing_for_gaussian_noise(run):
+    found = np.array([acc.delta(run, e) for e in (60.0, 800.0, 1e7, 1e308, np.inf)])
+    pure = {"pure": 0.0, "approximate": 1e-6}
+    known = next((v for k, v in pure.items() if run is _AT_ANY_LOSS[k]), None)
+    if known is not None:
+        np.testing.assert_allclose(found, known, rtol=1e-9)
+        assert not np.any(np.signbit(found))
+    else:  # the truth is below every float, and above 0
+        assert np.all((found > 0) & (found < 1e-100))
+
+
+def test_what_is_no_budget_is_calibrated_to_noise_without_end_under_a_trace():
+    def noise(epsilon, delta):
+        return acc.calibrate(acc.Gaussian, epsilon, delta)
+
+    for given in ((np.nan, 1e-5), (-1.0, 1e-5), (1.0, np.nan), (1.0, 0.0), (1.0, 1.5)):
+        assert jax.jit(noise)(*given) == np.inf

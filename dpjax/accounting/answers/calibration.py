@@ -339,7 +339,7 @@ def _traced(
     def one(target: float, probability: float) -> Any:
         # A trace cannot raise. No parameter keeps what is no budget either.
         if not (0 < target < np.inf and 0 < probability < 1):
-            target, probability = 1e-300, 1e-12
+            target, probability = 1e-300, 1e-200
         try:
             return calibrate(
                 make, target, probability, adjacency=adjacency, method=method, bounds=bounds

@@ -48,6 +48,7 @@ from dpjax.accounting.contour.derivative import slopes
 from dpjax.accounting.contour.line import Resolution
 
 _NEWTON = 16
+_UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the least float
 
 RESOLUTIONS = (
     Resolution(224, 20, 24.0, 1e-14),
@@ -210,9 +211,11 @@ def delta(
         composition.impossible(run), 1.0, xp.minimum(composition.total_variation(run), 1.0)
     )
     # Beyond 1e6 the value there still bounds; below 0 we say 1.
-    upper = xp.where(epsilon >= 0, xp.minimum(bounds.upper, most), 1.0)
+    upper = xp.minimum(xp.maximum(bounds.upper, _UNDERFLOW), most)
+    upper = xp.where(epsilon >= 0, upper, 1.0)
     lower = xp.where(epsilon <= 1e6, xp.minimum(bounds.lower, upper), 0.0)
-    return Bounds(lower, upper, bounds.share)
+    # Where the line is above the total variation it says nothing of how loose that is.
+    return Bounds(lower, upper, xp.where(bounds.upper <= most, bounds.share, xp.inf))
 
 
 def epsilon(
@@ -277,11 +280,13 @@ def of_one_step(
     else:
         bad = bad | ~((given >= 0) & (given <= 1e6))
         upper, lower, *_ = one_step.bounds(question, run, xp.clip(given, 0.0, 1e6), signs)
+        upper = xp.maximum(upper, _UNDERFLOW)
         upper = xp.minimum(upper, xp.minimum(composition.total_variation(run), 1.0))
         none = 1.0
     bad = bad | ~(upper >= 0)
     upper, lower = xp.where(bad, none, upper), xp.where(bad, 0.0, xp.minimum(lower, upper))
-    return Bounds(lower, upper, (upper - lower) / xp.maximum(upper, 1e-300))
+    share = (upper - lower) / xp.maximum(upper, 1e-300)
+    return Bounds(lower, upper, xp.where(upper <= _UNDERFLOW, 0.0, share))
 
 
 def epsilon_slopes(

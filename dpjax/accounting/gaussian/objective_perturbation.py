@@ -216,7 +216,7 @@ def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)
     total = _pure_total(run)
-    value = -xp.expm1(xp.minimum(epsilon - total, 0.0)) * xp.sigmoid(total)
+    value = (0.0 - xp.expm1(xp.minimum(epsilon - total, 0.0))) * xp.sigmoid(total)
     return xp.minimum(_UP * value, 1.0)
 
 

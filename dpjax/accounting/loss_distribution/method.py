@@ -136,6 +136,8 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+    # Beyond 1e6 the value there still bounds, and nothing overflows.
+    epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
     return _each_setting(delta_bound, run, epsilon, adjacency, upper=True)
 
 

@@ -186,7 +186,7 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
 def delta_of(pair: Discrete, epsilon: float) -> float:
     """δ(ε) = Σ mass·(1 − e^{ε − loss})₊, within a few units of roundoff a term."""
     gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)
-    return float(np.sum(pair.masses * -np.expm1(gap)))
+    return float(np.sum(pair.masses * (0.0 - np.expm1(gap))))  # 0 − 0 is 0, and −(0) is not
 
 
 def epsilon_of(pair: Discrete, delta: float) -> float:

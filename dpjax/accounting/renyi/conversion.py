@@ -37,6 +37,9 @@ _UNIT = np.linspace(0.0, 1.0, 33)
 _LOWEST, _HIGHEST = -30.0, 60.0  # of log(α − 1)
 _ROUNDS = 60
 
+_MOST_EPSILON = 1e200  # what is true there is true beyond, and nothing overflows
+UNDERFLOW = 1e-300  # what underflows is not nothing
+
 
 def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> Any:
     """ε at an order, from the Rényi divergence there; classic: by Mironov 2017, Proposition 3."""
@@ -49,6 +52,7 @@ def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> A
 def log_delta_at(order: Any, rdp: Any, epsilon: Any) -> Any:
     """log δ at an order: δ = exp((α−1)(RDP(α) − ε))·(1 − 1/α)^α/(α − 1)."""
     xp: Any = namespace(order, rdp, epsilon)
+    epsilon = xp.minimum(epsilon, _MOST_EPSILON)
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
 
@@ -260,7 +264,7 @@ def delta_from_atoms(
     xp: Any = namespace(atoms, epsilon)
     proper = epsilon >= 0
     value = _least(_DELTA, adjacency, atoms, xp.where(proper, epsilon, 1.0))
-    value = xp.exp(xp.minimum(value, 0.0)) * (1 + RELATIVE)
+    value = xp.maximum(xp.exp(xp.minimum(value, 0.0)) * (1 + RELATIVE), UNDERFLOW)
     value = xp.where(xp.isnan(value) | ~proper, 1.0, xp.minimum(value, 1.0))
     return xp.where(_releases_nothing(atoms), 0.0, value)
 

@@ -135,7 +135,8 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     value = _search(run, adjacency, epsilon, conversion.log_delta_at)
     xp: Any = namespace(value)
-    return xp.exp(xp.minimum(value + 1e-11, 0.0))
+    found = xp.maximum(xp.exp(xp.minimum(value + 1e-11, 0.0)), conversion.UNDERFLOW)
+    return xp.where(value == -xp.inf, 0.0, found)
 
 
 METHODS = (
