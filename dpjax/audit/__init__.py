@@ -12,7 +12,7 @@ from dpjax.audit.canaries import canary_score, linear_loss, orthogonal_canaries
 from dpjax.audit.distinguishing import distinguish, distinguishing_bound
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 from dpjax.audit.one_run import canary_bound, one_run, one_run_bound
-from dpjax.audit.power import smallest_factor
+from dpjax.audit.power import describe_power, smallest_factor
 from dpjax.audit.trials import run_trials
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ThresholdEvidence",
     "canary_bound",
     "canary_score",
+    "describe_power",
     "distinguish",
     "distinguishing_bound",
     "gaussian_bound",

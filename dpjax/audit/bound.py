@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 
@@ -134,29 +133,13 @@ class EmpiricalBound:
         """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted."""
         return self.epsilon > epsilon
 
-    def describe(self, claim: float | None = None) -> str:
-        """The bound with its confidence, evidence and assumption in one sentence.
-
-        With a `claim`, a second one says the smallest mistake that the audit could have seen.
-        """
+    def describe(self) -> str:
+        """The bound with its confidence, evidence and assumption in one sentence."""
         text = (
             f"ε ≥ {self.epsilon:.3g} at δ = {self.delta:g} with {100 * self.confidence:g} % "
             f"confidence ({self.method}): {self.evidence.describe()}"
         )
-        text += f"; assuming that {self.assumption}." if self.assumption else "."
-        if claim is None:
-            return text
-        from dpjax.audit.power import smallest_factor
-
-        factor = smallest_factor(self, claim)
-        if factor == math.inf:
-            seen = "no reduction of Gaussian noise, however large, would have been seen"
-        else:
-            seen = (
-                f"Gaussian noise too small by a factor of {factor:.3g} would have been seen "
-                "9 times in 10"
-            )
-        return f"{text} Against a claim of ε = {claim:.3g}, {seen}."
+        return f"{text}; assuming that {self.assumption}." if self.assumption else f"{text}."
 
 
 def check_level(delta: float, confidence: float) -> None:

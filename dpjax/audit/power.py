@@ -66,6 +66,29 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
     return max(high / claimed, 1.0)
 
 
+def describe_power(bound: EmpiricalBound, claim: float) -> str:
+    """`smallest_factor` in one sentence, to stand beside `bound.describe()`.
+
+    Args:
+        bound, claim: as `smallest_factor`.
+
+    Raises:
+        ValueError: as `smallest_factor`.
+
+    Example:
+        >>> from dpjax import audit
+        >>> guesses = audit.one_run_bound(canaries=5000, guesses=400, correct=210, delta=1e-5)
+        >>> audit.describe_power(guesses, claim=8.0)
+        'Against a claim of ε = 8 no reduction of Gaussian noise would have been seen.'
+    """
+    factor = smallest_factor(bound, claim)
+    if factor == math.inf:
+        seen = "no reduction of Gaussian noise would have been seen"
+    else:
+        seen = f"Gaussian noise too small by {factor:.3g} times would have been seen 9 times in 10"
+    return f"Against a claim of ε = {claim:.3g} {seen}."
+
+
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The μ with δ_G(μ, ε) = δ."""
     if math.isinf(epsilon):

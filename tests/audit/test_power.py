@@ -63,7 +63,7 @@ def test_guesses_of_one_run_see_no_halved_noise_and_say_so():
     # The claim of a Gaussian with σ = 1 at δ = 1e-5; no share of right guesses reaches it.
     bound = audit.one_run_bound(canaries=5_000, guesses=200, correct=110, delta=1e-5)
     assert audit.smallest_factor(bound, 4.377) == math.inf
-    assert "no reduction of Gaussian noise" in bound.describe(4.377)
+    assert "no reduction of Gaussian noise" in audit.describe_power(bound, 4.377)
     assert audit.one_run_bound(canaries=5_000, guesses=200, correct=200, delta=1e-5).epsilon < 4.377
 
 
@@ -76,8 +76,8 @@ def test_the_sentence_names_claim_and_factor():
     rng = np.random.default_rng(2)
     bound = audit.normal_shift_bound(*_worlds(rng, 1.0, 2_000), delta=1e-5)
     factor = audit.smallest_factor(bound, 4.377)
-    assert f"too small by a factor of {factor:.3g} would have been seen" in bound.describe(4.377)
-    assert "Against a claim" not in bound.describe()
+    said = audit.describe_power(bound, 4.377)
+    assert f"a claim of ε = 4.38 Gaussian noise too small by {factor:.3g} times" in said
 
 
 @pytest.mark.parametrize("claim", [-1.0, math.nan])
