@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax._numerics.scope import enable_x64
 
 MODELS = {
     "logistic": training.logistic(3),
@@ -41,7 +42,7 @@ def test_every_kind_of_number_comes_back(tmp_path):
         "list": [np.float64([0.1]), (np.float16(3.0), jnp.zeros((0, 2)))],
         "deep": {"a/b": jnp.ones(()), "0": jnp.ones(1)},
     }
-    with jax.enable_x64(True):
+    with enable_x64():
         found = training.load_model(training.save_model(tmp_path, params)).params
     assert found["list"][0].dtype == np.float64
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
