@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -58,7 +59,8 @@ def clip_per_example(
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
         if (reader := reading()) is not None:
-            return reader.clip(updates, strategy.sensitivity(clip_norm, "add-remove")), state
+            sensitivity = functools.partial(strategy.sensitivity, clip_norm)
+            return reader.clip(updates, sensitivity), state
         total, _ = clipped_sum(updates, clip_norm, strategy, mask)
         return total, state
 

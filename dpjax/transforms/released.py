@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ class Reading:
     def __init__(self, raw: Any):
         self.raw = {id(leaf): leaf for leaf in jax.tree.leaves(raw)}
         self.clipped: dict[int, tuple[Any, int]] = {}
-        self.bounds: list[Any] = []
+        self.bounds: list[Callable[[Any], Any]] = []  # from the adjacency to the sensitivity
         self.noises: list[tuple[str, Any, frozenset[int], int]] = []
         self.complete: list[dict[str, dict[str, Any]]] = []
 
@@ -43,8 +44,8 @@ class Reading:
         """Whether records are still seen exactly: what comes after is post-processing."""
         return bool(self.raw or self.clipped)
 
-    def clip(self, updates: Any, sensitivity: Any) -> Any:
-        """The updates after clipping, of the given sensitivity."""
+    def clip(self, updates: Any, sensitivity: Callable[[Any], Any]) -> Any:
+        """The updates after clipping, of the given sensitivity under an adjacency."""
         out = _fresh(updates)
         if self.pending and jax.tree.leaves(updates):
             self._take(self.raw, updates, "clip_per_example needs the gradients as they are")
@@ -122,7 +123,8 @@ def released(
         params: any tree, or its shapes; needed where the chain looks at the parameters' structure
             (`multi_transform`, `masked`) or size (`ball_noise`).
         step: the step's number, where the noise follows a schedule.
-        adjacency: as for the accountant; only the price of `ball_noise` depends on it here.
+        adjacency: as for the accountant. `UniformBall` holds how far a record moves the sum under
+            it; the other mechanisms hold clip norms, and know both adjacencies.
 
     Returns:
         A mechanism of `dpjax.accounting`: one update, before sampling and repetition.
@@ -130,7 +132,7 @@ def released(
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
             between clipping and noise, updates that reach the end unclipped or without noise,
-            `optax.MultiSteps`, a schedule without `step`.
+            `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
 
     Guarantee:
         The sensitivity is that of the clipping before the noise; what comes after the noise is
@@ -153,15 +155,16 @@ def released(
         '1.5154'
     """
     from dpjax import accounting as acc
+    from dpjax.accounting.answers.pricing import check_adjacency
 
+    adjacency = check_adjacency(adjacency)
     shapes = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)} if params is None else params
     found: list[Reading] = []
 
     def run(updates, params):
         seen = Reading(updates if gradient is None else {})
         if gradient is not None:
-            bound = _sensitivity_of(gradient, adjacency)
-            seen.bounds.append(bound)
+            seen.bounds.append(_sensitivity_of(gradient))
             seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
         with _read(seen):
             chain.update(updates, chain.init(params), params)
@@ -191,28 +194,29 @@ def released(
                 "chain must have ball_noise once, over all updates, and params must be given: its "
                 f"price depends on their number, got {len(seen.noises)} noises, params {params!r}"
             )
-        displacement = seen.bounds[next(iter(bounds))] / _number(radius, step)
-        mechanisms.append(acc.UniformBall(displacement, size))
+        sensitivity = seen.bounds[next(iter(bounds))](adjacency)
+        mechanisms.append(acc.UniformBall(sensitivity / _number(radius, step), size))
     for one in seen.complete:
         mechanisms += [getattr(acc, name)(**fields) for name, fields in one.items()]
     return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
 
 
-def _sensitivity_of(gradient: Any, adjacency: Any) -> Any:
+def _sensitivity_of(gradient: Any) -> Callable[[Any], Any]:
     while not hasattr(gradient, "clip_norm") and hasattr(gradient, "__wrapped__"):
         gradient = gradient.__wrapped__  # jax.jit(clipped_grad(...))
     if not hasattr(gradient, "clip_norm"):
         raise _Refused(f"gradient must be a function that clipped_grad returned, got {gradient!r}")
-    return gradient.strategy.sensitivity(gradient.clip_norm, adjacency)
+    return functools.partial(gradient.strategy.sensitivity, gradient.clip_norm)
 
 
 def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
+    """Noise over clip norm: `Gaussian` itself prices that replacing moves twice as far."""
     weakest: dict[int, float] = {}
     for _, scale, members, _ in noises:
         for bound in members:
             stddev = _number(scale, step)
             weakest[bound] = min(weakest.get(bound, math.inf), stddev)
-    parts = [weakest[k] / float(bounds[k]) for k in sorted(weakest)]
+    parts = [weakest[k] / float(bounds[k]("add-remove")) for k in sorted(weakest)]
     if len(parts) == 1 or min(parts) == 0:
         return min(parts)
     return math.fsum(z**-2 for z in parts) ** -0.5

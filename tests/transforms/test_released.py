@@ -165,6 +165,29 @@ def test_mechanisms_that_clip_and_perturb_at_once():
     assert both == acc.UniformBall(0.5, 10)
 
 
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.parametrize("starts", ["with the chain's clipping", "from clipped_grad"])
+def test_an_exchange_counts_twice_exactly_once(starts, adjacency):
+    """Replacing moves the sum by 2C: `Gaussian` prices that itself, a ball's displacement is it."""
+    first, gradient = (clip(0.5),), None
+    if starts == "from clipped_grad":
+        first, gradient = (), dpjax.clipped_grad(loss, clip_norm=0.5)
+
+    def read(last):
+        chain = optax.chain(*first, last)
+        return transforms.released(chain, gradient, params=PARAMS, adjacency=adjacency)
+
+    assert read(noise(1.0, key())) == acc.Gaussian(2.0)
+    moved = 1.0 if adjacency is acc.Adjacency.REPLACE_ONE else 0.5
+    assert read(transforms.ball_noise(2.0, key())) == acc.UniformBall(moved / 2.0, 10)
+
+
+def test_an_adjacency_that_is_none_is_refused():
+    chain = optax.chain(clip(0.5), noise(1.0, key()))
+    with pytest.raises(ValueError, match="adjacency must be"):
+        transforms.released(chain, adjacency="neighbours")
+
+
 REFUSED = {
     "no noise": (optax.chain(clip(1.0), optax.sgd(1.0)), "without noise"),
     "nothing": (optax.sgd(1.0), "without clipping"),
