@@ -9,8 +9,8 @@ gathers, sorts and special functions fail at lowering. Hence three roads, chosen
   results as NumPy float64;
 * traced arguments in a float32 program, and in any program where finer cores may be needed:
   `jax.pure_callback` to the first road, so that the traced answer is the concrete one, with a
-  `custom_jvp` whose Jacobian is that of the core which gave the answer, compiled in float64 and
-  evaluated by the same roads (so it nests to any order);
+  `custom_jvp` whose Jacobian is the core's, compiled in float64 and evaluated by the same roads (so
+  it nests to any order), or the one that the caller gives;
 * other traced arguments in a float64 program: inlined.
 """
 
@@ -70,34 +70,6 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
     return both
 
 
-def _jacobian_ladder(ladder: Ladder, wrt: tuple[int, ...], reverse: bool) -> Ladder:
-    """The finer cores with their Jacobians: kept is the Jacobian of what is kept."""
-
-    def merge(old: Any, new: Any) -> Any:
-        kept = ladder.merge(old[0], new[0])
-
-        def choose(kept: Any, finer: Any, before: tuple, after: tuple) -> tuple:
-            ours = np.asarray(kept == finer)
-
-            def pick(a: Any, b: Any) -> Any:
-                return np.where(ours.reshape(ours.shape + (1,) * (np.ndim(b) - ours.ndim)), b, a)
-
-            return tuple(map(pick, before, after))
-
-        jacobian = _map_up_to(kept, choose, kept, new[0], old[1], new[1])
-        return kept, jacobian
-
-    cores = tuple(_with_jacobian(core, wrt, reverse) for core in ladder.cores)
-    return Ladder(cores, lambda out: ladder.poor(out[0]), merge)
-
-
-def _map_up_to(shape: Any, function: Callable, *trees: Any) -> Any:
-    """Map over trees down to the leaves of the first, below which the others may go on."""
-    structure = jax.tree.structure(shape)
-    columns = [structure.flatten_up_to(tree) for tree in trees]
-    return structure.unflatten([function(*row) for row in zip(*columns, strict=True)])
-
-
 def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
     """Cast to a narrower float without crossing to the unsafe side.
 
@@ -137,13 +109,14 @@ def evaluate(
         ndims: see `args`.
         batch: settings evaluated together; a sweep runs over blocks of this many.
         rounding: direction of the final cast to float32 inside a float32 program.
-        ladder: finer cores for the settings that need them.
+        ladder: finer cores for the settings that need them; it is differentiated only where a
+            derivative is given.
         derivative: where it is given, derivatives are its, once, also in a float64 program.
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
-        traced values otherwise. Reverse and forward derivatives, of any order, are those of the
-        core that gave the answer.
+        traced values otherwise, with forward and reverse derivatives of any order (a given
+        derivative: once).
 
     Example:
         >>> def squares(x):
@@ -281,11 +254,11 @@ def _callback(
         outputs = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inner))
         if derivative is not None:
             jacobian = _given(derivative, full, ndims, batch, cores, wrt)
+        elif ladder is not None:
+            raise NotImplementedError("a core with a ladder needs a derivative of its own")
         else:
-            reverse = outputs < inputs
-            finer = None if ladder is None else _jacobian_ladder(ladder, wrt, reverse)
-            both = _with_jacobian(core, wrt, reverse)
-            _, jacobian = _callback(both, full, ndims, batch, "nearest", finer, None)
+            both = _with_jacobian(core, wrt, reverse=outputs < inputs)
+            _, jacobian = _callback(both, full, ndims, batch, "nearest", None, None)
 
         def push(leaf: jax.Array, own: jax.ShapeDtypeStruct, parts: tuple) -> jax.Array:
             total = jnp.zeros_like(leaf)

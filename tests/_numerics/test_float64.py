@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.arrays import namespace
-from dpjax._numerics.float64 import Ladder, evaluate, is_traced
+from dpjax._numerics.float64 import Derivative, Ladder, evaluate, is_traced
 from dpjax._numerics.scope import enable_x64
 
 
@@ -162,10 +162,27 @@ def test_derivatives_are_those_of_the_core_that_answered_in_float64(wide):
         xp = namespace(x)
         return (1.0 - xp.cos(x)) / x, 0 * x
 
+    def slopes(core, slope):
+        def both(x):
+            out = core(x)
+            return out, ((slope(x),), (0 * x,))
+
+        return both
+
+    def fine_slope(x):
+        xp = namespace(x)
+        return xp.sin(x) / x - (1.0 - xp.cos(x)) / x**2
+
+    number = jax.ShapeDtypeStruct((), np.float64)
     ladder = Ladder((fine,), lambda out: out[1] > 0)
+    derivative = Derivative(
+        slopes(rough, lambda x: 100.0 + 0 * x),
+        Ladder((slopes(fine, fine_slope),), lambda both: both[0][1] > 0),
+        (number, number),
+    )
 
     def price(x):
-        return evaluate(rough, (x,), (0,), ladder=ladder)[0]
+        return evaluate(rough, (x,), (0,), ladder=ladder, derivative=derivative)[0]
 
     with enable_x64(wide) if hasattr(jax, "enable_x64") else contextlib.nullcontext():
         for transform in (jax.grad(price), jax.jit(jax.grad(price)), jax.jacfwd(price)):
@@ -173,6 +190,10 @@ def test_derivatives_are_those_of_the_core_that_answered_in_float64(wide):
             np.testing.assert_allclose(transform(3.0), 100.0, rtol=1e-6)
         both = jax.vmap(jax.grad(price))(jnp.array([1e-3, 3.0]))
         np.testing.assert_allclose(both, [0.5, 100.0], rtol=1e-6)
+        with pytest.raises(NotImplementedError, match="once"):
+            jax.grad(jax.grad(price))(3.0)
+        with pytest.raises(NotImplementedError, match="derivative of its own"):
+            jax.grad(lambda x: evaluate(rough, (x,), (0,), ladder=ladder)[0])(3.0)
         # the traced answer is the concrete one, up to the rounding of the result
         np.testing.assert_allclose(
             jax.jit(price)(1e-3),

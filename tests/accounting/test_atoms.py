@@ -119,8 +119,10 @@ def test_finer_cores_answer_only_where_the_first_is_poor():
         lambda atoms, adjacency: -atoms.gaussian_mu2,
         run,
         ADD,
-        finer=[lambda atoms, adjacency: 2.0 * atoms.gaussian_mu2],
-        poor=lambda out: out < -0.2,
-        merge=lambda old, new: old + 10.0 * new,
+        ladder=float64.Ladder(
+            cores=(lambda atoms, adjacency: 2.0 * atoms.gaussian_mu2,),
+            poor=lambda out: out < -0.2,
+            merge=lambda old, new: old + 10.0 * new,
+        ),
     )
     np.testing.assert_allclose(found, [-1 + 20, -0.25 + 5, -0.0625])

@@ -126,23 +126,21 @@ def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
 def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
 ) -> contour.Bounds:
-    finer = [_kernel(question, lower, k) for k in range(1, len(_LEVELS))]
+    kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
     poor = functools.partial(_poor, good=_GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
-    ladder = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
+    their_slopes = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
     return query(
-        _kernel(question, lower, 0),
+        kernel,
         run,
         adjacency,
         (given,),
         (0,),
         batch=4,
         rounding="down" if lower else "up",
-        finer=finer,
-        poor=poor,
-        merge=_merge,
-        derivative=float64.Derivative(first, ladder, _SPEC),
+        ladder=float64.Ladder(tuple(finer), poor, _merge),
+        derivative=float64.Derivative(first, their_slopes, _SPEC),
     )
 
 

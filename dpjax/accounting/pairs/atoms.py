@@ -196,9 +196,7 @@ def query(
     *,
     batch: int = 8,
     rounding: float64.Rounding = "up",
-    finer: Sequence[Callable] = (),
-    poor: Callable[[Any], Any] | None = None,
-    merge: Callable[[Any, Any], Any] = lambda old, new: new,
+    ladder: float64.Ladder | None = None,
     derivative: float64.Derivative | None = None,
 ) -> Any:
     """Evaluate `kernel(atoms, adjacency, *extra)` in float64 for every setting of the run.
@@ -209,26 +207,20 @@ def query(
             fields.
         extra_ndims: how many trailing axes of each belong to one setting.
         batch, rounding: see `dpjax._numerics.float64.evaluate`.
-        finer, poor, merge: kernels to repeat with where `poor` marks the result; see
-            `float64.Ladder`.
+        ladder: see `float64.Ladder`; of kernels.
         derivative: see `float64.Derivative`; its kernels return (out, by_atoms, by_extra), the
             slopes that all leaves of the named tuple out share.
     """
     check_lowers(run, adjacency)
     ready = prepare(run)
-    size = len(ready.leaves)
-    core = _core(kernel, ready.key, adjacency, size)
-    ladder = None
-    if poor is not None:
-        cores = tuple(_core(k, ready.key, adjacency, size) for k in finer)
-        ladder = float64.Ladder(cores, poor, merge)
+    of = (ready.key, adjacency, len(ready.leaves))
+    core = _core(kernel, *of)
+    if ladder is not None:
+        ladder = ladder._replace(cores=tuple(_core(k, *of) for k in ladder.cores))
     if derivative is not None:
-        first, *rest = (
-            _slopes_core(k, ready.key, adjacency, size)
-            for k in (derivative.core, *derivative.ladder.cores)  # pyrefly: ignore
-        )
-        slopes_ladder = derivative.ladder._replace(cores=tuple(rest))  # pyrefly: ignore
-        derivative = float64.Derivative(first, slopes_ladder, derivative.out)
+        finer: Any = derivative.ladder
+        finer = finer._replace(cores=tuple(_slopes_core(k, *of) for k in finer.cores))
+        derivative = derivative._replace(core=_slopes_core(derivative.core, *of), ladder=finer)  # pyrefly: ignore
     return float64.evaluate(
         core,
         (*ready.leaves, *extra),
