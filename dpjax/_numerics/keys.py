@@ -7,6 +7,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+
+def bits_of_key(key: Any) -> np.ndarray:
+    """A concrete key as NumPy bits, also under a trace.
+
+    Example:
+        >>> bits_of_key(jax.random.key(7)).tolist()
+        [0, 7]
+    """
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.key_data(key))
+
+
+def might_be_key(leaf: Any) -> bool:
+    """Whether an array is keys, typed or as their bits.
+
+    Example:
+        >>> might_be_key(jax.random.key(7)), might_be_key(jnp.zeros(2))
+        (True, False)
+    """
+    dtype = jnp.result_type(leaf)
+    return dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:

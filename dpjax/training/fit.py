@@ -16,6 +16,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from dpjax._numerics.explicit import automatic, on_auto_mesh, placed_like
+from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.identity import identity_of_run
@@ -116,7 +117,8 @@ def fit(
         stored, bound to everything it is used with, before the first step.
 
     Raises:
-        ValueError: data that is not `plan.population` records, parameters that are not floating.
+        ValueError: data that is not `plan.population` records, parameters that are not floating, an
+            optimiser that draws from the run's own key.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
 
@@ -163,6 +165,7 @@ def fit(
             key = store.bind(key, who, resume=resume)
             found = store.latest(progress)
             progress = progress if found is None else found[1]
+        _check_own_key(key, state["optimizer"])
         failure = failure_probability(plan, plan.spent(plan.steps))
         advance = compiled(loss, params, data, plan, optimizer, capacity, method, failure)
 
@@ -204,6 +207,17 @@ def fit(
         columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
     epsilons = np.asarray([plan.spent(int(stop)) for stop in stops])
     return Fit(progress.state["params"], {"step": stops, "epsilon": epsilons, **columns})
+
+
+def _check_own_key(key: Any, optimizer_state: Any) -> None:
+    """Noise that the optimiser draws from the run's keys could undo the run's own."""
+    theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
+    if not theirs:
+        return
+    own = [key, *(jax.random.fold_in(key, number) for number in (0, 1))]
+    mine = {bits_of_key(one).tobytes() for one in own}
+    if any(bits_of_key(one).tobytes() in mine for one in theirs):
+        raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
 
 
 def _records(data: Any) -> int:

@@ -264,10 +264,10 @@ def _release(
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
+        now, noise = key_of(state.noise, "+".join(released), updates)
         if (reader := reading()) is not None:
             return reader.release(updates, released), state
         batch_of(updates)
-        now, noise = key_of(state.noise, "+".join(released), updates)
         # Computed once: else the anchor's last bits may be those of another sum than was released.
         out = materialised(estimate, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)

@@ -41,10 +41,13 @@ def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray,
     """The key of this step's noise, and the state of the next step.
 
     Salted by the kind of noise and by the paths of the leaves: two transformations with one key
-    that perturb different parts of the parameters draw different noise.
+    that perturb different parts of the parameters draw different noise. Whoever reads the chain
+    refuses two draws of one key and one salt.
     """
     paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates))
     digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()
+    if (reader := reading()) is not None:
+        reader.draw(digest, state.key)
     now = jax.random.fold_in(state.key, state.step)
     for start in (0, 4):
         now = jax.random.fold_in(now, int.from_bytes(digest[start : start + 4], "big"))
@@ -171,11 +174,11 @@ def _additive(
 
     def update(updates, state, params=None):
         del params
+        now, after = key_of(state, kind, updates)
         if (reader := reading()) is not None:
             return reader.perturb(kind, updates, scale), state
         size = scale(state.step) if callable(scale) else scale
-        now, state = key_of(state, kind, updates)
-        return add_scaled(updates, draw(now, in_float32(updates)), size), state
+        return add_scaled(updates, draw(now, in_float32(updates)), size), after
 
     return optax.GradientTransformation(init, update)
 

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpjax._numerics.keys import bits_of_key
+
 _CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("reading", default=None)
 
 
@@ -38,6 +40,7 @@ class Reading:
         self.bounds: list[Callable[[Any], Any]] = []  # from the adjacency to the sensitivity
         self.noises: list[tuple[str, Any, frozenset[int], int]] = []
         self.complete: list[dict[str, dict[str, Any]]] = []
+        self.drawn: dict[tuple, Any] = {}
 
     @property
     def pending(self) -> bool:
@@ -74,6 +77,17 @@ class Reading:
             self._take(self.raw, updates, f"{next(iter(released))} needs the gradients as they are")
             self.complete.append(released)
         return _fresh(updates)
+
+    def draw(self, salt: bytes, key: Any) -> None:
+        """Note a draw of noise, which key and salt decide; refuse to see it twice."""
+        traced = isinstance(key, jax.core.Tracer)
+        mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
+        if mark in self.drawn:
+            raise _Refused(
+                "chain must draw each noise with a key of its own, got two of one key on the same "
+                "leaves: they are the same noise, and what is released can be free of it"
+            )
+        self.drawn[mark] = key
 
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)]
@@ -131,8 +145,8 @@ def released(
 
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
-            between clipping and noise, updates that reach the end unclipped or without noise,
-            `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
+            between clipping and noise, updates that reach the end unclipped or without noise, two
+            noises of one key on the same leaves, `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
 
     Guarantee:
         The sensitivity is that of the clipping before the noise; what comes after the noise is

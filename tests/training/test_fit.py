@@ -377,6 +377,18 @@ def test_bad_data_and_parameters_are_refused(problem, flat_price):
         )
 
 
+def test_an_optimiser_that_draws_from_the_key_of_the_run_is_refused(problem, flat_price):
+    """Scaled by −1/σC, it would take the run's own noise out again."""
+    key = jax.random.key(5)
+    for shared in (key, jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)):
+        for form in (shared, jax.random.key_data(shared)):
+            optimizer = optax.chain(optax.sgd(0.1), transforms.gaussian_noise(1.0, form))
+            with pytest.raises(ValueError, match="optimizer must draw noise from keys of its own"):
+                training.fit(quadratic, *problem, poisson_plan(), optimizer=optimizer, key=key)
+    own = optax.chain(optax.sgd(0.1), transforms.gaussian_noise(1.0, jax.random.key(6)))
+    training.fit(quadratic, *problem, poisson_plan(), optimizer=own, key=key)
+
+
 @pytest.mark.parametrize("step", [acc.PoissonSampled(acc.Gaussian(0.8), 0.5), acc.Gaussian(0.8)])
 def test_the_pure_step_is_the_step_of_fit(step, problem):
     params, data = problem

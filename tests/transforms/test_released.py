@@ -188,6 +188,25 @@ def test_an_adjacency_that_is_none_is_refused():
         transforms.released(chain, adjacency="neighbours")
 
 
+def test_two_noises_of_one_key_on_the_same_leaves_cancel_and_are_refused():
+    again = optax.chain(noise(2.0, key()), optax.scale(-1.0), noise(2.0, key()))
+    x = jnp.arange(8.0)
+    out, _ = again.update(x, again.init(x))
+    np.testing.assert_allclose(out, -x, atol=1e-5)  # not a trace of noise
+    raw = optax.chain(clip(1.0), noise(2.0, jax.random.PRNGKey(0)), noise(1.0, key()))
+    twice = transforms.recentred_clipping(0.5, 0.1, 8, key())
+    for chain in (optax.chain(clip(1.0), again), raw, optax.chain(twice, twice)):
+        with pytest.raises(ValueError, match="two of one key on the same leaves"):
+            transforms.released(chain, params=PARAMS)
+    traced = jax.jit(
+        lambda k: transforms.released(optax.chain(clip(1.0), noise(2.0, k), noise(1.0, k))) and 0
+    )
+    with pytest.raises(ValueError, match="two of one key on the same leaves"):
+        traced(key())
+    ball = optax.chain(clip(1.0), noise(2.0, key()), transforms.ball_noise(1.0, key()))
+    assert transforms.released(ball, params=PARAMS) == acc.Gaussian(2.0)  # kinds differ
+
+
 REFUSED = {
     "no noise": (optax.chain(clip(1.0), optax.sgd(1.0)), "without noise"),
     "nothing": (optax.sgd(1.0), "without clipping"),
