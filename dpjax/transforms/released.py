@@ -146,7 +146,8 @@ def released(
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
             between clipping and noise, updates that reach the end unclipped or without noise, two
-            noises of one key on the same leaves, `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
+            noises of one key on the same leaves, `optax.MultiSteps`, a schedule without `step`, an
+            unknown adjacency.
 
     Guarantee:
         The sensitivity is that of the clipping before the noise; what comes after the noise is
