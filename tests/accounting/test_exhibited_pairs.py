@@ -8,6 +8,7 @@ fine cells, and know nothing of the accountant.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 
@@ -89,6 +90,14 @@ def both(*pairs):
     return first, second
 
 
+def allocated(steps, std):
+    """The record moves one of so many coordinates, drawn at random."""
+    there, absent = (np.add.reduceat(v, np.arange(0, len(v), 4)) for v in gaussian(1, std)[::-1])
+    laws = [[there if i == j else absent for j in range(steps)] for i in range(steps)]
+    mixed = sum(functools.reduce(np.multiply.outer, law).ravel() for law in laws) / steps
+    return mixed, functools.reduce(np.multiply.outer, [absent] * steps).ravel()
+
+
 _G, _P = acc.Gaussian, acc.PoissonSampled
 _FIXED = acc.FixedBatchSampled
 PAIRS = {
@@ -103,6 +112,7 @@ PAIRS = {
     (_FIXED(_G(1.0), 1, 1), REPLACE_ONE): gaussian(2, 1.0),
     (acc.Repeated(_P(_G(0.8), 0.2), 2), ADD_REMOVE): both(*[sampled(0.2, 0.8, 1)] * 2),
     (acc.Repeated(_P(_G(0.8), 0.2), 2), REPLACE_ONE): both(*[sampled(0.2, 0.8, 1, -1)] * 2),
+    (acc.RandomAllocation(_G(0.8), 2), ADD_REMOVE): allocated(2, 0.8),
     (acc.Repeated(_FIXED(_G(0.8), 3, 10), 2), REPLACE_ONE): both(*[sampled(0.3, 0.8, 2)] * 2),
     (acc.PureDP(0.5, "add-remove"), ADD_REMOVE): coin(0.5),
     (acc.ApproximateDP(0.5, 1e-3, "add-remove"), ADD_REMOVE): coin(0.5, 1e-3),

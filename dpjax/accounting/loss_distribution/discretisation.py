@@ -82,6 +82,8 @@ def discretise(
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)
     kind, own = GRIDS[pair.family], (pair.sign, pair.mu, pair.rate)
+    side = getattr(kind, "side", None)  # of a `protocol.Sided` pair
+    kind = side(*own, reach, upper) if side else kind
     low, high = kind.loss_range(*own, reach)
     origin, lumped = kind.origin(*own, h)
     origin = origin if lumped else 0.0

@@ -25,7 +25,12 @@ from dpjax.accounting.mechanisms.releases import (
     UniformBall,
     ZeroConcentrated,
 )
-from dpjax.accounting.mechanisms.sampling import FixedBatchSampled, PoissonSampled, Shuffled
+from dpjax.accounting.mechanisms.sampling import (
+    FixedBatchSampled,
+    PoissonSampled,
+    RandomAllocation,
+    Shuffled,
+)
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
 from dpjax.accounting.mechanisms.whole_runs import (
     NoisyCyclicDescent,
@@ -50,6 +55,7 @@ __all__ = [
     "ObjectivePerturbation",
     "PoissonSampled",
     "PureDP",
+    "RandomAllocation",
     "RandomizedSensitivity",
     "RecentredGaussian",
     "Repeated",

@@ -1,4 +1,4 @@
-"""Which records a release sees: Poisson samples, fixed batches, shuffled passes."""
+"""Which records a release sees: Poisson samples, random allocation, fixed batches, shuffles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dpjax.accounting.mechanisms.base import (
 )
 
 FRESH_BATCH = "each step's batch is drawn uniformly without replacement, in secret"
+PUBLIC_DIVISOR = "sums are divided by a public constant, not by the realised batch size"
 
 
 @register_mechanism
@@ -41,7 +42,51 @@ class PoissonSampled(Mechanism):
 
     rests_on = (
         "each record enters each step independently with the sampling rate, in secret",
-        "sums are divided by a public constant, not by the realised batch size",
+        PUBLIC_DIVISOR,
+    )
+
+
+@register_mechanism
+class RandomAllocation(Mechanism):
+    """One epoch in which each record takes part in `chosen` of the `steps` releases, at random.
+
+    Each record draws its own steps, uniformly without repetition and independently of all other
+    records (balls in bins), so that batches differ in size. Worst pair for `Gaussian` inside (unit
+    clip norm), one step chosen: (1/t)Σᵢ N(eᵢ, σ²I) against N(0, σ²I) on t coordinates, both
+    directions. Several epochs, each drawn afresh, are `Repeated(RandomAllocation(...), epochs)`.
+
+    ADD_REMOVE only: for a replaced record no dominating pair is proven. A shuffled pass over
+    batches of fixed size is not this: there a record's step depends on the other records' steps,
+    and the price is that of `Shuffled`.
+
+    Fields:
+        mechanism: what is done with each batch.
+        steps: releases in one epoch, a whole number >= 1.
+        chosen: how many of them a record takes part in, a whole number in [1, steps].
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.RandomAllocation(acc.Gaussian(1.0), steps=20).chosen
+        1
+
+    References:
+        Feldman, Shenfeld 2025, 2026; Dong et al. 2025; Chua et al. 2024 (balls and bins).
+    """
+
+    mechanism: Mechanism
+    steps: Real = number(1.0, whole=True)
+    chosen: Real = number(1.0, whole=True, default=1)
+
+    def relations(self) -> tuple[Relation, ...]:
+        chosen: Any = self.chosen
+        return (Relation(("chosen", "steps"), chosen <= self.steps, "at most the steps"),)
+
+    released = "{mechanism}, for {steps} steps of which each record takes part in {chosen}"
+
+    rests_on = (
+        "each record draws its steps of every epoch uniformly, independently of the other "
+        "records, in secret",
+        PUBLIC_DIVISOR,
     )
 
 

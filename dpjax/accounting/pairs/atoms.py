@@ -25,7 +25,7 @@ from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, whole_run
 from dpjax.accounting.pairs.grouping import groups, prepare
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import GRIDS, SCHEMES
+from dpjax.accounting.pairs.table import GRIDS, PAIRS, SCHEMES
 
 
 class Atoms(NamedTuple):
@@ -88,7 +88,9 @@ def exhibited(run: Mechanism) -> bool:
     Not those of a whole run, whose pair is an upper bound only, nor of a shuffled pass, in which
     the record's batch is secret.
     """
-    return not (whole_run(run) or any(isinstance(part, Shuffled) for part in walk(run)))
+    parts = list(walk(run))
+    own = (SCHEMES[type(part)].exhibited(part) for part in parts if type(part) in SCHEMES)
+    return all(own) and not (whole_run(run) or any(isinstance(p, Shuffled) for p in parts))
 
 
 def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
@@ -97,13 +99,18 @@ def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
         atom_kind(jax.tree.structure(step), adjacency)
 
 
-def lowers(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether the run consists of (subsampled) Gaussian atoms."""
+def lowers(run: Mechanism, adjacency: Adjacency, *, on_grids: bool = False) -> bool:
+    """Whether the run consists of atoms whose transforms are known, or whose laws on grids are."""
     try:
-        check_lowers(run, adjacency)
+        kinds = {atom_kind(jax.tree.structure(step), adjacency) for step, _ in flatten(run)}
     except UnsupportedQuery:
         return False
-    return True
+    known = GRIDS if on_grids else PAIRS
+    return all(
+        _pair_name(kind, adjacency, attained) in known
+        for kind in kinds - {"gaussian"}
+        for attained in (False, True)
+    )
 
 
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
@@ -118,8 +125,9 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
             own = pair.add_remove if adjacency is Adjacency.ADD_REMOVE else pair.replace_one
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:
-            mu, rate = SCHEMES[type(step)].parameters(step, adjacency)
-            found.setdefault(kind, []).append(Steps(*xp.broadcast_arrays(mu, rate, count)))
+            mu, rate, *times = SCHEMES[type(step)].parameters(step, adjacency)
+            own = xp.broadcast_arrays(mu, rate, *(count * n for n in times or (1.0,)))
+            found.setdefault(kind, []).append(Steps(*(xp.reshape(v, (-1,)) for v in own)))
     return Atoms(mu2, {kind: _joined(parts) for kind, parts in found.items()})
 
 

@@ -95,6 +95,14 @@ class Discretisable(Protocol):
         ...
 
 
+class Sided(Discretisable, Protocol):
+    """A pair whose law is known from above and from below only."""
+
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+        """The pair to be laid on a grid in its place, for an upper bound or for a lower one."""
+        ...
+
+
 class Pair(Discretisable, Protocol):
     """A pair whose transform E_P[e^{zL}] is known on lines Re z = c, for contour integration.
 

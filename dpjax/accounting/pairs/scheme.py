@@ -16,15 +16,18 @@ class Scheme(NamedTuple):
         kind: the class of mechanism.
         refusal: (step, adjacency, kind_of) -> why no theorem covers it, "" where one does;
             kind_of tells what is sampled: "gaussian", the name of a scheme, or "mixed".
-        parameters: (step, adjacency) -> displacement over noise, and sampling rate.
+        parameters: (step, adjacency) -> displacement over noise, and sampling rate; a third value,
+            if there is one, says how many such pairs each step is, along a first axis of its own.
         dominating: adjacency -> the pair that dominates however an adversary mixes directions.
         attained: adjacency -> a pair that some neighbours attain. Its Rényi divergence of the
             larger direction bounds the step's as well.
+        exhibited: whether some neighbours attain it for this step's numbers.
     """
 
     name: str
     kind: type
     refusal: Callable[[Any, Adjacency, Callable], str]
-    parameters: Callable[[Any, Adjacency], tuple[Any, Any]]
+    parameters: Callable[[Any, Adjacency], tuple[Any, ...]]
     dominating: Callable[[Adjacency], str]
     attained: Callable[[Adjacency], str]
+    exhibited: Callable[[Any], bool] = lambda step: True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.pairs import fixed_batch, poisson
+from dpjax.accounting.pairs import allocation, fixed_batch, poisson
+from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.plain import Plain
 from dpjax.accounting.pairs.poisson import Poisson
@@ -13,7 +14,7 @@ from dpjax.accounting.pairs.scheme import Scheme
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
 # What loss distributions read.
-GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain()}
+GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": Allocation()}
 SCHEMES: dict[type, Scheme] = {
-    scheme.kind: scheme for scheme in (poisson.SCHEME, fixed_batch.SCHEME)
+    scheme.kind: scheme for scheme in (poisson.SCHEME, allocation.SCHEME, fixed_batch.SCHEME)
 }
