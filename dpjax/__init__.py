@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpjax import accounting as accounting
     from dpjax import audit as audit
+    from dpjax import correlation as correlation
     from dpjax import data as data
     from dpjax import erm as erm
     from dpjax import estimators as estimators
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 _PACKAGES = (
     "accounting",
     "audit",
+    "correlation",
     "data",
     "erm",
     "estimators",

@@ -16,13 +16,14 @@ _PACKAGE = pathlib.Path(dpjax.__file__).resolve().parent
 _ROOT = _PACKAGE.parent
 
 # Which packages of dpjax a package may import, besides itself and the helper for extras.
-_PARTS = {"_numerics", "gradients", "sampling", "transforms"}
+_PARTS = {"_numerics", "correlation", "gradients", "sampling", "transforms"}
 _MAY_IMPORT = {
     "_extras": set(),
     "_numerics": set(),
     "accounting": {"_numerics"},
     "gradients": {"_numerics"},
     "sampling": {"_numerics"},
+    "correlation": {"_numerics"},
     "transforms": _PARTS,
     "audit": _PARTS | {"accounting"},
     "erm": _PARTS | {"accounting"},

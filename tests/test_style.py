@@ -20,6 +20,7 @@ _HELD = (
     "accounting",
     "audit",
     "cli",
+    "correlation",
     "data",
     "erm",
     "estimators",

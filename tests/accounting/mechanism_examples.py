@@ -25,6 +25,8 @@ EXAMPLES = [
     acc.TangentBall(0.1, 0.1, 10),
     acc.Anisotropic(1.0, 0.1, 0.1, 0.1, 10),
     acc.GeoDP(1.0, 0.1, 10, 5, unsafe_no_dp=True),
+    acc.CorrelatedGaussian(2.0, [1.0, 0.5, 0.25], 10, 4, 2.0),
+    acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5, 0.25], 4, 0.1),
 ]
 
 WRAPPERS = {

@@ -10,6 +10,7 @@ from dpjax.accounting.mechanisms.base import (
     registered_mechanisms,
 )
 from dpjax.accounting.mechanisms.composition import Composed, Repeated, flatten
+from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, CyclicPoissonCorrelated
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -45,6 +46,8 @@ __all__ = [
     "BestOf",
     "BoxedAngles",
     "Composed",
+    "CorrelatedGaussian",
+    "CyclicPoissonCorrelated",
     "FixedBatchSampled",
     "Gaussian",
     "GeoDP",

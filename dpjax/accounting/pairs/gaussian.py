@@ -13,9 +13,11 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.toeplitz import summed_columns2
 from dpjax.accounting.last_iterate.bounds import least2, position2
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism, Repeated, Shuffled
 from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -45,10 +47,13 @@ class Entry(NamedTuple):
         step: whether adding a record moves the release by a contribution of bounded norm, so that
             amplification by sampling applies, and some neighbours attain the pair. False for whole
             runs, of which the pair is an upper bound only.
+        sampled: whether a sample around it may be meant. False where it has many steps: a sample
+            of each step is another mechanism, and dearer than one sample for all of them.
     """
 
     pair: Callable[[Any], GaussianPair]
     step: bool = True
+    sampled: bool = True
 
 
 def _moved(mu2: Any) -> GaussianPair:
@@ -83,6 +88,18 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
     return _moved(parallel + perpendicular)
 
 
+def correlated_mu2(m: Any, rows: Any, apart: Any, times: Any) -> Any:
+    """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
+    xp: Any = namespace(m)
+    sigma = m.noise_multiplier
+    square = summed_columns2(m.strategy, rows, apart, times)
+    return xp.where(sigma > 0, square * xp.where(sigma > 0, sigma, 1.0) ** -2.0, xp.inf)
+
+
+def _correlated(m: CorrelatedGaussian) -> GaussianPair:
+    return _moved(correlated_mu2(m, m.steps, m.separation, m.participations))
+
+
 # Gradient sensitivities are those of the adjacency that is asked for.
 def _descent(run: NoisyGradientDescent) -> GaussianPair:
     mu2 = least2(run)
@@ -98,6 +115,7 @@ def _cyclic(run: NoisyCyclicDescent) -> GaussianPair:
 DOMINATED: dict[type, Entry] = {
     Anisotropic: Entry(_anisotropic),
     BoxedAngles: Entry(_boxed),
+    CorrelatedGaussian: Entry(_correlated, sampled=False),
     Gaussian: Entry(_gaussian),
     NoisyCyclicDescent: Entry(_cyclic, step=False),
     NoisyGradientDescent: Entry(_descent, step=False),
@@ -128,7 +146,7 @@ def whole_run(step: Mechanism) -> bool:
 def samplable(step: Mechanism) -> bool:
     """Whether sampling the records of a step amplifies it."""
     if type(step) in DOMINATED:
-        return DOMINATED[type(step)].step
+        return DOMINATED[type(step)].step and DOMINATED[type(step)].sampled
     if isinstance(step, Composed):
         return all(samplable(part) for part in step.mechanisms)
     return not isinstance(step, Shuffled) and samplable(step.mechanism)  # pyrefly: ignore

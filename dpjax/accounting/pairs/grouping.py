@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import numpy as np
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, flatten
+from dpjax.accounting.mechanisms.base import built
 
 
 class Prepared(NamedTuple):
@@ -43,7 +46,10 @@ def split(
 
 
 def _stack(values: Sequence[Any]) -> Any:
-    """Stack along a new last axis, broadcasting the axes in front; no arithmetic."""
+    """Stack along a new last axis, broadcasting the axes in front; no arithmetic.
+
+    Components come before it: [..., components, steps].
+    """
     xp: Any = namespace(values)
     if float64.is_traced(*values):
         return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
@@ -52,10 +58,21 @@ def _stack(values: Sequence[Any]) -> Any:
     return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
 
 
+def _axes(step: Any) -> Any:
+    """A mechanism whose numbers are how many axes of components each of its fields has."""
+    if isinstance(step, tuple):
+        return tuple(map(_axes, step))
+    inner = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
+    found = {n: _axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
+    return built(type(step), {**found, **step.component_axes})
+
+
 def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
     m = factors.shape[0]
-    rows = np.stack(leaves, axis=-1) if leaves else np.zeros((m, 0))
+    shapes = [leaf.shape[:-1] for leaf in leaves]
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
+    rows = np.concatenate([leaf.reshape(-1, m) for leaf in leaves] or [np.zeros((0, m))]).T
     unique, inverse = np.unique(rows, axis=0, return_inverse=True)
     counts = np.zeros(len(unique))
     np.add.at(counts, inverse.ravel(), np.prod(factors, axis=-1))
@@ -63,7 +80,11 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     extra = size - len(unique)
     unique = np.concatenate([unique, np.repeat(unique[-1:], extra, axis=0)])
     counts = np.concatenate([counts, np.zeros(extra)])
-    return list(unique.T), counts[:, None]
+    columns = [
+        unique.T[a:b].reshape(*shape, size)
+        for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
+    ]
+    return columns, counts[:, None]
 
 
 def prepare(run: Mechanism) -> Prepared:
@@ -74,11 +95,13 @@ def prepare(run: Mechanism) -> Prepared:
     groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
     for step, factors in flatten(run):
         leaves, tree = jax.tree.flatten(step)
-        groups.setdefault(tree, []).append((leaves, factors))
+        axes = tuple(jax.tree.leaves(_axes(step)))
+        tails = tuple(np.shape(x)[np.ndim(x) - n :] for x, n in zip(leaves, axes, strict=True))
+        groups.setdefault((tree, axes, tails), []).append((leaves, factors))
     arrays: list[Any] = []
     ndims: list[int] = []
     key = []
-    for tree, members in groups.items():
+    for (tree, axes, _), members in groups.items():
         columns = [
             _stack(column) for column in zip(*(leaves for leaves, _ in members), strict=True)
         ]
@@ -90,11 +113,14 @@ def prepare(run: Mechanism) -> Prepared:
             factors = xp.stack(xp.broadcast_arrays(*(xp.asarray(p) for p in padded)), axis=-2)
         else:
             factors = np.stack(np.broadcast_arrays(*padded), axis=-2)
-        flat = all(not float64.is_traced(c) and np.ndim(c) == 1 for c in columns)
+        flat = all(
+            not float64.is_traced(c) and np.ndim(c) == 1 + n
+            for c, n in zip(columns, axes, strict=True)
+        )
         if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
             columns, factors = _merge(columns, factors)
         arrays += [*columns, factors]
-        ndims += [1] * len(columns) + [2]
+        ndims += [*(1 + n for n in axes), 2]
         key.append((tree, len(columns)))
     return Prepared(tuple(arrays), tuple(ndims), tuple(key))
 

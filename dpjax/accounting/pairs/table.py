@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.pairs import allocation, fixed_batch, poisson
+from dpjax.accounting.pairs import allocation, correlated, fixed_batch, poisson
 from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.plain import Plain
@@ -16,5 +16,6 @@ PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Sym
 # What loss distributions read.
 GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": Allocation()}
 SCHEMES: dict[type, Scheme] = {
-    scheme.kind: scheme for scheme in (poisson.SCHEME, allocation.SCHEME, fixed_batch.SCHEME)
+    scheme.kind: scheme
+    for scheme in (poisson.SCHEME, allocation.SCHEME, fixed_batch.SCHEME, correlated.SCHEME)
 }
