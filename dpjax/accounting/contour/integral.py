@@ -33,13 +33,12 @@ References:
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
+from dpjax._numerics.arrays import NUMPY, namespace
 from dpjax.accounting.contour import composition, one_step, saddle_point
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.composition import Composition as Composition
@@ -206,7 +205,7 @@ def delta(
     """
     xp: Any = namespace(run, epsilon, signs, resolution)
     safe = xp.clip(epsilon, 0.0, 1e6)
-    bounds = _delta_root(signs, resolution, run, safe)
+    bounds = _both(_delta_direction, run, signs, safe, resolution)
     most = xp.where(
         composition.impossible(run), 1.0, xp.minimum(composition.total_variation(run), 1.0)
     )
@@ -230,8 +229,7 @@ def epsilon(
         resolution: how finely; see `RESOLUTIONS`.
 
     Returns:
-        `Bounds`. Float64 only; jit, vmap, grad (by the implicit function theorem, on the same
-        line).
+        `Bounds`. Float64 only; jit and vmap. Derivatives are `epsilon_slopes`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -247,7 +245,8 @@ def epsilon(
         1.82823667 1.82823667
     """
     xp: Any = namespace(run, delta, signs, resolution)
-    bounds = _epsilon_root(signs, resolution, run, xp.clip(delta, 1e-290, 1 - 1e-12))
+    safe = xp.clip(delta, 1e-290, 1 - 1e-12)
+    bounds = _both(_epsilon_direction, run, signs, safe, resolution)
     impossible = composition.impossible(run)
     clean = composition.clean(run)
     idle = clean.gaussian_mu2 + sum(xp.sum(g.count) for g in clean.steps.values()) == 0
@@ -346,35 +345,3 @@ def _scaled(run: Composition, factor: Array) -> Composition:
 
     steps = {family: Steps(*(scale(v) for v in group)) for family, group in run.steps.items()}
     return Composition(scale(run.gaussian_mu2), steps)
-
-
-def _change(by_run: Composition, by_given: Array, run_dot: Composition, given_dot: Array) -> Array:
-    xp: Any = namespace(by_given, run_dot, given_dot)
-    total = by_given * given_dot + by_run.gaussian_mu2 * run_dot.gaussian_mu2
-    for family, group in by_run.steps.items():
-        for slope, dot in zip(group, run_dot.steps[family], strict=True):
-            total = total + xp.sum(slope * dot)
-    return total
-
-
-def _rule(root: Any, of: Any) -> Any:
-    def rule(signs: tuple[int, ...], at: Resolution, primals: Any, tangents: Any) -> Any:
-        bounds = root(signs, at, *primals)
-        change = _change(*of(*primals, bounds, signs, at), *tangents)
-        return bounds, Bounds(change, change, 0.0 * change)
-
-    return rule
-
-
-@functools.partial(with_derivative, static=2)
-def _delta_root(signs: tuple[int, ...], at: Resolution, run: Composition, epsilon: Array) -> Bounds:
-    return _both(_delta_direction, run, signs, epsilon, at)
-
-
-@functools.partial(with_derivative, static=2)
-def _epsilon_root(signs: tuple[int, ...], at: Resolution, run: Composition, delta: Array) -> Bounds:
-    return _both(_epsilon_direction, run, signs, delta, at)
-
-
-_delta_root.defjvp(_rule(_delta_root, delta_slopes))
-_epsilon_root.defjvp(_rule(_epsilon_root, epsilon_slopes))

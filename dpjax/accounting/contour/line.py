@@ -149,7 +149,7 @@ def evaluate(
     margin = resolution.margin + saddle.waste
     right = xp.min((alias_moment + margin) / alias_tilt) - saddle.epsilon
     left = (saddle.depth + resolution.margin + 2.0) / c
-    spacing = 2 * np.pi / xp.stop_gradient(xp.maximum(xp.maximum(left, right), 1e-3 / c))
+    spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
     t = spacing * xp.arange(points)
 
     def contributions(pair: Pair, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
@@ -221,7 +221,7 @@ def evaluate(
     # profile can only grow, by about b²(c + 1)/2 in ε.
     plainly = errors(xp.zeros(()))
     unresolved = xp.min(plainly) > 1e-9 * xp.sum(xp.where(within[0], amplitude, 0.0))
-    b2 = xp.stop_gradient(xp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0))
+    b2 = xp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0)
     slack = xp.where(unresolved, errors(b2), plainly)
     end = xp.argmin(slack)
     inside = t <= ends[end]

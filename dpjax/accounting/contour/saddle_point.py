@@ -130,8 +130,6 @@ def find(
     far as the tilted loss, which past a jump to a second mode of rare outcomes is very far.
     """
     xp: Any = namespace(run, sign, log_delta, epsilon, margin)
-    # Answers do not depend on where the line is, and nor do their derivatives.
-    run, sign, log_delta, epsilon = xp.stop_gradient((run, sign, log_delta, epsilon))
     # Losses of rarely sampled records under much noise are tiny, and the tilts as large.
     narrow = run.gaussian_mu2
     for group in run.steps.values():
@@ -170,4 +168,4 @@ def find(
     k = xp.where(period[4] <= 1.5 * xp.min(period), 4, xp.argmin(period))
     deviation = xp.sqrt(xp.maximum(close.variance[k], 1e-290))
     found = Saddle(near[k], xp.asarray(depth), deviation, xp.asarray(epsilon), waste[k])
-    return xp.barrier(xp.stop_gradient(found))
+    return xp.barrier(found)
