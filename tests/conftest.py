@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import pathlib
@@ -32,9 +34,14 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from dpjax._numerics import concrete  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
+
+# glibc keeps what is freed: the compiler's threads leave it scattered over an arena each.
+_HAND_BACK = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
 
 # Compilation makes the first example of a property slow; noise in timing is not a failure.
 hypothesis.settings.register_profile("dpjax", deadline=None, derandomize=True, max_examples=25)
@@ -50,6 +57,10 @@ def programs_of_one_file():
     """Drop what a file has compiled: it adds up to gigabytes, and the next has no use for it."""
     yield
     jax.clear_caches()
+    concrete.program.cache_clear()
+    gc.collect()
+    if _HAND_BACK is not None:
+        _HAND_BACK(0)
 
 
 @pytest.fixture(scope="session")
