@@ -29,9 +29,7 @@ from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import (
     Composed,
-    FixedBatchSampled,
     Mechanism,
-    PoissonSampled,
     Repeated,
     Shuffled,
     UniformBall,
@@ -40,6 +38,7 @@ from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.pairs.grouping import groups, prepare, split, times
+from dpjax.accounting.pairs.table import PAIRS, SCHEMES
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]
@@ -165,9 +164,18 @@ def ball_displacement(delta: Values, dimension: Values) -> Any:
 # --- as a method --------------------------------------------------------------------------------
 
 
+def _sampling(step: Any, adjacency: Adjacency) -> Any:
+    """With which probability the step's release sees a record; None of a step that does not sample.
+
+    By joint convexity the total variation is at most that share of the one inside, and it is that
+    share where the rest of the batch stays as it is.
+    """
+    return SCHEMES[type(step)].participation(step, adjacency) if type(step) in SCHEMES else None
+
+
 def _is_ball(step: Any) -> bool:
-    if isinstance(step, PoissonSampled | FixedBatchSampled | Shuffled | Repeated):
-        return _is_ball(step.mechanism)
+    if type(step) in SCHEMES or isinstance(step, Shuffled | Repeated):
+        return _is_ball(getattr(step, "mechanism", None))
     if isinstance(step, Composed):
         return bool(step.mechanisms) and all(map(_is_ball, step.mechanisms))
     return isinstance(step, UniformBall)
@@ -179,19 +187,25 @@ def _split(run: Mechanism) -> tuple[Composed, Composed]:
     return Composed(tuple(times(step, factors) for step, factors in ball)), rest
 
 
-def _log_survival(step: Any, poisson: float = 1.0) -> Any:
-    """log(1 − δ) of a ball release; displacements inside Poisson sampling times `poisson`."""
+def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
+    """log(1 − δ) of a ball release; attained: of the pair that `_epsilon_lower` names."""
     xp: Any = namespace(step)
     if isinstance(step, UniformBall):
         return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
-    if isinstance(step, PoissonSampled):
-        inner = jax.tree.map(xp.asarray, step.mechanism)
-        return xp.log1p(step.rate * xp.expm1(_log_survival(_scaled(inner, poisson))))
-    inner = step.mechanisms if isinstance(step, Composed) else (step.mechanism,)
-    total = sum(_log_survival(part, poisson) for part in inner)
-    if isinstance(step, FixedBatchSampled):
-        return xp.log1p(step.batch_size / step.population * xp.expm1(total))
+    share = _sampling(step, adjacency)
+    inner: Any = step.mechanisms if isinstance(step, Composed) else (step.mechanism,)
+    if attained and _opposite(step, adjacency):
+        inner, attained = (_scaled(jax.tree.map(xp.asarray, step.mechanism), 0.5),), False
+    total = sum(_log_survival(part, adjacency, attained) for part in inner)
+    if share is not None:
+        return xp.log1p(share * xp.expm1(total))
     return total * step.steps if isinstance(step, Repeated) else total
+
+
+def _opposite(step: Any, adjacency: Adjacency) -> bool:
+    """Whether the pair attained is that of two opposite contributions, half as far from none."""
+    scheme = SCHEMES.get(type(step))
+    return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
 def _scaled(step: Any, factor: float) -> Any:
@@ -206,29 +220,29 @@ def _scaled(step: Any, factor: float) -> Any:
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     ball, rest = _split(run)
-    fixed = any(isinstance(step, FixedBatchSampled) for step in walk(ball))
-    if not ball.mechanisms or (fixed and adjacency is not Adjacency.REPLACE_ONE):
+    schemes = [step for step in walk(ball) if type(step) in SCHEMES]
+    if not ball.mechanisms or any(_sampling(step, adjacency) is None for step in schemes):
         return False
     return not rest.mechanisms or lowers(rest, adjacency)
 
 
 @functools.lru_cache(maxsize=64)
-def _total_core(key: tuple, poisson: float) -> Any:
+def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
     def core(*leaves: Array) -> Array:
         xp: Any = namespace(*leaves)
         total = xp.zeros(())
         for _, step, count in groups(key, leaves):
-            lost = _log_survival(step, poisson)
+            lost = _log_survival(step, adjacency, attained)
             total = total + xp.sum(xp.where(count > 0, count * lost, 0.0))
         return xp.minimum(-xp.expm1(total) * _ROUND_UP, 1.0)
 
     return core
 
 
-def _total_delta(run: Mechanism, poisson: float = 1.0) -> Any:
+def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Any:
     """δ of all ball releases together, at every ε."""
     ready = prepare(run)
-    core = _total_core(ready.key, poisson)
+    core = _total_core(ready.key, adjacency, attained)
     return float64.evaluate(core, ready.leaves, ready.ndims, rounding="up")
 
 
@@ -241,7 +255,7 @@ def _rest(part: Any, rest: Mechanism, given: Any, adjacency: Adjacency) -> Any:
 
 def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     ball, rest = _split(run)
-    spent = _total_delta(ball)
+    spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, delta)
     xp: Any = JAX if traced else NUMPY
     enough = spent <= delta
@@ -264,7 +278,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     ball, rest = _split(run)
-    spent = _total_delta(ball)
+    spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, epsilon)
     xp: Any = JAX if traced else NUMPY
     if rest.mechanisms:
@@ -280,7 +294,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
 def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
     """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
     ball, rest = _split(run)
-    spent = _total_delta(ball)
+    spent = _total_delta(ball, adjacency)
     xp: Any = namespace(spent, rates)
     kept = xp.maximum(1 - xp.asarray(spent)[..., None], 0.0)
     if not rest.mechanisms:
@@ -302,13 +316,11 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     the ratio is 1/(1−q) on a further b − a: δ(ε) = qa + (b−a)(1 − e^ε(1−q))₊ for one step.
     """
     ball, _ = _split(run)
-    half = 0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    never = _total_delta(ball, half)
+    never = _total_delta(ball, adjacency, attained=True)
     xp: Any = namespace(never, delta)
     value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
     step: Any = run
-    one = isinstance(step, PoissonSampled) and isinstance(step.mechanism, UniformBall)
-    if half == 1.0 or not one:
+    if not (_opposite(step, adjacency) and isinstance(step.mechanism, UniformBall)):
         return value
     ends = [ball_delta(f * step.mechanism.displacement, step.mechanism.dimension) for f in (0.5, 1)]
     left = 1 - (xp.asarray(delta) * (1 + 1e-6) - step.rate * ends[0]) / (ends[1] - ends[0] + 1e-300)

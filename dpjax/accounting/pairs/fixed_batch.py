@@ -204,10 +204,14 @@ def _refusal(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -
     return "" if good else "is priced around Gaussian releases only"
 
 
+def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
+    size: Any = step.batch_size
+    return size / step.population if adjacency is Adjacency.REPLACE_ONE else None
+
+
 def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any]:
     xp: Any = namespace(step)
-    size: Any = step.batch_size
-    return xp.sqrt(pair_of(step.mechanism).replace_one), size / step.population
+    return xp.sqrt(pair_of(step.mechanism).replace_one), _participation(step, adjacency)
 
 
 SCHEME = Scheme(
@@ -217,4 +221,5 @@ SCHEME = Scheme(
     _parameters,
     dominating=lambda adjacency: "symmetrised",
     attained=lambda adjacency: "poisson",
+    participation=_participation,
 )

@@ -154,4 +154,12 @@ def _pair(adjacency: Adjacency) -> str:
     return "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
 
 
-SCHEME = Scheme("poisson", PoissonSampled, _refusal, _parameters, _pair, _pair)
+SCHEME = Scheme(
+    "poisson",
+    PoissonSampled,
+    _refusal,
+    _parameters,
+    _pair,
+    _pair,
+    participation=lambda step, adjacency: step.rate,
+)

@@ -22,6 +22,8 @@ class Scheme(NamedTuple):
         attained: adjacency -> a pair that some neighbours attain. Its Rényi divergence of the
             larger direction bounds the step's as well.
         exhibited: whether some neighbours attain it for this step's numbers.
+        participation: (step, adjacency) -> with which probability a release sees the one record
+            that differs, all else equal; None where no such number bounds the step.
     """
 
     name: str
@@ -31,3 +33,4 @@ class Scheme(NamedTuple):
     dominating: Callable[[Adjacency], str]
     attained: Callable[[Adjacency], str]
     exhibited: Callable[[Any], bool] = lambda step: True
+    participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
