@@ -7,6 +7,8 @@ from dpjax.transforms.clip import clip_per_example as clip_per_example
 from dpjax.transforms.coordinates import Spherical as Spherical
 from dpjax.transforms.coordinates import from_spherical as from_spherical
 from dpjax.transforms.coordinates import to_spherical as to_spherical
+from dpjax.transforms.correlated import CorrelatedState as CorrelatedState
+from dpjax.transforms.correlated import correlated_noise as correlated_noise
 from dpjax.transforms.directions import boxed_angles as boxed_angles
 from dpjax.transforms.directions import tangent_ball as tangent_ball
 from dpjax.transforms.geometric import AnchorState as AnchorState
@@ -35,6 +37,7 @@ __all__ = [
     "AnchorState",
     "Attempts",
     "AverageState",
+    "CorrelatedState",
     "ImportanceDraw",
     "NoiseState",
     "Release",
@@ -46,6 +49,7 @@ __all__ = [
     "ball_noise",
     "boxed_angles",
     "clip_per_example",
+    "correlated_noise",
     "fresh_key",
     "from_spherical",
     "gaussian_noise",

@@ -89,6 +89,10 @@ class Reading:
             )
         self.drawn[mark] = key
 
+    def refuse(self, what: str) -> None:
+        """Say that the chain has a part which no mechanism of one update describes."""
+        raise _Refused(f"chain must be priced by its updates, got one with {what}")
+
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)]
         if not all(key in known for key in keys):

@@ -1,0 +1,154 @@
+"""Noise that is correlated over the steps, so that sums of them carry less of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from dpjax._numerics.normal import normal_like
+from dpjax.correlation import Toeplitz
+from dpjax.transforms.checks import positive, random_key
+from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
+from dpjax.transforms.released import reading
+
+
+class CorrelatedState(NamedTuple):
+    """The state of `correlated_noise`.
+
+    Fields:
+        key: the secret key of the whole run; never changes.
+        step: the number of draws so far.
+        past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
+            parameters whose leaves have one more axis in front, a ring; as secret as the key.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import correlation, transforms
+        >>> tx = transforms.correlated_noise(correlation.square_root(4), 1.0, jax.random.key(0))
+        >>> tx.init({"w": jnp.zeros(5)}).past["w"].shape
+        (3, 5)
+    """
+
+    key: PRNGKeyArray
+    step: Int[Array, ""]
+    past: PyTree
+
+
+def correlated_noise(
+    strategy: Toeplitz, stddev: float, key: PRNGKeyArray
+) -> optax.GradientTransformation:
+    """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
+
+        yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step.
+
+    Args:
+        strategy: C, by its first column: `dpjax.correlation.banded_toeplitz(8, steps)`.
+        stddev: of z, in units of the updates: noise multiplier × clip norm, where the updates are
+            the sum that `clip_per_example` returns. Not multiplied by the sensitivity of C. May be
+            traced.
+        key: a JAX key, secret, used for nothing else.
+
+    Returns:
+        A transformation whose state holds the key, the step and the last bands − 1 noises. zₜ is a
+        function of (key, t) and of the leaves' paths; yₜ is one of (key, t) too, but of all z up to
+        t, since the inverse of a banded C is not banded: without what is kept, a step would draw
+        bands times or more. The state belongs into checkpoints, as an optimiser's does: a run
+        continued from it adds the same noise to the last bit. What is kept is sharded as the
+        parameters are.
+
+    Raises:
+        TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
+            finite or a schedule, a key that is none.
+
+    Guarantee:
+        With updates of l2 sensitivity C, all steps together are
+        `acc.CorrelatedGaussian(stddev/C, strategy, steps, separation)`, if no record enters two
+        steps less than `separation` apart. One step alone has no price. z has its full tail (|z|
+        to 9.3); 16-bit updates are perturbed in float32 and rounded after.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import correlation, transforms
+        >>> strategy = correlation.banded_toeplitz(8, steps=100)
+        >>> tx = optax.chain(
+        ...     transforms.clip_per_example(1.0),
+        ...     transforms.correlated_noise(strategy, 4.0, jax.random.key(0)),
+        ...     optax.scale(1 / 256),  # the expected batch size
+        ...     optax.sgd(0.1),
+        ... )
+        >>> params = {"w": jnp.zeros(3)}
+        >>> update, state = tx.update({"w": jnp.ones((5, 3))}, tx.init(params), params)
+        >>> update["w"].shape
+        (3,)
+
+    References:
+        Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
+    """
+    if not isinstance(strategy, Toeplitz):
+        raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
+    if callable(stddev):
+        raise ValueError(
+            "stddev must be one number: no price is known for a schedule under correlated noise, "
+            f"got {stddev!r}"
+        )
+    positive("stddev", stddev, allow_zero=True)
+    random_key(key)
+    kept = strategy.bands - 1
+    # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
+    ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
+
+    def init(params):
+        past = jax.tree.map(lambda leaf: _ring(leaf, kept), params)
+        return CorrelatedState(key, jnp.zeros((), jnp.int32), past)
+
+    def update(updates, state, params=None):
+        del params
+        if (reader := reading()) is not None:
+            reader.refuse(
+                "correlated_noise, whose steps have no price one by one (price the whole run: "
+                "acc.CorrelatedGaussian or acc.CyclicPoissonCorrelated)"
+            )
+        now, following = key_of(NoiseState(state.key, state.step), "correlated", updates)
+        fresh = normal_like(now, in_float32(updates))
+        noise, past = fresh, state.past
+        if kept:
+            slot = state.step % kept
+            # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
+            order = (state.step - 1 - jnp.arange(kept)) % kept
+
+            def correlated(z, past):
+                # One product: written as a sum of slices, XLA draws z again for each of them.
+                weights = jnp.asarray(ratios, z.dtype)[order]
+                old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
+                return z / jnp.asarray(strategy.coefficients[0], z.dtype) - old
+
+            noise = jax.tree.map(correlated, fresh, state.past)
+            past = jax.tree.map(
+                lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), past, noise
+            )
+        elif strategy.coefficients[0] != 1.0:
+            noise = jax.tree.map(
+                lambda z: z / jnp.asarray(strategy.coefficients[0], z.dtype), fresh
+            )
+        noisy = add_scaled(updates, noise, stddev)
+        return noisy, CorrelatedState(state.key, following.step, past)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _ring(leaf, kept: int):
+    """Zeros for the noise of so many steps, sharded as the leaf is."""
+    shape = jnp.shape(leaf)
+    dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
+    placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+    if isinstance(placed, jax.sharding.NamedSharding):
+        spec = jax.sharding.PartitionSpec(None, *placed.spec)
+        placed = jax.sharding.NamedSharding(placed.mesh, spec)
+        return jnp.zeros((kept, *shape), dtype, device=placed)
+    return jnp.zeros((kept, *shape), dtype)
