@@ -32,6 +32,13 @@ class ModelOption(enum.StrEnum):
     mlp = "mlp"
 
 
+class SamplingOption(enum.StrEnum):
+    """How the records of a step are drawn, on the command line."""
+
+    poisson = "poisson"
+    random_allocation = "random-allocation"
+
+
 def train(
     data: Annotated[
         str,
@@ -63,12 +70,19 @@ def train(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Expected records a step; each takes part independently. Larger is better: "
+            help="Expected records a step. Larger is better: "
             "noise is added once a step. [default: a quarter of the records, at most "
             f"{LARGEST_BATCH}]",
             show_default=False,
         ),
     ] = None,
+    sampling: Annotated[
+        SamplingOption,
+        typer.Option(
+            help="Each record takes part in every step with one probability, or in one step of "
+            "every epoch, drawn at random (add-remove only; --steps is rounded up to whole epochs)."
+        ),
+    ] = SamplingOption.poisson,
     clip_norm: Annotated[
         float, typer.Option(help="Bound on one record's gradient norm; the noise scales with it.")
     ] = CLIP_NORM,
@@ -149,7 +163,13 @@ def train(
         training_set, held_out, encoding = read_inputs(data, target, schema, test)
         options = completed(training_set, delta, model, batch_size, learning_rate)
         plan = plan_of(
-            len(training_set), epsilon, options, steps, clip_norm, adjacency_of(adjacency)
+            len(training_set),
+            epsilon,
+            options,
+            steps,
+            clip_norm,
+            adjacency_of(adjacency),
+            sampling=sampling.value,
         )
         not_covered = uncovered(training_set, seed, compared=compare, private_losses=private_losses)
         certificate = plan.certify(not_covered=not_covered)

@@ -46,14 +46,20 @@ def completed(data: Dataset, delta, model, batch_size, learning_rate) -> dict[st
     }
 
 
-def plan_of(records: int, epsilon, options, steps, clip_norm, adjacency) -> Plan:
+def plan_of(
+    records: int, epsilon, options, steps, clip_norm, adjacency, *, sampling="poisson"
+) -> Plan:
     """The plan that keeps the budget, unless its noise would drown every gradient."""
     from dpjax import training
 
+    if sampling == "random-allocation":
+        length = math.ceil(records / max(options["batch_size"], 1))
+        steps = math.ceil(steps / length) * length
     settings = {
         "delta": options["delta"],
         "steps": steps,
         "batch_size": options["batch_size"],
+        "sampling": sampling,
         "clip_norm": clip_norm,
         "adjacency": adjacency,
     }

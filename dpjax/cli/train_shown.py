@@ -17,6 +17,12 @@ def title_of(data: str, options, certificate) -> str:
     )
 
 
+def _kind(step: Any) -> str:
+    from dpjax import accounting as acc
+
+    return "random allocation" if isinstance(step, acc.RandomAllocation) else "Poisson"
+
+
 def show_plan(
     console, plan: Plan, certificate, options, data: str, learned: tuple[str, ...]
 ) -> None:
@@ -31,7 +37,7 @@ def show_plan(
         ("training records", f"{plan.population:,}"),
         ("adjacency", plan.adjacency.value),
         ("expected batch size", f"{plan.expected_batch_size:,.1f}"),
-        ("sampling rate (Poisson)", f"{plan.rate:.6g}"),
+        (f"sampling rate ({_kind(plan.step)})", f"{plan.rate:.6g}"),
         ("steps", f"{plan.steps:,}"),
         ("clip norm", f"{plan.clip_norm:g}"),
         ("noise multiplier", f"{plan.noise_multiplier:.6g}"),

@@ -36,7 +36,7 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         batch_size: expected records a step; by default an eighth of them, at most 2048 (all of
             them for full batches).
         clip_norm: bound on a record's gradient.
-        sampling: "poisson", "fixed" or "full".
+        sampling: "poisson", "random-allocation", "fixed" or "full", see `make_plan`.
         random_state: for reproduction only: whoever knows it can subtract the noise.
 
     Guarantee:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
@@ -31,8 +32,16 @@ def positive(name: str, value: int) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def between(name: str, value: int, low: int, high: int) -> None:
+def padded(inclusion: Bool[Array, " population"], capacity: int) -> Batch:
+    """The records whose flag is set; none of them if they are more than the slots."""
+    size = jnp.sum(inclusion, dtype=jnp.int32)
+    indices = jnp.nonzero(inclusion, size=capacity, fill_value=0)[0].astype(jnp.int32)
+    slots = jnp.arange(capacity, dtype=jnp.int32)
+    return Batch(indices, (slots < size) & (size <= capacity))
+
+
+def between(name: str, value: int, low: int, high: int, what: str = "records") -> None:
     if not low <= value <= high:
         raise ValueError(
-            f"{name} must be between {low} and the {high} records there are, got {value}"
+            f"{name} must be between {low} and the {high} {what} there are, got {value}"
         )

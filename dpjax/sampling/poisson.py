@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, padded, positive
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
 # same comparison on floats would realise a rate that is off by up to 2^-24, unaccounted.
@@ -99,10 +99,7 @@ def poisson(
     if capacity is None:
         capacity = population
     between("capacity", capacity, 1, population)
-    size = jnp.sum(inclusion, dtype=jnp.int32)
-    indices = jnp.nonzero(inclusion, size=capacity, fill_value=0)[0].astype(jnp.int32)
-    slots = jnp.arange(capacity, dtype=jnp.int32)
-    return Batch(indices, (slots < size) & (size <= capacity))
+    return padded(inclusion, capacity)
 
 
 def threshold(rate: float) -> int:

@@ -42,7 +42,10 @@ def make_plan(
             step's number warms it up.
         steps: number of steps; or
         epochs: expected number of times that each record takes part, for a constant batch.
-        sampling: "poisson", "fixed" (batches of exactly that size; replace-one only) or "full".
+        sampling: "poisson"; "random-allocation" (each record takes part in one step of every epoch,
+            drawn at random; an epoch has ⌈population / batch_size⌉ steps, and a run whole epochs);
+            "fixed" (batches of exactly that size; replace-one only); or "full". A loader that
+            shuffles is none of them.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             calibrated noise multiplier, or the given one, is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -70,8 +73,10 @@ def make_plan(
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if sampling not in ("poisson", "fixed", "full"):
-        raise ValueError(f"sampling must be poisson, fixed or full, got {sampling!r}")
+    if sampling not in ("poisson", "random-allocation", "fixed", "full"):
+        raise ValueError(
+            f"sampling must be poisson, random-allocation, fixed or full, got {sampling!r}"
+        )
     if (steps is None) == (epochs is None):
         raise ValueError("give either steps or epochs, the length of the run")
     if steps is None:
@@ -81,6 +86,18 @@ def make_plan(
         steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))  # pyrefly: ignore
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    length = 1
+    if sampling == "random-allocation":
+        if callable(batch_size):
+            raise ValueError("batch_size must be one number for random allocation")
+        length = max(1, math.ceil(population / max(batch_size, 1)))
+        if epochs is not None:
+            steps = length * math.ceil(epochs)
+        if steps % length:
+            raise ValueError(
+                f"steps must be a multiple of the {length} of an epoch for random allocation, "
+                f"got {steps}"
+            )
     sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
     for size in sizes:
         if not 1 <= size <= population:
@@ -104,12 +121,17 @@ def make_plan(
         for step in range(steps if len(relative) * len(sizes) > 1 else 1)
     ]
     grouped = [(pair, sum(1 for _ in same)) for pair, same in itertools.groupby(settings)]
+    if len(settings) > 1 and any(count % length for _, count in grouped):
+        raise ValueError(
+            f"noise_schedule must be constant within the {length} steps of an epoch for random "
+            "allocation"
+        )
     if len(settings) == 1:
         grouped = [(settings[0], steps)]
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
-            acc.Repeated(_step(noise * scale, size, population, sampling), count)
+            acc.Repeated(_step(noise * scale, size, population, sampling), count // length)
             for (scale, size), count in grouped
         )
         return parts[0] if len(parts) == 1 else acc.Composed(parts)
@@ -128,5 +150,7 @@ def _step(noise: Any, size: int, population: int, kind: str) -> Any:
     gaussian: Any = acc.Gaussian(noise)
     if kind == "fixed":
         return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
+    if kind == "random-allocation":
+        return acc.RandomAllocation(gaussian, math.ceil(population / size))  # pyrefly: ignore
     rate = realised_rate(size / population)
     return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian  # pyrefly: ignore

@@ -29,12 +29,21 @@ class Phase(NamedTuple):
     """Some steps in a row that are alike.
 
     Fields:
-        step: the mechanism of one of them.
-        steps: how many there are.
+        step: the mechanism of one of them, or of one epoch of random allocation.
+        steps: how many steps there are, in whole epochs of random allocation.
     """
 
     step: Any
     steps: int
+
+    def uses(self, steps: Any) -> Any:
+        """How many mechanisms the first `steps` steps begin: an epoch is paid when it begins."""
+        return np.ceil(np.clip(steps, 0, self.steps) / length_of(self.step))
+
+
+def length_of(step: Any) -> int:
+    """Steps of training that one mechanism is: those of an epoch, for random allocation."""
+    return int(np.asarray(step.steps)) if isinstance(step, acc.RandomAllocation) else 1
 
 
 def noise_of(step: Any) -> float:
@@ -48,6 +57,8 @@ def rate_of(step: Any) -> float:
         return float(np.asarray(step.rate))
     if isinstance(step, acc.FixedBatchSampled):
         return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
+    if isinstance(step, acc.RandomAllocation):
+        return float(np.asarray(step.chosen)) / float(np.asarray(step.steps))
     return 1.0
 
 
@@ -60,8 +71,9 @@ class Plan:
 
     Fields:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
-            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step); or any
-            composition of such steps, `Composed` and `Repeated` at will, run in that order.
+            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step);
+            `Repeated(RandomAllocation(Gaussian, t), epochs)`, which is t·epochs steps; or any
+            composition of these, `Composed` and `Repeated` at will, run in that order.
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
@@ -155,7 +167,7 @@ class Plan:
         """The mechanism of the first `steps` steps, one or several numbers of them."""
         parts, begun = [], 0
         for phase in self.phases:
-            parts.append(acc.Repeated(phase.step, np.clip(steps - begun, 0, phase.steps)))
+            parts.append(acc.Repeated(phase.step, phase.uses(steps - begun)))
             begun += phase.steps
         return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
@@ -174,7 +186,7 @@ class Plan:
         done, left = [], steps
         for phase in self.phases:
             if left > 0:
-                done.append(acc.Repeated(phase.step, min(left, phase.steps)))
+                done.append(acc.Repeated(phase.step, int(phase.uses(left))))
                 left -= phase.steps
         run: Any = done[0] if len(done) == 1 else acc.Composed(tuple(done))
         try:
@@ -227,14 +239,16 @@ def _unrolled(mechanism: Any) -> Iterator[Phase]:
             for _ in range(times):
                 yield from inner
     else:
-        yield Phase(mechanism, 1)
+        yield Phase(mechanism, length_of(mechanism))
 
 
 def _check_step(step: Any, population: int) -> None:
     """Refuse a step that training does not run exactly."""
-    if not isinstance(step, acc.PoissonSampled | acc.FixedBatchSampled | acc.Gaussian):
+    known = acc.PoissonSampled | acc.RandomAllocation | acc.FixedBatchSampled | acc.Gaussian
+    if not isinstance(step, known):
         raise ValueError(
-            f"the step must be PoissonSampled, FixedBatchSampled or Gaussian, got {step}"
+            "the step must be PoissonSampled, RandomAllocation, FixedBatchSampled or Gaussian, "
+            f"got {step}"
         )
     if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
         raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")

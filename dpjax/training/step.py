@@ -15,7 +15,7 @@ import optax
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
 from dpjax.training.fingerprint import Opaque, program_digest
-from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
+from dpjax.training.plan import ARITHMETIC, Plan, length_of, noise_of, rate_of
 
 __all__ = ["TrainingStep", "training_step"]
 
@@ -113,7 +113,7 @@ def compiled(
     except Opaque:
         return _compiled(*arguments)
     parts = (transforms.gaussian_noise, gradients.clipped_grad)
-    parts += (sampling.poisson_inclusion, sampling.fixed_batch)
+    parts += (sampling.poisson_inclusion, sampling.fixed_batch, sampling.allocation_inclusion)
     settings = (repr(plan.mechanism), plan.clip_norm, plan.population, capacity, method, failure)
     key = (computes, settings, parts)
     if key not in _PROGRAMS:
@@ -255,6 +255,9 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
             inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
         else:
             inclusion = sampling.inclusion_up_to(key, step, n, _chosen(words, number))
+        return listed(inclusion)
+
+    def listed(inclusion):
         if n > _SORTED:
             indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
         else:
@@ -268,9 +271,40 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
         order = jnp.arange(padded, dtype=jnp.int32)
         return jnp.where(order < n, order, 0), jnp.full((), n, jnp.int32)
 
-    samplers = {acc.PoissonSampled: poisson, acc.FixedBatchSampled: fixed, acc.Gaussian: everyone}
-    kinds = list(dict.fromkeys(type(step) for step in steps))
-    phase, branch = _phase_of(plan), [kinds.index(type(step)) for step in steps]
+    lengths = [length_of(step) for step in steps]
+    begins = [0, *np.cumsum([phase.steps for phase in plan.phases])[:-1].tolist()]
+    allocations = [isinstance(step, acc.RandomAllocation) for step in steps]
+    epochs = [
+        own * (phase.steps // length)
+        for phase, length, own in zip(plan.phases, lengths, allocations, strict=True)
+    ]
+    earlier = [0, *np.cumsum(epochs)[:-1].tolist()]
+
+    def allocated(length, chosen):
+        def sampler(key, step, number):
+            since = jnp.asarray(step, jnp.int32) - _chosen(begins, number)
+            epoch = _chosen(earlier, number) + since // length
+            settings = {"population": n, "steps": length, "chosen": chosen}
+            return listed(sampling.allocation_inclusion(key, epoch, since % length, **settings))
+
+        return sampler
+
+    samplers: dict[Any, Any] = {
+        acc.PoissonSampled: poisson,
+        acc.FixedBatchSampled: fixed,
+        acc.Gaussian: everyone,
+    }
+
+    def kind_of(step):
+        if not isinstance(step, acc.RandomAllocation):
+            return type(step)
+        kind = (length_of(step), int(np.asarray(step.chosen)))
+        samplers[kind] = allocated(*kind)
+        return kind
+
+    kind_by_phase = [kind_of(step) for step in steps]
+    kinds = list(dict.fromkeys(kind_by_phase))
+    phase, branch = _phase_of(plan), [kinds.index(kind) for kind in kind_by_phase]
 
     def draw(key, step):
         number = phase(step)
@@ -285,7 +319,8 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
 def _largest(step: Any, population: int, failure: float) -> int:
     """Records of a step, exceeded with a probability of at most `failure`."""
     rate = rate_of(step)
-    if isinstance(step, acc.PoissonSampled):
+    if isinstance(step, acc.PoissonSampled | acc.RandomAllocation):
+        # Of either a step's size is binomial.
         return sampling.poisson_capacity(population, rate, steps=1, delta=failure, epsilon=0.0)
     return round(rate * population)
 

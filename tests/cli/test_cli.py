@@ -341,3 +341,16 @@ def test_the_command_starts_without_the_training_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_random_allocation_is_a_choice_and_runs_whole_epochs(people, tmp_path):
+    out = tmp_path / "allocated"
+    result = dpjax(
+        *("train", "--data", people, "--target", "income", *QUICK, "--out", out),
+        *("--sampling", "random-allocation", "--batch-size", 100, "--steps", 3),
+    )
+    assert result.exit_code == 0, result.output
+    assert "sampling rate (random" in result.output
+    certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
+    assert isinstance(certificate.mechanism.mechanism, acc.RandomAllocation)
+    assert certificate.mechanism.mechanism.steps * certificate.mechanism.steps == 4

@@ -55,6 +55,7 @@ def by_hand(params, data, plan, key, optimizer, slack):
     state = optimizer.init(params)
     x, y = data
     mechanisms = [phase.step for phase in plan.phases for _ in range(phase.steps)]
+    epoch, within = 0, 0
     for step, mechanism in enumerate(mechanisms):
         n, rate = plan.population, 1.0
         if isinstance(mechanism, acc.FixedBatchSampled):
@@ -65,6 +66,12 @@ def by_hand(params, data, plan, key, optimizer, slack):
             rate = mechanism.rate
             flags = sampling.poisson_inclusion(sampling_key, step, population=n, rate=rate)
             rows = np.flatnonzero(flags)
+        elif isinstance(mechanism, acc.RandomAllocation):
+            length, rate = mechanism.steps, mechanism.chosen / mechanism.steps
+            settings = {"population": n, "steps": length, "chosen": mechanism.chosen}
+            batch = sampling.random_allocation(sampling_key, epoch, within, **settings)
+            rows = np.asarray(batch.indices[batch.mask])
+            epoch, within = (epoch + 1, 0) if within + 1 == length else (epoch, within + 1)
         else:
             rows = np.arange(n)
         multiplier = getattr(mechanism, "mechanism", mechanism).noise_multiplier
@@ -89,6 +96,7 @@ STEPS = {
     "poisson": acc.PoissonSampled(acc.Gaussian(0.8), 0.5),
     "fixed batch": acc.FixedBatchSampled(acc.Gaussian(0.8), 20, RECORDS),
     "everybody": acc.Gaussian(0.8),
+    "allocation": acc.RandomAllocation(acc.Gaussian(0.8), 3),
 }
 
 
@@ -116,6 +124,9 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
         "fixed batch": 20,
         "everybody": RECORDS,
+        "allocation": sampling.poisson_capacity(
+            RECORDS, 1 / 3, steps=1, delta=failure, epsilon=0.0
+        ),
     }[kind]
     slack = slack_of(params, largest, largest, failure)
     expected = by_hand(params, (x, y), plan, key, optax.sgd(0.3), slack)
@@ -130,6 +141,13 @@ RUNS = {
         (
             acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.6), 0.25), 2),
             acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.8), 0.5), 3),
+        )
+    ),
+    "sampled, then allocated": acc.Composed(
+        (
+            acc.PoissonSampled(acc.Gaussian(1.6), 0.25),
+            acc.Repeated(acc.RandomAllocation(acc.Gaussian(0.9), 4, chosen=2), 2),
+            acc.RandomAllocation(acc.Gaussian(0.7), 2),
         )
     ),
     "every kind, nested": acc.Repeated(
@@ -155,10 +173,11 @@ def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     plan = training.Plan(RUNS[kind], **settings)
     key = jax.random.key(5)
     found = training.fit(quadratic, params, data, plan, optimizer=optax.sgd(0.3), key=key)
-    assert found.metrics["step"][-1] == plan.steps == (5 if kind == "noise and rate" else 8)
+    steps = {"noise and rate": 5, "sampled, then allocated": 11}.get(kind, 8)
+    assert found.metrics["step"][-1] == plan.steps == steps
     failure = failure_probability(plan, 1.0)
     largest = RECORDS
-    if kind == "noise and rate":
+    if kind != "every kind, nested":
         tail = {"steps": 1, "delta": failure, "epsilon": 0.0}
         largest = sampling.poisson_capacity(RECORDS, 0.5, **tail)
     slack = slack_of(params, largest, largest, failure)

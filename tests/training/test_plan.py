@@ -108,7 +108,22 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
         ({"epochs": 2}, "either steps or epochs"),
         ({"steps": None}, "either steps or epochs"),
         ({"steps": None, "epochs": 0.0}, "epochs must .* got 0.0"),
-        ({"sampling": "shuffled"}, "sampling must be poisson, fixed or full, got 'shuffled'"),
+        (
+            {"sampling": "shuffled"},
+            "sampling must be poisson, random-allocation, fixed or full, got 'shuffled'",
+        ),
+        (
+            {"sampling": "random-allocation", "steps": 21},
+            "steps must be a multiple of the 4 of an epoch for random allocation, got 21",
+        ),
+        (
+            {"sampling": "random-allocation", "batch_size": lambda step: 100},
+            "batch_size must be one number for random allocation",
+        ),
+        (
+            {"sampling": "random-allocation", "noise_schedule": lambda step: 1.0 + (step > 5)},
+            "noise_schedule must be constant within the 4 steps of an epoch",
+        ),
         ({"sampling": "full"}, "batch_size must be 400 for full batches, got 100"),
         ({"batch_size": lambda step: step}, "batch_size must be between 1 and 400, .* got 0"),
         ({"noise_schedule": lambda step: -1.0}, "noise_schedule must .* got -1.0"),
@@ -117,3 +132,40 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
 def test_schedules_that_make_no_sense_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         training.make_plan(400, **({"epsilon": 1.0, **SETTINGS} | changes))
+
+
+def test_random_allocation_runs_whole_epochs_and_pays_each_as_it_begins():
+    plan = training.make_plan(
+        400, noise_multiplier=2.0, delta=1e-5, epochs=3, batch_size=90, sampling="random-allocation"
+    )
+    step = acc.RandomAllocation(acc.Gaussian(2.0), 5)
+    assert plan.mechanism == acc.Repeated(step, 3)
+    assert (plan.steps, plan.expected_batch_size, plan.noise_multiplier) == (15, 80.0, 2.0)
+    once, twice = (acc.epsilon(acc.Repeated(step, e), 1e-5 * (1 - 1e-3)) for e in (1, 2))
+    assert [plan.spent(s) for s in (0, 1, 5, 6, 10)] == [0.0, once, once, twice, twice]
+    np.testing.assert_allclose(plan.epsilon([1, 5, 6]), [once, once, twice], rtol=1e-9)
+    assert plan.certify().epsilon == plan.epsilon() > twice
+    warm = training.make_plan(
+        400,
+        noise_multiplier=2.0,
+        delta=1e-5,
+        steps=12,
+        batch_size=100,
+        sampling="random-allocation",
+        noise_schedule=lambda s: 1.0 + (s >= 4),
+    )
+    assert [(p.steps, p.step.mechanism.noise_multiplier) for p in warm.phases] == [
+        (4, 2.0),
+        (8, 4.0),
+    ]
+
+
+def test_a_shuffled_pass_is_not_sold_as_random_allocation():
+    """Neither by a plan, nor as the same price."""
+    shuffled = acc.Shuffled(acc.Gaussian(2.0), 5)
+    with pytest.raises(ValueError, match=r"the step must be .*, got Shuffled"):
+        training.Plan(acc.Repeated(shuffled, 3), 1.0, 400, 1e-5)
+    with pytest.raises(ValueError, match=r"sampling must be .* got 'shuffled'"):
+        training.make_plan(400, epsilon=1.0, **SETTINGS, sampling="shuffled")
+    allocated = acc.RandomAllocation(acc.Gaussian(2.0), 5)
+    assert acc.epsilon(allocated, 1e-5) < 0.75 * acc.epsilon(shuffled, 1e-5)

@@ -26,6 +26,7 @@ from dpjax.accounting.mechanisms import (
     Gaussian,
     Mechanism,
     PoissonSampled,
+    RandomAllocation,
     flatten,
 )
 from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
@@ -153,6 +154,10 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
     for step in _parts(run, PoissonSampled):
         if None not in (records, batch) and not _close(step.rate * records, batch):
             refuse(f"batch_size = {batch} of {records} records, but the rate is {step.rate}")
+    for step in _parts(run, RandomAllocation):
+        expected = step.chosen / step.steps
+        if None not in (records, batch) and not _close(expected * records, batch):
+            refuse(f"batch_size = {batch} of {records} records, but the rate is {expected}")
     for step in _parts(run, FixedBatchSampled):
         if records is not None and not _close(step.population, records):
             refuse(f"records = {records}, priced {step.population}")
@@ -163,10 +168,17 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
         if sigma is not None and not _close(step.noise_multiplier, sigma):
             refuse(f"noise_multiplier = {sigma}, priced {step.noise_multiplier}")
     if steps is not None:
-        counts = [[float(np.asarray(f)) for f in factors] for _, factors in flatten(run)]
-        count = math.fsum(math.prod(factors) for factors in counts)
+        count = math.fsum(
+            math.prod(float(np.asarray(f)) for f in (*factors, *_length(step)))
+            for step, factors in flatten(run)
+        )
         if not _close(count, steps):
             refuse(f"steps = {steps}, priced {count:g}")
+
+
+def _length(step: Any) -> tuple:
+    """Steps of training that one mechanism is, if several."""
+    return (step.steps,) if isinstance(step, RandomAllocation) else ()
 
 
 def _close(a: Any, b: Any) -> bool:
