@@ -89,7 +89,9 @@ def make_plan(
     length = 1
     if sampling == "random-allocation":
         if callable(batch_size):
-            raise ValueError("batch_size must be one number for random allocation")
+            raise ValueError(
+                f"batch_size must be one number for random allocation, got {batch_size}"
+            )
         length = max(1, math.ceil(population / max(batch_size, 1)))
         if epochs is not None:
             steps = length * math.ceil(epochs)
@@ -124,10 +126,8 @@ def make_plan(
     if len(settings) > 1 and any(count % length for _, count in grouped):
         raise ValueError(
             f"noise_schedule must be constant within the {length} steps of an epoch for random "
-            "allocation"
+            f"allocation, got runs of {[count for _, count in grouped]}"
         )
-    if len(settings) == 1:
-        grouped = [(settings[0], steps)]
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
