@@ -128,6 +128,8 @@ def make_plan(
             f"noise_schedule must be constant within the {length} steps of an epoch for random "
             f"allocation, got runs of {[count for _, count in grouped]}"
         )
+    if len(settings) == 1:
+        grouped = [(settings[0], steps)]
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
