@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import mpmath
 import numpy as np
@@ -12,10 +13,25 @@ from dpjax import accounting as acc
 from dpjax.accounting import mechanisms
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
-from dpjax.accounting.pairs.discrete import Guarantee, delta_of, repeated
+from dpjax.accounting.pairs import discrete, guarantees
+from dpjax.accounting.pairs.discrete import delta_of
+from dpjax.accounting.pairs.release import Known
 
 PureDP, ApproximateDP = mechanisms.PureDP, mechanisms.ApproximateDP
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
+
+
+class Guarantee(NamedTuple):
+    """ε, δ and the rate of sampling."""
+
+    epsilon: float
+    delta: float
+    rate: float
+
+
+def repeated(own, count, *, symmetric=False, **options):
+    release = Known(guarantees.APPROXIMATE, (own.epsilon, own.delta), own.rate, symmetric)
+    return discrete.repeated(release, count, **options)
 
 
 def four_outcomes(epsilon, delta, rate=1, sign=1):
@@ -210,12 +226,21 @@ def test_sampled_pure_releases():
     )
 
 
-def test_fixed_batches_of_pure_releases_by_the_amplified_guarantee():
-    run = acc.Repeated(acc.FixedBatchSampled(PureDP(1.0), 10, 1_000), 500)
-    amplified = acc.Repeated(PureDP(np.log1p(0.01 * np.expm1(1.0))), 500)
+def test_fixed_batches_of_pure_releases_by_the_amplified_profile():
+    """δ'(log(1 + q(e^ε − 1))) = qδ(ε): three losses, whose sums are laid out here."""
+    rate, steps = 0.01, 500
+    run = acc.Repeated(acc.FixedBatchSampled(PureDP(1.0), 10, 1_000), steps)
     found = acc.epsilon(run, 1e-5, adjacency=REPLACE, method="pld")
-    direct = acc.epsilon(amplified, 1e-5, adjacency=REPLACE, method="pld")
-    assert found == pytest.approx(direct, rel=1e-12)
+    worst = np.log1p(rate * np.expm1(1.0))
+    high = (rate * np.e + 1 - rate) / (1 + np.e)
+    step, mass = [high * np.exp(-worst), 1 - high * (1 + np.exp(-worst)), high], np.ones(1)
+    for _ in range(steps):
+        mass = np.convolve(mass, step)
+    gap = found - worst * np.arange(-steps, steps + 1)
+    exact = np.sum(mass * -np.expm1(np.minimum(gap, 0.0)))
+    assert 1e-5 * (1 - 1e-4) <= exact <= 1e-5
+    amplified = acc.Repeated(PureDP(worst), steps)  # of the guarantee alone
+    assert found < acc.epsilon(amplified, 1e-5, adjacency=REPLACE, method="pld")
 
 
 def test_sweeps_of_guarantees():

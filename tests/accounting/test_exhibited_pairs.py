@@ -98,6 +98,38 @@ def allocated(steps, std):
     return mixed, functools.reduce(np.multiply.outer, [absent] * steps).ravel()
 
 
+def shifted(law, shift):
+    """Noise on the integers, and the same moved."""
+    y = np.arange(-400.0, 401.0 + shift)
+    p, q = law(y - shift), law(y)
+    return p / p.sum(), q / q.sum()
+
+
+def laplace(theta):
+    """Cells of the line: the middle one, and everything on either side of it."""
+    y = np.linspace(0, theta, 4001)
+    p = np.concatenate([[np.exp(-theta) / 2], np.diff(np.exp(y - theta)) / 2, [0.5]])
+    return p, p[::-1]
+
+
+def response(epsilon, categories):
+    p = np.array([np.exp(epsilon), *[1.0] * (categories - 1)])
+    p /= p.sum()
+    return p, np.roll(p, 1)
+
+
+def part_of_the_time(rate, pair):
+    return (1 - rate) * pair[1] + rate * pair[0], pair[1]
+
+
+def _noise(scale):
+    return lambda y: np.exp(-np.abs(y) / scale)
+
+
+def _normal(sigma):
+    return lambda y: np.exp(-y * y / (2 * sigma * sigma))
+
+
 _G, _P = acc.Gaussian, acc.PoissonSampled
 _FIXED = acc.FixedBatchSampled
 PAIRS = {
@@ -119,6 +151,24 @@ PAIRS = {
     (acc.Composed((acc.PureDP(0.5, "add-remove"), _G(2.0))), ADD_REMOVE): both(
         coin(0.5), gaussian(1, 2.0)
     ),
+    (acc.Laplace(1.3), ADD_REMOVE): laplace(1 / 1.3),
+    (acc.Laplace(1.3), REPLACE_ONE): laplace(2 / 1.3),
+    (_P(acc.Laplace(1.3), 0.2), ADD_REMOVE): part_of_the_time(0.2, laplace(1 / 1.3)),
+    (acc.DiscreteLaplace(1.3, 2), ADD_REMOVE): shifted(_noise(2.6), 2),
+    (acc.DiscreteLaplace(1.3, 2), REPLACE_ONE): shifted(_noise(2.6), 4),
+    (acc.DiscreteGaussian(1.3, 2), ADD_REMOVE): shifted(_normal(2.6), 2),
+    (acc.DiscreteGaussian(1.3, 2), REPLACE_ONE): shifted(_normal(2.6), 4),
+    (_P(acc.DiscreteGaussian(1.3, 2), 0.2), ADD_REMOVE): part_of_the_time(
+        0.2, shifted(_normal(2.6), 2)
+    ),
+    (acc.Repeated(acc.DiscreteGaussian(3.0, 1), 2), ADD_REMOVE): both(
+        *[shifted(_normal(3.0), 1)] * 2
+    ),
+    (acc.RandomizedResponse(0.7, 4), ADD_REMOVE): response(0.7, 4),
+    (acc.RandomizedResponse(0.7, 4), REPLACE_ONE): response(0.7, 4),
+    # two candidates whose log-odds change sign
+    (acc.Exponential(0.7), ADD_REMOVE): coin(0.35),
+    (acc.Exponential(0.7), REPLACE_ONE): coin(0.7),
     (acc.UniformBall(0.3, 1), ADD_REMOVE): intervals(1.0, 0.3, both=False),
     (acc.UniformBall(0.3, 1), REPLACE_ONE): intervals(1.0, 0.3, both=True),
     (_P(acc.UniformBall(0.3, 1), 0.4), ADD_REMOVE): intervals(0.4, 0.3, both=False),

@@ -14,6 +14,7 @@ from dpjax.accounting.gaussian import objective_perturbation, randomized_sensiti
 from dpjax.accounting.geometric import angles, ball
 from dpjax.accounting.last_iterate import descent, sampled_descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
@@ -21,6 +22,7 @@ from dpjax.accounting.renyi import method as renyi
 
 METHODS: list[Method] = [
     *gaussian.METHODS,
+    *one_release.METHODS,
     *contour.METHODS,
     *loss_distribution.METHODS,
     *renyi.METHODS,

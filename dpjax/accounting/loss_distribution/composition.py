@@ -256,7 +256,7 @@ def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
     live = [p for p in pairs if isinstance(p, Pair) and p.mu > 0 and p.rate > 0 and p.count > 0]
     if not all(np.isfinite([p.mu, p.count]).all() for p in live):
         return None
-    return [*live, *merged(p for p in pairs if isinstance(p, Discrete))]
+    return [*live, *merged(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
 
 
 def _slack(pairs: Steps, epsilon: float) -> float:
@@ -289,7 +289,7 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
         return 0.0
     if live is None or not delta > 1e-250:
         return np.inf if upper else 0.0
-    if len(live) == 1 and isinstance(live[0], Discrete):
+    if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         found = epsilon_of(live[0], delta * (1 - 1e-12 if upper else 1 + 1e-12))
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
@@ -314,6 +314,6 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
         return 1.0 if live is None and upper else 0.0
     slack = _slack(live, epsilon)
     at = max(epsilon - slack, 0.0) if upper else epsilon + slack
-    if len(live) == 1 and isinstance(live[0], Discrete):
+    if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         return min(delta_of(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
     return _delta_of(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

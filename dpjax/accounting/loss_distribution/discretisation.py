@@ -106,26 +106,29 @@ def discretise(
         # All that is unaccounted for, the left tail and rounding, goes to the lowest point.
         mass[0] += max(0.0, 1.0 - above - mass.sum())
         return Discretised(origin, first, mass, above * (1 + 1e-12), 0.0)
-    beyond = np.append(np.cumsum(q[::-1])[::-1][2:], [0.0, 0.0])[: len(q)]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        need = np.where(p > 0, np.log1p(np.expm1(h) * q / (4 * beyond)), 0.0)
-    need = np.where(np.isfinite(need), need, np.inf)
+    mass[min(max(-first, 0), last - first)] += atom
+    mass[-1] += above
     lump = np.zeros(len(p), bool)
     cell = slice(max(-first - 1, 0), max(min(-first + 1, len(p)), 0))
     lump[cell] = lumped and p[cell].sum() > 0.5
-    need = np.where(lump, 0.0, need)
+    mass[min(max(-first, 0), last - first)] += p[lump].sum()
+    more, eta = _rounded_down(np.where(lump, 0.0, p), q, b, h)
+    return Discretised(origin, first, (mass + more) * (1 - 2e-15), 0.0, eta)
+
+
+def _rounded_down(p: np.ndarray, q: np.ndarray, b: np.ndarray, h: float) -> tuple:
+    """The masses p of the bins between grid points: by the chord's share b, or all down; and η."""
+    beyond = np.append(np.cumsum(q[::-1])[::-1][2:], [0.0, 0.0])[: len(q)]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        need = np.where((p > 0) & (b > 0), np.log1p(np.expm1(h) * q / (4 * beyond)), 0.0)
+    need = np.where(np.isfinite(need), need, np.inf)
     # The best threshold weighs the shift of all mass against rounding the rest down by h/2.
     order = np.argsort(need)
-    weight = np.where(lump, 0.0, p)[order]
-    rounded = np.append(np.cumsum(weight[::-1])[::-1][1:], 0.0) * h / 2
+    rounded = np.append(np.cumsum(p[order][::-1])[::-1][1:], 0.0) * h / 2
     cost = np.where(need[order] <= h, need[order], np.inf) + rounded
     eta = float(need[order][np.argmin(cost)]) if np.isfinite(cost.min()) else 0.0
-    b = np.where((need <= eta) & ~lump, b, 0.0)
-    mass[:-1] += np.where(lump, 0.0, p - b)
-    mass[1:] += b
-    mass[min(max(-first, 0), last - first)] += p[lump].sum() + atom
-    mass[-1] += above
-    return Discretised(origin, first, mass * (1 - 2e-15), 0.0, eta)
+    b = np.where((need <= eta) & (p > 0), b, 0.0)
+    return np.append(p - b, 0.0) + np.append(0.0, b), eta
 
 
 def _discretise_outcomes(pair: Discrete, h: float, reach: float, upper: bool) -> Discretised:
@@ -139,11 +142,14 @@ def _discretise_outcomes(pair: Discrete, h: float, reach: float, upper: bool) ->
     place = np.floor((losses - origin) / h)
     first = int(place.min())
     place = (place - first).astype(int)
-    size = int(place.max()) + 2
-    b = np.zeros_like(masses)
-    if upper:
-        below = origin + h * (first + place)
-        b = np.clip(masses * np.expm1(below - losses) / np.expm1(-h), 0.0, masses)
-    mass = np.bincount(place, masses - b, size) + np.bincount(place + 1, b, size)
+    below = origin + h * (first + place)
+    b = np.clip(masses * np.expm1(below - losses) / np.expm1(-h), 0.0, masses)
+    p, b = np.bincount(place, masses), np.bincount(place, b)
     rounding = (4e-15 if upper else -4e-15) + 1.0
-    return Discretised(origin, first, mass * rounding, infinite * rounding, 0.0)
+    if upper:
+        mass, eta = np.append(p - b, 0.0) + np.append(0.0, b), 0.0
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            q = np.bincount(place, masses * np.exp(-losses))
+        mass, eta = _rounded_down(p, q, b, h)
+    return Discretised(origin, first, mass * rounding, infinite * rounding, eta)

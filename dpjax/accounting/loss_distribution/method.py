@@ -1,4 +1,4 @@
-"""What the loss-distribution method can price: Gaussian families and (ε, δ) guarantees, mixed."""
+"""What the loss-distribution method can price: Gaussian families and known releases, mixed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import Atoms, by_pair, exhibited, lowers, query
-from dpjax.accounting.pairs.discrete import Discrete, Guarantee, guarantee, repeated
+from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
+from dpjax.accounting.pairs.known import known
+from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.table import GRIDS
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
-    """Steps of which the guarantee is known, with their factors, and everything else."""
-    return split(run, lambda step: guarantee(step, adjacency) is not None)
+    """Releases whose pair is known, with their factors, and everything else."""
+    return split(run, lambda step: known(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -34,22 +36,21 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 
 def directions(
     atoms: Atoms,
-    known: list[tuple[Guarantee, float]],
+    releases: list[tuple[Known, float]],
     adjacency: Adjacency,
     *,
     upper: bool,
 ) -> list[list[Pair | Discrete]]:
     """The pairs of one concrete setting, once for each direction to be taken.
 
-    The Gaussian releases are N(μ, 1) against N(0, 1), a guarantee the sampled four outcomes of
-    `pairs.discrete`, and a sampled step the pair that its scheme names: for a lower end one that
-    mechanisms of the kind attain, for an upper end one that covers an adversary who changes
-    direction between steps.
+    The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
+    `pairs.finite` says, and a sampled Gaussian step the pair that its scheme names: for a lower end
+    one that mechanisms of the kind attain, for an upper end one that covers an adversary who
+    changes direction between steps.
     """
-    add_remove = adjacency is Adjacency.ADD_REMOVE
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
-    directed |= any(own.rate < 1 for own, _ in known) and (add_remove or not upper)
+    directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):
@@ -59,11 +60,10 @@ def directions(
         for name, steps in sampled.items():
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
-        symmetric = upper and not add_remove
         pairs += [
-            repeated(own, count, sign=sign, symmetric=symmetric, upper=upper)
-            for own, count in known
-            if count > 0 and own.rate > 0 and (own.epsilon > 0 or own.delta > 0)
+            repeated(own, count, sign=sign, upper=upper)
+            for own, count in releases
+            if count > 0 and own.rate > 0
         ]
         found.append(pairs)
     return found
@@ -98,29 +98,27 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
         raise UnsupportedQuery(
             "method 'pld' runs on the host and cannot be traced; method='contour' or 'rdp' can"
         )
-    known, rest = _split(run, adjacency)
+    own, rest = _split(run, adjacency)
     atoms = query(_atoms, rest, adjacency)
     lead = np.shape(atoms.gaussian_mu2)
-    fields = [
-        (*guarantee(step, adjacency), np.prod(np.broadcast_arrays(1.0, *n), axis=0))  # pyrefly: ignore
-        for step, n in known
-    ]
+    releases = [known(step, adjacency) for step, _ in own]
+    counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
+    fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
-    given, *flat = (
-        np.broadcast_to(np.asarray(v, np.float64), shape)
-        for v in (given, *(v for f in fields for v in f))
-    )
+    given = np.broadcast_to(np.asarray(given, np.float64), shape)
+    fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
         place = tuple(
             0 if n == 1 else i for n, i in zip(lead, index[len(shape) - len(lead) :], strict=True)
         )
         single = tree_map(lambda a: a[place], atoms)  # noqa: B023
-        counts: dict[Guarantee, float] = {}
-        for row in zip(*[iter(float(v[index]) for v in flat)] * 4, strict=True):
-            own = Guarantee(*row[:3])
-            counts[own] = counts.get(own, 0.0) + row[3]
-        ways = directions(single, list(counts.items()), adjacency, upper=upper)
+        often: dict[Known, float] = {}
+        for release, row in zip(releases, fields, strict=True):
+            rate, count, *numbers = (float(v[index]) for v in row)
+            one = release._replace(numbers=tuple(numbers), rate=rate)  # pyrefly: ignore
+            often[one] = often.get(one, 0.0) + count
+        ways = directions(single, list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
     return answer
 
@@ -141,17 +139,28 @@ def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     return _each_setting(delta_bound, run, epsilon, adjacency, upper=True)
 
 
-METHODS = (
-    Method(
+def _tight(run: Mechanism, adjacency: Adjacency) -> bool:
+    own, _ = _split(run, adjacency)
+    return all(known(step, adjacency).release.tight for step, _ in own)  # pyrefly: ignore
+
+
+def _method(tight: bool) -> Method:
+    """Not tight where an adversary may choose among several pairs: Rényi curves may be less."""
+    return Method(
         "pld",
         rank=20.0,
-        tight=True,
+        tight=tight,
         dear=True,
-        supports=_supports,
+        supports=lambda run, adjacency: (
+            _supports(run, adjacency) and _tight(run, adjacency) is tight
+        ),
         epsilon=_epsilon_upper,
         delta=_delta_upper,
         epsilon_lower=_epsilon_lower,
         describe="privacy-loss distributions, discretised pessimistically by connecting the dots "
-        "and composed by tilted FFT; (ε, δ) guarantees by their worst pair",
-    ),
-)
+        "and composed by tilted FFT; releases of a known pair by it, multiplied out where it is "
+        "small",
+    )
+
+
+METHODS = (_method(True), _method(False))

@@ -9,6 +9,7 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
     registered_mechanisms,
 )
+from dpjax.accounting.mechanisms.choices import Exponential, RandomizedResponse
 from dpjax.accounting.mechanisms.composition import Composed, Repeated, flatten
 from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, CyclicPoissonCorrelated
 from dpjax.accounting.mechanisms.geometric import (
@@ -18,6 +19,7 @@ from dpjax.accounting.mechanisms.geometric import (
     RecentredGaussian,
     TangentBall,
 )
+from dpjax.accounting.mechanisms.numbers import DiscreteGaussian, DiscreteLaplace, Laplace
 from dpjax.accounting.mechanisms.objective import ObjectivePerturbation
 from dpjax.accounting.mechanisms.releases import (
     ApproximateDP,
@@ -48,9 +50,13 @@ __all__ = [
     "Composed",
     "CorrelatedGaussian",
     "CyclicPoissonCorrelated",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Exponential",
     "FixedBatchSampled",
     "Gaussian",
     "GeoDP",
+    "Laplace",
     "Mechanism",
     "NoisyCyclicDescent",
     "NoisyGradientDescent",
@@ -59,6 +65,7 @@ __all__ = [
     "PoissonSampled",
     "PureDP",
     "RandomAllocation",
+    "RandomizedResponse",
     "RandomizedSensitivity",
     "RecentredGaussian",
     "Repeated",

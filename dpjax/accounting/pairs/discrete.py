@@ -1,50 +1,31 @@
-"""Pairs with few outcomes: releases of which only an (ε, δ) guarantee is known.
+"""Loss distributions with finitely many values: of releases whose pair is known, used many times.
 
-Every (ε, δ)-private release is a randomised function of one with four outcomes (Kairouz, Oh and
-Viswanath 2017, Theorem 3.1 with its section 5), so that this pair, which is itself (ε, δ)-private,
-dominates all of them, alone and composed:
-
-| outcome | with the record, M₁ | without it, M₀ | log M₁/M₀ |
-|---|---|---|---|
-| a | δ | 0 | +∞ |
-| b | (1−δ)e^ε/(1+e^ε) | (1−δ)/(1+e^ε) | ε |
-| c | (1−δ)/(1+e^ε) | (1−δ)e^ε/(1+e^ε) | −ε |
-| d | 0 | δ | −∞ |
-
-Poisson sampling at rate q under add/remove: the function that makes the release from the four
-outcomes is the same for (1−q)M₀ + qM₁ as for M₀, so that this pair dominates, in either direction,
-and is attained by sampling the four outcomes themselves (derived for dpjax). Its largest loss is
-log(1 + q(e^ε − 1)), as in Balle, Barthe and Gaboardi 2018, Theorem 8. Fixed batches under
-replace-one are (log(1 + q(e^ε − 1)), qδ)-private (the same, Theorem 9), which is the upper bound;
-the sampled pair, for a record among others that are all alike, is the lower one.
+Few outcomes are multiplied out: two by the binomial law, a few more by the multinomial one, and
+different releases with each other. What has too many is left to the transform
+(`loss_distribution.composition`), which takes such losses as they are.
 
 References:
-  Kairouz, Oh, Viswanath 2017; Balle, Barthe, Gaboardi 2018; Zhu, Dong, Wang 2022, Theorem 10
-  (adaptive composition of dominating pairs).
+  Kairouz, Oh, Viswanath 2017; Zhu, Dong, Wang 2022, Theorem 10 (adaptive composition of
+  dominating pairs).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import (
-    ApproximateDP,
-    FixedBatchSampled,
-    Mechanism,
-    PoissonSampled,
-    PureDP,
-    Shuffled,
-)
-from dpjax.accounting.pairs.ratio import log_mixture
+from dpjax.accounting.pairs.finite import Finite, coarser, reverse, sampled, symmetrised
+from dpjax.accounting.pairs.release import Known
 
 _EPS = float(np.finfo(np.float64).eps)
 _LARGEST = 1 << 16  # outcomes up to which discrete losses are multiplied out instead of transformed
 _MOST = 1e10  # uses, whose four million losses fit in memory
 _UNDERFLOW = 1e-280  # bounds what binomial masses lose to underflow and to the cut tails
+_RARE = 1e-3  # mass of a third outcome that is moved to its neighbours instead of transformed
 
 
 class Discrete(NamedTuple):
@@ -61,95 +42,116 @@ class Discrete(NamedTuple):
     count: float = 1.0
 
 
-class Guarantee(NamedTuple):
-    """What is known of a release: the ε and δ of the mechanism, and the rate it samples at."""
-
-    epsilon: Any
-    delta: Any
-    rate: Any
-
-
-def guarantee(step: Mechanism, adjacency: Adjacency) -> Guarantee | None:
-    """The guarantee by which one step is priced; None where no theorem gives one.
-
-    A guarantee holds for its stated adjacency alone. Poisson sampling amplifies those of
-    add/remove, fixed batches those of replace-one, and a pass over disjoint batches costs what one
-    of them costs.
-    """
-    if isinstance(step, PureDP | ApproximateDP):
-        if step.adjacency != adjacency:
-            return None
-        return Guarantee(step.epsilon, getattr(step, "delta", 0.0), 1.0)
-    poisson = isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE
-    fixed = isinstance(step, FixedBatchSampled) and adjacency is Adjacency.REPLACE_ONE
-    if not (poisson or fixed or isinstance(step, Shuffled)):
-        return None
-    inner = guarantee(step.mechanism, adjacency)  # pyrefly: ignore
-    if inner is None or isinstance(step, Shuffled):
-        return inner
-    if poisson:
-        return inner._replace(rate=inner.rate * step.rate)  # pyrefly: ignore
-    if isinstance(step.mechanism, FixedBatchSampled):  # a batch of a batch
-        return None
-    return inner._replace(rate=step.batch_size / step.population)  # pyrefly: ignore
-
-
-def repeated(
-    known: Guarantee, count: float, *, sign: int = 1, symmetric: bool = False, upper: bool = True
-) -> Discrete:
-    """The loss of `count` uses of one guarantee, rounded towards more loss or towards less.
-
-    With outcomes b and c alone the sum of the losses is binomial, and its masses follow from their
-    ratios. Outcome a ends at +∞; outcome d, which matters only when sampling and has mass at most
-    δ, is moved to its neighbours: along the chord between them for an upper bound, down for a lower
-    one.
+def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -> Discrete:
+    """The loss of `count` uses of one release, rounded towards more loss or towards less.
 
     Args:
-        known: ε, δ and sampling rate, as numbers.
-        count: how often, a whole number >= 0.
+        known: the release and its sampling, in numbers.
+        count: how often, a whole number >= 1.
         sign: +1 for (with the record, without it), −1 for the reverse.
-        symmetric: the pair of the (log(1 + q(e^ε − 1)), qδ) guarantee instead of the sampled one,
-            for fixed batches.
-        upper: which way to round.
+        upper: which way to round. A lower bound says nothing where no neighbours are known to
+            attain the sampled pair.
+    """
+    if not (upper or known.rate == 1 or known.release.sampled):
+        return _nothing(upper)
+    with np.errstate(over="ignore", under="ignore"):
+        pair = known.release.pair(*known.numbers, upper=upper)
+        both = known.symmetric and upper
+        pair = (symmetrised if both else sampled)(pair, known.rate)
+        pair = coarser(reverse(pair) if sign < 0 else pair, upper=upper)
+        return uses(pair, count, upper=upper)
+
+
+def _nothing(upper: bool) -> Discrete:
+    """One loss that says nothing."""
+    return Discrete(np.array([np.inf if upper else 0.0]), np.ones(1))
+
+
+def uses(pair: Finite, count: float, *, upper: bool) -> Discrete:
+    """The loss of `count` uses of a pair.
+
+    With two finite losses the sum is binomial, and its masses follow from their ratios. A rare
+    third one at either end is moved to its neighbours: for an upper bound to the one above, or
+    along the chord between the one below and +∞; for a lower one down.
 
     Returns:
-        At most 2√(345·count) + 6 losses, ascending, the last one +∞; beyond 1e10 uses one loss that
-        says nothing.
+        Multiplied out, with count 1, where there are few outcomes (of two at most
+        √(1380·count) + 6, beyond 1e10 uses a loss that says nothing); otherwise one use and its
+        count.
     """
-    epsilon, delta, rate = (float(v) for v in known)
-    if symmetric:
-        epsilon, delta, rate = float(log_mixture(epsilon, rate)), rate * delta, 1.0
-    likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))
-    rise, fall = float(log_mixture(epsilon, rate)), -float(log_mixture(-epsilon, rate))
-    if sign > 0:
-        high, high_mass = rise, (1 - delta) * ((1 - rate) * rare + rate * likely)
-        low, low_mass = -fall, (1 - delta) * ((1 - rate) * likely + rate * rare)
-        infinite = rate * delta
-        # Outcome d has the least loss, log(1 − q): up to outcome c, or left out.
-        low_mass += (1 - rate) * delta if upper else 0.0
-        dead = infinite if upper else delta
-    else:
-        high, low, low_mass = fall, -rise, (1 - delta) * rare
-        # Outcome d has the largest loss, −log(1 − q), and mass (1 − q)δ under Q. The chord between
-        # the loss below it and +∞ keeps both masses.
-        stays = (1 - rate) / (1 - rate + rate * np.exp(-epsilon)) if rate < 1 else 0.0
-        stays = 1.0 if rate < 1 and not upper else stays
-        high_mass = (1 - delta) * likely + stays * delta
-        infinite = dead = (1 - stays) * delta
-    if count > _MOST or count * max(abs(high), abs(low)) > 1e300:
-        return Discrete(np.array([np.inf if upper else 0.0]), np.ones(1))  # says nothing
-    first, mass = _binomial(count, high_mass / low_mass if low_mass > 0 else np.inf)
+    losses, masses = np.asarray(pair.losses), np.asarray(pair.p)
+    infinite = float(masses[losses == np.inf].sum())
+    kept = (masses > 0) & np.isfinite(losses)
+    losses, masses = losses[kept], masses[kept]
+    if not len(losses):
+        losses, masses = np.zeros(1), np.zeros(1)
+    losses, place = np.unique(losses, return_inverse=True)
+    masses = np.bincount(place, masses)
+    if infinite == 0 and not losses.any():
+        return Discrete(np.zeros(1), np.ones(1))  # nothing is released
+    if count * np.abs(losses).max() > 1e300:
+        return _nothing(upper)
+    if len(losses) > 2 and count * len(losses) <= 4 * _LARGEST:
+        ways = math.comb(int(count) + len(losses) - 1, len(losses) - 1)
+        if count > 1 and ways <= _LARGEST:
+            return _multinomial(losses, masses, infinite, int(count), upper)
+    dropped = 0.0
+    if len(losses) == 3 and count > 1 and masses[0] <= _RARE:
+        dropped = 0.0 if upper else masses[0]
+        masses = np.array([masses[1] + masses[0] - dropped, masses[2]])
+        losses = losses[1:]
+    elif len(losses) == 3 and count > 1 and masses[2] <= _RARE:
+        stays = masses[2] * (np.exp(losses[1] - losses[2]) if upper else 1.0)
+        infinite += masses[2] - stays
+        masses = np.array([masses[0], masses[1] + stays])
+        losses = losses[:2]
+    if len(losses) > 2 or count == 1:
+        slack = 1 + (4 if upper else -4) * _EPS
+        lost = np.append(losses, np.inf), np.append(masses, infinite) * slack
+        return Discrete(*lost, float(count))
+    if count > _MOST:
+        return _nothing(upper)
+    return _two(losses, masses, infinite, infinite + dropped, count, upper)
+
+
+def _two(
+    losses: Any, masses: Any, infinite: float, dead: float, count: float, upper: bool
+) -> Discrete:
+    """Sums of two losses; `dead` is the mass that is in neither."""
+    low, high = losses[0], losses[-1]
+    odds = (masses[1] / masses[0] if masses[0] > 0 else np.inf) if len(losses) == 2 else 0.0
+    first, mass = _binomial(count, odds)
     slack = 12 * _EPS * (len(mass) + count * min(dead, 1.0)) * (1 if upper else -1)
     mass = mass * (np.exp(count * np.log1p(-dead)) if dead < 1 else 0.0) * (1 + slack)
     beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (1 + slack)
     j = first + np.arange(len(mass))
-    losses = j * high + (count - j) * low
-    losses += np.sign(slack) * 8 * _EPS * (j * abs(high) + (count - j) * abs(low))
+    total = j * high + (count - j) * low
+    total += np.sign(slack) * 8 * _EPS * (j * abs(high) + (count - j) * abs(low))
     if upper:
         beyond += _UNDERFLOW
     else:
         mass = np.where(mass > _UNDERFLOW, mass, 0.0)
-    return Discrete(np.append(losses, np.inf), np.append(mass, beyond))
+    return Discrete(np.append(total, np.inf), np.append(mass, beyond))
+
+
+def _multinomial(losses: Any, masses: Any, infinite: float, count: int, upper: bool) -> Discrete:
+    """Every way to use a few outcomes `count` times, equal ones counted once."""
+    bars = itertools.combinations(range(count + len(losses) - 1), len(losses) - 1)
+    bars = np.array(list(bars), float)
+    ends = np.full((len(bars), 1), count + len(losses) - 1.0)
+    often = np.diff(np.concatenate([np.full((len(bars), 1), -1.0), bars, ends], axis=1)) - 1
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))])
+    terms = often * np.log(masses) - logs[often.astype(int)]
+    rounding = 8 * _EPS * (logs[-1] + np.abs(terms).sum(axis=1) + 4)
+    slack = 1 + (rounding if upper else -rounding)
+    mass = np.exp(logs[-1] + terms.sum(axis=1)) * slack
+    total = often @ losses + (8 if upper else -8) * _EPS * (often @ np.abs(losses))
+    beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (
+        1 + 8 * _EPS if upper else 1 - 8 * _EPS
+    )
+    return Discrete(
+        np.append(total, np.inf), np.append(mass, beyond + (_UNDERFLOW if upper else 0))
+    )
 
 
 def _binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
@@ -171,8 +173,9 @@ def _binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
 
 def merged(parts: Iterable[Discrete]) -> list[Discrete]:
     """The same independent losses with as many as possible multiplied out, which is exact."""
+    parts = list(parts)
     found: list[Discrete] = []
-    for part in sorted(parts, key=lambda part: len(part.losses)):
+    for part in sorted((p for p in parts if p.count == 1), key=lambda part: len(part.losses)):
         if found and len(found[-1].losses) * len(part.losses) <= _LARGEST:
             last = found.pop()
             part = Discrete(
@@ -180,7 +183,7 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
                 np.multiply.outer(last.masses, part.masses).ravel(),
             )
         found.append(part)
-    return found
+    return [*found, *(part for part in parts if part.count != 1)]
 
 
 def delta_of(pair: Discrete, epsilon: float) -> float:

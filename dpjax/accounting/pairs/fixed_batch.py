@@ -25,6 +25,7 @@ from dpjax.accounting.pairs.gaussian import pair_of, samplable
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Tilted
 from dpjax.accounting.pairs.ratio import inverse, log_ratio, log_ratio_slopes, ndtr, posterior
+from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.scheme import Scheme
 from dpjax.accounting.pairs.subsampled import (
     REACH,
@@ -214,6 +215,14 @@ def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any
     return xp.sqrt(pair_of(step.mechanism).replace_one), _participation(step, adjacency)
 
 
+def _amplify(step: FixedBatchSampled, adjacency: Adjacency, inner: Known) -> Known | None:
+    """Balle, Barthe, Gaboardi 2018, Theorem 9: the profile under replace-one; no batch of one."""
+    if adjacency is not Adjacency.REPLACE_ONE or inner.symmetric:
+        return None
+    size: Any = step.batch_size
+    return inner._replace(rate=size / step.population, symmetric=True)
+
+
 SCHEME = Scheme(
     "fixed",
     FixedBatchSampled,
@@ -222,4 +231,5 @@ SCHEME = Scheme(
     dominating=lambda adjacency: "symmetrised",
     attained=lambda adjacency: "poisson",
     participation=_participation,
+    amplify=_amplify,
 )

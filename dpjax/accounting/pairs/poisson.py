@@ -16,6 +16,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.pairs.gaussian import pair_of, samplable
 from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr, normal_mass, posterior
+from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.scheme import Scheme
 from dpjax.accounting.pairs.subsampled import REACH, Subsampled, log_normal_tail, log_tail
 
@@ -154,6 +155,13 @@ def _pair(adjacency: Adjacency) -> str:
     return "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
 
 
+def _amplify(step: PoissonSampled, adjacency: Adjacency, inner: Known) -> Known | None:
+    """Zhu, Dong, Wang 2022, Theorem 11: the mixture, under add/remove."""
+    if adjacency is not Adjacency.ADD_REMOVE:
+        return None
+    return inner._replace(rate=inner.rate * step.rate)
+
+
 SCHEME = Scheme(
     "poisson",
     PoissonSampled,
@@ -162,4 +170,5 @@ SCHEME = Scheme(
     _pair,
     _pair,
     participation=lambda step, adjacency: step.rate,
+    amplify=_amplify,
 )

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.pairs.release import Known
+
+
+def _unknown(step: Any, adjacency: Adjacency, inner: Known) -> Known | None:
+    return None
 
 
 class Scheme(NamedTuple):
-    """One way of sampling around Gaussian releases.
+    """One way of sampling: around Gaussian releases, and around those whose pair is known.
 
     Fields:
         name: of its steps in `atoms.Atoms`.
@@ -24,6 +29,7 @@ class Scheme(NamedTuple):
         exhibited: whether some neighbours attain it for this step's numbers.
         participation: (step, adjacency) -> with which probability a release sees the one record
             that differs, all else equal; None where no such number bounds the step.
+        amplify: (step, adjacency, what is sampled) -> the same, sampled; None without a theorem.
     """
 
     name: str
@@ -34,3 +40,4 @@ class Scheme(NamedTuple):
     attained: Callable[[Adjacency], str]
     exhibited: Callable[[Any], bool] = lambda step: True
     participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
+    amplify: Callable[[Any, Adjacency, Known], Known | None] = _unknown

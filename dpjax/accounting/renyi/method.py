@@ -19,6 +19,7 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import (
     BestOf,
     Mechanism,
@@ -30,6 +31,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.atoms import Atoms, lowers, query
 from dpjax.accounting.pairs.grouping import split
+from dpjax.accounting.pairs.table import RELEASES
 from dpjax.accounting.renyi import conversion, moments, selection
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -54,7 +56,7 @@ def _best_of(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
     inner = best.mechanism
 
     def profile(epsilons: Any) -> Any:
-        others = (gaussian, contour, loss_distribution, objective_perturbation)
+        others = (gaussian, one_release, contour, loss_distribution, objective_perturbation)
         table = [m for family in others for m in family.METHODS]
         table += [*randomized_sensitivity.METHODS, *METHODS]
         able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
@@ -70,6 +72,11 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     PureDP: (objective_perturbation.curve, objective_perturbation.holds),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
+    **{
+        kind: (one_release.curve, one_release.has_curve)
+        for kind, release in RELEASES.items()
+        if hasattr(release, "divergence")
+    },
 }
 
 
@@ -99,7 +106,9 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     if rest.mechanisms or not own:
         total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
-        total = total + _count(factors) * _CURVES[type(step)][0](step, orders, adjacency)
+        count, one = _count(factors), _CURVES[type(step)][0](step, orders, adjacency)
+        xp: Any = namespace(count, one)
+        total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
     return total
 
 

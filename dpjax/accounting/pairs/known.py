@@ -1,0 +1,27 @@
+"""From a step to the release whose pair is known, through whatever samples it."""
+
+from __future__ import annotations
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import Mechanism, Shuffled
+from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.table import RELEASES, SCHEMES
+
+
+def known(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The release by whose pair one step is priced; None where no theorem gives one.
+
+    A way of sampling says what it makes of a release. A pass over disjoint batches costs what one
+    of them costs.
+    """
+    if type(step) in RELEASES:
+        release = RELEASES[type(step)]
+        numbers = release.numbers(step, adjacency)
+        return None if numbers is None else Known(release, numbers)
+    if isinstance(step, Shuffled):
+        return known(step.mechanism, adjacency)
+    sampled = getattr(step, "mechanism", None)
+    if type(step) not in SCHEMES or sampled is None:
+        return None
+    inner = known(sampled, adjacency)
+    return None if inner is None else SCHEMES[type(step)].amplify(step, adjacency, inner)
