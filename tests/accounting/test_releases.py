@@ -266,7 +266,8 @@ def test_uses_compose_as_their_losses_add(count):
             exact = lambda e: np.sum(mass * -np.expm1(np.minimum(e - losses, 0)))  # noqa: B023, E731
             assert exact(high) <= delta * (1 + 1e-7)
             assert exact(low) >= delta * (1 - 1e-7) or low == 0
-            assert low <= high <= low * (1 + 1e-3) + 1e-9
+            assert high == 0 or exact(high * (1 - 1e-4)) > delta  # as tight as it says
+            assert low <= high <= low * (1 + 1e-2) + 1e-9
 
 
 def _masses(noise, shift):
@@ -363,7 +364,7 @@ def test_sweeps_and_traces_of_releases():
         slope = jax.grad(lambda n: acc.epsilon(acc.Laplace(n), 1e-5))(2.0)
         np.testing.assert_allclose(slope, -0.25, rtol=1e-6)
         traced = float(jax.jit(lambda n: acc.epsilon(acc.DiscreteLaplace(n, 3), 1e-3))(2.0))
-    assert traced == acc.epsilon(acc.DiscreteLaplace(2.0, 3), 1e-3)
+    np.testing.assert_allclose(traced, acc.epsilon(acc.DiscreteLaplace(2.0, 3), 1e-3), rtol=1e-12)
 
 
 def test_beside_subsampled_gaussians_in_one_run():

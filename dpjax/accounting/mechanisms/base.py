@@ -93,6 +93,7 @@ class Mechanism:
     _ranges: ClassVar[dict[str, checks.Range]] = {}
     component_axes: ClassVar[dict[str, int]] = {}
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    _flags: ClassVar[tuple[str, ...]] = ()
     _parts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -104,6 +105,10 @@ class Mechanism:
                 object.__setattr__(self, name, checked)
         for name, options in self._choices.items():
             checks.choice(f"{kind}.{name}", getattr(self, name), options)
+        for name in self._flags:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"{kind}.{name} must be True or False, got {checks.shown(value)}")
         for name in self._parts:
             value = getattr(self, name)
             if not isinstance(value, Mechanism):
@@ -185,6 +190,7 @@ def register_mechanism(cls: _Class) -> _Class:
     run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
     run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
     run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
+    run._flags = tuple(f.name for f in fields if f.type in ("bool", bool))
     run._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
 
     def flatten(run: Any) -> tuple:

@@ -30,8 +30,8 @@ class Release(Protocol):
         """What `pair` is made of, numbers or arrays; None where no pair is known."""
         ...
 
-    def pair(self, *numbers: float, upper: bool) -> Finite:
-        """A pair that dominates the release, or one that some neighbours attain. NumPy alone."""
+    def pair(self, *numbers: Any, **upper: Any) -> Finite:
+        """(*numbers, upper=): a pair that dominates, or one that neighbours attain. NumPy alone."""
         ...
 
 
