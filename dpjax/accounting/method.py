@@ -19,6 +19,7 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.base import axes_of
 from dpjax.accounting.pairs.atoms import lowers
 
 
@@ -115,8 +116,7 @@ def least(
             value = np.asarray(ask(method, run, given))
         else:
             some, part_given = jax.tree.map(
-                lambda leaf: np.broadcast_to(leaf, open_.shape)[open_],  # noqa: B023
-                (run, given),
+                functools.partial(_chosen, open_), (run, given), (axes_of(run), 0)
             )
             value = np.full(best.shape, np.inf)
             value[open_] = ask(method, some, part_given)
@@ -127,13 +127,21 @@ def least(
     return float64.plain(np.asarray(best)), used
 
 
+def _chosen(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
+    """The open settings of a number, of which the last axes are one setting's components."""
+    tail = np.shape(leaf)[np.ndim(leaf) - axes :]
+    return np.broadcast_to(leaf, open_.shape + tail)[open_]
+
+
 def _traced(
     ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
 ) -> Array:
     """The same under a trace: a later method runs only if a setting is open."""
     dear = [method for method in chosen if method.dear]
     cheap = [method for method in chosen if not method.dear]
-    shape = np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves((run, given))))
+    leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((axes_of(run), 0))
+    fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
+    shape = np.broadcast_shapes(*fronts)
     best = ask(cheap[0], run, given) if cheap else jax.numpy.full(shape, nothing)
     xp: Any = namespace(best)
     open_ = ~(best < nothing) | (not (cheap and cheap[0].tight))
@@ -162,11 +170,15 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
     Its derivatives are central differences: it has none of its own.
     """
     leaves, tree = jax.tree.flatten((run, given))
+    axes = jax.tree.leaves((axes_of(run), 0))
     dtype, rank = jax.numpy.zeros(()).dtype, open_.ndim
     traced = [i for i, leaf in enumerate(leaves) if float64.is_traced(leaf)]
     # Ones in front, so that the axes of a vmap stay apart from the sweep's.
     ones = [jax.numpy.asarray(leaves[i], dtype) for i in traced]
-    ones = [leaf.reshape((1,) * (rank - leaf.ndim) + leaf.shape) for leaf in ones]
+    ones = [
+        leaf.reshape((1,) * (rank + axes[i] - leaf.ndim) + leaf.shape)
+        for i, leaf in zip(traced, ones, strict=True)
+    ]
 
     def bound(open_: np.ndarray, values: Sequence[Any]) -> np.ndarray:
         full: list[Any] = list(leaves)
@@ -174,7 +186,7 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
             full[i] = np.asarray(value, np.float64)
         answer = np.full(open_.shape, np.inf)
         if open_.any():
-            some = [np.broadcast_to(leaf, open_.shape)[open_] for leaf in full]
+            some = [_chosen(open_, leaf, n) for leaf, n in zip(full, axes, strict=True)]
             answer[open_] = ask(*jax.tree.unflatten(tree, some))
         return answer
 

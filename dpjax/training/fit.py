@@ -23,7 +23,7 @@ from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Pace, Saver
 from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
-from dpjax.training.step import compiled, failure_probability
+from dpjax.training.step import compiled, failure_probability, first_state
 
 __all__ = ["Fit", "fit"]
 
@@ -153,7 +153,7 @@ def fit(
     key = fresh_key() if key is None else key
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
-        state = {"params": params, "optimizer": optimizer.init(params), "step": np.int32(0)}
+        state = first_state(params, plan, optimizer, np.int32(0))
         progress = Progress(state, no_totals(), table, np.int32(1))
         if store is not None:
 

@@ -28,6 +28,7 @@ def identity_of_run(
         **settings,
         "data": array_digest(data, secret=secret),
         "mechanism": repr(plan.mechanism),
+        **_exact(plan),
         "clip norm": plan.clip_norm,
         "records": plan.population,
         "delta": plan.delta,
@@ -40,3 +41,10 @@ def identity_of_run(
         + array_digest(state, secret=secret),
         "software": f"dpjax {dpjax.__version__}, jax {jax.__version__}",
     }
+
+
+def _exact(plan: Plan) -> dict[str, str]:
+    """The strategy of correlated noise, which `repr` rounds."""
+    if plan.strategy is None:
+        return {}
+    return {"strategy": " ".join(c.hex() for c in plan.strategy.coefficients)}

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax.correlation import Toeplitz
 from dpjax.sampling import realised_rate
 from dpjax.training.plan import ARITHMETIC, Plan, positive
 
 __all__ = ["make_plan"]
 
+_IN_TURN = ("cyclic", "cyclic-poisson")
 _SHARE = 1e-3  # of δ, set aside for arithmetic
 
 
@@ -26,6 +28,7 @@ def make_plan(
     steps: int | None = None,
     epochs: float | None = None,
     sampling: str = "poisson",
+    strategy: Toeplitz | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -44,8 +47,12 @@ def make_plan(
         epochs: expected number of times that each record takes part, for a constant batch.
         sampling: "poisson"; "random-allocation" (each record takes part in one step of every epoch,
             drawn at random; an epoch has ⌈population / batch_size⌉ steps, and a run whole epochs);
-            "fixed" (batches of exactly that size; replace-one only); or "full". A loader that
-            shuffles is none of them.
+            "fixed" (batches of exactly that size; replace-one only); "full"; or, with a strategy,
+            "cyclic" or "cyclic-poisson". A loader that shuffles is none of them.
+        strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
+            batches in the order of the data, the same in every pass, no amplification; or
+            "cyclic-poisson": Poisson samples of as many groups as the strategy has bands, in turn,
+            for the next multiple of as many steps.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             calibrated noise multiplier, or the given one, is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -73,9 +80,20 @@ def make_plan(
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if sampling not in ("poisson", "random-allocation", "fixed", "full"):
+    if sampling not in ("poisson", "random-allocation", "fixed", "full", *_IN_TURN):
         raise ValueError(
-            f"sampling must be poisson, random-allocation, fixed or full, got {sampling!r}"
+            "sampling must be poisson, random-allocation, fixed, full, cyclic or cyclic-poisson, "
+            f"got {sampling!r}"
+        )
+    if (strategy is not None) != (sampling in _IN_TURN):
+        raise ValueError(
+            "strategy must be given for sampling cyclic and cyclic-poisson, and for no other: "
+            f"correlated noise has no price there, got {strategy!r} for {sampling!r}"
+        )
+    if strategy is not None and (callable(batch_size) or noise_schedule is not None):
+        raise ValueError(
+            "batch_size must be a number, and noise_schedule None, where noise is correlated, got "
+            f"{batch_size!r} and {noise_schedule!r}"
         )
     if (steps is None) == (epochs is None):
         raise ValueError("give either steps or epochs, the length of the run")
@@ -132,6 +150,8 @@ def make_plan(
         grouped = [(settings[0], steps)]
 
     def run(noise: float) -> acc.Mechanism:
+        if strategy is not None:
+            return _in_turn(noise, strategy, steps, sizes[0], population, sampling)
         parts = tuple(
             acc.Repeated(_step(noise * scale, size, population, sampling), count // length)
             for (scale, size), count in grouped
@@ -146,6 +166,23 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra)
+
+
+def _in_turn(
+    noise: Any, strategy: Toeplitz, steps: int, size: int, population: int, kind: str
+) -> acc.Mechanism:
+    if kind == "cyclic":
+        separation = population // size
+        return acc.CorrelatedGaussian(noise, strategy, steps, separation)  # pyrefly: ignore
+    groups = strategy.bands
+    if size * groups > population:
+        raise ValueError(
+            f"batch_size must be at most {population // groups}, the records of one of "
+            f"{groups} groups, got {size}"
+        )
+    rate = realised_rate(size * groups / population)
+    one = acc.CyclicPoissonCorrelated(noise, strategy, groups, rate)  # pyrefly: ignore
+    return acc.Repeated(one, math.ceil(steps / groups))
 
 
 def _step(noise: Any, size: int, population: int, kind: str) -> Any:

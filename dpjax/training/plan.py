@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
+from dpjax.correlation import Toeplitz
 from dpjax.sampling import realised_rate
 
 __all__ = ["Plan"]
@@ -43,7 +46,10 @@ class Phase(NamedTuple):
 
 def length_of(step: Any) -> int:
     """Steps of training that one mechanism is: those of an epoch, for random allocation."""
-    return int(np.asarray(step.steps)) if isinstance(step, acc.RandomAllocation) else 1
+    if isinstance(step, acc.CyclicPoissonCorrelated):
+        return int(np.asarray(step.groups))
+    several = acc.RandomAllocation | acc.CorrelatedGaussian
+    return int(np.asarray(step.steps)) if isinstance(step, several) else 1
 
 
 def noise_of(step: Any) -> float:
@@ -59,7 +65,28 @@ def rate_of(step: Any) -> float:
         return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
     if isinstance(step, acc.RandomAllocation):
         return float(np.asarray(step.chosen)) / float(np.asarray(step.steps))
+    if isinstance(step, acc.CorrelatedGaussian):
+        return 1.0 / _number(step.separation)
+    if isinstance(step, acc.CyclicPoissonCorrelated):
+        return _number(step.rate) / _number(step.groups)
     return 1.0
+
+
+def _number(value: Any) -> float:
+    return float(np.asarray(value))
+
+
+CORRELATED = (acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated)
+
+
+def _used(phase: Phase, steps: Any) -> Any:
+    """The mechanism of the first steps of a phase, one or several numbers of them."""
+    if not isinstance(phase.step, acc.CorrelatedGaussian):
+        uses = phase.uses(steps)
+        return acc.Repeated(phase.step, int(uses) if np.ndim(uses) == 0 else uses)
+    steps = np.clip(steps, 0, phase.steps)
+    begun = dataclasses.replace(phase.step, steps=np.maximum(steps, 1.0))
+    return acc.Repeated(begun, np.minimum(steps, 1.0))
 
 
 @dataclass(frozen=True)
@@ -73,7 +100,9 @@ class Plan:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
             `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step);
             `Repeated(RandomAllocation(Gaussian, t), epochs)`, which is t·epochs steps; or any
-            composition of these, `Composed` and `Repeated` at will, run in that order.
+            composition of these, `Composed` and `Repeated` at will, run in that order; or
+            `CorrelatedGaussian` (step t takes the records whose number is t modulo the separation)
+            or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of those, modulo the groups).
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
@@ -115,11 +144,36 @@ class Plan:
         """
         found: list[Phase] = []
         for phase in _unrolled(self.mechanism):
+            if isinstance(phase.step, CORRELATED) and phase.step is not self._correlated:
+                raise ValueError(
+                    "mechanism must be one run where noise is correlated (CorrelatedGaussian, or "
+                    "Repeated(CyclicPoissonCorrelated, rounds)), got it within others"
+                )
             if found and found[-1].step == phase.step:
                 phase = Phase(phase.step, found.pop().steps + phase.steps)
             if phase.steps:
                 found.append(phase)
         return tuple(found)
+
+    @property
+    def _correlated(self) -> Any:
+        """The mechanism whose noise is correlated over the whole run, or None."""
+        run: Any = self.mechanism
+        inner = run.mechanism if isinstance(run, acc.Repeated) else run
+        alone = isinstance(inner, acc.CyclicPoissonCorrelated) or inner is run
+        return inner if alone and isinstance(inner, CORRELATED) else None
+
+    @property
+    def strategy(self) -> Toeplitz | None:
+        """The strategy that correlates the noise over the steps, None where it is fresh.
+
+        Example:
+            >>> run = acc.CorrelatedGaussian(2.0, [1.0, 0.5], steps=100, separation=4)
+            >>> Plan(run, clip_norm=1.0, population=400, delta=1e-5).strategy
+            Toeplitz(coefficients=(1.0, 0.5))
+        """
+        found = self._correlated
+        return None if found is None else Toeplitz(tuple(np.asarray(found.strategy).tolist()))
 
     @property
     def step(self) -> Any:
@@ -167,7 +221,7 @@ class Plan:
         """The mechanism of the first `steps` steps, one or several numbers of them."""
         parts, begun = [], 0
         for phase in self.phases:
-            parts.append(acc.Repeated(phase.step, phase.uses(steps - begun)))
+            parts.append(_used(phase, steps - begun))
             begun += phase.steps
         return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
@@ -186,7 +240,7 @@ class Plan:
         done, left = [], steps
         for phase in self.phases:
             if left > 0:
-                done.append(acc.Repeated(phase.step, int(phase.uses(left))))
+                done.append(_used(phase, left))
                 left -= phase.steps
         run: Any = done[0] if len(done) == 1 else acc.Composed(tuple(done))
         try:
@@ -244,6 +298,9 @@ def _unrolled(mechanism: Any) -> Iterator[Phase]:
 
 def _check_step(step: Any, population: int) -> None:
     """Refuse a step that training does not run exactly."""
+    if isinstance(step, CORRELATED):
+        _check_correlated(step, population)
+        return
     known = acc.PoissonSampled | acc.RandomAllocation | acc.FixedBatchSampled | acc.Gaussian
     if not isinstance(step, known):
         raise ValueError(
@@ -257,6 +314,25 @@ def _check_step(step: Any, population: int) -> None:
             f"the mechanism must sample from {population} records, got {step.population}"
         )
     if isinstance(step, acc.PoissonSampled) and rate_of(step) != realised_rate(rate_of(step)):
+        raise ValueError(
+            "rate must be one that the sampler realises exactly, got "
+            f"{step.rate}; price sampling.realised_rate(rate)"
+        )
+
+
+def _check_correlated(step: Any, population: int) -> None:
+    cyclic = isinstance(step, acc.CorrelatedGaussian)
+    groups = int(_number(step.separation if cyclic else step.groups))
+    if groups > population:
+        raise ValueError(
+            f"the mechanism must have at most {population} groups, one a record, got {groups}"
+        )
+    passes = math.ceil(_number(step.steps) / groups) if cyclic else 0
+    if cyclic and _number(step.participations) < passes:
+        raise ValueError(
+            f"participations must be as many as passes are run, {passes}, got {step.participations}"
+        )
+    if not cyclic and float(step.rate) != realised_rate(float(step.rate)):
         raise ValueError(
             "rate must be one that the sampler realises exactly, got "
             f"{step.rate}; price sampling.realised_rate(rate)"

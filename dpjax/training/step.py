@@ -86,10 +86,18 @@ def training_step(
     update = _update(loss, params, plan, optimizer, capacity, method, failure)
 
     def init(params):
-        step = jnp.zeros((), jnp.int32)
-        return {"params": params, "optimizer": optimizer.init(params), "step": step}
+        return first_state(params, plan, optimizer, jnp.zeros((), jnp.int32))
 
     return TrainingStep(init, update)
+
+
+def first_state(params, plan: Plan, optimizer, step) -> dict[str, Any]:
+    """What a run carries from step to step; the noise of the last ones where it is correlated."""
+    state = {"params": params, "optimizer": optimizer.init(params), "step": step}
+    if plan.strategy is None:
+        return state
+    noise = transforms.correlated_noise(plan.strategy, 1.0, jax.random.key(0))
+    return state | {"noise": noise.init(params).past}  # pyrefly: ignore
 
 
 def compiled(
@@ -112,9 +120,17 @@ def compiled(
         )
     except Opaque:
         return _compiled(*arguments)
-    parts = (transforms.gaussian_noise, gradients.clipped_grad)
+    parts = (transforms.gaussian_noise, transforms.correlated_noise, gradients.clipped_grad)
     parts += (sampling.poisson_inclusion, sampling.fixed_batch, sampling.allocation_inclusion)
-    settings = (repr(plan.mechanism), plan.clip_norm, plan.population, capacity, method, failure)
+    settings = (
+        repr(plan.mechanism),
+        numbers_of(plan.mechanism),
+        plan.clip_norm,
+        plan.population,
+        capacity,
+        method,
+        failure,
+    )
     key = (computes, settings, parts)
     if key not in _PROGRAMS:
         _PROGRAMS[key] = _compiled(*arguments)
@@ -179,8 +195,15 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         number = phase(state["step"])
         # Noise is a function of (key, step), both given at each call: no key is compiled into
         # the program, and none travels with the state into a checkpoint.
-        noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
-        noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
+        carried = {}
+        if plan.strategy is None:
+            noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
+            noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
+        else:
+            noise = transforms.correlated_noise(plan.strategy, stddevs[0], jax.random.key(0))
+            before = transforms.CorrelatedState(noise_key, state["step"], state["noise"])
+            noisy, after = noise.update(total, before)
+            carried = {"noise": after.past}  # pyrefly: ignore
         divisor = _chosen(divisors, number)
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
         mean = jax.tree.map(
@@ -190,9 +213,14 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         )
         updates, inner = optimizer.update(mean, state["optimizer"], params)
         new = optax.apply_updates(params, updates)
-        return {"params": new, "optimizer": inner, "step": state["step"] + 1}, seen
+        return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, seen
 
     return update
+
+
+def numbers_of(mechanism: Any) -> tuple[bytes, ...]:
+    """Its numbers to the last bit; `repr` rounds those of an array."""
+    return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(mechanism))
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:
@@ -289,10 +317,26 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
 
         return sampler
 
+    def in_turn(key, step, number):
+        del key, number
+        batches = int(np.asarray(steps[0].separation))
+        first, most = jnp.asarray(step, jnp.int32) % batches, -(-n // batches)
+        indices = first + batches * jnp.minimum(jnp.arange(padded, dtype=jnp.int32), most)
+        return jnp.where(indices < n, indices, 0), (n - first + batches - 1) // batches
+
+    def sampled_in_turn(key, step, number):
+        del number
+        groups, rate = int(np.asarray(steps[0].groups)), float(np.asarray(steps[0].rate))
+        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=rate)
+        own = jnp.arange(n, dtype=jnp.int32) % groups == jnp.asarray(step, jnp.int32) % groups
+        return listed(inclusion & own)
+
     samplers: dict[Any, Any] = {
         acc.PoissonSampled: poisson,
         acc.FixedBatchSampled: fixed,
         acc.Gaussian: everyone,
+        acc.CorrelatedGaussian: in_turn,
+        acc.CyclicPoissonCorrelated: sampled_in_turn,
     }
 
     def kind_of(step):
@@ -322,6 +366,11 @@ def _largest(step: Any, population: int, failure: float) -> int:
     if isinstance(step, acc.PoissonSampled | acc.RandomAllocation):
         # Of either a step's size is binomial.
         return sampling.poisson_capacity(population, rate, steps=1, delta=failure, epsilon=0.0)
+    if isinstance(step, acc.CyclicPoissonCorrelated):
+        group, rate = -(-population // int(np.asarray(step.groups))), float(np.asarray(step.rate))
+        return sampling.poisson_capacity(group, rate, steps=1, delta=failure, epsilon=0.0)
+    if isinstance(step, acc.CorrelatedGaussian):
+        return -(-population // int(np.asarray(step.separation)))
     return round(rate * population)
 
 

@@ -139,3 +139,12 @@ def test_calibration():
 
     sigma = acc.calibrate(run, epsilon=2.0, delta=1e-5)
     assert 2.0 * (1 - 1e-6) <= acc.epsilon(run(sigma), 1e-5) <= 2.0
+
+
+def test_settings_that_a_first_method_leaves_open_keep_their_strategy():
+    one = acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5, 0.25], 3, 0.5)
+    counts = np.array([0.0, 1.0, 2.0, 40.0])
+    found = acc.epsilon(acc.Repeated(one, counts), 1e-5)
+    each = [acc.epsilon(acc.Repeated(one, count), 1e-5) for count in counts.tolist()]
+    np.testing.assert_allclose(found, each, rtol=1e-6)
+    assert found[0] == 0

@@ -16,6 +16,7 @@ from dpjax._numerics.checks import shown
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import (
     Composed,
+    CyclicPoissonCorrelated,
     FixedBatchSampled,
     Gaussian,
     Mechanism,
@@ -202,3 +203,45 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     if found:
         warnings.warn(DifferentPrice(found), stacklevel=2)
     return event
+
+
+def from_bandmf(config: Any) -> Mechanism:
+    """The mechanism of a `BandMFExecutionPlanConfig` of jax_privacy, read by its fields.
+
+    Its noise multiplier is for a strategy of unit norm and its groups are as many as the strategy
+    has bands: σ here is that multiplier times ‖c‖, and a run ⌈iterations/bands⌉ rounds.
+
+    Args:
+        config: with `strategy`, `iterations`, `sampling_prob` and `noise_multiplier`.
+
+    Raises:
+        TypeError: a noise multiplier that is left to be calibrated (calibrate here instead), a
+            truncated batch, columns of unit norm (their C is not Toeplitz), or their replace-one
+            relation, whose noise is twice as large at the same multiplier.
+        ValueError: coefficients that increase, or numbers out of range.
+
+    Example:
+        >>> import types
+        >>> from dpjax.accounting.answers import interop
+        >>> config = types.SimpleNamespace(
+        ...     strategy=[0.8, 0.6], iterations=9, sampling_prob=0.2, noise_multiplier=3.0)
+        >>> interop.from_bandmf(config).steps
+        5.0
+
+    References:
+        jax_privacy 2.0, `experimental.execution_plan`.
+    """
+    if config.noise_multiplier is None:
+        raise TypeError("noise_multiplier must be a number, got None: calibrate here instead")
+    for name in ("truncated_batch_size", "column_normalize"):
+        if getattr(config, name, None):
+            raise TypeError(f"{name} must not be set, got {shown(getattr(config, name))}")
+    relation = getattr(getattr(config, "accountant", None), "neighboring_relation", None)
+    if getattr(relation, "name", "") == "REPLACE_ONE":
+        raise TypeError(
+            "accountant must be for a relation under which a record is left out, got REPLACE_ONE"
+        )
+    column = np.asarray(config.strategy, np.float64)
+    sigma = float(config.noise_multiplier) * float(np.linalg.norm(column))
+    one = CyclicPoissonCorrelated(sigma, column, float(column.size), float(config.sampling_prob))
+    return Repeated(one, float(-(-int(config.iterations) // column.size)))

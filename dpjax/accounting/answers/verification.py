@@ -22,6 +22,8 @@ from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import methods
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.mechanisms import (
+    CorrelatedGaussian,
+    CyclicPoissonCorrelated,
     FixedBatchSampled,
     Gaussian,
     Mechanism,
@@ -164,7 +166,7 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
         if batch is not None and not _close(step.batch_size, batch):
             refuse(f"batch_size = {batch}, priced {step.batch_size}")
     sigma, steps = known["noise_multiplier"], known["steps"]
-    for step in _parts(run, Gaussian):
+    for step in _parts(run, Gaussian) + _parts(run, CorrelatedGaussian):
         if sigma is not None and not _close(step.noise_multiplier, sigma):
             refuse(f"noise_multiplier = {sigma}, priced {step.noise_multiplier}")
     if steps is not None:
@@ -178,7 +180,9 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
 
 def _length(step: Any) -> tuple:
     """Steps of training that one mechanism is, if several."""
-    return (step.steps,) if isinstance(step, RandomAllocation) else ()
+    if isinstance(step, CyclicPoissonCorrelated):
+        return (step.groups,)
+    return (step.steps,) if isinstance(step, RandomAllocation | CorrelatedGaussian) else ()
 
 
 def _close(a: Any, b: Any) -> bool:

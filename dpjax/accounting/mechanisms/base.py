@@ -227,6 +227,15 @@ def built(kind: type, fields: dict[str, Any]) -> Any:
     return run
 
 
+def axes_of(run: Any) -> Any:
+    """The run with the number of axes of components in the place of every number."""
+    if isinstance(run, tuple):
+        return tuple(map(axes_of, run))
+    inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
+    found = {n: axes_of(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
+    return built(type(run), {**found, **run.component_axes})
+
+
 def walk(run: Mechanism) -> Iterator[Mechanism]:
     """The mechanism and all it is made of, outermost first."""
     stack = [run]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, flatten
-from dpjax.accounting.mechanisms.base import built
+from dpjax.accounting.mechanisms.base import axes_of
 
 
 class Prepared(NamedTuple):
@@ -58,15 +57,6 @@ def _stack(values: Sequence[Any]) -> Any:
     return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
 
 
-def _axes(step: Any) -> Any:
-    """A mechanism whose numbers are how many axes of components each of its fields has."""
-    if isinstance(step, tuple):
-        return tuple(map(_axes, step))
-    inner = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
-    found = {n: _axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
-    return built(type(step), {**found, **step.component_axes})
-
-
 def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
     m = factors.shape[0]
@@ -95,7 +85,7 @@ def prepare(run: Mechanism) -> Prepared:
     groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
     for step, factors in flatten(run):
         leaves, tree = jax.tree.flatten(step)
-        axes = tuple(jax.tree.leaves(_axes(step)))
+        axes = tuple(jax.tree.leaves(axes_of(step)))
         tails = tuple(np.shape(x)[np.ndim(x) - n :] for x, n in zip(leaves, axes, strict=True))
         groups.setdefault((tree, axes, tails), []).append((leaves, factors))
     arrays: list[Any] = []

@@ -1,0 +1,139 @@
+"""Training under correlated noise: what runs is what is priced, and it resumes to the last bit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax import accounting as acc
+from dpjax import training
+from dpjax.correlation import Toeplitz, square_root
+
+N = 60
+KINDS = ["cyclic", "cyclic-poisson"]
+
+
+def plan_of(kind, **options):
+    given = {"delta": 1e-5, "batch_size": 15, "steps": 10, "noise_multiplier": 2.0} | options
+    return training.make_plan(N, sampling=kind, strategy=square_root(3), **given)
+
+
+def loss(w, x):
+    return w @ x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
+    """Contributions of known size and a linear loss: the parameters give every step away."""
+    plan, key = plan_of(kind), jax.random.key(0)
+    data = jnp.eye(N)  # record i has gradient e_i
+    step = training.training_step(loss, jnp.zeros(N), plan, optimizer=optax.sgd(1.0))
+    state, sums, before = step.init(jnp.zeros(N)), [], np.zeros(N)
+    update = jax.jit(step.update)
+    for _ in range(plan.steps):
+        state, seen = update(state, data, key)
+        after = np.asarray(state["params"], np.float64)
+        sums.append(((before - after) * plan.expected_batch_size, int(seen[1])))
+        before = after
+    fresh = training.training_step(
+        lambda w, x: 0.0 * jnp.sum(w), jnp.zeros(N), plan, optimizer=optax.sgd(1.0)
+    )
+    still, noise, before = fresh.init(jnp.zeros(N)), [], np.zeros(N)
+    only_noise = jax.jit(fresh.update)
+    for _ in range(plan.steps):
+        still, _ = only_noise(still, data, key)
+        after = np.asarray(still["params"], np.float64)
+        noise.append((before - after) * plan.expected_batch_size)
+        before = after
+    groups = 4 if kind == "cyclic" else 3
+    counts = np.zeros(N)
+    for t, ((noisy, size), z) in enumerate(zip(sums, noise, strict=True)):
+        records = np.rint(noisy - z)
+        np.testing.assert_allclose(noisy - z, records, atol=1e-3)
+        assert set(np.unique(records)) <= {0.0, 1.0}
+        assert np.all(np.flatnonzero(records) % groups == t % groups)
+        assert records.sum() == size
+        counts += records
+        if kind == "cyclic":
+            assert size == 15
+    if kind == "cyclic":
+        assert counts.tolist() == [3.0 if i % 4 < 2 else 2.0 for i in range(N)]
+    white = square_root(3).matrix(plan.steps) @ np.array(noise) / 2.0
+    assert 0.85 < white.std() < 1.15  # of 600 numbers
+    assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
+    assert np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_run_is_what_is_priced(kind):
+    plan = plan_of(kind, epsilon=2.0, noise_multiplier=None)
+    assert 2.0 * (1 - 1e-6) <= plan.epsilon() <= 2.0
+    assert plan.steps == (10 if kind == "cyclic" else 12)  # whole rounds of three groups
+    assert plan.expected_batch_size == pytest.approx(15.0, rel=1e-6)
+    assert plan.strategy == square_root(3)
+    some = [0, 1, 3, 4, plan.steps]
+    spent = [plan.spent(t) for t in some]
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    np.testing.assert_allclose(plan.epsilon(some), spent, rtol=1e-9)
+    certificate = plan.certify()
+    again = acc.Certificate.from_json(certificate.to_json())
+    assert again.verify().epsilon <= plan.epsilon() * (1 + 1e-9)
+    assert certificate.epsilon == plan.epsilon()
+
+
+class _Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
+    plan, data = plan_of(kind), jax.random.normal(jax.random.key(1), (N, 5))
+    options = {"optimizer": optax.sgd(0.1, momentum=0.9), "log_every": 1, "checkpoint_every": 2}
+    whole = training.fit(loss, jnp.zeros(5), data, plan, key=jax.random.key(2), **options)
+
+    def stop(row):
+        if row["step"] == 5:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        training.fit(
+            loss, jnp.zeros(5), data, plan, key=jax.random.key(2), folder=tmp_path, on_log=stop,
+            **options,
+        )  # fmt: skip
+    rest = training.fit(loss, jnp.zeros(5), data, plan, folder=tmp_path, resume=True, **options)
+    np.testing.assert_array_equal(rest.params, whole.params)
+    assert not np.array_equal(whole.params, np.zeros(5))
+    other = training.make_plan(
+        N, delta=1e-5, batch_size=15, steps=10, noise_multiplier=2.0, sampling=kind,
+        strategy=Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12))),
+    )  # fmt: skip
+    with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
+        training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
+
+
+def test_what_has_no_price_is_refused():
+    correlated = acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 4)
+    cyclic = acc.CyclicPoissonCorrelated(1.0, [1.0, 0.5], 2, 0.5)
+    for run in (
+        acc.Repeated(correlated, 2),  # noise that begins anew is another run
+        acc.Composed((correlated, acc.Gaussian(1.0))),
+        acc.Composed((acc.Repeated(cyclic, 2), acc.Repeated(cyclic, 2))),
+        acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 4, participations=2),
+        acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 61),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            training.Plan(run, clip_norm=1.0, population=N, delta=1e-5)
+    for bad in (
+        {"kind": "poisson"},
+        {"kind": "cyclic", "noise_schedule": lambda step: 1.0},
+        {"kind": "cyclic", "batch_size": lambda step: 10},
+        {"kind": "cyclic-poisson", "batch_size": 40},
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            plan_of(**bad)
+    with pytest.raises(ValueError, match="strategy must be given"):
+        training.make_plan(N, delta=1e-5, batch_size=9, steps=3, epsilon=1.0, sampling="cyclic")
