@@ -110,7 +110,7 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
         ({"steps": None, "epochs": 0.0}, "epochs must .* got 0.0"),
         (
             {"sampling": "shuffled"},
-            "sampling must be poisson, random-allocation, fixed, full, cyclic or cyclic-poisson, got",
+            "sampling must be poisson, random-allocation, fixed, full, cyclic or cyclic-poisson",
         ),
         (
             {"sampling": "random-allocation", "steps": 21},
