@@ -41,7 +41,11 @@ def people():
     return frame, np.where(age + 20 * (job == "field") > 64, "yes", "no")
 
 
-@pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearRegression()])
+@pytest.mark.parametrize(
+    "estimator",
+    [DPLogisticRegression(), DPLinearRegression(), DPLinearSVC()],
+    ids=lambda estimator: type(estimator).__name__,
+)
 def test_scikit_learn_checks_pass_and_the_forbidden_ones_alone_fail(estimator):
     forbidden = forbidden_checks(estimator)
     with warnings.catch_warnings():
