@@ -6,7 +6,8 @@ real. Re-running a step after a crash draws the same batch, and batches of any s
 compilation.
 
 The sampler that trains has to be the sampler that is priced: `poisson` belongs to
-`accounting.PoissonSampled`, `random_allocation` to `accounting.RandomAllocation`, `fixed_batch` to
+`accounting.PoissonSampled`, `truncated_poisson` to `accounting.TruncatedPoissonSampled`,
+`random_allocation` to `accounting.RandomAllocation`, `fixed_batch` to
 `accounting.FixedBatchSampled`, `cyclic_permutation` to `accounting.Shuffled`, and none of them may
 stand in for another.
 """
@@ -27,6 +28,7 @@ from dpjax.sampling.poisson import (
     poisson_inclusion,
     realised_rate,
 )
+from dpjax.sampling.truncated import truncated_poisson
 
 __all__ = [
     "Batch",
@@ -39,4 +41,5 @@ __all__ = [
     "poisson_inclusion",
     "random_allocation",
     "realised_rate",
+    "truncated_poisson",
 ]

@@ -17,6 +17,7 @@ from dpjax.training.plan import ARITHMETIC, Plan, positive
 __all__ = ["make_plan"]
 
 _IN_TURN = ("cyclic", "cyclic-poisson")
+_SAMPLING = ("poisson", "truncated-poisson", "random-allocation", "fixed", "full", *_IN_TURN)
 _SHARE = 1e-3  # of δ, set aside for arithmetic
 
 
@@ -28,6 +29,7 @@ def make_plan(
     steps: int | None = None,
     epochs: float | None = None,
     sampling: str = "poisson",
+    capacity: int | None = None,
     strategy: Toeplitz | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
@@ -47,8 +49,11 @@ def make_plan(
         epochs: expected number of times that each record takes part, for a constant batch.
         sampling: "poisson"; "random-allocation" (each record takes part in one step of every epoch,
             drawn at random; an epoch has ⌈population / batch_size⌉ steps, and a run whole epochs);
-            "fixed" (batches of exactly that size; replace-one only); "full"; or, with a strategy,
-            "cyclic" or "cyclic-poisson". A loader that shuffles is none of them.
+            "truncated-poisson" (for fixed memory: of a draw larger than `capacity` a uniform choice
+            is kept, which costs ε); "fixed" (batches of exactly that size; replace-one only);
+            "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles is
+            none of them.
+        capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification; or
             "cyclic-poisson": Poisson samples of as many groups as the strategy has bands, in turn,
@@ -80,10 +85,18 @@ def make_plan(
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if sampling not in ("poisson", "random-allocation", "fixed", "full", *_IN_TURN):
+    if sampling not in _SAMPLING:
+        names = f"{', '.join(_SAMPLING[:-1])} or {_SAMPLING[-1]}"
+        raise ValueError(f"sampling must be {names}, got {sampling!r}")
+    cut = sampling == "truncated-poisson"
+    if cut and (capacity is None or not 1 <= capacity <= population):
         raise ValueError(
-            "sampling must be poisson, random-allocation, fixed, full, cyclic or cyclic-poisson, "
-            f"got {sampling!r}"
+            f"capacity must be between 1 and {population}, all the records, got {capacity}"
+        )
+    if not cut and capacity is not None:
+        raise ValueError(
+            f"capacity must be left out unless sampling is truncated-poisson, got {capacity}: the "
+            "size of the pieces that a step is worked through in is an argument of fit"
         )
     if (strategy is not None) != (sampling in _IN_TURN):
         raise ValueError(
@@ -153,7 +166,9 @@ def make_plan(
         if strategy is not None:
             return _in_turn(noise, strategy, steps, sizes[0], population, sampling)
         parts = tuple(
-            acc.Repeated(_step(noise * scale, size, population, sampling), count // length)
+            acc.Repeated(
+                _step(noise * scale, size, population, sampling, capacity), count // length
+            )
             for (scale, size), count in grouped
         )
         return parts[0] if len(parts) == 1 else acc.Composed(parts)
@@ -185,11 +200,13 @@ def _in_turn(
     return acc.Repeated(one, math.ceil(steps / groups))
 
 
-def _step(noise: Any, size: int, population: int, kind: str) -> Any:
+def _step(noise: Any, size: int, population: int, kind: str, capacity: int | None) -> Any:
     gaussian: Any = acc.Gaussian(noise)
     if kind == "fixed":
         return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
     if kind == "random-allocation":
         return acc.RandomAllocation(gaussian, math.ceil(population / size))  # pyrefly: ignore
     rate = realised_rate(size / population)
+    if capacity is not None:
+        return acc.TruncatedPoissonSampled(gaussian, rate, population, capacity)  # pyrefly: ignore
     return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian  # pyrefly: ignore

@@ -28,6 +28,16 @@ GAUSSIAN_NOISE = (
 )
 
 
+# The steps that training runs as they are priced.
+_RUN = (
+    acc.PoissonSampled,
+    acc.TruncatedPoissonSampled,
+    acc.RandomAllocation,
+    acc.FixedBatchSampled,
+    acc.Gaussian,
+)
+
+
 class Phase(NamedTuple):
     """Some steps in a row that are alike.
 
@@ -52,14 +62,19 @@ def length_of(step: Any) -> int:
     return int(np.asarray(step.steps)) if isinstance(step, several) else 1
 
 
+def kept_of(step: Any) -> int:
+    """The most records that a batch which is cut may hold."""
+    return int(np.asarray(step.capacity))
+
+
 def noise_of(step: Any) -> float:
     """Noise standard deviation over clip norm, of one step."""
     return float(np.asarray(getattr(step, "mechanism", step).noise_multiplier))
 
 
 def rate_of(step: Any) -> float:
-    """Probability that a given record takes part in one step."""
-    if isinstance(step, acc.PoissonSampled):
+    """Probability that a given record is drawn for one step."""
+    if isinstance(step, acc.PoissonSampled | acc.TruncatedPoissonSampled):
         return float(np.asarray(step.rate))
     if isinstance(step, acc.FixedBatchSampled):
         return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
@@ -98,11 +113,12 @@ class Plan:
 
     Fields:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
-            `FixedBatchSampled(Gaussian)` or a bare `Gaussian` (every record in every step);
-            `Repeated(RandomAllocation(Gaussian, t), epochs)`, which is t·epochs steps; or any
-            composition of these, `Composed` and `Repeated` at will, run in that order; or
-            `CorrelatedGaussian` (step t takes the records whose number is t modulo the separation)
-            or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of those, modulo the groups).
+            `TruncatedPoissonSampled(Gaussian)`, `FixedBatchSampled(Gaussian)` or a bare `Gaussian`
+            (every record in every step); `Repeated(RandomAllocation(Gaussian, t), epochs)`, which
+            is t·epochs steps; or any composition of these, `Composed` and `Repeated` at will, run
+            in that order; or `CorrelatedGaussian` (step t takes the records whose number is t
+            modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of
+            those, modulo the groups).
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
@@ -301,19 +317,18 @@ def _check_step(step: Any, population: int) -> None:
     if isinstance(step, CORRELATED):
         _check_correlated(step, population)
         return
-    known = acc.PoissonSampled | acc.RandomAllocation | acc.FixedBatchSampled | acc.Gaussian
-    if not isinstance(step, known):
-        raise ValueError(
-            "the step must be PoissonSampled, RandomAllocation, FixedBatchSampled or Gaussian, "
-            f"got {step}"
-        )
+    if not isinstance(step, _RUN):
+        names = ", ".join(kind.__name__ for kind in _RUN[:-1])
+        raise ValueError(f"the step must be {names} or {_RUN[-1].__name__}, got {step}")
     if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
         raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")
-    if isinstance(step, acc.FixedBatchSampled) and step.population != population:
+    counted = acc.FixedBatchSampled | acc.TruncatedPoissonSampled
+    if isinstance(step, counted) and step.population != population:
         raise ValueError(
             f"the mechanism must sample from {population} records, got {step.population}"
         )
-    if isinstance(step, acc.PoissonSampled) and rate_of(step) != realised_rate(rate_of(step)):
+    drawn = acc.PoissonSampled | acc.TruncatedPoissonSampled
+    if isinstance(step, drawn) and rate_of(step) != realised_rate(rate_of(step)):
         raise ValueError(
             "rate must be one that the sampler realises exactly, got "
             f"{step.rate}; price sampling.realised_rate(rate)"

@@ -15,7 +15,7 @@ import optax
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
 from dpjax.training.fingerprint import Opaque, program_digest
-from dpjax.training.plan import ARITHMETIC, Plan, length_of, noise_of, rate_of
+from dpjax.training.plan import ARITHMETIC, Plan, kept_of, length_of, noise_of, rate_of
 
 __all__ = ["TrainingStep", "training_step"]
 
@@ -122,6 +122,7 @@ def compiled(
         return _compiled(*arguments)
     parts = (transforms.gaussian_noise, transforms.correlated_noise, gradients.clipped_grad)
     parts += (sampling.poisson_inclusion, sampling.fixed_batch, sampling.allocation_inclusion)
+    parts += (sampling.truncated_poisson,)
     settings = (
         repr(plan.mechanism),
         numbers_of(plan.mechanism),
@@ -331,6 +332,15 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
         own = jnp.arange(n, dtype=jnp.int32) % groups == jnp.asarray(step, jnp.int32) % groups
         return listed(inclusion & own)
 
+    def cut(rate, most):
+        def sampler(key, step, number):
+            settings = {"population": n, "rate": rate, "capacity": most}
+            batch = sampling.truncated_poisson(key, step, **settings)
+            indices = jnp.pad(batch.indices, (0, padded - most))
+            return indices, jnp.sum(batch.mask, dtype=jnp.int32)
+
+        return sampler
+
     samplers: dict[Any, Any] = {
         acc.PoissonSampled: poisson,
         acc.FixedBatchSampled: fixed,
@@ -340,10 +350,14 @@ def _sampler(plan: Plan, capacity: int | None, failure: float):
     }
 
     def kind_of(step):
-        if not isinstance(step, acc.RandomAllocation):
-            return type(step)
-        kind = (length_of(step), int(np.asarray(step.chosen)))
-        samplers[kind] = allocated(*kind)
+        if isinstance(step, acc.RandomAllocation):
+            kind = (type(step), length_of(step), int(np.asarray(step.chosen)))
+            samplers[kind] = allocated(*kind[1:])
+        elif isinstance(step, acc.TruncatedPoissonSampled):
+            kind = (type(step), rate_of(step), min(kept_of(step), n))
+            samplers[kind] = cut(*kind[1:])
+        else:
+            kind = type(step)
         return kind
 
     kind_by_phase = [kind_of(step) for step in steps]
@@ -371,6 +385,8 @@ def _largest(step: Any, population: int, failure: float) -> int:
         return sampling.poisson_capacity(group, rate, steps=1, delta=failure, epsilon=0.0)
     if isinstance(step, acc.CorrelatedGaussian):
         return -(-population // int(np.asarray(step.separation)))
+    if isinstance(step, acc.TruncatedPoissonSampled):
+        return min(kept_of(step), population)
     return round(rate * population)
 
 

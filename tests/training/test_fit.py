@@ -66,6 +66,11 @@ def by_hand(params, data, plan, key, optimizer, slack):
             rate = mechanism.rate
             flags = sampling.poisson_inclusion(sampling_key, step, population=n, rate=rate)
             rows = np.flatnonzero(flags)
+        elif isinstance(mechanism, acc.TruncatedPoissonSampled):
+            rate = mechanism.rate
+            settings = {"population": n, "rate": rate, "capacity": mechanism.capacity}
+            batch = sampling.truncated_poisson(sampling_key, step, **settings)
+            rows = np.asarray(batch.indices[batch.mask])
         elif isinstance(mechanism, acc.RandomAllocation):
             length, rate = mechanism.steps, mechanism.chosen / mechanism.steps
             settings = {"population": n, "steps": length, "chosen": mechanism.chosen}
@@ -97,6 +102,7 @@ STEPS = {
     "fixed batch": acc.FixedBatchSampled(acc.Gaussian(0.8), 20, RECORDS),
     "everybody": acc.Gaussian(0.8),
     "allocation": acc.RandomAllocation(acc.Gaussian(0.8), 3),
+    "cut": acc.TruncatedPoissonSampled(acc.Gaussian(0.8), 0.5, RECORDS, RECORDS // 2),
 }
 
 
@@ -124,6 +130,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
         "fixed batch": 20,
         "everybody": RECORDS,
+        "cut": RECORDS // 2,
         "allocation": sampling.poisson_capacity(
             RECORDS, 1 / 3, steps=1, delta=failure, epsilon=0.0
         ),

@@ -110,7 +110,7 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
         ({"steps": None, "epochs": 0.0}, "epochs must .* got 0.0"),
         (
             {"sampling": "shuffled"},
-            "sampling must be poisson, random-allocation, fixed, full, cyclic or cyclic-poisson",
+            "sampling must be poisson, truncated-poisson, .* or cyclic-poisson, got 'shu",
         ),
         (
             {"sampling": "random-allocation", "steps": 21},
@@ -124,6 +124,12 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
             {"sampling": "random-allocation", "noise_schedule": lambda step: 1.0 + (step > 5)},
             "noise_schedule must be constant within the 4 steps of an epoch",
         ),
+        ({"sampling": "truncated-poisson"}, "capacity must be between 1 and 400, .* got None"),
+        (
+            {"sampling": "truncated-poisson", "capacity": 401},
+            "capacity must be between 1 and 400, .* got 401",
+        ),
+        ({"capacity": 120}, "capacity must be left out unless .* got 120"),
         ({"sampling": "full"}, "batch_size must be 400 for full batches, got 100"),
         ({"batch_size": lambda step: step}, "batch_size must be between 1 and 400, .* got 0"),
         ({"noise_schedule": lambda step: -1.0}, "noise_schedule must .* got -1.0"),
@@ -169,3 +175,14 @@ def test_a_shuffled_pass_is_not_sold_as_random_allocation():
         training.make_plan(400, epsilon=1.0, **SETTINGS, sampling="shuffled")
     allocated = acc.RandomAllocation(acc.Gaussian(2.0), 5)
     assert acc.epsilon(allocated, 1e-5) < 0.75 * acc.epsilon(shuffled, 1e-5)
+
+
+def test_a_cut_batch_is_planned_at_its_own_price():
+    settings = {"noise_multiplier": 2.0, **SETTINGS}
+    plan = training.make_plan(400, sampling="truncated-poisson", capacity=120, **settings)
+    step = acc.TruncatedPoissonSampled(acc.Gaussian(2.0), 0.25, 400, 120)
+    assert plan.step == step
+    assert plan.expected_batch_size == 100.0
+    assert plan.epsilon() > training.make_plan(400, **settings).epsilon()
+    with pytest.raises(ValueError, match="sample from 300 records, got 400"):
+        training.Plan(step, 1.0, 300, 1e-5)

@@ -29,6 +29,7 @@ from dpjax.accounting.mechanisms import (
     Mechanism,
     PoissonSampled,
     RandomAllocation,
+    TruncatedPoissonSampled,
     flatten,
 )
 from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
@@ -153,18 +154,19 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
         if value is not None and not isinstance(value, int | float):
             refuse(f"{name} must be a number, got {value!r}")
     records, batch = known["records"], known["batch_size"]
-    for step in _parts(run, PoissonSampled):
+    for step in (*_parts(run, PoissonSampled), *_parts(run, TruncatedPoissonSampled)):
         if None not in (records, batch) and not _close(step.rate * records, batch):
             refuse(f"batch_size = {batch} of {records} records, but the rate is {step.rate}")
     for step in _parts(run, RandomAllocation):
         expected = step.chosen / step.steps
         if None not in (records, batch) and not _close(expected * records, batch):
             refuse(f"batch_size = {batch} of {records} records, but the rate is {expected}")
-    for step in _parts(run, FixedBatchSampled):
+    for step in (*_parts(run, FixedBatchSampled), *_parts(run, TruncatedPoissonSampled)):
         if records is not None and not _close(step.population, records):
             refuse(f"records = {records}, priced {step.population}")
-        if batch is not None and not _close(step.batch_size, batch):
-            refuse(f"batch_size = {batch}, priced {step.batch_size}")
+        own = getattr(step, "batch_size", batch)  # a cut batch's is checked above
+        if batch is not None and not _close(own, batch):
+            refuse(f"batch_size = {batch}, priced {own}")
     sigma, steps = known["noise_multiplier"], known["steps"]
     for step in _parts(run, Gaussian) + _parts(run, CorrelatedGaussian):
         if sigma is not None and not _close(step.noise_multiplier, sigma):

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs.discrete import Discrete
+from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.table import GRIDS
 
@@ -29,16 +30,20 @@ class Pair(NamedTuple):
     """One kind of step: its pair, displacement over noise, sampling rate, multiplicity.
 
     Fields:
-        family: the name of its pair in `pairs.table.GRIDS`.
+        family: the name of its pair in `pairs.table.GRIDS`, or the pair itself.
         sign: +1 for direction remove, −1 for add; only directed pairs look at it.
         mu, rate, count: as of `pairs.protocol.Steps`.
     """
 
-    family: str
+    family: str | Discretisable
     sign: int
     mu: float
     rate: float
     count: float
+
+
+def _kind(pair: Pair) -> Discretisable:
+    return GRIDS[pair.family] if isinstance(pair.family, str) else pair.family
 
 
 class Discretised(NamedTuple):
@@ -69,7 +74,7 @@ def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
         below, above = np.cumsum(masses) > rare, np.cumsum(masses[::-1])[::-1] > rare
         likely = losses[below & above] if (below & above).any() else losses
         return float(likely[0]), float(likely[-1])
-    return GRIDS[pair.family].loss_range(pair.sign, pair.mu, pair.rate, reach)
+    return _kind(pair).loss_range(pair.sign, pair.mu, pair.rate, reach)
 
 
 def discretise(
@@ -81,7 +86,7 @@ def discretise(
     """
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)
-    kind, own = GRIDS[pair.family], (pair.sign, pair.mu, pair.rate)
+    kind, own = _kind(pair), (pair.sign, pair.mu, pair.rate)
     side = getattr(kind, "side", None)  # of a `protocol.Sided` pair
     kind = side(*own, reach, upper) if side else kind
     low, high = kind.loss_range(*own, reach)

@@ -13,7 +13,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
-from dpjax.accounting.mechanisms import Composed, Mechanism
+from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import Atoms, by_pair, exhibited, lowers, query
 from dpjax.accounting.pairs.discrete import Discrete, repeated
@@ -21,13 +21,18 @@ from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import known
 from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.table import GRIDS
+from dpjax.accounting.pairs.truncated import CUT, Mixture, truncated
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
+def _known(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    return known(step, adjacency) or truncated(step, adjacency)
+
+
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Releases whose pair is known, with their factors, and everything else."""
-    return split(run, lambda step: known(step, adjacency) is not None)
+    return split(run, lambda step: _known(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -44,13 +49,14 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, and a sampled Gaussian step the pair that its scheme names: for a lower end
+    `pairs.finite` says, a cut batch the mixture of `pairs.truncated`, and a sampled Gaussian step the pair that its scheme names: for a lower end
     one that mechanisms of the kind attain, for an upper end one that covers an adversary who
     changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
+    directed |= any(own.release is CUT for own, _ in releases)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):
@@ -60,11 +66,11 @@ def directions(
         for name, steps in sampled.items():
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
-        pairs += [
-            repeated(own, count, sign=sign, upper=upper)
-            for own, count in releases
-            if count > 0 and own.rate > 0
-        ]
+        for own, count in releases:
+            if own.release is CUT:
+                pairs.append(Pair(Mixture(own), sign, own.numbers[0], own.rate, count))
+            elif count > 0 and own.rate > 0:
+                pairs.append(repeated(own, count, sign=sign, upper=upper))
         found.append(pairs)
     return found
 
@@ -101,7 +107,7 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
     own, rest = _split(run, adjacency)
     atoms = query(_atoms, rest, adjacency)
     lead = np.shape(atoms.gaussian_mu2)
-    releases = [known(step, adjacency) for step, _ in own]
+    releases = [_known(step, adjacency) for step, _ in own]
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
     fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
@@ -130,7 +136,8 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    return found if exhibited(run) else 0 * found
+    cut = any(truncated(step, adjacency) is not None for step, _ in flatten(run))
+    return found if exhibited(run) and not cut else 0 * found
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
@@ -141,7 +148,7 @@ def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
 
 def _tight(run: Mechanism, adjacency: Adjacency) -> bool:
     own, _ = _split(run, adjacency)
-    return all(known(step, adjacency).release.tight for step, _ in own)  # pyrefly: ignore
+    return all(_known(step, adjacency).release.tight for step, _ in own)  # pyrefly: ignore
 
 
 def _method(tight: bool) -> Method:

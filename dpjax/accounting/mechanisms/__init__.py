@@ -33,6 +33,7 @@ from dpjax.accounting.mechanisms.sampling import (
     PoissonSampled,
     RandomAllocation,
     Shuffled,
+    TruncatedPoissonSampled,
 )
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
 from dpjax.accounting.mechanisms.whole_runs import (
@@ -71,6 +72,7 @@ __all__ = [
     "Repeated",
     "Shuffled",
     "TangentBall",
+    "TruncatedPoissonSampled",
     "UniformBall",
     "ZeroConcentrated",
     "draw_trials",

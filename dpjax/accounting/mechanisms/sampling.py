@@ -47,6 +47,49 @@ class PoissonSampled(Mechanism):
 
 
 @register_mechanism
+class TruncatedPoissonSampled(Mechanism):
+    """Poisson sampling whose batch is cut at `capacity`: a uniform choice of the drawn is kept.
+
+    With τ the probability that the other records fill the capacity and c the record's own rate
+    then, the pair is the sampled one of displacement 1 and `rate` with probability 1 − τ, and of
+    displacement 2 and c with probability τ: a record that takes part takes another's place. At
+    rate 1 it is a batch of exactly `capacity` records without replacement.
+
+    Fields:
+        mechanism: what is done with the batch.
+        rate: probability that a record is drawn, in [0, 1].
+        population: records of the larger of two neighbouring data sets (public): a whole number
+            >= 1. The price is not monotone in it.
+        capacity: the most records that are kept, a whole number >= 1.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.TruncatedPoissonSampled(acc.Gaussian(1.0), 0.01, 10_000, capacity=128).capacity
+        128
+
+    References:
+        Ganesh, McKenna 2025 (arXiv 2508.15089).
+    """
+
+    mechanism: Mechanism
+    rate: Real = number(0.0, 1.0)
+    population: Real = number(1.0, whole=True)
+    capacity: Real = number(1.0, whole=True)
+
+    released = (
+        "{mechanism}, over at most {capacity} records of a Poisson sample of {population} at rate "
+        "{rate}"
+    )
+
+    rests_on = (
+        "each record is drawn for each step independently with the sampling rate, and which of the "
+        "drawn are kept is a uniform choice, in secret",
+        "the larger of two neighbouring data sets has as many records as the mechanism says",
+        PUBLIC_DIVISOR,
+    )
+
+
+@register_mechanism
 class RandomAllocation(Mechanism):
     """One epoch in which each record takes part in `chosen` of the `steps` releases, at random.
 

@@ -199,7 +199,9 @@ def _refusal(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -
     if adjacency is not Adjacency.REPLACE_ONE:
         return (
             "is defined for REPLACE_ONE only (a batch of fixed size does not survive adding a "
-            "record): ask with adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled"
+            "record): ask with adjacency=Adjacency.REPLACE_ONE, sample by PoissonSampled, or price "
+            "TruncatedPoissonSampled(mechanism, 1.0, population, batch_size), population being the "
+            "larger neighbour's"
         )
     good = kind_of(step.mechanism) == "gaussian" and samplable(step.mechanism)
     return "" if good else "is priced around Gaussian releases only"

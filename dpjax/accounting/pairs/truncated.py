@@ -1,0 +1,130 @@
+"""A Poisson batch that is cut at a capacity: a mixture of two sampled pairs.
+
+Let the larger of two neighbours have n records, z being the one that differs, b ~ Bin(n−1, q) the
+number of others that are drawn, and K the capacity, with a uniform choice of which K to keep.
+
+* If b < K nothing is cut, and z adds its contribution with probability q.
+* If b ≥ K, the others that are kept are a uniform set of K of all n − 1, independently of b. With z
+  in the data they are that set, or, with probability qK/(b+1), z takes the place of one of them,
+  which moves the sum by up to two clip norms.
+
+Who is told which of the two happened, and the others' batch, sees with probability τ = P(b ≥ K)
+the sampled pair of displacement 2 at the rate c = E[qK/(b+1) | b ≥ K] = (K/n)·P(Bin(n, q) > K)/τ,
+and otherwise the one of displacement 1 at rate q; by joint convexity their mixture dominates
+(Ganesh and McKenna 2025 have the antipodal pair in place of the one-sided one; derived for dpjax).
+For a replaced record both of its contributions lie within two clip norms of the record that it
+displaces, so that the antipodal pair of that displacement dominates.
+
+At rate 1 a batch of exactly K of n records without replacement is priced, under add/remove.
+
+References:
+  Ganesh, McKenna 2025 (arXiv 2508.15089); dp_accounting 0.6,
+  `from_truncated_subsampled_gaussian_mechanism`; Balle, Barthe, Gaboardi 2018 (joint convexity).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled
+from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of
+from dpjax.accounting.pairs.poisson import Poisson
+from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.replace import Replace
+
+_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
+
+
+class Cut:
+    """A step whose batch is cut, as a `release.Release` whose pair has no finite list of outcomes.
+
+    Its numbers are the displacement of a record that is added to a batch over the noise; τ, the
+    probability that the batch of the others fills the capacity; c, the record's own rate then; and
+    1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`.
+    """
+
+    kind = TruncatedPoissonSampled
+    tight = True
+    sampled = False
+
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
+        found = truncated(step, adjacency)
+        return None if found is None else found.numbers
+
+    def pair(self, *numbers: Any, **upper: Any) -> Any:
+        raise NotImplementedError("a cut batch is laid on a grid: ask Mixture")
+
+
+CUT = Cut()
+
+
+def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The numbers of a step whose batch is cut, None of any other; arrays broadcast."""
+    if not isinstance(step, TruncatedPoissonSampled):
+        return None
+    inner = step.mechanism
+    if type(inner) not in DOMINATED or not DOMINATED[type(inner)].step:
+        return None
+    pair = pair_of(inner)
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    # Antipodal displacements of half the replace-one diameter, if that is the larger.
+    mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
+    fields = (step.rate, step.population, step.capacity)
+    rate, n, k = (np.asarray(v, np.float64) for v in fields)
+    cut, cut_rate = _cut(rate, n, k)
+    return Known(CUT, (np.sqrt(np.asarray(mu2, np.float64)), cut, cut_rate, float(replaced)), rate)
+
+
+def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any]:
+    """τ and c, rounded up."""
+    from scipy import special
+
+    left = np.maximum(n - k, 1.0)
+    cut = np.where(n > k, np.minimum(special.betainc(k, left, rate) * _ROUND, 1.0), 0.0)
+    # P(Bin(n, q) > K) = I_q(K + 1, n − K).
+    kept = k / n * special.betainc(k + 1.0, left, rate) * _ROUND * _ROUND
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(cut > 0, kept / cut, 0.0)
+    # As n records are in the data, and K are kept, c ≤ min(q, K/(K + 1)).
+    return cut, np.minimum(np.where(np.isfinite(found), found, rate), rate)
+
+
+class Mixture:
+    """τ of one sampled pair at twice the displacement and rate c, and the rest of another's."""
+
+    folded = False
+
+    def __init__(self, own: Known) -> None:
+        _, cut, cut_rate, replaced = own.numbers
+        self._pair: Discretisable = Replace() if replaced else Poisson()
+        self._cut, self._cut_rate = float(cut), float(cut_rate)
+        self.name, self.directed = self._pair.name, self._pair.directed
+
+    def _parts(self, mu: float, rate: float) -> list[tuple[float, float, float]]:
+        parts = [(1 - self._cut, mu, rate), (self._cut, 2 * mu, self._cut_rate)]
+        return [part for part in parts if part[0] > 0 and part[2] > 0]
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        parts = self._parts(mu, rate)
+        ends = [self._pair.loss_range(sign, m, q, reach) for _, m, q in parts]
+        return min(low for low, _ in ends), max(high for _, high in ends)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        p, q, above = np.zeros(len(losses) - 1), np.zeros(len(losses) - 1), 0.0
+        for weight, m, r in self._parts(mu, rate):
+            found = self._pair.masses(sign, m, r, losses)
+            p, q, above = p + weight * found[0], q + weight * found[1], above + weight * found[2]
+        return p, q, float(above)
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        # A step that is hardly ever cut lumps where it would without.
+        return self._pair.origin(sign, mu, rate, h) if self._cut == 0 else (0.0, False)
