@@ -49,9 +49,9 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, a cut batch the mixture of `pairs.truncated`, and a sampled Gaussian step the pair that its scheme names: for a lower end
-    one that mechanisms of the kind attain, for an upper end one that covers an adversary who
-    changes direction between steps.
+    `pairs.finite` says, a cut batch the mixture of `pairs.truncated`, and a sampled Gaussian step
+    the pair that its scheme names: for a lower end one that mechanisms of the kind attain, for an
+    upper end one that covers an adversary who changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
