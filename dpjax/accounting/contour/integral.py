@@ -192,14 +192,12 @@ def delta(
         `Bounds`; the upper end is at most the total variation distance. Float64 only.
 
     Example:
-        >>> import jax, jax.numpy as jnp
+        >>> import numpy as np
         >>> from dpjax.accounting.contour import integral as contour
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
-        ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
-        ...     ask = jax.jit(lambda run, e: contour.delta(run, e, (1, -1), contour.RESOLUTIONS[0]))
-        ...     bounds = ask(run, jnp.array(2.0))
+        >>> steps = contour.Steps(np.array([1.0]), np.array([0.01]), np.array([1e3]))
+        >>> run = contour.Composition(np.float64(0.0), {"poisson": steps})
+        >>> with np.errstate(all="ignore"):
+        ...     bounds = contour.delta(run, np.float64(2.0), (1, -1), contour.RESOLUTIONS[0])
         >>> print(f"{bounds.upper:.6e}")
         2.665572e-06
     """
@@ -232,15 +230,12 @@ def epsilon(
         `Bounds`. Float64 only; jit and vmap. Derivatives are `epsilon_slopes`.
 
     Example:
-        >>> import jax, jax.numpy as jnp
+        >>> import numpy as np
         >>> from dpjax.accounting.contour import integral as contour
-        >>> from dpjax._numerics.scope import enable_x64
-        >>> with enable_x64(True):
-        ...     steps = contour.Steps(jnp.array([1.0]), jnp.array([0.01]), jnp.array([1e3]))
-        ...     run = contour.Composition(jnp.array(0.0), {"poisson": steps})
-        ...     coarse = contour.RESOLUTIONS[0]
-        ...     ask = jax.jit(lambda run, d: contour.epsilon(run, d, (1, -1), coarse))
-        ...     bounds = ask(run, jnp.array(1e-5))
+        >>> steps = contour.Steps(np.array([1.0]), np.array([0.01]), np.array([1e3]))
+        >>> run = contour.Composition(np.float64(0.0), {"poisson": steps})
+        >>> with np.errstate(all="ignore"):
+        ...     bounds = contour.epsilon(run, np.float64(1e-5), (1, -1), contour.RESOLUTIONS[0])
         >>> print(f"{bounds.lower:.8f} {bounds.upper:.8f}")
         1.82823667 1.82823667
     """
@@ -307,8 +302,9 @@ def epsilon_slopes(
         >>> import numpy as np
         >>> from dpjax.accounting.contour import integral as contour
         >>> run, at = contour.Composition(np.float64(1.0), {}), contour.RESOLUTIONS[0]
-        >>> bounds = contour.epsilon(run, np.float64(1e-5), (1,), at)
-        >>> _, slope = contour.epsilon_slopes(run, np.float64(1e-5), bounds, (1,), at)
+        >>> with np.errstate(all="ignore"):
+        ...     bounds = contour.epsilon(run, np.float64(1e-5), (1,), at)
+        ...     _, slope = contour.epsilon_slopes(run, np.float64(1e-5), bounds, (1,), at)
         >>> print(round(float(slope) * 1e-5, 4))
         -0.2...
     """
