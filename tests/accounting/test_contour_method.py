@@ -158,3 +158,16 @@ def test_epsilon_is_monotone_in_every_parameter(sigma, rate, steps, delta, facto
             assert better == np.inf or better <= base * (1 + 1e-5) + 1e-12
         for worse in (longer, stricter):
             assert worse >= base * (1 - 1e-5)
+
+
+# Few steps at small rates: one direction's line is over in a few dozen of its points.
+SHORT_LINES = [(1.8810, 5.1715e-4, 96), (0.69909, 1.6451e-3, 54), (1.0935, 4.0812e-4, 100)]
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps"), SHORT_LINES)
+def test_a_line_that_ends_before_its_points_do_is_resolved(sigma, rate, steps):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
+    found = acc.epsilon(run, 1e-5, method="contour")
+    assert np.isfinite(found)
+    for factor, holds in ((1.02, True), (0.98, False)):  # loss distributions are 1 % wide here
+        assert (acc.delta(run, factor * found, method="pld") <= 1e-5) == holds

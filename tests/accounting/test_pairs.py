@@ -82,7 +82,8 @@ def test_transform_is_within_the_quadrature_bound(family, sign, mu, rate, c, t):
             found = complex(
                 np.sum(np.asarray(step.weight) * np.exp(1j * t * np.asarray(step.loss)))
             )
-            bound = PAIRS[family].quadrature_error(*arguments, step, jnp.array([0.0, 0.4 * t, t]))
+            at = jnp.array([0.0, 0.4 * t, t])
+            bound = PAIRS[family].quadrature_error(*arguments, step, at, at)
             # at c the rule errs too, hence twice; and both sums are rounded
             rounding = 1e-14 + 32 * np.finfo(float).eps * min(float(step.spread) * t, 2.0)
             allowed = 2 * float(bound[2]) + 2 * float(step.truncated) + rounding

@@ -109,7 +109,11 @@ def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
     return real.reshape(-1), imag.reshape(-1)
 
 
-_ENDS = np.array([0.0625, 0.125, 0.25, 0.5, 1.0, 8.0])  # of the line, where its rest is bounded
+_ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
+_SHORT, _BEYOND = (
+    6.0,
+    8.0,
+)  # deviations of the first end; and of the line, what is looked at past it
 _ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 
 
@@ -151,12 +155,17 @@ def evaluate(
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
     t = spacing * xp.arange(points)
+    # A line may end long before its last point, past which errors only add up.
+    shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
+    ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
+    ends = xp.append(shortest * ratio**_ENDS, t[-1] * np.array([1.0, _BEYOND]))
+    knots = xp.append(xp.zeros(1), ends[:-1])
 
     def contributions(pair: Pair, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
         step = alone or tilted(pair, mu, rate)
         rows, columns = powers(step.loss, spacing, resolution.blocks)
         real, imag = product(rows, columns, step.weight)
-        quadrature = pair.quadrature_error(sign, mu, rate, c, step, t)
+        quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
         # Of the first row's angle, t-fold; of every step from row to row, fewer than 2·blocks;
         # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
         # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
@@ -181,7 +190,7 @@ def evaluate(
             "log_size": log_size,
             "argument": argument,
             "relative": relative + 8 * _EPS * (xp.abs(log_size) + xp.abs(argument)),
-            "decay": pair.decay(sign, mu, rate, c, step, xp.asarray(_ENDS) * t[-1]),
+            "decay": pair.decay(sign, mu, rate, c, step, ends),
         }
 
     mu2 = run.gaussian_mu2
@@ -191,7 +200,7 @@ def evaluate(
         "log_size": -0.5 * mu2 * t * t,
         "argument": 0.5 * mu2 * t * (2 * c + 1),
         "relative": 8 * _EPS * mu2 * t * (t + 2 * c + 1),
-        "decay": -0.5 * mu2 * (_ENDS * t[-1]) ** 2,
+        "decay": -0.5 * mu2 * ends**2,
     }
     total = composition.weighted_sum(contributions, run, plain)
     weight = spacing / np.pi * xp.where(xp.arange(points) == 0, 0.5, 1.0)
@@ -202,8 +211,7 @@ def evaluate(
     phase = total["argument"] - xp.arctan2(rise, flat)
     error = xp.expm1(xp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
 
-    ends = _ENDS * t[-1]
-    within = t <= ends[:5, None]
+    within = t <= ends[:-1, None]
     scale = xp.exp(xp.minimum(total["scale_error"], 50.0))
     most = kernel * scale
     fraction = 1 / ends - xp.append(1 / ends[1:], 0.0)
@@ -215,12 +223,13 @@ def evaluate(
         # ρ(t) ≤ ρ(E_j) from E_j on.
         decay = xp.exp(total["decay"] - 0.5 * b2 * ends**2)
         rest = xp.cumsum((decay * fraction)[::-1])[::-1] + spacing * decay / ends**2
-        return within @ damped + rest[:5] * (scale / np.pi)
+        return within @ damped + rest[:-1] * (scale / np.pi)
 
     # A transform that has not decayed is composed with a tiny Gaussian release, μ² = b²: the
     # profile can only grow, by about b²(c + 1)/2 in ε.
     plainly = errors(xp.zeros(()))
-    unresolved = xp.min(plainly) > 1e-9 * xp.sum(xp.where(within[0], amplitude, 0.0))
+    best = within[xp.argmin(plainly)]
+    unresolved = xp.min(plainly) > 1e-9 * xp.sum(xp.where(best, amplitude, 0.0))
     b2 = xp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0)
     slack = xp.where(unresolved, errors(b2), plainly)
     end = xp.argmin(slack)

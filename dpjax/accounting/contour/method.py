@@ -65,7 +65,8 @@ def _kernel(question: str, lower: bool, level: int):
         bounds = ask(run, given, signs, at)
         # One step is left to the closed form: a line may be lost, or hold ε and miss its slopes.
         lost = one_step.single(run) & (bounds.upper > 0)
-        return bounds._replace(upper=namespace(run).where(lost, np.inf, bounds.upper))
+        upper, share = (namespace(run).where(lost, np.inf, end) for end in bounds[1:])
+        return contour.Bounds(bounds.lower, upper, share)
 
     return kernel
 

@@ -17,15 +17,23 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.pairs.protocol import Tilted
 from dpjax.accounting.pairs.ratio import posterior
 
-_STRIPS = np.array([0.03, 0.1, 0.3, 0.6, 0.95])  # of the width π/μ, where r could vanish
-_KNOTS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0])
+_STRIPS = np.array([0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.6, 0.95])  # of π/μ, where r could vanish
+_NARROW = 36.0  # e^{−36} is small enough: the strip for far along the line, where r turns fast
 _SHIFTS = np.array([0.25, 0.6, 1.1, 1.8])
 WIDEST = 2.3  # radians; below π, where r could vanish
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(10, -1, -1)]  # exact up to 1.2
 
 
 def on_the_line(
-    y: Array, power: Array, mirrored: bool, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Any
+    y: Array,
+    power: Array,
+    mirrored: bool,
+    mu: Array,
+    rate: Array,
+    c: Array,
+    tilted: Tilted,
+    t: Any,
+    knots: Any,
 ) -> Array:
     """Bound on the trapezoid rule's error in E_P[e^{(c+it)L}], relative to e^{K(c)}.
 
@@ -41,6 +49,7 @@ def on_the_line(
         mu, rate, c: as of `tilt`.
         tilted: what `tilt` returned.
         t: ascending from 0.
+        knots: the few values of t, the first and last of them among these.
 
     References:
         Trefethen, Weideman 2014, Theorem 5.1.
@@ -48,8 +57,8 @@ def on_the_line(
     xp: Any = namespace(mu, rate, c, tilted, t)
     spacing = tilted.spacing
     wave = 2 * np.pi / spacing
-    a = xp.minimum(np.pi * _STRIPS / mu, 0.9 * wave)
-    knots = t[-1] * _KNOTS
+    widths = np.pi * _STRIPS / mu
+    a = xp.minimum(xp.append(xp.minimum(_NARROW / wave, widths[-1]), widths), 0.9 * wave)
     angle = mu * a[:, None, None]
     log_size, argument = _turn(posterior(y, mu, rate), angle)
     size = power * log_size
@@ -65,10 +74,14 @@ def on_the_line(
     slope = 2 * mu if mirrored else mu
     ends = xp.stack([y[0], y[-1]])
     pull = posterior(ends, mu, rate) + (posterior(-ends, mu, rate) if mirrored else 0.0)
-    pull = xp.where(xp.max(pull) < 0.5, mu * xp.max(pull), slope)
-    edge = xp.log(tilted.weight[0] + tilted.weight[-1] + tilted.truncated) + xp.log1p(a / spacing)
-    edge = edge - outer * xp.log(xp.cos(0.5 * mu * a))
-    outside = edge[:, None] + pull * a[:, None] * knots
+    pull = xp.where(pull < 0.5, mu * pull, slope)
+    last, cut = tilted.weight[-1], tilted.truncated
+    if not mirrored:  # where r only damps, the right tail is at most g(y)/y of the last node's size
+        cut = xp.where(power < 0, last / (spacing * xp.maximum(y[-1], 1.0)), cut)
+    edges = xp.log(xp.stack([tilted.weight[0] + tilted.truncated, last + cut]) + 1e-300)[:, None]
+    edges = edges + xp.log1p(a / spacing) - outer * xp.log(xp.cos(0.5 * mu * a))
+    outside = edges[:, :, None] + pull[:, None, None] * a[:, None] * knots
+    outside, edge = xp.logaddexp(*outside), xp.logaddexp(*edges)
     beyond = edge + 1.0 - outer * xp.log(xp.cos(0.5 * mu / wave)) + 0.5 / wave**2
     beyond = np.log(4.0) + beyond[:, None] + xp.log1p(slope * knots / wave)
     front = np.log(4.0) + 0.5 * a * a - wave * a - xp.log(-xp.expm1(-wave * a))

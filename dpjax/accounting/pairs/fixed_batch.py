@@ -96,7 +96,7 @@ class Symmetrised(Subsampled):
         return (centre[:, None] + tilted.spacing * _NODES).reshape(-1)
 
     def quadrature_error(
-        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any
+        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any, knots: Any
     ) -> Any:
         """Gauss panels of half-width H: 64/15·M ρ^{−2n}/(1 − ρ^{−2}), half-axes summing to ρH.
 

@@ -126,9 +126,12 @@ class Pair(Discretisable, Protocol):
         ...
 
     def quadrature_error(
-        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any
+        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any, knots: Any
     ) -> Any:
-        """Bound on the error of E_P[e^{(c+it)L}] by the nodes of `tilt`, relative to e^{K(c)}."""
+        """Bound on the error of E_P[e^{(c+it)L}] by the nodes of `tilt`, relative to e^{K(c)}.
+
+        It may be taken at the `knots` alone, from 0 to the last t, and by its chords between them.
+        """
         ...
 
     def decay(self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any) -> Any:

@@ -210,10 +210,10 @@ class Subsampled:
         return tilted.first + tilted.spacing * namespace(tilted).arange(nodes)
 
     def quadrature_error(
-        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any
+        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any, knots: Any
     ) -> Any:
         y, power = self.positions(tilted), self.power(sign, c)
-        return errors.on_the_line(y, power, self.mirrored, mu, rate, c, tilted, t)
+        return errors.on_the_line(y, power, self.mirrored, mu, rate, c, tilted, t, knots)
 
     def decay(self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any) -> Any:
         y, power = self.positions(tilted), self.power(sign, c)
