@@ -16,8 +16,10 @@ from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import Atoms
-from dpjax.accounting.pairs.discrete import Guarantee, repeated
+from dpjax.accounting.pairs.discrete import repeated
+from dpjax.accounting.pairs.guarantees import PURE
 from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.release import Known
 
 _BINS = 1 << 14
 
@@ -112,10 +114,10 @@ def test_two_steps(pair, delta):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_step_beside_a_sampled_guarantee(sign):
     """Three kinds at once: a sampled Gaussian, a Gaussian, a sampled pure release."""
-    known = Guarantee(0.8, 0.0, 0.3)
+    known = Known(PURE, (0.8, 0.0), 0.3)
     pair, other = Pair("poisson", sign, 0.9, 0.2, 1), Pair("gaussian", sign, 0.4, 1.0, 1)
     with mpmath.workdps(20):
-        e, q = exp(mpf(known.epsilon)), mpf(known.rate)
+        e, q = exp(mpf(known.numbers[0])), mpf(known.rate)
         without = [1 / (1 + e), e / (1 + e)]
         mixed = [(1 - q) * a + q * b for a, b in zip(without, without[::-1], strict=True)]
         p, r = (mixed, without) if sign > 0 else (without, mixed)
@@ -148,9 +150,8 @@ def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
     fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
     atoms = Atoms(np.array(1.0), {"fixed": fixed})
-    ways = directions(
-        atoms, [(Guarantee(1.0, 0.0, 0.1), 2.0)], acc.Adjacency.REPLACE_ONE, upper=False
-    )
+    known = Known(PURE, (1.0, 0.0), 0.1)
+    ways = directions(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)
     assert [way[0].family for way in ways] == ["gaussian"] * 2
     assert [way[1][:4] for way in ways] == [("poisson", s, 2.0, 0.1) for s in (1, -1)]
     # the sampled outcomes: (with the record, without it), then the reverse

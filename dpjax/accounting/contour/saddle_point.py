@@ -161,7 +161,8 @@ def find(
     every, moment = xp.append(tilts, near), xp.append(wide.total, close.total)
     rise = moment - close.total[:, None] + margin + waste[:, None]
     further = every - near[:, None]
-    reach = xp.where(further > 0.02 * near[:, None], rise / further, xp.inf)
+    far = further > 0.02 * near[:, None]
+    reach = xp.where(far, rise / xp.where(far, further, 1.0), xp.inf)
     right = xp.min(reach, axis=1) - epsilon
     period = xp.maximum(left, right) * xp.exp(xp.maximum(waste - _WASTE, 0.0))
     # The saddle itself wastes nothing: leave it for a line that is much shorter only.
