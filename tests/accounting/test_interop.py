@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dpjax import accounting as acc
@@ -21,6 +22,10 @@ _POISSON = acc.PoissonSampled(acc.Gaussian(1.5), 0.01)
         acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 1_000),
         acc.Composed((acc.Gaussian(3.0), acc.Repeated(_POISSON, 7))),
         acc.Composed((acc.ZeroConcentrated(0.1), acc.Gaussian(3.0))),
+        acc.PoissonSampled(acc.Laplace(2.0), 0.1),
+        acc.Composed((acc.DiscreteLaplace(0.5, 4), acc.BestOf(acc.Gaussian(3.0), 5.0))),
+        acc.BestOf(acc.Laplace(3.0), 5.0, "logarithmic"),
+        acc.BestOf(acc.Laplace(3.0), 5.0, "poisson"),
     ],
 )
 def test_round_trip(mechanism):
@@ -44,7 +49,12 @@ def test_sizes_of_fixed_batches_keep_their_places():
     "event",
     [
         dp_accounting.NonPrivateDpEvent(),
-        dp_accounting.LaplaceDpEvent(1.0),
+        dp_accounting.UnsupportedDpEvent(),
+        dp_accounting.SampledWithReplacementDpEvent(100, 10, dp_accounting.GaussianDpEvent(1.0)),
+        dp_accounting.dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, 0.5]),
+        dp_accounting.RandomizedResponseDpEvent(0.0, 3),
+        dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.0, 3),
+        dp_accounting.dp_event.RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(1.0), 3.0, 0.5),
         dp_accounting.ZCDpEvent(0.1, 0.2),
     ],
 )
@@ -113,3 +123,70 @@ def test_prices_agree_where_nothing_is_said():
 def test_sweeps_are_converted_one_by_one():
     with pytest.raises(TypeError, match="noise_multiplier must be one number"):
         interop.to_dp_event(acc.Gaussian([1.0, 2.0]))
+
+
+def test_what_is_written_in_other_numbers_is_read_back():
+    run = acc.RandomizedResponse(0.7, 5)
+    event = interop.to_dp_event(run)
+    assert event.num_buckets == 5
+    assert interop.from_dp_event(event).epsilon == pytest.approx(0.7, rel=1e-14)
+    keeps = 1 - event.noise_parameter + event.noise_parameter / 5
+    assert keeps / (event.noise_parameter / 5) == pytest.approx(np.exp(0.7))
+    run = acc.DiscreteLaplace(1.3, 3)
+    event = interop.to_dp_event(run)
+    assert event.noise_parameter == pytest.approx(1 / 3.9)
+    assert interop.from_dp_event(event).noise_multiplier == pytest.approx(1.3, rel=1e-14)
+
+
+def test_events_with_one_counterpart():
+    nothing = acc.Composed(())
+    assert interop.from_dp_event(dp_accounting.NoOpDpEvent()) == nothing
+    assert interop.from_dp_event(dp_accounting.RandomizedResponseDpEvent(0.3, 1)) == nothing
+    for steps, depth in ((1, 1), (2, 2), (3, 2), (4, 3), ([10, 1600, 3], 11)):
+        tree = dp_accounting.SingleEpochTreeAggregationDpEvent(2.0, steps)
+        assert interop.from_dp_event(tree) == acc.Repeated(acc.Gaussian(2.0), depth)
+        with pytest.raises(TypeError, match="SingleEpochTreeAggregationDpEvent"):
+            interop.from_dp_event(tree, adjacency=acc.Adjacency.REPLACE_ONE)
+
+
+def test_every_event_is_converted_or_refused_by_name():
+    """Of the module as it is installed: a kind of event that is new there has to be looked at."""
+    inner = dp_accounting.GaussianDpEvent(1.0)
+    examples = {
+        "NoOpDpEvent": (), "NonPrivateDpEvent": (), "UnsupportedDpEvent": (),
+        "RandomizedResponseDpEvent": (0.5, 3), "GaussianDpEvent": (1.0,),
+        "LaplaceDpEvent": (1.0,), "DiscreteLaplaceDpEvent": (0.5, 2),
+        "SelfComposedDpEvent": (inner, 2), "ComposedDpEvent": ([inner],),
+        "PoissonSampledDpEvent": (0.1, inner), "SampledWithReplacementDpEvent": (100, 10, inner),
+        "SampledWithoutReplacementDpEvent": (100, 10, inner),
+        "SingleEpochTreeAggregationDpEvent": (1.0, 8), "RepeatAndSelectDpEvent": (inner, 2.0, 1.0),
+        "MixtureOfGaussiansDpEvent": (1.0, [0.0, 1.0], [0.5, 0.5]), "ZCDpEvent": (0.1,),
+        "TruncatedSubsampledGaussianDpEvent": (100, 0.1, 20, 1.0),
+    }  # fmt: skip
+    events = {
+        name
+        for name, kind in vars(dp_accounting.dp_event).items()
+        if isinstance(kind, type) and name.endswith("DpEvent") and name != "DpEvent"
+    }
+    assert events == set(examples)
+    for name, fields in examples.items():
+        event = getattr(dp_accounting.dp_event, name)(*fields)
+        try:
+            run = interop.from_dp_event(event)
+        except TypeError as refusal:
+            assert name in str(refusal)  # noqa: PT017
+            assert "(" + name + " is" in str(refusal)  # noqa: PT017
+            continue
+        again = interop.from_dp_event(interop.to_dp_event(run))
+        assert type(again) is type(run)
+
+
+def test_laplace_under_replace_one_is_told_apart():
+    with pytest.warns(interop.DifferentPrice, match="LaplaceDpEvent"):
+        event = interop.to_dp_event(acc.Laplace(2.0), adjacency=acc.Adjacency.REPLACE_ONE)
+    theirs = dp_accounting.rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    theirs.compose(event)
+    low, _ = acc.epsilon_interval(acc.Laplace(2.0), 1e-5, adjacency="replace-one")
+    assert theirs.get_epsilon(1e-5) < low

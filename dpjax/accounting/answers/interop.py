@@ -15,12 +15,16 @@ import numpy as np
 from dpjax._numerics.checks import shown
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import (
+    BestOf,
     Composed,
     CyclicPoissonCorrelated,
+    DiscreteLaplace,
     FixedBatchSampled,
     Gaussian,
+    Laplace,
     Mechanism,
     PoissonSampled,
+    RandomizedResponse,
     Repeated,
     ZeroConcentrated,
 )
@@ -60,7 +64,8 @@ def differences(
     """Which accountants of dp_accounting would price the mechanism's event differently, and why.
 
     Under REPLACE_ONE their `RdpAccountant` takes `GaussianDpEvent(σ)` at sensitivity 1, alone and
-    sampled; their `PLDAccountant` and this accountant at 2. At σ = 2, δ = 1e-5 the three say 2.166,
+    sampled, and `LaplaceDpEvent` too; their `PLDAccountant` takes the first at 2 and refuses the
+    second, and this accountant takes both at 2. At σ = 2, δ = 1e-5 the three say 2.166,
     4.377 and 4.377.
 
     Example:
@@ -73,34 +78,57 @@ def differences(
         dp_accounting 0.6; issue 378 of google/differential-privacy.
     """
     adjacency = Adjacency(adjacency)
-    gaussian = any(isinstance(step, Gaussian) for step in walk(mechanism))
-    if not gaussian or adjacency is Adjacency.ADD_REMOVE:
+    if adjacency is Adjacency.ADD_REMOVE:
         return ()
-    reason = (
-        "RdpAccountant of dp_accounting takes GaussianDpEvent under REPLACE_ONE at sensitivity 1, "
-        "but replacing one record moves a clipped sum by up to 2 clip norms: its ε is too small "
-        "for this mechanism; use PLDAccountant, or price here"
+    kinds = {type(step) for step in walk(mechanism)}
+    return tuple(
+        Difference(event, "RdpAccountant", adjacency, _REASON.format(event=event, instead=instead))
+        for kind, event, instead in _DIFFERENT
+        if kind in kinds
     )
-    return (Difference("GaussianDpEvent", "RdpAccountant", adjacency, reason),)
+
+
+_DIFFERENT = (
+    (Gaussian, "GaussianDpEvent", "use PLDAccountant, or price here"),
+    (Laplace, "LaplaceDpEvent", "price here"),
+)
+_REASON = (
+    "RdpAccountant of dp_accounting takes {event} under REPLACE_ONE at sensitivity 1, but "
+    "replacing one record moves a clipped sum by up to 2 clip norms: its ε is too small for this "
+    "mechanism; {instead}"
+)
+# The shape of the law of the number of runs, as their event has it.
+_LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": np.inf}
+# What has no counterpart here, and why.
+_REFUSED = {
+    "NonPrivateDpEvent": "a release without a guarantee",
+    "UnsupportedDpEvent": "a release that says nothing of itself",
+    "SampledWithReplacementDpEvent": "sampling with replacement, for which no theorem is used here",
+    "MixtureOfGaussiansDpEvent": "a Gaussian of random sensitivity",
+    "TruncatedSubsampledGaussianDpEvent": "a Poisson batch that is cut",
+}
 
 
 def _library() -> Any:
     try:
-        import dp_accounting
+        from dp_accounting import dp_event
     except ImportError as error:
         raise ImportError(
             f'{error}; install it with: pip install "dpjax[interop]"', name=error.name
         ) from error
-    return dp_accounting
+    return dp_event
 
 
 def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Mechanism:
     """The mechanism an event of dp_accounting describes.
 
     Args:
-        event: a `GaussianDpEvent`, `ZCDpEvent` (of ξ = 0), `PoissonSampledDpEvent`,
-            `SampledWithoutReplacementDpEvent`, `SelfComposedDpEvent` or `ComposedDpEvent`, nested
-            as one likes.
+        event: a `GaussianDpEvent`, `LaplaceDpEvent`, `DiscreteLaplaceDpEvent`,
+            `RandomizedResponseDpEvent` (with noise), `ZCDpEvent` (of ξ = 0), `NoOpDpEvent`,
+            `SingleEpochTreeAggregationDpEvent`, `RepeatAndSelectDpEvent` (of shape 0, 1 or ∞),
+            `PoissonSampledDpEvent`, `SampledWithoutReplacementDpEvent`, `SelfComposedDpEvent` or
+            `ComposedDpEvent`, nested as one likes. A tree becomes the Gaussian releases of the
+            nodes that one record enters.
         adjacency: the relation that a `ZCDpEvent` holds for, which the event does not say.
 
     Raises:
@@ -119,6 +147,30 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
     def read(event: Any) -> Mechanism:
         if isinstance(event, library.GaussianDpEvent):
             return Gaussian(event.noise_multiplier)
+        if isinstance(event, library.LaplaceDpEvent):
+            return Laplace(event.noise_multiplier)
+        if isinstance(event, library.DiscreteLaplaceDpEvent) and event.noise_parameter > 0:
+            scale = 1 / event.noise_parameter
+            return DiscreteLaplace(scale / event.sensitivity, event.sensitivity)
+        if isinstance(event, library.RandomizedResponseDpEvent) and event.noise_parameter > 0:
+            if event.num_buckets == 1:
+                return Composed(())
+            odds = event.num_buckets * (1 - event.noise_parameter) / event.noise_parameter
+            return RandomizedResponse(float(np.log1p(odds)), event.num_buckets)
+        if isinstance(event, library.NoOpDpEvent):
+            return Composed(())
+        if isinstance(event, library.SingleEpochTreeAggregationDpEvent):
+            if adjacency == Adjacency.REPLACE_ONE:
+                raise TypeError(
+                    "event must be no SingleEpochTreeAggregationDpEvent under REPLACE_ONE, for "
+                    f"which its sensitivity is not stated, got {shown(event)}"
+                )
+            steps = int(np.max(event.step_counts))
+            return Repeated(Gaussian(event.noise_multiplier), steps.bit_length())
+        if isinstance(event, library.RepeatAndSelectDpEvent):
+            laws = {shape: law for law, shape in _LAWS.items()}
+            if event.shape in laws:
+                return BestOf(read(event.event), event.mean, laws[event.shape])
         if isinstance(event, library.ZCDpEvent) and event.xi == 0:
             return ZeroConcentrated(event.rho, Adjacency(adjacency).value)
         if isinstance(event, library.PoissonSampledDpEvent):
@@ -131,9 +183,13 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             return Repeated(read(event.event), event.count)
         if isinstance(event, library.ComposedDpEvent):
             return Composed(tuple(read(part) for part in event.events))
+        kind = type(event).__name__
+        why = f" ({kind} is {_REFUSED[kind]})" if kind in _REFUSED else ""
         raise TypeError(
-            "event must be a Gaussian, ZC (of xi = 0), PoissonSampled, SampledWithoutReplacement, "
-            f"SelfComposed or Composed event, got {shown(event)}"
+            "event must be a Gaussian, Laplace, DiscreteLaplace, RandomizedResponse (with noise), "
+            "ZC (of xi = 0), NoOp, SingleEpochTreeAggregation, RepeatAndSelect (of shape 0, 1 or "
+            "inf), PoissonSampled, SampledWithoutReplacement, SelfComposed or Composed event, got "
+            f"{shown(event)}{why}"
         )
 
     return read(event)
@@ -146,8 +202,9 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     `differences`.
 
     Args:
-        mechanism: built from `Gaussian`, `ZeroConcentrated`, `PoissonSampled`, `FixedBatchSampled`,
-            `Repeated` and `Composed`, with plain numbers in its fields.
+        mechanism: built from `Gaussian`, `Laplace`, `DiscreteLaplace`, `RandomizedResponse`,
+            `ZeroConcentrated`, `BestOf`, `PoissonSampled`, `FixedBatchSampled`, `Repeated` and
+            `Composed`, with plain numbers in its fields.
         adjacency: the relation that the event will be priced under. Only `ZeroConcentrated` knows
             its own, and must agree.
 
@@ -177,6 +234,21 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     def write(step: Mechanism) -> Any:
         if isinstance(step, Gaussian):
             return library.GaussianDpEvent(number(step, "noise_multiplier"))
+        if isinstance(step, Laplace):
+            return library.LaplaceDpEvent(number(step, "noise_multiplier"))
+        if isinstance(step, DiscreteLaplace) and number(step, "noise_multiplier") > 0:
+            moved = int(number(step, "sensitivity"))
+            scale = number(step, "noise_multiplier") * moved
+            return library.DiscreteLaplaceDpEvent(1 / scale, moved)
+        if isinstance(step, RandomizedResponse):
+            buckets = int(number(step, "categories"))
+            uniform = buckets / (buckets + np.expm1(number(step, "epsilon")))
+            return library.RandomizedResponseDpEvent(float(uniform), buckets)
+        if isinstance(step, BestOf):
+            law = _LAWS[step.distribution]
+            return library.RepeatAndSelectDpEvent(
+                write(step.mechanism), number(step, "expected_trials"), law
+            )
         if isinstance(step, ZeroConcentrated):
             if step.adjacency != adjacency:
                 raise ValueError(
@@ -194,8 +266,9 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
         if isinstance(step, Composed):
             return library.ComposedDpEvent([write(part) for part in step.mechanisms])
         raise TypeError(
-            "mechanism must be built from Gaussian, ZeroConcentrated, PoissonSampled, "
-            f"FixedBatchSampled, Repeated and Composed, got {type(step).__name__}"
+            "mechanism must be built from Gaussian, Laplace, DiscreteLaplace (with noise), "
+            "RandomizedResponse, ZeroConcentrated, BestOf, PoissonSampled, FixedBatchSampled, "
+            f"Repeated and Composed, got {type(step).__name__}"
         )
 
     event = write(mechanism)

@@ -259,6 +259,16 @@ def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
     return [*live, *merged(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
 
 
+def _largest(pairs: Steps) -> tuple[float, float]:
+    """The largest finite loss of all steps together, and a bound on the mass of infinite ones."""
+    if not all(isinstance(p, Discrete) for p in pairs):
+        return np.inf, 1.0
+    losses = [(np.asarray(p.losses), np.asarray(p.masses), p.count) for p in pairs]  # pyrefly: ignore
+    most = sum(n * float(l[np.isfinite(l) & (m > 0)].max(initial=0.0)) for l, m, n in losses)
+    infinite = sum(n * float(m[l == np.inf].sum()) for l, m, n in losses)
+    return most * (1 + 1e-13), min(infinite * (1 + 1e-12), 1.0)
+
+
 def _slack(pairs: Steps, epsilon: float) -> float:
     """By how much rounding may move ε: an ulp of a step's mean loss, and the grid's points."""
     return 1e-13 * (1 + abs(epsilon)) + 3e-15 * sum(p.count for p in pairs)
@@ -294,6 +304,9 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
         found = _epsilon_of(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
+    if upper:
+        most, infinite = _largest(live)
+        found = min(found, most) if infinite <= delta else found
     slack = _slack(live, found) if found < np.inf else 0.0
     return max(found + (slack if upper else -slack), 0.0)
 
@@ -316,4 +329,8 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
     at = max(epsilon - slack, 0.0) if upper else epsilon + slack
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         return min(delta_of(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
+    if upper:
+        most, infinite = _largest(live)
+        if at >= most:
+            return infinite
     return _delta_of(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)
