@@ -20,6 +20,7 @@ _POISSON = acc.PoissonSampled(acc.Gaussian(1.5), 0.01)
         _POISSON,
         acc.Repeated(_POISSON, 100),
         acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 1_000),
+        acc.Repeated(acc.TruncatedPoissonSampled(acc.Gaussian(1.5), 0.01, 1_000, 20), 9),
         acc.Composed((acc.Gaussian(3.0), acc.Repeated(_POISSON, 7))),
         acc.Composed((acc.ZeroConcentrated(0.1), acc.Gaussian(3.0))),
         acc.PoissonSampled(acc.Laplace(2.0), 0.1),
@@ -66,6 +67,9 @@ def test_unknown_events_are_refused(event):
 def test_unknown_mechanisms_are_refused():
     with pytest.raises(TypeError, match="UniformBall"):
         interop.to_dp_event(acc.Repeated(acc.UniformBall(1e-3, 10), 3))
+    for step in (acc.RandomAllocation(acc.Gaussian(1.0), 9), acc.Shuffled(acc.Gaussian(1.0), 9)):
+        with pytest.raises(TypeError, match=type(step).__name__):
+            interop.to_dp_event(step)
 
 
 def test_zero_concentrated_means_the_same_to_the_other_library():

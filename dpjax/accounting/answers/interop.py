@@ -26,6 +26,7 @@ from dpjax.accounting.mechanisms import (
     PoissonSampled,
     RandomizedResponse,
     Repeated,
+    TruncatedPoissonSampled,
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
@@ -105,7 +106,6 @@ _REFUSED = {
     "UnsupportedDpEvent": "a release that says nothing of itself",
     "SampledWithReplacementDpEvent": "sampling with replacement, for which no theorem is used here",
     "MixtureOfGaussiansDpEvent": "a Gaussian of random sensitivity",
-    "TruncatedSubsampledGaussianDpEvent": "a Poisson batch that is cut",
 }
 
 
@@ -126,7 +126,8 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         event: a `GaussianDpEvent`, `LaplaceDpEvent`, `DiscreteLaplaceDpEvent`,
             `RandomizedResponseDpEvent` (with noise), `ZCDpEvent` (of ξ = 0), `NoOpDpEvent`,
             `SingleEpochTreeAggregationDpEvent`, `RepeatAndSelectDpEvent` (of shape 0, 1 or ∞),
-            `PoissonSampledDpEvent`, `SampledWithoutReplacementDpEvent`, `SelfComposedDpEvent` or
+            `PoissonSampledDpEvent`, `SampledWithoutReplacementDpEvent`,
+            `TruncatedSubsampledGaussianDpEvent`, `SelfComposedDpEvent` or
             `ComposedDpEvent`, nested as one likes. A tree becomes the Gaussian releases of the
             nodes that one record enters.
         adjacency: the relation that a `ZCDpEvent` holds for, which the event does not say.
@@ -175,6 +176,13 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             return ZeroConcentrated(event.rho, Adjacency(adjacency).value)
         if isinstance(event, library.PoissonSampledDpEvent):
             return PoissonSampled(read(event.event), event.sampling_probability)
+        if isinstance(event, library.TruncatedSubsampledGaussianDpEvent):
+            return TruncatedPoissonSampled(
+                Gaussian(event.noise_multiplier),
+                event.sampling_probability,
+                event.dataset_size,
+                event.truncated_batch_size,
+            )
         if isinstance(event, library.SampledWithoutReplacementDpEvent):
             return FixedBatchSampled(
                 read(event.event), event.sample_size, event.source_dataset_size
@@ -188,8 +196,8 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         raise TypeError(
             "event must be a Gaussian, Laplace, DiscreteLaplace, RandomizedResponse (with noise), "
             "ZC (of xi = 0), NoOp, SingleEpochTreeAggregation, RepeatAndSelect (of shape 0, 1 or "
-            "inf), PoissonSampled, SampledWithoutReplacement, SelfComposed or Composed event, got "
-            f"{shown(event)}{why}"
+            "inf), PoissonSampled, SampledWithoutReplacement, TruncatedSubsampledGaussian, "
+            f"SelfComposed or Composed event, got {shown(event)}{why}"
         )
 
     return read(event)
@@ -203,8 +211,9 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
 
     Args:
         mechanism: built from `Gaussian`, `Laplace`, `DiscreteLaplace`, `RandomizedResponse`,
-            `ZeroConcentrated`, `BestOf`, `PoissonSampled`, `FixedBatchSampled`, `Repeated` and
-            `Composed`, with plain numbers in its fields.
+            `ZeroConcentrated`, `BestOf`, `PoissonSampled`, `FixedBatchSampled`,
+            `TruncatedPoissonSampled` of a Gaussian, `Repeated` and `Composed`, with plain numbers
+            in its fields.
         adjacency: the relation that the event will be priced under. Only `ZeroConcentrated` knows
             its own, and must agree.
 
@@ -258,6 +267,13 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
             return library.ZCDpEvent(number(step, "rho"))
         if isinstance(step, PoissonSampled):
             return library.PoissonSampledDpEvent(number(step, "rate"), write(step.mechanism))
+        if isinstance(step, TruncatedPoissonSampled) and isinstance(step.mechanism, Gaussian):
+            return library.TruncatedSubsampledGaussianDpEvent(
+                dataset_size=int(number(step, "population")),
+                sampling_probability=number(step, "rate"),
+                truncated_batch_size=int(number(step, "capacity")),
+                noise_multiplier=number(step.mechanism, "noise_multiplier"),
+            )
         if isinstance(step, FixedBatchSampled):
             sizes = int(number(step, "population")), int(number(step, "batch_size"))
             return library.SampledWithoutReplacementDpEvent(*sizes, write(step.mechanism))
@@ -268,6 +284,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
         raise TypeError(
             "mechanism must be built from Gaussian, Laplace, DiscreteLaplace (with noise), "
             "RandomizedResponse, ZeroConcentrated, BestOf, PoissonSampled, FixedBatchSampled, "
+            "TruncatedPoissonSampled of a Gaussian, "
             f"Repeated and Composed, got {type(step).__name__}"
         )
 
