@@ -62,7 +62,7 @@ class Toeplitz:
     @property
     def norm(self) -> float:
         """‖c‖, the sensitivity of one use of a record."""
-        return math.sqrt(math.fsum(c * c for c in self.coefficients))
+        return math.hypot(*self.coefficients)
 
     def sensitivity(self, steps: int, separation: int, participations: float = math.inf) -> float:
         """How far one record moves CG, for contributions of norm at most 1; rounded up.
@@ -92,9 +92,11 @@ class Toeplitz:
         given = {"steps": steps, "separation": separation}
         rows, apart = (one_number(n, v, Range(1.0, whole=True)) for n, v in given.items())
         times = one_number("participations", participations, Range(1.0, whole=True, infinite=True))
-        square = summed_columns2(np.asarray(self.coefficients), rows, apart, times)
-        root = math.sqrt(float(square))
-        return root if self.bands == 1 else math.nextafter(root, math.inf)
+        # Relative to c₀: squares of a strategy at another scale might underflow.
+        first, column = self.coefficients[0], np.asarray(self.coefficients)
+        with np.errstate(over="ignore"):
+            root = math.sqrt(float(summed_columns2(column / first, rows, apart, times)))
+        return root * first if self.bands == 1 else math.nextafter(root * first, math.inf)
 
     def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
         """The first column of C⁻¹ for so many steps; C⁻¹ is Toeplitz as well.

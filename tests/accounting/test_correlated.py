@@ -148,3 +148,23 @@ def test_settings_that_a_first_method_leaves_open_keep_their_strategy():
     each = [acc.epsilon(acc.Repeated(one, count), 1e-5) for count in counts.tolist()]
     np.testing.assert_allclose(found, each, rtol=1e-6)
     assert found[0] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1.0, 1e160, 1e300])
+def test_a_strategy_and_its_noise_may_be_scaled_at_will(scale):
+    c = np.array([1.0, 0.5, 0.25])
+    truth = acc.epsilon(acc.CorrelatedGaussian(2.0, c, 10, 2), 1e-5)
+    found = acc.epsilon(acc.CorrelatedGaussian(2.0 * scale, c * scale, 10, 2), 1e-5)
+    assert found == pytest.approx(truth, rel=1e-12)
+    one = acc.CyclicPoissonCorrelated(2.0, c, 3, 0.1)
+    other = acc.CyclicPoissonCorrelated(2.0 * scale, c * scale, 3, 0.1)
+    assert acc.epsilon(other, 1e-5) == pytest.approx(acc.epsilon(one, 1e-5), rel=1e-9)
+
+
+def test_numbers_at_the_ends_of_their_ranges():
+    for steps, separation in ((1e300, 1e300), (1.0, 1e308), (1e17, 1e16), (1e300, 1.0)):
+        for strategy in ([1.0], [1.0, 1.0, 0.5]):
+            run = acc.CorrelatedGaussian(1e3, strategy, steps, separation)
+            uses = np.ceil(steps / separation)
+            found = acc.epsilon(run, 1e-5)
+            assert found >= acc.epsilon(acc.Gaussian(1e3 / min(uses, 1e300) ** 0.5), 1e-5)

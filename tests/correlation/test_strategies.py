@@ -74,6 +74,14 @@ def test_sensitivity_at_the_size_of_a_training_run(strategy, steps, separation, 
     assert np.linalg.norm(total) * (1 - 1e-14) <= found <= np.linalg.norm(total) * (1 + 1e-9)
 
 
+def test_a_scaled_strategy_has_the_scaled_sensitivity():
+    for scale in (1e-300, 1e-160, 1e160, 1e300):
+        c = Toeplitz(tuple(scale * x for x in square_root(3).coefficients))
+        assert c.norm == pytest.approx(scale * square_root(3).norm, rel=1e-14)
+        truth = scale * square_root(3).sensitivity(10, 2)
+        assert c.sensitivity(10, 2) == pytest.approx(truth, rel=1e-14)
+
+
 def test_bands_within_the_separation_cost_the_root_of_the_number_of_uses():
     c = square_root(8)
     assert c.sensitivity(64, 8) == pytest.approx(math.sqrt(8) * c.norm, rel=1e-12)

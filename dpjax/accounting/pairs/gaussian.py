@@ -90,10 +90,11 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
 
 def correlated_mu2(m: Any, rows: Any, apart: Any, times: Any) -> Any:
     """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
-    xp: Any = namespace(m)
-    sigma = m.noise_multiplier
-    square = summed_columns2(m.strategy, rows, apart, times)
-    return xp.where(sigma > 0, square * xp.where(sigma > 0, sigma, 1.0) ** -2.0, xp.inf)
+    # Relative to c₀: squares of a strategy at another scale might underflow, and cost nothing.
+    first = m.strategy[0]
+    return summed_columns2(m.strategy / first, rows, apart, times) * _ratio2(
+        first, m.noise_multiplier
+    )
 
 
 def _correlated(m: CorrelatedGaussian) -> GaussianPair:
