@@ -32,6 +32,10 @@ from dpjax.transforms.selective import Selective as Selective
 from dpjax.transforms.selective import SelectiveState as SelectiveState
 from dpjax.transforms.selective import selective_update as selective_update
 from dpjax.transforms.spherical import spherical_noise as spherical_noise
+from dpjax.transforms.whole_numbers import discrete_gaussian as discrete_gaussian
+from dpjax.transforms.whole_numbers import discrete_laplace as discrete_laplace
+from dpjax.transforms.whole_numbers import randomized_response as randomized_response
+from dpjax.transforms.whole_numbers import select as select
 
 __all__ = [
     "AnchorState",
@@ -50,6 +54,8 @@ __all__ = [
     "boxed_angles",
     "clip_per_example",
     "correlated_noise",
+    "discrete_gaussian",
+    "discrete_laplace",
     "fresh_key",
     "from_spherical",
     "gaussian_noise",
@@ -58,8 +64,10 @@ __all__ = [
     "importance_normaliser",
     "importance_rate",
     "periodic_average",
+    "randomized_response",
     "recentred_clipping",
     "released",
+    "select",
     "selective_update",
     "shrink_towards",
     "sphere_noise",
