@@ -4,7 +4,7 @@
 
 Writes benchmarks/results/correlated_mnist.md from ../shared/data/mnist; says so where it is absent.
 One seed, SGD without momentum, four passes in batches of 1,000, clip norm 1, add/remove, δ = 1e-5.
-Every rate that was tried is in the table.
+The rate is 2; 0.5, tried at ε = 1, ended 2 to 4 points lower for all four.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
             plan = training.make_plan(
                 RECORDS, epsilon=epsilon, delta=1e-5, steps=STEPS, batch_size=BATCH, **how
             )
-            for rate in (0.5, 2.0):
+            for rate in (2.0,):
                 start = time.process_time()
                 params = {"w": jnp.zeros((784, 10)), "b": jnp.zeros(10)}
                 fit = training.fit(
