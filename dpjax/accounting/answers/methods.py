@@ -6,6 +6,7 @@ from typing import Any
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import allocation
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
@@ -24,6 +25,7 @@ METHODS: list[Method] = [
     *gaussian.METHODS,
     *one_release.METHODS,
     *contour.METHODS,
+    *allocation.METHODS,
     *loss_distribution.METHODS,
     *renyi.METHODS,
     *objective_perturbation.METHODS,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import PAIRS
+from dpjax.accounting.pairs.table import PAIRS, TRANSFORMS
 
 
 class Composition(NamedTuple):
@@ -26,12 +26,17 @@ class Composition(NamedTuple):
     steps: dict[str, Steps]
 
 
+def line_of(name: str) -> Any:
+    """What is known of a pair's transform on lines: a `Pair` or a `Transform`."""
+    return PAIRS[name] if name in PAIRS else TRANSFORMS[name]
+
+
 def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
     """`plain` and Σ over steps of count·function(pair, mu, rate, count), few steps at a time."""
     xp: Any = namespace(function, run, plain)
     total = plain
     for name, steps in run.steps.items():
-        pair, groups = PAIRS[name], steps.mu.shape[0]
+        pair, groups = line_of(name), steps.mu.shape[0]
         if groups == 1:
             values = function(pair, steps.mu[0], steps.rate[0], steps.count[0])
             values = tree_map(lambda v, n=steps.count[0]: n * v, values)
@@ -66,7 +71,7 @@ def total_variation(run: Composition) -> Array:
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
     log_agree = xp.log1p(-plain)
     for name, group in run.steps.items():
-        distance = PAIRS[name].total_variation(group.mu, group.rate)
+        distance = line_of(name).total_variation(group.mu, group.rate)
         distance = xp.clip(distance, 0.0, 1 - 1e-16)
         log_agree = log_agree + xp.sum(group.count * xp.log1p(-distance))
     return -xp.expm1(log_agree) * (1 + 1e-12)

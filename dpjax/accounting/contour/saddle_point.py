@@ -11,6 +11,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour import composition
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.pairs.protocol import Pair
+from dpjax.accounting.pairs.table import TRANSFORMS
 
 _LEAST_TILT, _MOST_TILT, _TILTS = 2e-3, 6e3, 16
 _CLOSE = np.geomspace(1 / 3, 3.0, 9)  # tilts that are tried around the saddle point, the fifth
@@ -87,7 +88,9 @@ def _moments(run: Composition, sign: Array, tilts: Array) -> _Moments:
     xp: Any = namespace(run, sign, tilts)
     tilts = xp.barrier(tilts)
 
-    def moments(pair: Pair, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
+    def moments(pair: Any, mu: Array, rate: Array, _: Array) -> tuple[Array, Array, Array]:
+        if hasattr(pair, "look"):
+            return pair.look(sign, mu, rate, tilts)
         found, mean, variance, spacing = _look(pair, sign, mu, rate, tilts)
         # Far out the coarse nodes can miss the upper mode, whose size is known.
         mode = (tilts + 1) * xp.log(rate) + 0.5 * tilts * (tilts + 1) * mu * mu
@@ -132,10 +135,19 @@ def find(
     xp: Any = namespace(run, sign, log_delta, epsilon, margin)
     # Losses of rarely sampled records under much noise are tiny, and the tilts as large.
     narrow = run.gaussian_mu2
-    for group in run.steps.values():
-        one = group.rate * xp.minimum(group.mu, 1.0)
-        narrow = narrow + xp.sum(group.count * one * one)
+    known = xp.inf
+    for name, group in run.steps.items():
+        pair = composition.line_of(name)
+        if name not in TRANSFORMS:
+            one = group.rate * xp.minimum(group.mu, 1.0)
+            narrow = narrow + xp.sum(group.count * one * one)
+        else:
+            rows = list(zip(group.mu, group.rate, strict=True))
+            variance = xp.stack([pair.variance(*row) for row in rows])
+            narrow = narrow + xp.sum(group.count * variance)
+            known = min(known, *(pair.most_tilt(sign, *row) for row in rows))
     most = xp.clip(20.0 / xp.sqrt(xp.maximum(narrow, 1e-30)), _MOST_TILT, 1e12)
+    most = xp.minimum(most, known)
     tilts = _LEAST_TILT * (most / _LEAST_TILT) ** np.linspace(0.0, 1.0, _TILTS)
     wide = _moments(run, sign, tilts)
     # Convex in c: the best Chernoff bound lies where the tilted mean passes the bound's ε.
@@ -148,7 +160,7 @@ def find(
     part = xp.clip(xp.nan_to_num(behind / xp.maximum(behind - ahead, 1e-300)), 0.0, 1.0)
     start = tilts[i - 1] * (tilts[i] / tilts[i - 1]) ** part
 
-    near = start * _CLOSE
+    near = xp.minimum(start * _CLOSE, known)
     close = _moments(run, sign, near)
     height = _heights(close, near)
     if epsilon is None:

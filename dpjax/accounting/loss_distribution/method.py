@@ -36,7 +36,7 @@ def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    return lowers(_split(run, adjacency)[1], adjacency, on_grids=True)
+    return lowers(_split(run, adjacency)[1], adjacency, GRIDS)
 
 
 def directions(

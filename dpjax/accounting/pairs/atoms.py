@@ -9,7 +9,7 @@ and pair its scheme says (`pairs/table.py` lists the schemes).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -99,13 +99,14 @@ def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
         atom_kind(jax.tree.structure(step), adjacency)
 
 
-def lowers(run: Mechanism, adjacency: Adjacency, *, on_grids: bool = False) -> bool:
-    """Whether the run consists of atoms whose transforms are known, or whose laws on grids are."""
+def lowers(run: Mechanism, adjacency: Adjacency, known: Container[str] = PAIRS) -> bool:
+    """Whether the run consists of Gaussian atoms and of pairs that are known: of `PAIRS`, or of
+    another of the tables.
+    """
     try:
         kinds = {atom_kind(jax.tree.structure(step), adjacency) for step, _ in flatten(run)}
     except UnsupportedQuery:
         return False
-    known = GRIDS if on_grids else PAIRS
     return all(
         _pair_name(kind, adjacency, attained) in known
         for kind in kinds - {"gaussian"}

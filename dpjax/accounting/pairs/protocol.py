@@ -164,3 +164,66 @@ class Pair(Discretisable, Protocol):
     def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
         """∂δ/∂ε, ∂δ/∂μ and ∂δ/∂q of one step, from the densities alone: t is where P = e^ε Q."""
         ...
+
+
+class OnLine(NamedTuple):
+    """A transform on a line Re z = c.
+
+    Fields:
+        log_moment: K(c) = log E_P[e^{cL}].
+        moment_error: bound on the relative error of e^{K(c)}; ∞ where nothing is known.
+        real, imag: of E_P[e^{(c+it)L}]/e^{K(c)} − 1.
+        error: bound on their absolute error, for an exact K(c).
+    """
+
+    log_moment: Any
+    moment_error: Any
+    real: Any
+    imag: Any
+    error: Any
+
+
+class Transform(Protocol):
+    """A pair whose transform E_P[e^{zL}] is known with bounds, and no density: NumPy alone.
+
+    Contour integration takes it in place of a `Pair`; as no trace goes through it, a method that
+    does so calls it on the host.
+
+    Fields:
+        directed: as of `Discretisable`.
+    """
+
+    name: str
+    directed: bool
+
+    def plain(self, mu: Any, rate: Any) -> Any:
+        """Which steps are one Gaussian release at that displacement."""
+        ...
+
+    def variance(self, mu: Any, rate: Any) -> Any:
+        """About the variance of the loss."""
+        ...
+
+    def most_tilt(self, sign: Any, mu: Any, rate: Any) -> Any:
+        """The largest c at which the transform is known."""
+        ...
+
+    def look(self, sign: Any, mu: Any, rate: Any, tilts: Any) -> tuple[Any, Any, Any]:
+        """About log-moment, mean and variance of the loss at every tilt, for the saddle point."""
+        ...
+
+    def rises(self, sign: Any, mu: Any, rate: Any, c: Any, more: Any) -> Any:
+        """An upper bound on K(c + α) − K(c) for every α of `more`, ascending; 1e30 for none."""
+        ...
+
+    def on_line(self, sign: Any, mu: Any, rate: Any, c: Any, t: Any) -> OnLine:
+        """E_P[e^{(c+it)L}] at evenly spaced t from 0."""
+        ...
+
+    def log_decay(self, mu: Any, rate: Any, t: Any) -> Any:
+        """log ρ(t) with |E_P[e^{(c+iτ)L}]| ≤ ρ(t)·e^{K(c)} for every |τ| ≥ t and every c."""
+        ...
+
+    def total_variation(self, mu: Any, rate: Any) -> Any:
+        """An upper bound on the total variation distance of P and Q."""
+        ...

@@ -13,16 +13,19 @@ from dpjax.accounting.pairs import (
     poisson,
 )
 from dpjax.accounting.pairs.allocation import Allocation
+from dpjax.accounting.pairs.allocation_line import AllocationLine
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.plain import Plain
 from dpjax.accounting.pairs.poisson import Poisson
-from dpjax.accounting.pairs.protocol import Discretisable, Pair
+from dpjax.accounting.pairs.protocol import Discretisable, Pair, Transform
 from dpjax.accounting.pairs.release import Release
 from dpjax.accounting.pairs.replace import Replace
 from dpjax.accounting.pairs.scheme import Scheme
 
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+# What contour integration reads besides, where no trace goes through it.
+TRANSFORMS: dict[str, Transform] = {"allocation": AllocationLine()}
 # What loss distributions read.
 GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": Allocation()}
 SCHEMES: dict[type, Scheme] = {

@@ -1,0 +1,134 @@
+"""Random allocation's transform on lines, for contour integration: a `pairs.protocol.Transform`.
+
+In the direction "remove" e^{L} = W has the law of Q tilted by W, so that E_P[e^{zL}] = E[W^{z+1}];
+in "add" it is E[W^{−z}]; W as in `pairs.allocation_transform`, t = 1/rate.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from dpjax._numerics.arrays import NUMPY
+from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs.allocation_transform import moment, values
+from dpjax.accounting.pairs.protocol import OnLine
+
+_ALIASES = (2, 4, 6)  # of the tilts offered, where a moment of the direction "add" is computed
+_MOST_ADD = 400.0  # tilts of that direction
+
+
+def _steps(rate: float) -> float:
+    # Of a number between, which no concrete field is, the larger loss.
+    return float(np.floor((1 + 1e-9) / rate))
+
+
+def _power(sign: int, c: float) -> float:
+    """The real part of the power of W on the line Re z = c."""
+    return c + 1 if sign > 0 else -c
+
+
+class AllocationLine:
+    """E_P[e^{zL}] of (1/t)Σ N(μe_i, I) against N(0, I), from the moments of their ratio W."""
+
+    name = "allocation"
+    directed = True
+
+    def plain(self, mu: np.ndarray, rate: np.ndarray) -> np.ndarray:
+        return rate > 0.5
+
+    def variance(self, mu: float, rate: float) -> float:
+        """About the variance of the loss: that of W, if it is small."""
+        return float(np.expm1(min(mu * mu, 1.0))) * rate
+
+    def most_tilt(self, sign: int, mu: float, rate: float) -> float:
+        """The largest tilt at which the transform is computed."""
+        t = _steps(rate)
+        if sign > 0:
+            known = moments.whole_moments(mu, t)[: moments.LARGEST]
+            return max(float(np.sum(known < 500.0)) - 5.0, 0.5)
+        # Where the bound on E[W^{−c}] is e^{300}.
+        root = np.sqrt(t * t / 4 + 600.0 * t / (mu * mu)) - t / 2
+        return float(min(root, _MOST_ADD))
+
+    def look(
+        self, sign: int, mu: float, rate: float, tilts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """About log-moment, mean and variance of the loss at every tilt: no bound rests on them.
+
+        K(c) = κ(c)·c(c + 1)/2 with a κ that varies slowly.
+        """
+        log_c, kappa = _curvatures(int(sign), float(mu), _steps(rate))
+        at = np.log(tilts)
+        found = np.interp(at, log_c, kappa)
+        slope = (np.interp(at + 0.05, log_c, kappa) - np.interp(at - 0.05, log_c, kappa)) / 0.1
+        slope = slope / tilts
+        total = 0.5 * found * tilts * (tilts + 1)
+        mean = found * (tilts + 0.5) + 0.5 * slope * tilts * (tilts + 1)
+        return total, mean, np.maximum(found + slope * (2 * tilts + 1), 1e-3 * found)
+
+    def rises(self, sign: int, mu: float, rate: float, c: float, more: np.ndarray) -> np.ndarray:
+        """An upper bound on K(c + α) − K(c) for every α of `more`, ascending."""
+        t, p = _steps(rate), _power(sign, c)
+        log, error = moment(mu, t, p)
+        log -= 2 * error
+        if sign > 0:
+            found = moments.upper(mu, t, p + more) - log
+        else:
+            known = [moment(mu, t, p - more[i]) for i in _ALIASES]
+            heights = np.array([0.0, *(v + 2 * e - log for v, e in known)])
+            at = np.array([0.0, *more[list(_ALIASES)]])
+            usable = np.isfinite(heights)
+            # Convex: chords bound it between the tilts where it is known.
+            found = np.interp(more, at[usable], heights[usable], right=np.inf)
+        return np.where(np.isfinite(found), found, 1e30)
+
+    def on_line(self, sign: int, mu: float, rate: float, c: float, t: np.ndarray) -> OnLine:
+        steps = _steps(rate)
+        found = values(float(mu), steps, float(_power(sign, c)), float(t[1]), len(t))
+        real, imag = found.value.real - 1, -found.value.imag * sign
+        return OnLine(found.log_moment, found.moment_error, real, imag, found.error)
+
+    def log_decay(self, mu: float, rate: float, t: np.ndarray) -> np.ndarray:
+        """The mean of t normal variables is a part of log W, and independent of the rest."""
+        return -0.5 * mu * mu * t * t / _steps(rate)
+
+    def total_variation(self, mu: float, rate: float) -> np.ndarray:
+        """At most that of one Gaussian release, and half the root of E[(W − 1)²]."""
+        root = 0.5 * np.sqrt(np.expm1(np.minimum(np.square(mu), 50.0)) * rate)
+        return np.minimum(NUMPY.erf(np.asarray(mu) / np.sqrt(8.0)), root)
+
+
+@functools.lru_cache(maxsize=256)
+def _curvatures(sign: int, mu: float, t: float) -> tuple[np.ndarray, np.ndarray]:
+    """log c and 2K(c)/(c(c + 1)), roughly."""
+    if t == 1:
+        return np.zeros(1), np.full(1, mu * mu)
+    if sign > 0:
+        p = np.arange(2.0, moments.LARGEST + 1)
+        c = p - 1
+        return np.log(c), 2 * moments.whole_moments(mu, t)[2 : moments.LARGEST + 1] / (c * p)
+    # Γ(c)⁻¹ ∫ e^{cv} f(e^v/t)^t dv on few nodes
+    c = np.geomspace(1.0, _MOST_ADD, 24)
+    h = 0.08
+    v = h * np.arange(-300, 145)
+    ratio = max(int(0.3 * mu / h), 1)
+    hz = ratio * h / mu if mu >= h / 0.3 else 0.3
+    z = np.arange(-8.5, 8.5, hz)
+    weight = hz * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
+    size = np.exp(v[:, None] + mu * z - 0.5 * mu * mu - np.log(t))
+    log_f = t * np.log1p(np.maximum(np.expm1(-size) @ weight, -1 + 1e-15))
+    exponent = c[:, None] * v + log_f
+    top = exponent.max(axis=1)
+    gamma = np.cumsum(0 * c) + _log_gamma(c)
+    k = np.log(h * np.exp(exponent - top[:, None]).sum(axis=1)) + top - gamma
+    kappa = 2 * k / (c * (c + 1))
+    # Where the differences drown in rounding it is about the variance of W.
+    good = (k > 1e-11) & np.isfinite(k)
+    rough = np.expm1(min(mu * mu, 1.0)) / t
+    return np.log(c), np.where(good, kappa, rough)
+
+
+def _log_gamma(x: np.ndarray) -> np.ndarray:
+    return NUMPY.gammaln(x)

@@ -1,0 +1,277 @@
+"""Contour integration of random allocation: against brute force, exact sums and other bounds."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.answers.methods import METHODS
+from dpjax.accounting.contour.allocation import bounds
+from dpjax.accounting.contour.composition import Composition, Steps
+from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs.allocation_line import AllocationLine
+from dpjax.accounting.pairs.allocation_transform import moment, values
+
+ADD_REMOVE = acc.Adjacency.ADD_REMOVE
+
+
+def _run(sigma, steps, epochs=1, chosen=1):
+    return acc.Repeated(acc.RandomAllocation(acc.Gaussian(sigma), steps, chosen), epochs)
+
+
+def _interval(run, delta, name):
+    """Both ends by one method."""
+    method = next(m for m in METHODS if m.name == name and m.supports(run, ADD_REMOVE))
+    ends = (f(run, delta, ADD_REMOVE) for f in (method.epsilon_lower, method.epsilon))
+    return tuple(float(v) for v in ends)
+
+
+def _delta(sigma, steps, epochs, epsilon, sign):
+    """The certified ends of δ(ε) in one direction."""
+    group = Steps(np.array([1 / sigma]), np.array([1 / steps]), np.array([float(epochs)]))
+    return bounds("delta", Composition(np.float64(0), {"allocation": group}), epsilon, (sign,))
+
+
+# --- the moments
+
+
+@pytest.mark.parametrize(("mu", "t"), [(1.0, 3), (0.3, 5), (3.0, 2)])
+def test_whole_moments_are_multinomial_sums(mu, t):
+    known = moments.whole_moments(mu, float(t), 6)
+    with mpmath.workdps(40):
+        for m in range(7):
+            total = mpmath.mpf(0)
+            for powers in itertools.product(range(m + 1), repeat=t):
+                if sum(powers) == m:
+                    ways = mpmath.factorial(m)
+                    for k in powers:
+                        ways /= mpmath.factorial(k)
+                    rise = sum(k * (k - 1) for k in powers)
+                    total += ways * mpmath.exp(mpmath.mpf(mu) ** 2 * rise / 2)
+            exact = mpmath.log(total / mpmath.mpf(t) ** m)
+            assert abs(known[m] - exact) <= 1e-13 * (1 + exact)
+
+
+def test_both_ways_to_the_whole_moments_agree():
+    """By repeated squaring at few steps, by the recurrence at many."""
+    few = moments.whole_moments(0.7, 100.0, 120)
+    many = moments.whole_moments(0.7, 100.0, 99)
+    np.testing.assert_allclose(few[:100], many, rtol=1e-12, atol=1e-12)
+
+
+def _brute(mu, t, p, y):
+    """E[W^p] and E[W^{p−iy}]/E[W^p] of two or three steps, by the trapezoid rule in all of them."""
+    h = 0.1 if t == 2 else 0.3
+    z = np.arange(-11.0 + min(p, 0) * mu, 11.0 + max(p, 0) * mu, h)
+    ratio = np.exp(mu * z - mu * mu / 2) / t
+    mass = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) * h
+    total, weight = ratio, mass
+    for _ in range(t - 1):
+        total, weight = np.add.outer(total, ratio), np.multiply.outer(weight, mass)
+    loss = np.log(total).ravel()
+    weight = weight.ravel() * np.exp(p * loss)
+    return np.log(weight.sum()), np.exp(-1j * np.outer(y, loss)) @ weight / weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("mu", "t", "p"),
+    [(1.0, 2, 2.5), (1.0, 2, -1.3), (0.4, 2, 6.3), (2.0, 2, 3.1), (2.0, 2, -0.4), (0.5, 3, 2.2)],
+)
+def test_complex_moments_are_those_of_brute_force_within_their_bound(mu, t, p):
+    count, step = 12, 1.8
+    exact, line = _brute(mu, t, p, step * np.arange(count))
+    found = values(mu, float(t), p, step, count)
+    assert abs(found.log_moment - exact) <= found.moment_error + 2e-13
+    assert found.moment_error <= 1e-10
+    assert np.all(np.abs(found.value - line) <= found.error + 1e-13)
+    assert np.all(found.error <= 1e-10)
+
+
+@pytest.mark.parametrize(("mu", "t"), [(1.0, 20.0), (0.1, 1e3), (2.0, 1e5), (0.02, 10.0), (2.0, 4)])
+def test_the_integral_gives_the_whole_moments_it_does_not_read(mu, t):
+    """At a whole p the ray's sum is an independent way to the multinomial sum."""
+    from dpjax.accounting.pairs.allocation_transform import _band
+
+    known = moments.whole_moments(mu, float(t))
+    for p in (2.0, 3.0, 5.0, 9.0):
+        if known[int(p) + 3] > 500:
+            continue
+        value, error = _band(mu, float(t), p, np.zeros(1), None)
+        exact = np.exp(known[int(p)] - moments.lower(mu, float(t), p))
+        assert abs(value[0] - exact) <= error[0] + 1e-12 * exact
+        assert error[0] <= 1e-8 * exact
+
+
+def test_a_bound_that_is_a_tenth_would_be_seen():
+    """The bounds on the moments are not so wide that any value would pass."""
+    for p in (1.4, 7.7, -2.5):
+        _, error = moment(1.0, 20.0, p)
+        above, below = (moment(1.0, 20.0, p + d)[0] for d in (1e-6, -1e-6))
+        assert error < 1e-10 < abs(above - below)
+
+
+def test_moments_are_between_their_cheap_bounds():
+    for mu, t, p in [(1.0, 20.0, 2.5), (0.3, 7.0, 11.4), (2.0, 1e3, 3.3)]:
+        log, error = moment(mu, t, p)
+        assert moments.lower(mu, t, p) <= log + error
+        assert log - error <= moments.upper(mu, t, p)
+    for mu, t, p in [(1.0, 20.0, -2.5), (0.3, 7.0, -11.4), (2.0, 1e3, -0.3)]:
+        log, error = moment(mu, t, p)
+        assert log + error > 0
+        assert log - error <= moments.negative_upper(mu, t, -p)
+
+
+def test_one_step_is_the_gaussian():
+    found = values(0.7, 1.0, 3.2, 0.5, 9)
+    y = 0.5 * np.arange(9)
+    w = 3.2 - 1j * y
+    exact = np.exp(0.5 * 0.49 * (w * (w - 1) - 3.2 * 2.2))
+    np.testing.assert_allclose(found.value, exact, atol=1e-14)
+
+
+def test_rises_bound_the_moments():
+    line = AllocationLine()
+    more = np.array([0.1, 0.3, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0])
+    for sign, c in ((1, 3.3), (-1, 2.2)):
+        rises = line.rises(sign, 1.0, 1 / 50, c, more)
+        at = c + 1 if sign > 0 else -c
+        low, _ = moment(1.0, 50.0, at)
+        for alpha, rise in zip(more[:6], rises, strict=False):
+            high, error = moment(1.0, 50.0, at + sign * alpha)
+            assert high - error - low <= rise + 1e-12
+
+
+# --- δ and ε
+
+
+def _delta_of_two(sigma, epsilon):
+    """δ of two steps at 30 digits, the second in closed form given the first: remove, add."""
+    with mpmath.workdps(30):
+        mu, grow = 1 / mpmath.mpf(sigma), mpmath.exp(epsilon)
+        ratio = lambda z: mpmath.exp(mu * z - mu**2 / 2)  # noqa: E731
+
+        def excess(level):  # E[(X − level)₊] and E[(level − X)₊]
+            if level <= 0:
+                return 1 - level, mpmath.mpf(0)
+            z = (mpmath.log(level) + mu**2 / 2) / mu
+            return (
+                mpmath.ncdf(mu - z) - level * mpmath.ncdf(-z),
+                level * mpmath.ncdf(z) - mpmath.ncdf(z - mu),
+            )
+
+        found = []
+        for k, level in enumerate((2 * grow, 2 / grow)):
+            kink = (mpmath.log(level) + mu**2 / 2) / mu
+            edges = sorted([-13, -7, -4, -2, 0, 2, 4, 7, 13, 22, kink, kink - 0.3, kink + 0.3])
+            total = mpmath.quad(
+                lambda z, k=k, level=level: mpmath.npdf(z) * excess(level - ratio(z))[k] / 2, edges
+            )
+            found.append(float(total if k == 0 else grow * total))
+        return found
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 0.5), (0.6, 2.0), (3.0, 0.3)])
+def test_two_steps_by_quadrature(sigma, epsilon):
+    for sign, exact in zip((1, -1), _delta_of_two(sigma, epsilon), strict=True):
+        found = _delta(sigma, 2, 1, epsilon, sign)
+        assert found.lower <= exact * (1 + 1e-14)
+        assert exact * (1 - 1e-14) <= found.upper
+        assert found.upper - found.lower <= 1e-8 * exact
+
+
+# sigma, steps, epochs, epsilon, δ remove, δ add: an independent, unbounded implementation
+_KNOWN = [
+    (1.0, 20, 1, 0.5, 7.937e-3, 3.935e-3),
+    (2.0, 20, 1, 0.2, 2.595e-3, 2.388e-3),
+    (1.0, 100, 10, 2.0, 7.276e-7, 4.198e-8),
+]
+
+
+@pytest.mark.parametrize("setting", _KNOWN)
+def test_known_values(setting):
+    *asked, remove, add = setting
+    for sign, known in ((1, remove), (-1, add)):
+        found = _delta(*asked, sign)
+        assert abs(found.upper / known - 1) < 2e-4  # four digits are known
+        assert found.upper - found.lower <= 1e-8 * found.upper
+
+
+# Feldman and Shenfeld 2026: sigma, steps, the interval of ε at δ = 1e-5 that their package reports
+@pytest.mark.parametrize(
+    ("sigma", "steps", "low", "high"),
+    [(2.0, 20, 0.4184, 0.4278), (1.0, 20, 1.6062, 1.6163), (1.0, 100, 0.6172, 0.6279)],
+)
+def test_published_intervals_contain_ours(sigma, steps, low, high):
+    lower, upper = acc.epsilon_interval(_run(sigma, steps), delta=1e-5)
+    assert low <= lower <= upper <= high
+    assert upper - lower <= 1e-7 * upper
+
+
+def test_loss_distributions_agree_in_corners():
+    rng = np.random.default_rng(7)
+    for _ in range(3):
+        sigma, epochs = np.exp(rng.uniform(np.log(0.5), np.log(3))), int(rng.integers(1, 60))
+        steps, delta = (
+            int(np.exp(rng.uniform(np.log(2), np.log(300)))),
+            10.0 ** rng.uniform(-12, -2),
+        )
+        run = _run(float(sigma), steps, epochs)
+        lower, upper = _interval(run, delta, "contour")
+        pld = _interval(run, delta, "pld")
+        assert pld[0] <= upper * (1 + 1e-12)
+        assert lower <= pld[1] * (1 + 1e-12)
+        assert upper - lower <= 1e-6 * upper
+
+
+def test_one_step_of_one_is_one_release():
+    for run in (_run(1.3, 1, 5), _run(1.3, 4, 5, chosen=4)):
+        plain = acc.Repeated(acc.Gaussian(1.3), 5 if run.mechanism.steps == 1 else 20)
+        assert acc.epsilon(run, delta=1e-6, method="contour") == pytest.approx(
+            acc.epsilon(plain, delta=1e-6), rel=1e-8
+        )
+
+
+def test_several_chosen_are_as_many_shorter_runs():
+    parts = acc.Composed((_run(1.0, 3, 2), _run(1.0, 4, 1)))
+    ours = acc.epsilon(_run(1.0, 10, 1, chosen=3), delta=1e-5, method="contour")
+    assert ours == pytest.approx(acc.epsilon(parts, delta=1e-5, method="contour"), rel=1e-9)
+
+
+def test_a_mixed_run_lies_within_the_loss_distributions():
+    sampled = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 100)
+    run = acc.Composed((_run(1.0, 100, 10), acc.Gaussian(5.0), sampled))
+    lower, upper = _interval(run, 1e-5, "contour")
+    pld = _interval(run, 1e-5, "pld")
+    assert pld[0] <= upper
+    assert lower <= pld[1]
+    assert upper - lower <= 1e-8 * upper
+
+
+def test_what_no_line_resolves_is_left_to_another_method():
+    """Much noise over many steps: valid, and answered by loss distributions."""
+    run = _run(40.0, 3000, 3)
+    found = acc.epsilon(run, delta=1e-9, method="contour")
+    pld = _interval(run, 1e-9, "pld")
+    assert found >= pld[0]
+    assert acc.epsilon(run, delta=1e-9) <= pld[1]
+
+
+@pytest.mark.parametrize("steps", [1e9])
+def test_very_many_steps_are_valid(steps):
+    found = acc.epsilon(_run(1.0, steps, 100), delta=1e-8, method="contour")
+    assert found >= _interval(_run(1.0, steps, 100), 1e-8, "pld")[0]
+
+
+def test_under_jit_vmap_and_grad():
+    ask = lambda s: acc.epsilon(_run(s, 20, 2), delta=1e-5, method="contour")  # noqa: E731
+    plain = [ask(1.0), ask(2.0)]
+    np.testing.assert_allclose(jax.jit(ask)(1.0), plain[0], rtol=1e-6)
+    both = jax.jit(jax.vmap(ask))(jax.numpy.array([1.0, 2.0]))
+    np.testing.assert_allclose(both, plain, rtol=1e-6)
+    slope = (ask(1.0005) - ask(0.9995)) / 1e-3
+    np.testing.assert_allclose(jax.grad(ask)(1.0), slope, rtol=1e-4)
