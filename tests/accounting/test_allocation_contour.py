@@ -275,3 +275,38 @@ def test_under_jit_vmap_and_grad():
     np.testing.assert_allclose(both, plain, rtol=1e-6)
     slope = (ask(1.0005) - ask(0.9995)) / 1e-3
     np.testing.assert_allclose(jax.grad(ask)(1.0), slope, rtol=1e-4)
+
+
+# --- Rényi curves
+
+
+def test_rdp_at_whole_orders_is_the_multinomial_sum():
+    """Two steps, orders 2 and 3, by hand: E[W²] = (1 + e^{μ²})/2, E[W³] = (e^{3μ²} + 3e^{μ²})/4."""
+    grown = np.exp(0.25)
+    exact = [np.log((1 + grown) / 2), np.log((grown**3 + 3 * grown) / 4) / 2]
+    ours = acc.rdp(_run(2.0, 2), np.array([2.0, 3.0]))
+    np.testing.assert_allclose(ours, exact, rtol=2e-9)
+    assert np.all(ours >= exact)
+
+
+def test_rdp_at_real_orders_is_that_of_brute_force():
+    for order in (1.3, 2.7, 6.4):
+        exact = max(_brute(0.8, 2, p, np.zeros(1))[0] for p in (order, 1 - order)) / (order - 1)
+        ours = float(acc.rdp(_run(1.25, 2, 7), np.array([order]))[0])
+        assert 7 * exact <= ours <= 7 * exact * (1 + 1e-8)
+
+
+def test_rdp_is_above_the_tight_answer_and_near_it():
+    run = _run(1.0, 20, 2)
+    tight = acc.epsilon(run, delta=1e-5)
+    assert tight < acc.epsilon(run, delta=1e-5, method="rdp") < 1.6 * tight
+    more = acc.Composed((run, acc.ZeroConcentrated(0.01)))
+    assert acc.epsilon(more, delta=1e-5) > tight
+
+
+def test_rdp_of_one_step_and_beyond_every_order():
+    orders = np.array([1.0, 1.5, 300.0, np.inf])
+    one = acc.rdp(_run(1.0, 1), orders)
+    np.testing.assert_allclose(one[1:3], [0.75, 150.0], rtol=1e-8)
+    assert one[0] == one[3] == np.inf
+    assert acc.rdp(_run(1.0, 50), orders)[2] <= 150.0 * (1 + 1e-8)

@@ -16,12 +16,19 @@ from dpjax.accounting.pairs.allocation_transform import moment, values
 from dpjax.accounting.pairs.protocol import OnLine
 
 _ALIASES = (2, 4, 6)  # of the tilts offered, where a moment of the direction "add" is computed
+_KNOTS = np.array([0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384])
 _MOST_ADD = 400.0  # tilts of that direction
 
 
 def _steps(rate: float) -> float:
     # Of a number between, which no concrete field is, the larger loss.
     return float(np.floor((1 + 1e-9) / rate))
+
+
+def _above(mu: float, t: float, p: float) -> float:
+    """An upper bound on log E[W^p], +∞ where it was not computed."""
+    log, error = moment(mu, t, p)
+    return log + 1.1 * error if error < 0.1 else np.inf
 
 
 def _power(sign: int, c: float) -> float:
@@ -89,6 +96,24 @@ class AllocationLine:
         found = values(float(mu), steps, float(_power(sign, c)), float(t[1]), len(t))
         real, imag = found.value.real - 1, -found.value.imag * sign
         return OnLine(found.log_moment, found.moment_error, real, imag, found.error)
+
+    def log_moments(self, mu: float, rate: float, c: np.ndarray, quick: bool) -> np.ndarray:
+        """Quick: chords between whole powers of W, and between a few negative ones."""
+        t, mu = _steps(rate), float(mu)
+        removed = moments.upper(mu, t, c + 1)
+        if t == 1:
+            return removed
+        at = _KNOTS if quick else np.unique(c)
+        at = at[at <= 1.01 * self.most_tilt(-1, mu, rate)]
+        known = np.array([_above(mu, t, -v) for v in at])
+        at, known = np.append(0.0, at), np.append(0.0, known)
+        usable = np.isfinite(known)
+        added = np.interp(c, at[usable], known[usable], right=np.inf)
+        added = np.minimum(added, moments.negative_upper(mu, t, c))
+        if not quick:
+            best = np.array([_above(mu, t, v + 1) for v in c])
+            removed = np.minimum(removed, best)
+        return np.maximum(removed, added)
 
     def log_decay(self, mu: float, rate: float, t: np.ndarray) -> np.ndarray:
         """The mean of t normal variables is a part of log W, and independent of the rest."""

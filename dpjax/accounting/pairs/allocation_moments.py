@@ -119,14 +119,14 @@ def negative_upper(mu: float, t: float, k: Any) -> np.ndarray:
 
 
 def lower(mu: float, t: float, p: float) -> float:
-    """A lower bound on K(p): the chords of its neighbours, prolonged; p ≤ 160.
+    """A lower bound on K(p): the chords of its neighbours, prolonged, up to p = 160.
 
     Example:
         >>> lower(1.0, 20.0, 3.0) == whole_moments(1.0, 20.0)[3]
         True
     """
-    if p <= 1:
-        return 0.0  # for p ≤ 0, by Jensen; no one asks between
+    if p <= 1 or p > LARGEST:
+        return 0.0  # for p ≤ 0 and p ≥ 1, by Jensen; no one asks between
     m, known = int(np.floor(p)), whole_moments(mu, t)
     ahead = known[m + 1] - (m + 1 - p) * (known[m + 2] - known[m + 1])
     behind = known[m] + (p - m) * (known[m] - known[m - 1])

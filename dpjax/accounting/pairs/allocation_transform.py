@@ -367,7 +367,7 @@ def _band(
     total = total + left
     front = -gamma.real - theta * y
     front = front if log_moment is None else front + (ray.scale - log_moment)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):  # what is not a number counts as lost
         value = np.exp(front) * total * np.exp(1j * (theta * a - gamma.imag))
         error = np.exp(front) * (ray.error + _EPS * ((32 + len(ray.v)) * size + 16 * y * far))
         error += 32 * _EPS * np.exp(front) * left_size * (1 + y * abs(ray.v[0]))

@@ -220,6 +220,10 @@ class Transform(Protocol):
         """E_P[e^{(c+it)L}] at evenly spaced t from 0."""
         ...
 
+    def log_moments(self, mu: Any, rate: Any, c: Any, quick: bool) -> Any:
+        """Upper bounds on K(c) of the larger direction at every c of an array; looser if quick."""
+        ...
+
     def log_decay(self, mu: Any, rate: Any, t: Any) -> Any:
         """log ρ(t) with |E_P[e^{(c+iτ)L}]| ≤ ρ(t)·e^{K(c)} for every |τ| ≥ t and every c."""
         ...
