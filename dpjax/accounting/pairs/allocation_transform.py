@@ -44,7 +44,7 @@ _DIGITS = 40.0  # every cut and alias is aimed at e^{−40} of the moment
 _BAND = 1.5  # natural digits that the ends of a band may cost
 _TERMS = 24  # of the series to the left
 _MOST_NODES = 3e5  # in u, of one band, times the orders of b_k
-_MOST_WORK = 8e7  # products of one band
+_MOST_WORK = 5e7  # products of one band
 _BLOCK = 50_000
 _LARGEST = 600.0  # of log E[Wⁿ], so that nothing overflows
 _ORDERS = np.concatenate([np.arange(1.0, 12.0), np.geomspace(12.0, 600.0, 24)])  # of caps
@@ -158,13 +158,14 @@ def _powers(
     nodes = int(np.ceil((last - first) / h)) + 1
     width = np.sqrt(2 * depth)
     many = int(np.ceil((n * mu + 2 * width) / hz)) + 1
-    if nodes * (n + 1) > _MOST_NODES or nodes * many * (n + 4) > _MOST_WORK:
+    points = stride_v * (nodes - 1) + stride_z * (many - 1) + 1
+    work = nodes * many * (n + 4)
+    if points > _MOST_NODES or nodes * (n + 1) > _MOST_NODES or work > _MOST_WORK:
         return None
     z = -width + hz * np.arange(many)
     v = first + h * np.arange(nodes)
     shift = -0.5 * mu * mu - np.log(t)
-    place = np.arange(stride_v * (nodes - 1) + stride_z * (many - 1) + 1)
-    place = first + mu * z[0] + shift + h / stride_v * place
+    place = first + mu * z[0] + shift + h / stride_v * np.arange(points)
     alpha = theta - mu * beta
     size = np.exp(np.minimum(place, 700.0))
     re, im = -size * np.cos(alpha), -size * np.sin(alpha)
@@ -276,7 +277,7 @@ def _order(p: float) -> int:
 def _ray(mu: float, t: float, p: float, low: float, high: float) -> _Ray | None:
     """The integrand of E[W^{p−iy}] for low ≤ y ≤ high, on a ray of its own."""
     n = _order(p)
-    if n > moments.LARGEST or moments.whole_moments(mu, t)[n] > _LARGEST:
+    if n > moments.LARGEST or not moments.whole_moments(mu, t)[n] <= _LARGEST:
         return None
     a, decay, scale = n - p, mu * mu / t, moments.lower(mu, t, p)
     ends = np.array([low, high])
@@ -301,6 +302,8 @@ def _ray(mu: float, t: float, p: float, low: float, high: float) -> _Ray | None:
     last = float(np.min((caps + goal) / (b - a)))
     # An error η in b_0 = E[e^{−sX/t}] ≥ e^{−s/t} is one of tη/b_0, relative.
     depth = goal + rise + np.log(t) + 4 + min(max(a * last, 0.0), np.exp(min(last, 50.0)) / t)
+    if not (h > 0 and np.isfinite(first + last + depth) and (last - first) < h * _MOST_NODES):
+        return None
     found = _powers(mu, t, n, theta, first, h, int(np.ceil(max(last - first, h) / h)) + 1, depth)
     if found is None:
         return None
