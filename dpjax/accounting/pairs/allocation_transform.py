@@ -421,7 +421,7 @@ def values(mu: float, t: float, p: float, step: float, count: int) -> Values:
     Example:
         >>> found = values(1.0, 20.0, 2.0, 0.5, 3)
         >>> found.value.round(6)
-        array([1.      +0.j      , 0.986459-0.053...j, 0.947...-0.10...j])
+        array([1.      +0.j      , 0.986735-0.062148j, 0.94835 -0.118565j])
     """
     log_moment, moment_error = moment(mu, t, p)
     y = step * np.arange(count)
