@@ -54,7 +54,7 @@ class Exponential(Mechanism):
     Example:
         >>> from dpjax import accounting as acc
         >>> round(acc.epsilon(acc.Exponential(1.0), delta=1e-3), 6)
-        0.949079
+        0.949073
 
     References:
         McSherry, Talwar 2007; Durfee, Rogers 2019 (bounded range); Dong, Durfee, Rogers 2020

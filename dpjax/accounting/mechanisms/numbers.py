@@ -62,7 +62,7 @@ class DiscreteLaplace(Mechanism):
     Example:
         >>> from dpjax import accounting as acc
         >>> round(acc.epsilon(acc.DiscreteLaplace(2.0, sensitivity=1), delta=0.1), 6)
-        0.324631
+        0.324869
 
     References:
         Ghosh, Roughgarden, Sundararajan 2009.
@@ -97,7 +97,7 @@ class DiscreteGaussian(Mechanism):
     Example:
         >>> from dpjax import accounting as acc
         >>> round(acc.epsilon(acc.DiscreteGaussian(1.0, sensitivity=1), delta=1e-5), 6)
-        4.376928
+        4.430238
 
     References:
         Canonne, Kamath, Steinke 2020.
