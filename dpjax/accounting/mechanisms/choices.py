@@ -20,7 +20,7 @@ class RandomizedResponse(Mechanism):
     Example:
         >>> from dpjax import accounting as acc
         >>> round(acc.delta(acc.RandomizedResponse(1.0, categories=10), epsilon=0.5), 6)
-        0.091382
+        0.091273
 
     References:
         Warner 1965; Kairouz, Oh, Viswanath 2016.
