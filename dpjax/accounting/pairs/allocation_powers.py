@@ -1,0 +1,161 @@
+"""The coefficients b_k(s) of random allocation's moments on a ray, and the power of their series.
+
+    D_n(s) = n! [yⁿ] (Σ_k b_k(s) y^k)^t,   b_k(s) = E[(X/t)^k e^{−sX/t}]/k!,
+
+as `pairs.allocation_transform` needs them, which says what bounds what.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax.accounting.pairs import allocation_moments as moments
+
+_EPS = float(np.finfo(np.float64).eps)
+_MOST_NODES = 3e5  # in u, of one band, times the orders of b_k
+_BLOCK = 50_000
+_MOST_WORK = 5e7  # products of one band
+
+
+class Powers(NamedTuple):
+    """b_k at the nodes of a ray, bounds on the errors, and b_0 − 1 where |b_0|² > 1/2, else NaN."""
+
+    less: np.ndarray
+    b: np.ndarray
+    delta: np.ndarray
+
+
+def powers(
+    mu: float, t: float, n: int, theta: float, first: float, h: float, nodes: int, depth: float
+) -> tuple[Powers, np.ndarray] | None:
+    """b_k on the ray, with spacing at most h, and the nodes v that were taken."""
+    psi = 0.5 * np.pi - theta
+    beta = min(1.5, theta / mu)
+    rise = min(psi / mu, 2.0)
+    up = beta + rise
+    down = min((0.5 * np.pi + theta) / mu - beta, up)
+    hz = (
+        2 * np.pi * min(up / (depth + 0.5 * rise * rise), down / (depth + 0.5 * (beta + down) ** 2))
+    )
+    # Spacings in v and in μz that are multiples of one another.
+    last = first + h * nodes
+    if mu * hz >= h:
+        stride_z, stride_v = int(mu * hz / h), 1
+        hz = stride_z * h / mu
+    else:
+        stride_z, stride_v = 1, int(h / (mu * hz))
+        h = stride_v * mu * hz
+    nodes = int(np.ceil((last - first) / h)) + 1
+    width = np.sqrt(2 * depth)
+    many = int(np.ceil((n * mu + 2 * width) / hz)) + 1
+    points = stride_v * (nodes - 1) + stride_z * (many - 1) + 1
+    work = nodes * many * (n + 4)
+    if points > _MOST_NODES or nodes * (n + 1) > _MOST_NODES or work > _MOST_WORK:
+        return None
+    z = -width + hz * np.arange(many)
+    v = first + h * np.arange(nodes)
+    shift = -0.5 * mu * mu - np.log(t)
+    place = first + mu * z[0] + shift + h / stride_v * np.arange(points)
+    alpha = theta - mu * beta
+    size = np.exp(np.minimum(place, 700.0))
+    re, im = -size * np.cos(alpha), -size * np.sin(alpha)
+    with np.errstate(invalid="ignore", under="ignore"):
+        grown = np.exp(re)
+        cos, sin = np.cos(im), np.sin(im)
+        less = np.expm1(re) * cos - 2 * np.sin(0.5 * im) ** 2 + 1j * grown * sin
+        turned = grown * (cos + 1j * sin)
+        # Rounding of a node: that of its exponent, which is as large as `size`, times its slope.
+        off = (4 + 4 * (1 + np.abs(place)) * size) * grown
+        off_less = 4 * np.abs(less) + np.minimum(off, 4 * (1 + np.abs(place)) * size)
+    # g(z − iβ) = g(z)e^{β²/2 + iβz}, and X^k turns by −kμβ.
+    k = np.arange(n + 1.0)
+    height = 0.5 * z * z + 0.5 * np.log(2 * np.pi)
+    log_weight = np.log(hz) + 0.5 * beta * beta - height[:, None]
+    log_weight = log_weight + k * (mu * z[:, None] + shift) - moments.log_factorials(n)
+    modulus = np.exp(log_weight)
+    angle = beta * z[:, None] - k * mu * beta
+    weight = modulus * (np.cos(angle) + 1j * np.sin(angle))
+    units = 8 + 4 * height[:, None] + 4 * k * (np.abs(mu * z[:, None]) + abs(shift))
+    units = modulus * (units + 4 * np.abs(angle) + many)
+
+    def shifted(row: np.ndarray) -> np.ndarray:
+        step = row.strides[0]
+        strides = (stride_v * step, stride_z * step)
+        return np.lib.stride_tricks.as_strided(row, (nodes, many), strides, writeable=False)
+
+    b, delta = np.empty((n + 1, nodes), complex), np.empty((n + 1, nodes))
+    # Two columns: a single one would be a product that is spread over threads.
+    b0_less = product_of(shifted(less), weight[:, [0, 0]])[:, 0]
+    delta[0] = product_of(shifted(np.abs(less)), units[:, [0, 0]])[:, 0]
+    delta[0] += product_of(shifted(off_less), modulus[:, [0, 0]])[:, 0]
+    every = slice(None) if n else [0, 0]
+    direct = product_of(shifted(turned), weight[:, every])[:, : n + 1].T
+    found = product_of(shifted(grown), units[:, every])
+    found = (found + product_of(shifted(off), modulus[:, every]))[:, : n + 1].T
+    b[1:], delta[1:] = direct[1:], found[1:]
+    # b_0 from b_0 − 1 where that is small, and from its own sum where it is small itself.
+    near = np.abs(1 + b0_less) ** 2 > 0.5
+    b[0] = np.where(near, 1 + b0_less, direct[0])
+    delta[0] = np.where(near, delta[0], found[0])
+    # Cut ends, and both aliases; |e^{−sX} − 1| ≤ 2 for k = 0.
+    eta = 2 * np.exp(0.5 * beta * beta - depth)
+    eta += 2.1 * np.exp(0.5 * rise * rise - 2 * np.pi * up / hz)
+    eta += 2.1 * np.exp(0.5 * (beta + down) ** 2 - 2 * np.pi * down / hz)
+    delta = _EPS * delta + eta * np.exp(moments.log_coefficients(mu, t, n))[:, None]
+    return Powers(np.where(near, b0_less, np.nan), b, delta), v
+
+
+def product_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """rows @ columns in blocks that stay in the cache, and too small to be spread over threads."""
+    few = max(_BLOCK // columns.size, 1)
+    starts = range(0, len(rows), few)
+    return np.concatenate([rows[start : start + few] @ columns for start in starts])
+
+
+def _product(f: np.ndarray, g: np.ndarray) -> np.ndarray:
+    return np.array([np.sum(f[: m + 1] * g[m::-1], axis=0) for m in range(len(f))])
+
+
+def _recurrence(ratio: np.ndarray, t: float) -> np.ndarray:
+    """Coefficients of (1 + Σ_{k≥1} r_k y^k)^t: c_m = Σ_k (k(t + 1) − m) r_k c_{m−k}/m."""
+    found = np.empty_like(ratio)
+    found[0] = 1
+    k = np.arange(len(ratio), dtype=float)
+    for m in range(1, len(ratio)):
+        factor = (k[1 : m + 1] * (t + 1) - m) / m
+        found[m] = np.einsum("k,kv->v", factor, ratio[1 : m + 1] * found[m - 1 :: -1][:m])
+    return found
+
+
+def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """[yⁿ](Σ b_k y^k)^t as size·e^{log}, and a bound on its error likewise."""
+    n = len(at.b) - 1
+    b, delta = at.b, at.delta
+    major = np.abs(b) + delta
+    if n and t < n:  # so few that no quotient is needed
+        top, most = moments.power(b, round(t), _product), moments.power(major, round(t), _product)
+        others = np.zeros_like(major)
+        others[0] = 1
+        if t > 1:
+            others = moments.power(major, round(t) - 1, _product)
+        lost = t * np.sum(delta * others[::-1], axis=0) + 8 * _EPS * (n + 2) * t * most[n]
+        zero = np.zeros(b.shape[1])
+        return top[n], zero + 0j, lost, zero
+    square = 2 * at.less.real + at.less.real**2 + at.less.imag**2
+    near = ~np.isnan(square)
+    own = np.maximum(np.abs(b[0]), 1e-140)
+    log = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(own))
+    log = t * (log + 1j * np.angle(b[0]))
+    log_major = t * np.where(near, log.real / t + np.log1p(delta[0] / own), np.log(major[0]))
+    share = delta / major[0]
+    if n == 0:
+        top, most = np.ones(b.shape[1]), np.ones((1, b.shape[1]))
+    else:
+        top = _recurrence(b / np.where(np.abs(b[0]) < 1e-140, 1e-140, b[0]), t)[n]
+        most = _recurrence(major / major[0], t)
+    lost = t * np.sum(share * most[::-1], axis=0)
+    # Of the recurrence: m sums and quotients for c_m, on top of those of c_{m−1}.
+    lost = lost + _EPS * (0.5 * n * n + 16 * n + 16 + 8 * np.abs(log)) * most[n]
+    return top, log, lost, log_major
