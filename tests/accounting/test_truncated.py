@@ -68,6 +68,20 @@ def test_one_step_is_the_mixture_of_two_closed_forms():
     assert exact * (1 - 1e-7) <= acc.delta(run, epsilon) <= exact * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("n", [20, 28, 31, 35])
+def test_the_rare_step_that_is_not_cut_is_paid(n):
+    """1 − τ down to 1e-10, where the pair that is not cut has all of δ."""
+    sigma, rate, epsilon = 10.0, 0.5, 0.1
+    run = acc.TruncatedPoissonSampled(acc.Gaussian(sigma), rate, n, 1)
+    others = (1 - rate) ** (n - 1)
+    own = (1 - others * rate) / (1 - others) / n - rate * others / (1 - others)
+    exact = sum(
+        weight * acc.delta(acc.PoissonSampled(acc.Gaussian(s), q), epsilon, method="contour")
+        for weight, s, q in ((others, sigma, rate), (1 - others, sigma / 2, own))
+    )
+    assert exact * (1 - 1e-7) <= acc.delta(run, epsilon) <= exact * (1 + 1e-5) + 1e-13
+
+
 def test_a_capacity_that_holds_everybody_is_poisson():
     plain = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.2), 30)
     whole = acc.Repeated(acc.TruncatedPoissonSampled(acc.Gaussian(1.1), 0.2, 50, 50), 30)

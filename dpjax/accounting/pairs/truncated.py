@@ -42,9 +42,10 @@ _ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta functi
 class Cut:
     """A step whose batch is cut, as a `release.Release` whose pair has no finite list of outcomes.
 
-    Its numbers are the displacement of a record that is added to a batch over the noise; τ, the
-    probability that the batch of the others fills the capacity; c, the record's own rate then; and
-    1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`.
+    Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
+    τ, the probability that the batch of the others fills the capacity; c, the record's own rate
+    then; and 1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`. Both probabilities are
+    rounded up, as either of the two pairs may be the one that counts.
     """
 
     kind = TruncatedPoissonSampled
@@ -75,22 +76,26 @@ def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
     mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
     fields = (step.rate, step.population, step.capacity)
     rate, n, k = (np.asarray(v, np.float64) for v in fields)
-    cut, cut_rate = _cut(rate, n, k)
-    return Known(CUT, (np.sqrt(np.asarray(mu2, np.float64)), cut, cut_rate, float(replaced)), rate)
+    mu = np.sqrt(np.asarray(mu2, np.float64))
+    return Known(CUT, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
 
-def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any]:
-    """τ and c, rounded up."""
+def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
+    """1 − τ, τ and c, rounded up."""
     from scipy import special
 
     left = np.maximum(n - k, 1.0)
-    cut = np.where(n > k, np.minimum(special.betainc(k, left, rate) * _ROUND, 1.0), 0.0)
+    full = np.where(n > k, special.betainc(k, left, rate), 0.0)
+    free = np.where(n > k, special.betaincc(k, left, rate), 1.0)
+    # The larger of two complements by the smaller, which is the more exact.
+    cut = np.where(full < 0.5, full * _ROUND, 1 - free / _ROUND)
+    uncut = np.where(full < 0.5, 1 - full / _ROUND, free * _ROUND)
     # P(Bin(n, q) > K) = I_q(K + 1, n − K).
-    kept = k / n * special.betainc(k + 1.0, left, rate) * _ROUND * _ROUND
+    kept = k / n * special.betainc(k + 1.0, left, rate) * _ROUND
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(cut > 0, kept / cut, 0.0)
+        found = np.where(full > 0, kept / full * _ROUND, 0.0)
     # As n records are in the data, and K are kept, c ≤ min(q, K/(K + 1)).
-    return cut, np.minimum(np.where(np.isfinite(found), found, rate), rate)
+    return uncut, cut, np.minimum(np.where(np.isfinite(found), found, rate), rate)
 
 
 class Mixture:
@@ -99,13 +104,13 @@ class Mixture:
     folded = False
 
     def __init__(self, own: Known) -> None:
-        _, cut, cut_rate, replaced = own.numbers
+        _, uncut, cut, cut_rate, replaced = own.numbers
         self._pair: Discretisable = Replace() if replaced else Poisson()
-        self._cut, self._cut_rate = float(cut), float(cut_rate)
+        self._uncut, self._cut, self._cut_rate = float(uncut), float(cut), float(cut_rate)
         self.name, self.directed = self._pair.name, self._pair.directed
 
     def _parts(self, mu: float, rate: float) -> list[tuple[float, float, float]]:
-        parts = [(1 - self._cut, mu, rate), (self._cut, 2 * mu, self._cut_rate)]
+        parts = [(self._uncut, mu, rate), (self._cut, 2 * mu, self._cut_rate)]
         return [part for part in parts if part[0] > 0 and part[2] > 0]
 
     def atom(self, mu: Any, rate: Any) -> Any:
