@@ -350,3 +350,26 @@ def test_fixed_batches_lower_end_is_below_the_upper_one():
         for sign in (1, -1):
             own = repeated(known, count, sign=sign, upper=False)
             assert epsilon_bound([own], delta, upper=False) <= high
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(2.0, 3000), (8.0, 1000), (300.0, 10)])
+def test_losses_too_large_for_their_exponentials_keep_their_roots(epsilon, steps):
+    """The exact δ of the lower end is not below the δ asked for, nor that of the upper above it."""
+    run = acc.Repeated(acc.PureDP(epsilon, "add-remove"), steps)
+    low, high = acc.epsilon_interval(run, delta=0.5)
+    with mpmath.workdps(50):
+        e = mpmath.mpf(epsilon)
+        keep = 1 / (1 + mpmath.exp(-e))
+
+        def exact(at):
+            total, mass = mpmath.mpf(0), keep**steps
+            for lies in range(steps + 1):
+                loss = (steps - 2 * lies) * e
+                if loss <= at:
+                    break
+                total += mass * -mpmath.expm1(at - loss)
+                mass *= mpmath.exp(-e) * (steps - lies) / (lies + 1)
+            return total
+
+        assert exact(mpmath.mpf(float(low))) >= 0.5 >= exact(mpmath.mpf(float(high)))
+    assert high - low <= 1e-9 * high

@@ -195,20 +195,25 @@ def delta_of(pair: Discrete, epsilon: float) -> float:
 def epsilon_of(pair: Discrete, delta: float) -> float:
     """The least ε >= 0 with δ(ε) ≤ δ, +∞ if there is none.
 
-    Newton's method from the left: δ(ε) is convex and piecewise linear in e^ε, so that the steps
-    never pass the root and end on its piece.
+    δ(ε) is linear in e^ε between two losses: the two are found by bisection, and the root between
+    them is counted from the upper one, so that nothing underflows however large the losses are.
     """
     losses, masses = np.asarray(pair.losses), np.asarray(pair.masses)
     if masses[losses == np.inf].sum() > delta:
         return np.inf
-    finite = losses < np.inf
-    epsilon, largest = 0.0, float(losses[finite].max())
-    for _ in range(500):
-        gap = delta_of(Discrete(losses, masses), epsilon) - delta
-        if gap <= 0 or epsilon >= largest:
-            break
-        above = finite & (losses > epsilon)
-        slope = float(np.sum(masses[above] * np.exp(epsilon - losses[above])))
-        step = np.log1p(gap / slope) if slope > 0 else np.inf
-        epsilon = min(epsilon + max(step, 4 * _EPS * epsilon), largest)
-    return float(epsilon)
+    if delta_of(pair, 0.0) <= delta:
+        return 0.0
+    points = np.unique(losses[(losses > 0) & (losses < np.inf)])
+    if not len(points):
+        return 0.0
+    low, high = -1, len(points) - 1  # δ(points[low]) > δ >= δ(points[high])
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if delta_of(pair, points[middle]) > delta else (low, middle)
+    least, most = points[low] if low >= 0 else 0.0, points[high]
+    above = losses >= most
+    gap = float(np.sum(masses[above])) - delta
+    slope = float(np.sum(masses[above] * np.exp(most - losses[above])))
+    if gap <= 0 or slope <= 0:
+        return float(most)
+    return float(np.clip(most + np.log(gap) - np.log(slope), least, most))

@@ -176,7 +176,7 @@ PRICES = [
         "",
     ),
     ("test_laplace_basic", _LAPLACE, ADD, "delta", 4.0, 1e-14, 1e-6, ""),
-    ("test_laplace_basic", _LAPLACE, ADD, "epsilon", 1e-14, 4.0, 1e-4, BELOW),
+    ("test_laplace_basic", _LAPLACE, ADD, "epsilon", 1e-14, 4.0, 1e-6, BELOW),
     (
         "test_poisson_subsampled_laplace",
         _SAMPLED_LAPLACE,
