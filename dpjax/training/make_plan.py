@@ -50,9 +50,10 @@ def make_plan(
         sampling: "poisson"; "random-allocation" (each record takes part in one step of every epoch,
             drawn at random; an epoch has ⌈population / batch_size⌉ steps, and a run whole epochs);
             "truncated-poisson" (for fixed memory: of a draw larger than `capacity` a uniform choice
-            is kept, which costs ε); "fixed" (batches of exactly that size; replace-one only);
-            "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles is
-            none of them.
+            is kept, which costs ε; priced for the removal of one of the `population` records, and
+            one more than these may cost more); "fixed" (batches of exactly that size; replace-one
+            only); "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles
+            is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification; or

@@ -119,7 +119,8 @@ def test_at_least_as_tight_as_dp_accounting(setting, added, replaced):
 
 def test_where_no_theorem_covers_it_it_is_refused_by_name():
     sampled = acc.PoissonSampled(acc.Gaussian(1.0), 0.1)
-    for inner in (sampled, acc.Shuffled(acc.Gaussian(1.0), 3), acc.PureDP(0.1)):
+    many = acc.CorrelatedGaussian(1.0, [1.0, 0.5], steps=9, separation=3)
+    for inner in (sampled, many, acc.Shuffled(acc.Gaussian(1.0), 3), acc.PureDP(0.1)):
         with pytest.raises(acc.UnsupportedQuery, match="TruncatedPoissonSampled"):
             acc.epsilon(acc.TruncatedPoissonSampled(inner, 0.1, 10, 2), 1e-5)
     with pytest.raises(acc.UnsupportedQuery, match="TruncatedPoissonSampled"):

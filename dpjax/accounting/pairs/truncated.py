@@ -30,7 +30,7 @@ import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled
-from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of
+from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.release import Known
@@ -68,7 +68,7 @@ def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
     if not isinstance(step, TruncatedPoissonSampled):
         return None
     inner = step.mechanism
-    if type(inner) not in DOMINATED or not DOMINATED[type(inner)].step:
+    if type(inner) not in DOMINATED or not samplable(inner):
         return None
     pair = pair_of(inner)
     replaced = adjacency is Adjacency.REPLACE_ONE
