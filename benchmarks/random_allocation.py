@@ -4,7 +4,7 @@
     python -m benchmarks.random_allocation --quick   # two settings, printed and not kept
 
 Processor time, median of five; every repetition asks at another noise multiplier, so that nothing
-is found in a cache. A package that is not installed is left out, and PLD_accounting is not asked for
+is found in a cache. A package that is not installed is left out. PLD_accounting is not asked for
 100 epochs of 1,000 steps, where it had no answer after eight minutes.
 """
 

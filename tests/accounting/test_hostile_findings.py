@@ -135,3 +135,22 @@ def test_what_is_no_budget_is_calibrated_to_noise_without_end_under_a_trace():
 
     for given in ((np.nan, 1e-5), (-1.0, 1e-5), (1.0, np.nan), (1.0, 0.0), (1.0, 1.5)):
         assert jax.jit(noise)(*given) == np.inf
+
+
+def test_a_sum_of_curves_is_rounded_up_in_the_programs_own_precision():
+    """ε was 5e-9 below the truth in a float32 program, δ was 0, and a cast overflowed."""
+    made = {
+        "pure": lambda v: acc.PureDP(v, "add-remove"),
+        "laplace": lambda v: acc.Repeated(acc.Laplace(v), 20),
+        "zero": lambda v: acc.Composed((acc.ZeroConcentrated(v), acc.ZeroConcentrated(0.1))),
+    }
+    for name, make in made.items():
+        for value in (0.0625, 0.3, 1.0):
+            given = np.float32(value)
+            exact = acc.epsilon(make(float(given)), 1e-3, method="rdp")
+            found = float(jax.jit(lambda v: acc.epsilon(make(v), 1e-3, method="rdp"))(given))  # noqa: B023
+            assert exact <= found <= exact * (1 + 3e-4), (name, value)
+            exact = acc.delta(make(float(given)), 1.5, method="rdp")
+            found = float(jax.jit(lambda v: acc.delta(make(v), 1.5, method="rdp"))(given))  # noqa: B023
+            assert exact <= found <= max(exact * (1 + 1e-2), 1e-37), (name, value)
+    assert jax.jit(lambda v: acc.delta(acc.ZeroConcentrated(v), 5.0))(np.float32(0.01)) > 0

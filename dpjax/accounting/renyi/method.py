@@ -30,6 +30,7 @@ from dpjax.accounting.mechanisms import (
     RandomAllocation,
     RandomizedSensitivity,
     ZeroConcentrated,
+    flatten,
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
@@ -175,12 +176,24 @@ def _best(values: Any, worst: float) -> Any:
     return xp.min(xp.where(xp.isnan(values), worst, values), axis=-1)
 
 
-def _search(run: Mechanism, adjacency: Adjacency, given: Any, bound: Callable) -> Any:
-    """Least bound(order, rdp, given) over the orders: any order is valid, more are tighter."""
+def _search(
+    run: Mechanism, adjacency: Adjacency, given: Any, convert: Callable, size: Callable
+) -> Any:
+    """Least convert(order, rdp, given) over the orders: any order is valid, more are tighter.
+
+    Rounded up in the program's own precision: `size` is the sum of what `convert` adds up.
+    """
     curve = rdp(run, _GRID, adjacency, quick=True)
     traced = float64.is_traced(curve, given)
     xp: Any = JAX if traced else NUMPY
     given = xp.asarray(given)[..., None]
+    terms = 16 + 2 * len(flatten(run))
+
+    def bound(order: Any, curve: Any, given: Any) -> Any:
+        value = convert(order, curve, given)
+        slack = terms * float(np.finfo(value.dtype).eps) * size(order, curve, given)
+        return xp.where(xp.isfinite(value), value + xp.stop_gradient(slack), value)
+
     values = bound(_GRID, curve, given)
     answer = _best(values, np.inf)
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
@@ -194,15 +207,17 @@ def _search(run: Mechanism, adjacency: Adjacency, given: Any, bound: Callable) -
 
 def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     xp: Any = namespace(delta)
-    value = _search(run, adjacency, xp.log(xp.asarray(delta)), conversion.epsilon_at)
+    log_delta = xp.log(xp.asarray(delta))
+    value = _search(run, adjacency, log_delta, conversion.epsilon_at, conversion.epsilon_size)
     xp = namespace(value)
     return xp.maximum(value * (1 + 1e-12), 0.0)
 
 
 def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
-    value = _search(run, adjacency, epsilon, conversion.log_delta_at)
+    value = _search(run, adjacency, epsilon, conversion.log_delta_at, conversion.log_delta_size)
     xp: Any = namespace(value)
-    found = xp.maximum(xp.exp(xp.minimum(value + 1e-11, 0.0)), conversion.UNDERFLOW)
+    least = max(conversion.UNDERFLOW, float(np.finfo(value.dtype).tiny))
+    found = xp.maximum(xp.exp(xp.minimum(value + 1e-11, 0.0)), least)
     return xp.where(value == -xp.inf, 0.0, found)
 
 
