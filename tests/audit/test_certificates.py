@@ -18,7 +18,7 @@ import pytest
 
 import dpjax
 from dpjax import accounting as acc
-from dpjax import audit, sampling
+from dpjax import audit, correlation, sampling, transforms
 from dpjax._numerics.normal import normal
 
 _ADD, _REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -304,7 +304,122 @@ def _best_of(sigma, expected):
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), reach=0.2)
 
 
+def _whole(mechanism, log_weights, reach):
+    """A whole number between −60 and 60 of this law, around a count that moves by one."""
+    at = jnp.arange(-60.0, 61.0)
+
+    def release(key, count):
+        return count + at[jax.random.categorical(key, log_weights(at))]
+
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), reach=reach)
+
+
+def _laplace(scale):
+    def release(key, count):
+        return count + scale * jax.random.laplace(key)
+
+    return Case(acc.Laplace(scale), release, (jnp.float32(0.0), jnp.float32(1.0)), reach=0.7)
+
+
+def _randomised_response(epsilon, categories):
+    def release(key, truth):
+        keep_key, other_key = jax.random.split(key)
+        keep = jax.random.bernoulli(keep_key, 1 / (1 + (categories - 1) * jnp.exp(-epsilon)))
+        other = (truth + jax.random.randint(other_key, (), 1, categories)) % categories
+        report = jnp.where(keep, truth, other)
+        return jnp.float32(report == 1) - jnp.float32(report == 0)
+
+    mechanism = acc.RandomizedResponse(epsilon, categories)
+    return Case(mechanism, release, (jnp.int32(0), jnp.int32(1)), _REPLACE, 1e-3, 0.7)
+
+
+def _exponential(epsilon):
+    """Two candidates, whose scores a record moves in opposite directions."""
+
+    def release(key, scores):
+        return jax.random.categorical(key, 0.5 * epsilon * scores).astype(jnp.float32)
+
+    worlds = jnp.array([0.0, 0.0]), jnp.array([-1.0, 1.0])
+    return Case(acc.Exponential(epsilon), release, worlds, reach=0.3)
+
+
+def _random_allocation(sigma, steps):
+    def release(key, canary):
+        records = jnp.zeros((4, 1)).at[3, 0].set(canary)
+        sample_key, noise_key = jax.random.split(key)
+
+        def step(index):
+            draw = sampling.random_allocation(sample_key, 0, index, population=4, steps=steps)
+            return _sum(records[draw.indices], draw.mask)[0]
+
+        sums = jax.vmap(step)(jnp.arange(steps)) + sigma * normal(noise_key, (steps,))
+        return jax.nn.logsumexp((sums - 0.5) / sigma**2)
+
+    mechanism = acc.RandomAllocation(acc.Gaussian(sigma), steps)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
+def _truncated(sigma, rate, population, capacity):
+    """The others contribute nothing, or −1 each: room for the record is room for one less."""
+
+    def release(key, records):
+        sample_key, noise_key = jax.random.split(key)
+        draw = sampling.truncated_poisson(
+            sample_key, 0, population=population, rate=rate, capacity=capacity
+        )
+        return _sum(records[draw.indices], draw.mask)[0] + sigma * normal(noise_key)
+
+    others = -jnp.ones((population, 1))
+    mechanism = acc.TruncatedPoissonSampled(acc.Gaussian(sigma), rate, population, capacity)
+    return Case(mechanism, release, (others, others.at[-1, 0].set(1.0)), _REPLACE, 1e-3, 0.1)
+
+
+def _correlated(sigma, separation, steps):
+    """The record enters every `separation` steps; the score undoes the correlation."""
+    strategy = correlation.square_root(8)
+    c = jnp.asarray(strategy.matrix(steps), jnp.float32)
+    once = jnp.zeros(steps).at[::separation].set(1.0)
+
+    def release(key, canary):
+        noise = transforms.correlated_noise(strategy, sigma, key)
+
+        def step(state, contribution):
+            noisy, state = noise.update({"w": canary * contribution}, state)
+            return state, noisy["w"]
+
+        _, released = jax.lax.scan(step, noise.init({"w": jnp.zeros(())}), once)
+        return (c @ once) @ (c @ released)
+
+    mechanism = acc.CorrelatedGaussian(sigma, strategy, steps, separation)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
+def _cyclic_correlated(sigma, rate, groups):
+    """The first group's record, which enters the first step of the round if it is drawn."""
+    strategy = correlation.square_root(groups)
+    c = jnp.asarray(strategy.matrix(groups), jnp.float32)
+
+    def release(key, canary):
+        sample_key, noise_key = jax.random.split(key)
+        drawn = jnp.float32(jax.random.bernoulli(sample_key, rate))
+        first = jnp.zeros(groups).at[0].set(canary * drawn)
+        # The released C⁻¹(C·first + σz), correlated again.
+        return c[:, 0] @ (c @ first + sigma * normal(noise_key, (groups,)))
+
+    mechanism = acc.CyclicPoissonCorrelated(sigma, strategy, groups, rate)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), delta=1e-3)
+
+
 CASES = {
+    "Laplace": _laplace(0.7),
+    "DiscreteLaplace": _whole(acc.DiscreteLaplace(0.7), lambda k: -jnp.abs(k) / 0.7, 0.7),
+    "DiscreteGaussian": _whole(acc.DiscreteGaussian(1.0), lambda k: -0.5 * k * k, 0.4),
+    "RandomizedResponse": _randomised_response(1.5, 4),
+    "Exponential": _exponential(2.0),
+    "RandomAllocation": _random_allocation(0.7, 4),
+    "TruncatedPoissonSampled": _truncated(0.7, 0.3, 4, 2),
+    "CorrelatedGaussian": _correlated(3.0, 5, 20),
+    "CyclicPoissonCorrelated": _cyclic_correlated(0.8, 0.3, 4),
     "Gaussian": _gaussian(1.0),
     "Gaussian replaced": _gaussian_replaced(2.0),
     "UniformBall": _uniform_ball(0.1, 5),

@@ -13,7 +13,8 @@ from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.table import RELEASES
 
-_UP = 1.0 + 1e-12
+_UP = 1.0 + 1e-12  # values
+_ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
 
 
 def _has(part: str) -> Any:
@@ -50,7 +51,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp: Any = namespace(run, epsilon)
-    value = _of("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _UP)
+    value = _of("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
     return xp.clip(value * _UP, 0.0, 1.0)
 
 
