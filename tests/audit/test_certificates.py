@@ -360,7 +360,7 @@ def _random_allocation(sigma, steps):
 
 
 def _truncated(sigma, rate, population, capacity):
-    """The others contribute nothing, or −1 each: room for the record is room for one less."""
+    """The others contribute −1 each: of a full batch the record displaces one."""
 
     def release(key, records):
         sample_key, noise_key = jax.random.split(key)
