@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
+from dpjax._numerics.float64 import float64_scope
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12
@@ -360,7 +361,7 @@ def test_sweeps_and_traces_of_releases():
     run = acc.Repeated(acc.DiscreteGaussian(noise, np.array([[1], [3]])), 5)
     found = acc.epsilon(run, 1e-5)
     assert found[1, 0] == acc.epsilon(acc.Repeated(acc.DiscreteGaussian(1.0, 3), 5), 1e-5)
-    with jax.enable_x64(True):
+    with float64_scope():
         slope = jax.grad(lambda n: acc.epsilon(acc.Laplace(n), 1e-5))(2.0)
         np.testing.assert_allclose(slope, -0.25, rtol=1e-6)
         traced = float(jax.jit(lambda n: acc.epsilon(acc.DiscreteLaplace(n, 3), 1e-3))(2.0))

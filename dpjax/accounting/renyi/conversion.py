@@ -52,25 +52,8 @@ def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> A
 def log_delta_at(order: Any, rdp: Any, epsilon: Any) -> Any:
     """log δ at an order: δ = exp((α−1)(RDP(α) − ε))·(1 − 1/α)^α/(α − 1)."""
     xp: Any = namespace(order, rdp, epsilon)
-    epsilon = xp.minimum(epsilon, _most_epsilon(epsilon))
+    epsilon = xp.minimum(epsilon, _MOST_EPSILON)
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
-
-
-def epsilon_size(order: Any, rdp: Any, log_delta: Any) -> Any:
-    """Sum of the sizes of what `epsilon_at` adds up."""
-    xp: Any = namespace(order, rdp, log_delta)
-    return xp.abs(rdp) + 2 / (order - 1) * (1 + xp.abs(log_delta) + xp.log(order))
-
-
-def log_delta_size(order: Any, rdp: Any, epsilon: Any) -> Any:
-    """Sum of the sizes of what `log_delta_at` adds up, where that is below 0."""
-    xp: Any = namespace(order, rdp, epsilon)
-    epsilon = xp.minimum(epsilon, _most_epsilon(epsilon))
-    return (order - 1) * (xp.minimum(rdp, epsilon) + epsilon) + 2 + xp.log(order)
-
-
-def _most_epsilon(epsilon: Any) -> float:
-    return _MOST_EPSILON if getattr(epsilon, "dtype", None) != np.float32 else 1e30
 
 
 class _Aim(NamedTuple):

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -30,7 +31,6 @@ from dpjax.accounting.mechanisms import (
     RandomAllocation,
     RandomizedSensitivity,
     ZeroConcentrated,
-    flatten,
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
@@ -159,6 +159,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = Fals
     """
     own, rest = split(run, lambda step: type(step) in _CURVES)
     total: Any = 0.0
+    operations = -1 if len(own) == 1 and not own[0][1] and not rest.mechanisms else 0
     if rest.mechanisms or not own:
         total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
@@ -168,57 +169,79 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = Fals
         count, one = _count(factors), curve(step, orders, adjacency)
         xp: Any = namespace(count, one)
         total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
+        operations += 2
+    if operations > 1:  # in the program's own precision
+        total = total * (1 + operations * float(np.finfo(total.dtype).eps))
     return total
 
 
-def _best(values: Any, worst: float) -> Any:
-    xp: Any = namespace(values)
-    return xp.min(xp.where(xp.isnan(values), worst, values), axis=-1)
+def _least_epsilon(orders: Any, curve: Any, delta: Any) -> Any:
+    """Any order is valid, more are tighter."""
+    xp: Any = namespace(orders, curve, delta)
+    values = conversion.epsilon_at(orders, curve, xp.log(delta)[..., None])
+    least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
+    return xp.maximum(least * (1 + 1e-12), 0.0)
+
+
+def _least_delta(orders: Any, curve: Any, epsilon: Any, floor: float = conversion.UNDERFLOW) -> Any:
+    xp: Any = namespace(orders, curve, epsilon)
+    values = conversion.log_delta_at(orders, curve, epsilon[..., None])
+    least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
+    found = xp.maximum(xp.exp(xp.minimum(least + 1e-11, 0.0)), floor)
+    return xp.where(least == -np.inf, 0.0, found)
+
+
+# What float32 takes for nothing is larger.
+_least_delta_single = functools.partial(_least_delta, floor=2 * float(np.finfo(np.float32).tiny))
 
 
 def _search(
-    run: Mechanism, adjacency: Adjacency, given: Any, convert: Callable, size: Callable
+    run: Mechanism, adjacency: Adjacency, given: Any, least: Callable, rough: Callable
 ) -> Any:
-    """Least convert(order, rdp, given) over the orders: any order is valid, more are tighter.
+    """The least bound over a grid of orders, and over finer ones around the best of those.
 
-    Rounded up in the program's own precision: `size` is the sum of what `convert` adds up.
+    Args:
+        run, adjacency, given: what is asked.
+        least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
+        rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
     curve = rdp(run, _GRID, adjacency, quick=True)
     traced = float64.is_traced(curve, given)
     xp: Any = JAX if traced else NUMPY
-    given = xp.asarray(given)[..., None]
-    terms = 16 + 2 * len(flatten(run))
+    given = xp.asarray(given)
 
-    def bound(order: Any, curve: Any, given: Any) -> Any:
-        value = convert(order, curve, given)
-        slack = terms * float(np.finfo(value.dtype).eps) * size(order, curve, given)
-        return xp.where(xp.isfinite(value), value + xp.stop_gradient(slack), value)
+    def bound(orders: Any, curve: Any) -> Any:
+        if traced:
+            return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
+        return least(orders, curve, given)
 
-    values = bound(_GRID, curve, given)
-    answer = _best(values, np.inf)
+    answer = bound(_GRID, curve)
+    values = rough(_GRID, *xp.stop_gradient((curve, given[..., None])))
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
-    values = bound(near, rdp(run, near, adjacency, quick=True), given)
     # Not the minimum: its derivative is the mean of both at a tie.
-    refined = _best(values, np.inf)
-    answer = xp.where(refined < answer, refined, answer)
-    return answer
+    refined = bound(near, rdp(run, near, adjacency, quick=True))
+    return xp.where(refined < answer, refined, answer)
+
+
+def _rough_epsilon(order: Any, rdp: Any, delta: Any) -> Any:
+    return conversion.epsilon_at(order, rdp, namespace(delta).log(delta))
+
+
+def _rough_delta(order: Any, rdp: Any, epsilon: Any) -> Any:
+    xp: Any = namespace(order, rdp, epsilon)
+    rdp, epsilon = xp.minimum(rdp, 1e30), xp.minimum(epsilon, 1e30)  # as float32 can hold them
+    return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
 
 def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    xp: Any = namespace(delta)
-    log_delta = xp.log(xp.asarray(delta))
-    value = _search(run, adjacency, log_delta, conversion.epsilon_at, conversion.epsilon_size)
-    xp = namespace(value)
-    return xp.maximum(value * (1 + 1e-12), 0.0)
+    return _search(run, adjacency, delta, _least_epsilon, _rough_epsilon)
 
 
 def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
-    value = _search(run, adjacency, epsilon, conversion.log_delta_at, conversion.log_delta_size)
-    xp: Any = namespace(value)
-    least = max(conversion.UNDERFLOW, float(np.finfo(value.dtype).tiny))
-    found = xp.maximum(xp.exp(xp.minimum(value + 1e-11, 0.0)), least)
-    return xp.where(value == -xp.inf, 0.0, found)
+    single = float64.is_traced(run, epsilon) and not jax.config.read("jax_enable_x64")
+    least = _least_delta_single if single else _least_delta
+    return _search(run, adjacency, epsilon, least, _rough_delta)
 
 
 def _sums(run: Mechanism, adjacency: Adjacency, on_host: bool) -> bool:
