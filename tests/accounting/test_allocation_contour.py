@@ -310,3 +310,9 @@ def test_rdp_of_one_step_and_beyond_every_order():
     np.testing.assert_allclose(one[1:3], [0.75, 150.0], rtol=1e-8)
     assert one[0] == one[3] == np.inf
     assert acc.rdp(_run(1.0, 50), orders)[2] <= 150.0 * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 49, 999_999_999, 2_000_000_001, 10**12 + 1])
+def test_no_step_is_added_to_those_there_are(steps):
+    """Of 10⁹ − 1 steps the contour made 10⁹, whose loss is smaller."""
+    assert moments.steps_of(1 / steps) == steps

@@ -110,10 +110,8 @@ def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
 
 
 _ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
-_SHORT, _BEYOND = (
-    6.0,
-    8.0,
-)  # deviations of the first end; and of the line, what is looked at past it
+_SHORT = 6.0  # deviations of the loss, over which the first of them lies
+_BEYOND = 8.0  # times the line's length, up to where its rest is looked at
 _ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 
 

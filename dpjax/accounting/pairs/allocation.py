@@ -25,6 +25,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
+from dpjax.accounting.pairs.allocation_moments import steps_of
 from dpjax.accounting.pairs.gaussian import pair_of, samplable
 from dpjax.accounting.pairs.mean_ratio import mean_ratio
 from dpjax.accounting.pairs.outcomes import Outcomes
@@ -55,7 +56,7 @@ class Allocation:
         upper bound takes fewer steps, of which one is the plain Gaussian; a lower bound says
         nothing there.
         """
-        steps = round(1 / rate)
+        steps = round(steps_of(rate))
         resolved = mu <= _WIDEST and mu >= _LEAST * np.sqrt(min(steps, _MOST))
         if steps == 1 or (upper and not resolved):
             return _PLAIN

@@ -20,11 +20,6 @@ _KNOTS = np.array([0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 
 _MOST_ADD = 400.0  # tilts of that direction
 
 
-def _steps(rate: float) -> float:
-    # Of a number between, which no concrete field is, the larger loss.
-    return float(np.floor((1 + 1e-9) / rate))
-
-
 def _above(mu: float, t: float, p: float) -> float:
     """An upper bound on log E[W^p], +∞ where it was not computed."""
     log, error = moment(mu, t, p)
@@ -51,7 +46,7 @@ class AllocationLine:
 
     def most_tilt(self, sign: int, mu: float, rate: float) -> float:
         """The largest tilt at which the transform is computed."""
-        t = _steps(rate)
+        t = moments.steps_of(rate)
         if sign > 0:
             known = moments.whole_moments(mu, t)[: moments.LARGEST]
             return max(float(np.sum(known < 500.0)) - 5.0, 0.5)
@@ -66,7 +61,7 @@ class AllocationLine:
 
         K(c) = κ(c)·c(c + 1)/2 with a κ that varies slowly.
         """
-        log_c, kappa = _curvatures(int(sign), float(mu), _steps(rate))
+        log_c, kappa = _curvatures(int(sign), float(mu), moments.steps_of(rate))
         at = np.log(tilts)
         found = np.interp(at, log_c, kappa)
         slope = (np.interp(at + 0.05, log_c, kappa) - np.interp(at - 0.05, log_c, kappa)) / 0.1
@@ -77,7 +72,7 @@ class AllocationLine:
 
     def rises(self, sign: int, mu: float, rate: float, c: float, more: np.ndarray) -> np.ndarray:
         """An upper bound on K(c + α) − K(c) for every α of `more`, ascending."""
-        t, p = _steps(rate), _power(sign, c)
+        t, p = moments.steps_of(rate), _power(sign, c)
         log, error = moment(mu, t, p)
         log -= 2 * error
         if sign > 0:
@@ -92,14 +87,14 @@ class AllocationLine:
         return np.where(np.isfinite(found), found, 1e30)
 
     def on_line(self, sign: int, mu: float, rate: float, c: float, t: np.ndarray) -> OnLine:
-        steps = _steps(rate)
+        steps = moments.steps_of(rate)
         found = values(float(mu), steps, float(_power(sign, c)), float(t[1]), len(t))
         real, imag = found.value.real - 1, -found.value.imag * sign
         return OnLine(found.log_moment, found.moment_error, real, imag, found.error)
 
     def log_moments(self, mu: float, rate: float, c: np.ndarray, quick: bool) -> np.ndarray:
         """Quick: chords between whole powers of W, and between a few negative ones."""
-        t, mu = _steps(rate), float(mu)
+        t, mu = moments.steps_of(rate), float(mu)
         removed = moments.upper(mu, t, c + 1)
         if t == 1:
             return removed
@@ -117,7 +112,7 @@ class AllocationLine:
 
     def log_decay(self, mu: float, rate: float, t: np.ndarray) -> np.ndarray:
         """The mean of t normal variables is a part of log W, and independent of the rest."""
-        return -0.5 * mu * mu * t * t / _steps(rate)
+        return -0.5 * mu * mu * t * t / moments.steps_of(rate)
 
     def total_variation(self, mu: float, rate: float) -> np.ndarray:
         """At most that of one Gaussian release, and half the root of E[(W − 1)²]."""
@@ -146,14 +141,9 @@ def _curvatures(sign: int, mu: float, t: float) -> tuple[np.ndarray, np.ndarray]
     log_f = t * np.log1p(np.maximum(np.expm1(-size) @ weight, -1 + 1e-15))
     exponent = c[:, None] * v + log_f
     top = exponent.max(axis=1)
-    gamma = np.cumsum(0 * c) + _log_gamma(c)
-    k = np.log(h * np.exp(exponent - top[:, None]).sum(axis=1)) + top - gamma
+    k = np.log(h * np.exp(exponent - top[:, None]).sum(axis=1)) + top - NUMPY.gammaln(c)
     kappa = 2 * k / (c * (c + 1))
     # Where the differences drown in rounding it is about the variance of W.
     good = (k > 1e-11) & np.isfinite(k)
     rough = np.expm1(min(mu * mu, 1.0)) / t
     return np.log(c), np.where(good, kappa, rough)
-
-
-def _log_gamma(x: np.ndarray) -> np.ndarray:
-    return NUMPY.gammaln(x)

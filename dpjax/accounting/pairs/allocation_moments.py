@@ -18,6 +18,17 @@ LARGEST = 160  # whole moments that are computed
 _EPS = float(np.finfo(np.float64).eps)
 
 
+def steps_of(rate: float) -> float:
+    """t = 1/rate, a whole number; of one between, which no concrete field is, the larger loss.
+
+    Example:
+        >>> steps_of(1 / 999_999_999), steps_of(0.4)
+        (999999999.0, 2.0)
+    """
+    nearest = float(np.round(1 / rate))
+    return nearest - float(nearest * rate > 1 + 4 * _EPS)
+
+
 def log_factorials(most: int) -> np.ndarray:
     """log k! for k = 0 … most."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, most + 1.0)))])
