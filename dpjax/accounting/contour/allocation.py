@@ -11,26 +11,27 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import integral
 from dpjax.accounting.contour.composition import Composition, Steps
+from dpjax.accounting.contour.method import GOOD, USABLE
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import Atoms, by_pair, directions, exhibited, lowers, query
+from dpjax.accounting.pairs.atoms import (
+    Atoms,
+    all_settings,
+    by_pair,
+    directions,
+    exhibited,
+    lowers,
+    one_setting,
+)
 from dpjax.accounting.pairs.table import PAIRS, TRANSFORMS
-
-_GOOD = 1e-8  # share of the answer that error bounds may take before a finer line is tried
-_USABLE = 1e-5  # share above which the answer is left to another method
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return lowers(run, adjacency, {**PAIRS, **TRANSFORMS}) and not lowers(run, adjacency)
-
-
-def _atoms(atoms: Atoms, adjacency: Adjacency) -> Atoms:
-    return atoms
 
 
 def _composition(atoms: Atoms, adjacency: Adjacency) -> Composition:
@@ -78,7 +79,7 @@ def bounds(
         gained = share < 0.3 * best.share
         best = integral.Bounds(lower, upper, np.float64(share))  # pyrefly: ignore
         # What is lost in rounding, or is too much to compute, stays so on a finer line.
-        if share <= _GOOD or not gained:
+        if share <= GOOD or not gained:
             break
     return best
 
@@ -89,16 +90,14 @@ def _each_setting(question: str, run: Any, given: Any, adjacency: Adjacency) -> 
         raise UnsupportedQuery(
             "the lower end of random allocation runs on the host and cannot be traced"
         )
-    atoms = query(_atoms, run, adjacency)
+    atoms, lead = all_settings(run, adjacency)
     signs = directions(by_pair(atoms, adjacency))
-    lead, given = np.shape(atoms.gaussian_mu2), np.asarray(given, np.float64)
+    given = np.asarray(given, np.float64)
     shape = np.broadcast_shapes(lead, given.shape)
     given = np.broadcast_to(given, shape)
     found = np.empty((3, *shape))
     for index in np.ndindex(*shape):
-        own = index[len(shape) - len(lead) :]
-        place = tuple(0 if n == 1 else i for n, i in zip(lead, own, strict=True))
-        single = _composition(tree_map(lambda a: a[place], atoms), adjacency)  # noqa: B023
+        single = _composition(one_setting(atoms, index), adjacency)
         found[(slice(None), *index)] = bounds(question, single, given[index], signs)
     return found
 
@@ -107,7 +106,7 @@ def _upper(question: str, nothing: float):
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         _, upper, share = _each_setting(question, run, given, adjacency)
         # A loose bound is valid, but another method may do better.
-        return np.where((share <= _USABLE) & (upper < np.inf), upper, nothing)
+        return np.where((share <= USABLE) & (upper < np.inf), upper, nothing)
 
     return ask
 

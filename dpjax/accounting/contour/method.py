@@ -31,10 +31,10 @@ from dpjax.accounting.pairs.table import SCHEMES
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.
-_GOOD = 1e-8
+GOOD = 1e-8
 _GOOD_OF_MANY, _MANY = 1e-6, 16
 _HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
-_USABLE = 1e-5  # share above which the answer is left to another method
+USABLE = 1e-5  # share above which the answer is left to another method
 
 
 def composition(
@@ -111,7 +111,7 @@ def _width(bounds: contour.Bounds) -> Any:
     return xp.where(bounds.upper == 0, 0.0, xp.fmin(width, bounds.share))
 
 
-def _poor(bounds: contour.Bounds, good: float = _GOOD) -> Any:
+def _poor(bounds: contour.Bounds, good: float = GOOD) -> Any:
     huge = (bounds.upper >= _HUGE) & np.isfinite(bounds.upper)
     return ~(_width(bounds) <= good) & ~huge
 
@@ -129,7 +129,7 @@ def _bounds(
 ) -> contour.Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
-    poor = functools.partial(_poor, good=_GOOD if few else _GOOD_OF_MANY)
+    poor = functools.partial(_poor, good=GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
     their_slopes = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
     return query(
@@ -150,7 +150,7 @@ def _upper(question: str, nothing: float):
         bounds = _bounds(question, run, given, adjacency)
         xp: Any = namespace(bounds)
         # A loose bound is valid, but another method may do better.
-        good = (_width(bounds) <= _USABLE) & (bounds.upper < np.inf)
+        good = (_width(bounds) <= USABLE) & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)
 
     return ask

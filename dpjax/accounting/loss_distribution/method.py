@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import Atoms, by_pair, exhibited, lowers, query
+from dpjax.accounting.pairs.atoms import (
+    Atoms,
+    all_settings,
+    by_pair,
+    exhibited,
+    lowers,
+    one_setting,
+)
 from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import known
@@ -94,10 +100,6 @@ def _shown(settings: list) -> Iterable:
     )
 
 
-def _atoms(atoms: Atoms, adjacency: Adjacency) -> Atoms:
-    return atoms
-
-
 def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
     """Run over the settings one by one; the worse direction of each."""
     if float64.is_traced(run, given):
@@ -105,8 +107,7 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
             "method 'pld' runs on the host and cannot be traced; method='contour' or 'rdp' can"
         )
     own, rest = _split(run, adjacency)
-    atoms = query(_atoms, rest, adjacency)
-    lead = np.shape(atoms.gaussian_mu2)
+    atoms, lead = all_settings(rest, adjacency)
     releases = [_known(step, adjacency) for step, _ in own]
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
     fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
@@ -115,16 +116,12 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
     fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
-        place = tuple(
-            0 if n == 1 else i for n, i in zip(lead, index[len(shape) - len(lead) :], strict=True)
-        )
-        single = tree_map(lambda a: a[place], atoms)  # noqa: B023
         often: dict[Known, float] = {}
         for release, row in zip(releases, fields, strict=True):
             rate, count, *numbers = (float(v[index]) for v in row)
             one = release._replace(numbers=tuple(numbers), rate=rate)  # pyrefly: ignore
             often[one] = often.get(one, 0.0) + count
-        ways = directions(single, list(often.items()), adjacency, upper=upper)
+        ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
     return answer
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, flatten
@@ -239,3 +239,21 @@ def query(
         ladder=ladder,
         derivative=derivative,
     )
+
+
+def _itself(found: Atoms, adjacency: Adjacency) -> Atoms:
+    return found
+
+
+def all_settings(run: Mechanism, adjacency: Adjacency) -> tuple[Atoms, tuple[int, ...]]:
+    """The atoms of every setting of a concrete run, and the shape of the sweep."""
+    found = query(_itself, run, adjacency)
+    return found, np.shape(found.gaussian_mu2)
+
+
+def one_setting(every: Atoms, index: tuple[int, ...]) -> Atoms:
+    """Those of one setting, at an index of a sweep that the run's own broadcasts to."""
+    lead = np.shape(every.gaussian_mu2)
+    own = index[len(index) - len(lead) :]
+    place = tuple(0 if n == 1 else i for n, i in zip(lead, own, strict=True))
+    return tree_map(lambda a: a[place], every)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import JAX, NUMPY, namespace, tree_map
+from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
@@ -34,7 +34,14 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import Atoms, by_pair, lowers, query
+from dpjax.accounting.pairs.atoms import (
+    Atoms,
+    all_settings,
+    by_pair,
+    lowers,
+    one_setting,
+    query,
+)
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import PAIRS, RELEASES, TRANSFORMS
 from dpjax.accounting.renyi import conversion, moments, selection
@@ -89,16 +96,13 @@ def _of_transforms(
             f"the Rényi curve of {type(step).__name__} runs on the host and cannot be traced; "
             "method='contour' can"
         )
-    atoms = query(_same, step, adjacency)
+    atoms, lead = all_settings(step, adjacency)
     orders = np.asarray(orders, np.float64)
-    lead = np.shape(atoms.gaussian_mu2)
     shape = np.broadcast_shapes(lead, orders.shape[:-1])
     every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
     found = np.empty(every.shape)
     for index in np.ndindex(*shape):
-        own = index[len(shape) - len(lead) :]
-        place = tuple(0 if n == 1 else i for n, i in zip(lead, own, strict=True))
-        single = tree_map(lambda a: a[place], atoms)  # noqa: B023
+        single = one_setting(atoms, index)
         good = (every[index] > 1) & (every[index] < np.inf)
         c = np.where(good, every[index], 2.0) - 1
         total = np.zeros_like(c)
@@ -114,10 +118,6 @@ def _of_transforms(
         value = total / c * (1 + moments.RELATIVE) + np.where(total > 0, moments.ABSOLUTE, 0.0)
         found[index] = np.where(good & ~np.isnan(value), value, np.inf)
     return found
-
-
-def _same(atoms: Atoms, adjacency: Adjacency) -> Atoms:
-    return atoms
 
 
 # (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.
