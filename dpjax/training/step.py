@@ -14,7 +14,7 @@ import optax
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
-from dpjax.training.fingerprint import Opaque, program_digest
+from dpjax.training.fingerprint import Opaque, array_digest, program_digest
 from dpjax.training.plan import ARITHMETIC, Plan, kept_of, length_of, noise_of, rate_of
 
 __all__ = ["TrainingStep", "training_step"]
@@ -124,8 +124,7 @@ def compiled(
     parts += (sampling.poisson_inclusion, sampling.fixed_batch, sampling.allocation_inclusion)
     parts += (sampling.truncated_poisson,)
     settings = (
-        repr(plan.mechanism),
-        numbers_of(plan.mechanism),
+        array_digest(plan.mechanism),
         plan.clip_norm,
         plan.population,
         capacity,
@@ -217,11 +216,6 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, seen
 
     return update
-
-
-def numbers_of(mechanism: Any) -> tuple[bytes, ...]:
-    """Its numbers to the last bit; `repr` rounds those of an array."""
-    return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(mechanism))
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:

@@ -98,6 +98,14 @@ CHANGES = {
 }
 
 
+def test_a_number_in_an_array_is_compared_to_the_last_bit(run, stop_at):
+    """What an array prints is rounded to eight digits."""
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(0), noise=np.asarray(1.0))
+    with pytest.raises(training.CheckpointError, match="its mechanism's numbers differs;"):
+        run(resume=True, noise=np.asarray(1 + 1e-15))
+
+
 @pytest.mark.parametrize("kept", ["checkpoints", "key alone"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_run_is_refused_and_the_folder_kept(run, tmp_path, stop_at, change, kept):
