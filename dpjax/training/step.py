@@ -12,18 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax import accounting as acc
 from dpjax import gradients, sampling, transforms
+from dpjax.training.draws import chosen, draws_of, phase_of
 from dpjax.training.fingerprint import Opaque, array_digest, program_digest
-from dpjax.training.plan import ARITHMETIC, Plan, kept_of, length_of, noise_of, rate_of
+from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
 
 __all__ = ["TrainingStep", "training_step"]
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
-# Records up to which a sort costs less than compiling `nonzero` would.
-_SORTED = 1 << 14
 
 
 class TrainingStep(NamedTuple):
@@ -121,8 +119,8 @@ def compiled(
     except Opaque:
         return _compiled(*arguments)
     parts = (transforms.gaussian_noise, transforms.correlated_noise, gradients.clipped_grad)
-    parts += (sampling.poisson_inclusion, sampling.fixed_batch, sampling.allocation_inclusion)
-    parts += (sampling.truncated_poisson,)
+    parts += (sampling.inclusion_up_to, sampling.poisson_inclusion, sampling.fixed_batch)
+    parts += (sampling.allocation_inclusion, sampling.truncated_poisson)
     settings = (
         array_digest(plan.mechanism),
         plan.clip_norm,
@@ -161,10 +159,10 @@ def _compiled(*arguments):
 
 def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float):
     """The pure `update(state, data, key) -> (state, seen)` of one step."""
-    draw, capacity, largest = _sampler(plan, capacity, failure)
+    draw, capacity, largest = draws_of(plan, capacity, failure)
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
     slack = slack_of(params, capacity, largest, failure)
-    phase = _phase_of(plan)
+    phase = phase_of(plan)
     stddevs = [noise_of(p.step) * plan.clip_norm * (1 + slack) for p in plan.phases]
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
@@ -197,14 +195,14 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         # the program, and none travels with the state into a checkpoint.
         carried = {}
         if plan.strategy is None:
-            noise = transforms.gaussian_noise(_chosen(stddevs, number), jax.random.key(0))
+            noise = transforms.gaussian_noise(chosen(stddevs, number), jax.random.key(0))
             noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
         else:
             noise = transforms.correlated_noise(plan.strategy, stddevs[0], jax.random.key(0))
             before = transforms.CorrelatedState(noise_key, state["step"], state["noise"])
             noisy, after = noise.update(total, before)
             carried = {"noise": after.past}  # pyrefly: ignore
-        divisor = _chosen(divisors, number)
+        divisor = chosen(divisors, number)
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
         mean = jax.tree.map(
             lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
@@ -239,149 +237,6 @@ def slack_of(params, capacity: int, largest: int, failure: float) -> float:
     round_off = float(np.finfo(np.float32).eps) / 2
     one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
     return pieces * one + 2 * largest * (pieces - 1) * round_off
-
-
-def _phase_of(plan: Plan):
-    """From a step's number to its phase's."""
-    ends = np.cumsum([phase.steps for phase in plan.phases]).astype(np.int32)
-    if len(ends) == 1:
-        return lambda step: None
-    return lambda step: jnp.sum(jnp.asarray(step, jnp.int32) >= ends, dtype=jnp.int32)
-
-
-def _chosen(values: list[Any], number: Any) -> Any:
-    """The value of a phase: a constant where all phases agree."""
-    if number is None or all(value == values[0] for value in values):
-        return values[0]
-    return jnp.asarray(np.asarray(values))[number]
-
-
-def _sampler(plan: Plan, capacity: int | None, failure: float):
-    """`draw(key, step) -> (indices, size)`, the size of a piece, and the largest size expected."""
-    n, steps = plan.population, [phase.step for phase in plan.phases]
-    largest = max(_largest(step, n, failure) for step in steps)
-    capacity = largest if capacity is None else min(capacity, n)
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1, got {capacity}")
-    padded = -(-n // capacity) * capacity
-    sizes = [round(rate_of(step) * n) for step in steps]
-    words = [sampling.largest_word(rate_of(step)) for step in steps]
-
-    def fixed(key, step, number):
-        # The first records of a uniform order are a uniform batch, whatever their number.
-        batch = sampling.fixed_batch(key, step, population=n, batch_size=max(sizes))
-        indices = jnp.pad(batch.indices, (0, padded - max(sizes)))
-        return indices, jnp.asarray(_chosen(sizes, number), jnp.int32)
-
-    def poisson(key, step, number):
-        if number is None:
-            inclusion = sampling.poisson_inclusion(key, step, population=n, rate=plan.rate)
-        else:
-            inclusion = sampling.inclusion_up_to(key, step, n, _chosen(words, number))
-        return listed(inclusion)
-
-    def listed(inclusion):
-        if n > _SORTED:
-            indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
-        else:
-            # The same records in the same order; a sort compiles in a fifth of the time.
-            order = jnp.argsort(~inclusion, stable=True).astype(jnp.int32)
-            indices = jnp.pad(order, (0, padded - n))
-        return indices, jnp.sum(inclusion, dtype=jnp.int32)
-
-    def everyone(key, step, number):
-        del key, step, number
-        order = jnp.arange(padded, dtype=jnp.int32)
-        return jnp.where(order < n, order, 0), jnp.full((), n, jnp.int32)
-
-    lengths = [length_of(step) for step in steps]
-    begins = [0, *np.cumsum([phase.steps for phase in plan.phases])[:-1].tolist()]
-    allocations = [isinstance(step, acc.RandomAllocation) for step in steps]
-    epochs = [
-        own * (phase.steps // length)
-        for phase, length, own in zip(plan.phases, lengths, allocations, strict=True)
-    ]
-    earlier = [0, *np.cumsum(epochs)[:-1].tolist()]
-
-    def allocated(length, chosen):
-        def sampler(key, step, number):
-            since = jnp.asarray(step, jnp.int32) - _chosen(begins, number)
-            epoch = _chosen(earlier, number) + since // length
-            settings = {"population": n, "steps": length, "chosen": chosen}
-            return listed(sampling.allocation_inclusion(key, epoch, since % length, **settings))
-
-        return sampler
-
-    def in_turn(key, step, number):
-        del key, number
-        batches = int(np.asarray(steps[0].separation))
-        first, most = jnp.asarray(step, jnp.int32) % batches, -(-n // batches)
-        indices = first + batches * jnp.minimum(jnp.arange(padded, dtype=jnp.int32), most)
-        return jnp.where(indices < n, indices, 0), (n - first + batches - 1) // batches
-
-    def sampled_in_turn(key, step, number):
-        del number
-        groups, rate = int(np.asarray(steps[0].groups)), float(np.asarray(steps[0].rate))
-        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=rate)
-        own = jnp.arange(n, dtype=jnp.int32) % groups == jnp.asarray(step, jnp.int32) % groups
-        return listed(inclusion & own)
-
-    def cut(rate, most):
-        def sampler(key, step, number):
-            settings = {"population": n, "rate": rate, "capacity": most}
-            batch = sampling.truncated_poisson(key, step, **settings)
-            indices = jnp.pad(batch.indices, (0, padded - most))
-            return indices, jnp.sum(batch.mask, dtype=jnp.int32)
-
-        return sampler
-
-    samplers: dict[Any, Any] = {
-        acc.PoissonSampled: poisson,
-        acc.FixedBatchSampled: fixed,
-        acc.Gaussian: everyone,
-        acc.CorrelatedGaussian: in_turn,
-        acc.CyclicPoissonCorrelated: sampled_in_turn,
-    }
-
-    def kind_of(step):
-        if isinstance(step, acc.RandomAllocation):
-            kind = (type(step), length_of(step), int(np.asarray(step.chosen)))
-            samplers[kind] = allocated(*kind[1:])
-        elif isinstance(step, acc.TruncatedPoissonSampled):
-            kind = (type(step), rate_of(step), min(kept_of(step), n))
-            samplers[kind] = cut(*kind[1:])
-        else:
-            kind = type(step)
-        return kind
-
-    kind_by_phase = [kind_of(step) for step in steps]
-    kinds = list(dict.fromkeys(kind_by_phase))
-    phase, branch = _phase_of(plan), [kinds.index(kind) for kind in kind_by_phase]
-
-    def draw(key, step):
-        number = phase(step)
-        if len(kinds) == 1:
-            return samplers[kinds[0]](key, step, number)
-        branches = [samplers[kind] for kind in kinds]
-        return jax.lax.switch(_chosen(branch, number), branches, key, step, number)
-
-    return draw, capacity, largest
-
-
-def _largest(step: Any, population: int, failure: float) -> int:
-    """Records of a step, exceeded with a probability of at most `failure`."""
-    rate = rate_of(step)
-    if isinstance(step, acc.PoissonSampled | acc.RandomAllocation):
-        # Of either a step's size is binomial.
-        return sampling.poisson_capacity(population, rate, steps=1, delta=failure, epsilon=0.0)
-    if isinstance(step, acc.CyclicPoissonCorrelated):
-        group, rate = -(-population // int(np.asarray(step.groups))), float(np.asarray(step.rate))
-        return sampling.poisson_capacity(group, rate, steps=1, delta=failure, epsilon=0.0)
-    if isinstance(step, acc.CorrelatedGaussian):
-        return -(-population // int(np.asarray(step.separation)))
-    if isinstance(step, acc.TruncatedPoissonSampled):
-        return min(kept_of(step), population)
-    return round(rate * population)
 
 
 def _at_least_float32(leaf):

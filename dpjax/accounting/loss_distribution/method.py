@@ -26,17 +26,14 @@ from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import known
 from dpjax.accounting.pairs.release import Known
-from dpjax.accounting.pairs.table import GRIDS, LAID
+from dpjax.accounting.pairs.table import GRIDS
+from dpjax.accounting.pairs.truncated import CUT, Mixture, truncated
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
 def _known(step: Mechanism, adjacency: Adjacency) -> Known | None:
-    if type(step) not in LAID:
-        return known(step, adjacency)
-    laid = LAID[type(step)]
-    numbers = laid.numbers(step, adjacency)
-    return None if numbers is None else Known(laid, numbers)
+    return known(step, adjacency) or truncated(step, adjacency)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -58,13 +55,14 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, or the pair that is laid on a grid for it, and a sampled Gaussian step the
-    pair that its scheme names: for a lower end one that mechanisms of the kind attain, for an
+    `pairs.finite` says, a cut batch the mixture of `pairs.truncated`, and a sampled Gaussian step
+    the pair that its scheme names: for a lower end one that mechanisms of the kind attain, for an
     upper end one that covers an adversary who changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
-    directed |= any(_directed(own, upper) for own, _ in releases)
+    directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
+    directed |= any(own.release is CUT for own, _ in releases)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):
@@ -75,19 +73,12 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if own.release.kind in LAID:
-                mu, rate, *numbers = own.numbers
-                laid = LAID[own.release.kind].laid(*numbers)
-                pairs.append(Pair(laid, sign, mu, rate, count))
+            if own.release is CUT:
+                pairs.append(Pair(Mixture(own), sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
                 pairs.append(repeated(own, count, sign=sign, upper=upper))
         found.append(pairs)
     return found
-
-
-def _directed(own: Known, upper: bool) -> bool:
-    """Whether the two directions of a release differ."""
-    return own.release.kind in LAID or (own.rate < 1 and not (upper and own.symmetric))
 
 
 def _shown(settings: list) -> Iterable:
@@ -142,8 +133,8 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    laid = any(type(step) in LAID for step, _ in flatten(run))
-    return found if exhibited(run) and not laid else 0 * found
+    cut = any(truncated(step, adjacency) is not None for step, _ in flatten(run))
+    return found if exhibited(run) and not cut else 0 * found
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:

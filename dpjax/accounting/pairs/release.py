@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import Finite
-from dpjax.accounting.pairs.protocol import Discretisable
 
 
 class Release(Protocol):
@@ -36,28 +35,6 @@ class Release(Protocol):
         ...
 
 
-class Laid(Protocol):
-    """A kind of step without a finite list of outcomes, whose pair is laid on a grid.
-
-    Loss distributions alone read it; no neighbours are known to attain it, so lower ends are 0.
-
-    Fields:
-        kind: the class of mechanism.
-        tight: whether no better pair is known.
-    """
-
-    kind: type
-    tight: bool
-
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
-        """Displacement over noise, sampling rate, and what else `laid` needs; None without one."""
-        ...
-
-    def laid(self, *numbers: Any) -> Discretisable:
-        """(*all but the first two): the pair, which is told displacement and rate."""
-        ...
-
-
 class Closed(Release, Protocol):
     """A release whose profile and Rényi curve are known in closed form, for NumPy and JAX."""
 
@@ -78,13 +55,13 @@ class Known(NamedTuple):
     """A release whose pair is known, and how it is sampled.
 
     Fields:
-        release: a `Release`, or a `Laid` where loss distributions ask.
+        release: which.
         numbers: what its pair is made of.
         rate: sampling rate.
         symmetric: whether an upper bound takes both directions of the sampled pair at once.
     """
 
-    release: Any
+    release: Release
     numbers: tuple[Any, ...]
     rate: Any = 1.0
     symmetric: bool = False

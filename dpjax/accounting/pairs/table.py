@@ -11,7 +11,6 @@ from dpjax.accounting.pairs import (
     guarantees,
     laplace,
     poisson,
-    truncated,
 )
 from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.allocation_line import AllocationLine
@@ -19,7 +18,7 @@ from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.plain import Plain
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Discretisable, Pair, Transform
-from dpjax.accounting.pairs.release import Laid, Release
+from dpjax.accounting.pairs.release import Release
 from dpjax.accounting.pairs.replace import Replace
 from dpjax.accounting.pairs.scheme import Scheme
 
@@ -46,5 +45,3 @@ RELEASES: dict[type, Release] = {
         choices.SELECTION,
     )
 }
-# Steps whose pair is laid on a grid, for loss distributions alone.
-LAID: dict[type, Laid] = {truncated.CUT.kind: truncated.CUT}

@@ -29,45 +29,55 @@ from typing import Any
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import TruncatedPoissonSampled
+from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.replace import Replace
 
 _ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
 
 
 class Cut:
-    """A step whose batch is cut, as a `release.Laid`.
+    """A step whose batch is cut, as a `release.Release` whose pair has no finite list of outcomes.
 
-    Its numbers are the displacement of a record that is added to a batch over the noise, the
-    sampling rate, 1 − τ and τ, the probability that the batch of the others fills the capacity; c,
-    the record's own rate then; and 1 under REPLACE_ONE, else 0. Both probabilities are rounded up,
-    as either of the two pairs may be the one that counts.
+    Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
+    τ, the probability that the batch of the others fills the capacity; c, the record's own rate
+    then; and 1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`. Both probabilities are
+    rounded up, as either of the two pairs may be the one that counts.
     """
 
     kind = TruncatedPoissonSampled
     tight = True
+    sampled = False
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
-        inner = step.mechanism
-        if type(inner) not in DOMINATED or not samplable(inner):
-            return None
-        pair = pair_of(inner)
-        replaced = adjacency is Adjacency.REPLACE_ONE
-        # Antipodal displacements of half the replace-one diameter, if that is the larger.
-        mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
-        fields = (step.rate, step.population, step.capacity)
-        rate, n, k = (np.asarray(v, np.float64) for v in fields)
-        mu = np.sqrt(np.asarray(mu2, np.float64))
-        return (mu, rate, *_cut(rate, n, k), float(replaced))
+        found = truncated(step, adjacency)
+        return None if found is None else found.numbers
 
-    def laid(self, *numbers: Any) -> Discretisable:
-        return Mixture(*numbers)
+    def pair(self, *numbers: Any, **upper: Any) -> Any:
+        raise NotImplementedError("a cut batch is laid on a grid: ask Mixture")
 
 
 CUT = Cut()
+
+
+def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The numbers of a step whose batch is cut, None of any other; arrays broadcast."""
+    if not isinstance(step, TruncatedPoissonSampled):
+        return None
+    inner = step.mechanism
+    if type(inner) not in DOMINATED or not samplable(inner):
+        return None
+    pair = pair_of(inner)
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    # Antipodal displacements of half the replace-one diameter, if that is the larger.
+    mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
+    fields = (step.rate, step.population, step.capacity)
+    rate, n, k = (np.asarray(v, np.float64) for v in fields)
+    mu = np.sqrt(np.asarray(mu2, np.float64))
+    return Known(CUT, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
 
 def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
@@ -93,9 +103,10 @@ class Mixture:
 
     folded = False
 
-    def __init__(self, uncut: float, cut: float, cut_rate: float, replaced: float) -> None:
+    def __init__(self, own: Known) -> None:
+        _, uncut, cut, cut_rate, replaced = own.numbers
         self._pair: Discretisable = Replace() if replaced else Poisson()
-        self._uncut, self._cut, self._cut_rate = uncut, cut, cut_rate
+        self._uncut, self._cut, self._cut_rate = float(uncut), float(cut), float(cut_rate)
         self.name, self.directed = self._pair.name, self._pair.directed
 
     def _parts(self, mu: float, rate: float) -> list[tuple[float, float, float]]:
