@@ -15,6 +15,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
+from dpjax.accounting.pairs.finite import CELLS
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12
@@ -89,8 +90,11 @@ def drawn(seed):
         yield generator, REPLACE if generator.integers(2) else ADD
 
 
-def check(run, exact, adjacency, limit, loose=1e-6):
-    """ε and δ of every method: not below the exact profile, and tight where one says so."""
+def check(run, exact, adjacency, limit, loose=1e-6, chord=0.0):
+    """ε and δ of every method: not below the exact profile, and tight where one says so.
+
+    Where the profile is flat its inverse says little of ε, and the δ at the upper end is compared.
+    """
     for share in (0.0, 0.3, 0.9):
         epsilon = share * limit
         truth = exact(epsilon)
@@ -100,11 +104,14 @@ def check(run, exact, adjacency, limit, loose=1e-6):
             found = acc.delta(run, epsilon, adjacency=adjacency, method=method)
             assert found >= truth * (1 - mpmath.mpf("1e-14")), (run, epsilon, method)
             if method != "rdp":
-                assert found <= truth * (1 + loose) + 1e-13, (run, epsilon, method)
+                most = truth * (1 + loose) + (1 - truth) * chord + 1e-13
+                assert found <= most, (run, epsilon, method)
         if 1e-12 < truth < 1:
             low, high = acc.epsilon_interval(run, float(truth), adjacency=adjacency)
             assert low <= epsilon * (1 + 1e-12) + 1e-12, (run, epsilon)
-            assert epsilon * (1 - 1e-12) - 1e-12 <= high <= epsilon * (1 + 1e-6) + 1e-6
+            assert epsilon * (1 - 1e-12) - 1e-12 <= high, (run, epsilon)
+            near = high <= epsilon * (1 + 1e-6) + 1e-6
+            assert near or exact(high) >= truth * (1 - mpmath.mpf("1e-11")), (run, epsilon, high)
 
 
 def test_laplace_is_never_below_its_integral():
@@ -112,7 +119,10 @@ def test_laplace_is_never_below_its_integral():
         noise = float(10 ** generator.uniform(-1, 2))
         theta = (2 if adjacency is REPLACE else 1) / noise
         with mpmath.workdps(25):
-            check(acc.Laplace(noise), lambda e, t=theta: laplace_profile(t, e), adjacency, theta)
+            # the profile 1 − √x·e^{−θ/2} in x = e^ε lies within Δx²·max|f''|/8 of its chords
+            chord = (2 * theta / CELLS) ** 2 / 32 * (1 + 2 * theta / CELLS)
+            exact = lambda e, t=theta: laplace_profile(t, e)  # noqa: E731
+            check(acc.Laplace(noise), exact, adjacency, theta, 1e-12, chord)
 
 
 def test_discrete_laplace_is_never_below_its_sum():
@@ -136,7 +146,10 @@ def test_discrete_gaussian_is_never_below_its_sum():
         with mpmath.workdps(40):
             pair = discrete_gaussian(noise * sensitivity, shift)
             run = acc.DiscreteGaussian(noise, sensitivity)
-            check(run, lambda e, p=pair: profile(p, e), adjacency, 3 * mu + mu * mu / 2, 1e-11)
+            top = 3 * mu + mu * mu / 2
+            # a loss that is rounded up by 1e-12 of itself moves δ by as much of a loss
+            loose = 1e-12 * max(10.0, top)
+            check(run, lambda e, p=pair: profile(p, e), adjacency, top, loose)
 
 
 def test_randomised_response_is_never_below_its_sum():
