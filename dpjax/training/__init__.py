@@ -13,6 +13,7 @@
 (True, True)
 """
 
+from dpjax.training.augment import augmented
 from dpjax.training.checkpoint import Checkpoints, discard_key
 from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
@@ -41,6 +42,7 @@ __all__ = [
     "SavedModel",
     "TrainingStep",
     "accuracy",
+    "augmented",
     "cross_entropy",
     "discard_key",
     "fit",

@@ -23,7 +23,7 @@ from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Pace, Saver
 from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
-from dpjax.training.step import compiled, failure_probability, first_state
+from dpjax.training.step import Recipe, compiled, failure_probability, first_state
 
 __all__ = ["Fit", "fit"]
 
@@ -64,7 +64,7 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
 
 @_on_any_mesh
 def fit(
-    loss: Callable[[Any, Any], Float[Array, ""]],
+    loss: Callable[..., Float[Array, ""]],
     params: Any,
     data: Any,
     plan: Plan,
@@ -75,6 +75,7 @@ def fit(
     log_every: int | None = None,
     capacity: int | None = None,
     method: str = "auto",
+    loss_takes_key: bool = False,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
@@ -91,7 +92,7 @@ def fit(
     sampler is exact and no δ has to be reserved for it. The whole run shares one compilation.
 
     Args:
-        loss: `loss(params, example) -> scalar`, of one record.
+        loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
         params: any tree of floating arrays: flax linen, nnx (as a pure dict), or plain.
         data: a tree of arrays with a leading axis of `plan.population` records.
         plan: mechanism, clip norm and public constants.
@@ -102,6 +103,9 @@ def fit(
         capacity: records worked on at once, which bounds memory; by default a size that a draw
             almost never exceeds.
         method: how per-example gradients are clipped, see `clipped_grad`.
+        loss_takes_key: whether the loss takes a key, for dropout or augmentation: one a record,
+            `fold_in(fold_in(fold_in(key, 2), step), record's number)`, so that a resumed run, or
+            one with another `capacity`, repeats it.
         folder: where checkpoints go; none are written without it.
         resume: continue the run in `folder` from its newest whole checkpoint, or begin one there.
         checkpoint_every: steps between checkpoints; by default one every half minute, and one of
@@ -151,6 +155,9 @@ def fit(
     table = np.full((len(stops), len(names)), np.nan)
     table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
+    failure = failure_probability(plan, plan.spent(plan.steps))
+    recipe = Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
         state = first_state(params, plan, optimizer, np.int32(0))
@@ -160,14 +167,13 @@ def fit(
             def who(key):
                 settings = {"rows of the metrics": log_every, "columns of the metrics": names}
                 settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
-                return identity_of_run(loss, params, data, plan, optimizer, key, settings)
+                return identity_of_run(recipe, data, key, settings)
 
             key = store.bind(key, who, resume=resume)
             found = store.latest(progress)
             progress = progress if found is None else found[1]
         _check_own_key(key, state["optimizer"])
-        failure = failure_probability(plan, plan.spent(plan.steps))
-        advance = compiled(loss, params, data, plan, optimizer, capacity, method, failure)
+        advance = compiled(recipe, example)
 
         def report(row):
             if on_log is not None:

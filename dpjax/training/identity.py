@@ -10,20 +10,22 @@ import numpy as np
 
 import dpjax
 from dpjax.training.fingerprint import array_digest, program_digest
-from dpjax.training.plan import Plan
+from dpjax.training.step import Recipe, arguments_after_example
 
 
 def identity_of_run(
-    loss: Any, params: Any, data: Any, plan: Plan, optimizer: Any, key: Any, settings: Mapping
+    recipe: Recipe, data: Any, key: Any, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Names and values that all have to agree before a stored key draws noise again.
 
     With one of them changed, the same key would add the same noise to another sum, and the
     difference of the two outputs would be free of noise. Digests are keyed by the run's key.
     """
+    loss, params, plan, optimizer = recipe[:4]
     secret = np.asarray(jax.random.key_data(key)).tobytes()
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     state = optimizer.init(params)
+    given = (params, example, *arguments_after_example(recipe.loss_takes_key))
     return {
         **settings,
         "data": array_digest(data, secret=secret),
@@ -37,7 +39,7 @@ def identity_of_run(
         "adjacency": plan.adjacency.value,
         "initial parameters": array_digest(params, secret=secret),
         # The derivative has the rules of custom derivatives written out.
-        "loss": program_digest(jax.value_and_grad(loss), params, example, secret=secret),
+        "loss": program_digest(jax.value_and_grad(loss), *given, secret=secret),
         "optimiser": program_digest(optimizer.update, params, state, params, secret=secret)
         + array_digest(state, secret=secret),
         "software": f"dpjax {dpjax.__version__}, jax {jax.__version__}",

@@ -22,6 +22,8 @@ __all__ = ["TrainingStep", "training_step"]
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
+# What each key that is made of the run's own is for: sampling, noise, and a loss that takes one.
+_SAMPLING, _NOISE, _LOSS = 0, 1, 2
 
 
 class TrainingStep(NamedTuple):
@@ -50,6 +52,7 @@ def training_step(
     optimizer: optax.GradientTransformation,
     capacity: int | None = None,
     method: Any = "auto",
+    loss_takes_key: bool = False,
 ) -> TrainingStep:
     """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
 
@@ -63,6 +66,7 @@ def training_step(
         optimizer: any optax optimiser.
         capacity: records worked on at once, see `fit`.
         method: how per-example gradients are clipped, see `clipped_grad`.
+        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
 
     Returns:
         A `TrainingStep`.
@@ -81,7 +85,9 @@ def training_step(
         (100,)
     """
     failure = failure_probability(plan, plan.spent(plan.steps))
-    update = _update(loss, params, plan, optimizer, capacity, method, failure)
+    update = _update(
+        Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
+    )
 
     def init(params):
         return first_state(params, plan, optimizer, jnp.zeros((), jnp.int32))
@@ -98,26 +104,46 @@ def first_state(params, plan: Plan, optimizer, step) -> dict[str, Any]:
     return state | {"noise": noise.init(params).past}  # pyrefly: ignore
 
 
-def compiled(
-    loss,
-    params,
-    data,
-    plan: Plan,
-    optimizer,
-    capacity: int | None,
-    method: Any,
-    failure: float,
-):
-    """`_compiled` of the same, or what it returned for a loss and an optimiser that do the same."""
-    arguments = (loss, params, plan, optimizer, capacity, method, failure)
-    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+class Recipe(NamedTuple):
+    """What a step is made of.
+
+    Fields:
+        loss: of one record.
+        params: the first parameters, for their shapes.
+        plan: mechanism, clip norm and public constants.
+        optimizer: any optax optimiser.
+        capacity: records worked on at once; None for whole draws.
+        method: how per-example gradients are clipped.
+        failure: probability with which the bounds on rounding and on a batch's size may fail.
+        loss_takes_key: whether the loss has a key as its third argument.
+    """
+
+    loss: Any
+    params: Any
+    plan: Plan
+    optimizer: Any
+    capacity: int | None
+    method: Any
+    failure: float
+    loss_takes_key: bool = False
+
+
+def compiled(recipe: Recipe, example: Any):
+    """`_compiled` of the same, or what it returned for a loss and an optimiser that do the same.
+
+    Args:
+        recipe: of the step.
+        example: the shapes and dtypes of one record.
+    """
+    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key = recipe
+    given = (params, example, *arguments_after_example(loss_takes_key))
     try:
         computes = (
-            program_digest(jax.value_and_grad(loss), params, example, exact=True),
+            program_digest(jax.value_and_grad(loss), *given, exact=True),
             program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
         )
     except Opaque:
-        return _compiled(*arguments)
+        return _compiled(recipe)
     parts = (transforms.gaussian_noise, transforms.correlated_noise, gradients.clipped_grad)
     parts += (sampling.inclusion_up_to, sampling.poisson_inclusion, sampling.fixed_batch)
     parts += (sampling.allocation_inclusion, sampling.truncated_poisson)
@@ -128,23 +154,24 @@ def compiled(
         capacity,
         method,
         failure,
+        loss_takes_key,
     )
     key = (computes, settings, parts)
     if key not in _PROGRAMS:
-        _PROGRAMS[key] = _compiled(*arguments)
+        _PROGRAMS[key] = _compiled(recipe)
         while len(_PROGRAMS) > _KEPT:
             _PROGRAMS.popitem(last=False)
     _PROGRAMS.move_to_end(key)
     return _PROGRAMS[key]
 
 
-def _compiled(*arguments):
+def _compiled(recipe: Recipe):
     """The jitted `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
 
     The totals of a row of the metrics travel with the state, so that a row may be worked through in
     any number of calls and still adds up to the same bits.
     """
-    update = _update(*arguments)
+    update = _update(recipe)
 
     @jax.jit
     def advance(state, totals, key, data, stop):
@@ -157,8 +184,9 @@ def _compiled(*arguments):
     return advance
 
 
-def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: Any, failure: float):
+def _update(recipe: Recipe):
     """The pure `update(state, data, key) -> (state, seen)` of one step."""
+    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key = recipe
     draw, capacity, largest = draws_of(plan, capacity, failure)
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
     slack = slack_of(params, capacity, largest, failure)
@@ -167,14 +195,15 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
     def batch_sum(params, data, key, step):
-        indices, size = draw(key, step)
+        indices, size = draw(jax.random.fold_in(key, _SAMPLING), step)
         slots = jnp.arange(capacity, dtype=jnp.int32)
+        keys_of = keys_of_records(key, step) if loss_takes_key else lambda rows: None
 
         def piece(number, totals):
             start = number * capacity
             rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
             batch = jax.tree.map(lambda leaf: leaf[rows], data)
-            out = clipped(params, batch, mask=start + slots < size)
+            out = clipped(params, batch, mask=start + slots < size, rng=keys_of(rows))
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
             found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)
@@ -187,12 +216,12 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         return total, (loss_sum, size.astype(jnp.float32), nonfinite)
 
     def update(state, data, key):
-        sampling_key, noise_key = (jax.random.fold_in(key, number) for number in (0, 1))
         params = state["params"]
-        total, seen = batch_sum(params, data, sampling_key, state["step"])
+        total, seen = batch_sum(params, data, key, state["step"])
         number = phase(state["step"])
         # Noise is a function of (key, step), both given at each call: no key is compiled into
         # the program, and none travels with the state into a checkpoint.
+        noise_key = jax.random.fold_in(key, _NOISE)
         carried = {}
         if plan.strategy is None:
             noise = transforms.gaussian_noise(chosen(stddevs, number), jax.random.key(0))
@@ -214,6 +243,21 @@ def _update(loss, params, plan: Plan, optimizer, capacity: int | None, method: A
         return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, seen
 
     return update
+
+
+def keys_of_records(key: Any, step: Any) -> Callable[[Any], Any]:
+    """From the numbers of records to their keys, which the loss of this step is given.
+
+    A record's key is a function of the run's key, the step and the record's number alone: neither
+    its place in the batch nor the pieces that a batch is worked through in change it.
+    """
+    of_step = jax.random.fold_in(jax.random.fold_in(key, _LOSS), step)
+    return jax.vmap(lambda record: jax.random.fold_in(of_step, record))
+
+
+def arguments_after_example(loss_takes_key: bool) -> tuple[Any, ...]:
+    """What a loss is given after a record, to trace it: a key, or nothing."""
+    return (jax.random.key(0),) if loss_takes_key else ()
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:
