@@ -1,6 +1,6 @@
 # `make run` trains privately from start to certificate; `make check` is for every change (90 s) and
 # `make test` for every commit; `make test-oldest` and `make test-newest` try the ends of what is
-# supported in fresh environments. Everything sets itself up.
+# supported in fresh environments, `make package` what a user installs. Everything sets itself up.
 PYTHON ?= python3
 # Pythons that jax 0.7.2 and the lowest versions have wheels for, and the newest that dpjax supports.
 OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)
@@ -19,7 +19,7 @@ QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
 ENDS := tests/accounting tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
   --ignore-glob="*_soundness.py" -k "not test_public_api or README"
 
-.PHONY: run check test test-oldest test-newest lint types clean
+.PHONY: run check test test-oldest test-newest package written lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -66,6 +66,15 @@ ends:
 	$(ENV)/bin/python $(INSTALL) '.[test]' $(PINS)
 	$(ENV)/bin/python -c 'import sys, jax; print("Python", sys.version.split()[0], "with jax", jax.__version__)'
 	$(ENV)/bin/python $(PYTEST) $(ENDS)
+
+# Wheel and sdist, each installed alone in an empty environment, with the quickstart run from an empty
+# folder: on every Python that is there, with the newest and (where they have wheels) lowest versions.
+package:
+	@.ci/package
+
+# What files take from one place: links, badges, install cells, the picture and counts of CONTRIBUTING.
+written: $(TEST_STAMP)
+	$(BIN)/python -m maintenance
 
 clean:
 	rm -rf $(VENV) .venv-* runs build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,38 @@
+"""`python -m maintenance`: write what files take from one place."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+
+from maintenance import architecture, extension_points, links, project
+
+
+@functools.cache
+def written() -> dict[pathlib.Path, str]:
+    """Every file that holds something of this, and its text as it should be."""
+    root = project.ROOT
+    guide = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    guide = project.replaced(guide, "packages", architecture.mermaid())
+    guide = project.replaced(guide, "extension points", extension_points.table())
+    texts = {
+        root / "CONTRIBUTING.md": links.absolute(guide),
+        root / "CITATION.cff": links.citation(),
+    }
+    for name in ("README.md", "SECURITY.md"):
+        texts[root / name] = links.absolute((root / name).read_text(encoding="utf-8"))
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        texts[path] = links.notebook(path)
+    return texts
+
+
+def main() -> None:
+    """Write the files that differ, and name them."""
+    for path, text in written().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(project.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
