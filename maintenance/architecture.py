@@ -9,7 +9,7 @@ import pathlib
 from maintenance import project
 
 _PACKAGE = project.ROOT / "dpjax"
-_SHARED = {"_extras"}  # the helper that names a missing extra; everything may use it
+_SHARED = {"_extras", "_other_names"}  # the helpers of errors; everything may use them
 
 
 def packages() -> list[str]:

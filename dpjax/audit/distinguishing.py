@@ -7,12 +7,14 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from dpjax._other_names import taught
 from dpjax.audit.bound import EmpiricalBound, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 from dpjax.audit.threshold import best_threshold
 from dpjax.audit.trials import Mechanism, run_trials
 
 
+@taught
 def distinguish(
     mechanism: Mechanism,
     dataset: PyTree,

@@ -13,10 +13,12 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree, Shaped
 
 from dpjax._extras import extra
+from dpjax._other_names import taught
 
 Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
 
 
+@taught
 def run_trials(
     mechanism: Mechanism,
     dataset: PyTree,

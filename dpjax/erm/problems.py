@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._other_names import taught
 from dpjax.erm import _features
 from dpjax.erm._features import ROUND_DOWN, Features
 from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
@@ -205,6 +206,7 @@ class Problem:
         return jnp.mean((self.predict(params, features) == truth).astype(self.dtype))
 
 
+@taught
 def logistic_regression(
     features, labels, *, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:
@@ -229,6 +231,7 @@ def logistic_regression(
     return _problem(features, _signs(labels), Logistic(), l2, feature_norm, intercept, radius)
 
 
+@taught
 def huber_svm(
     features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:
@@ -246,6 +249,7 @@ def huber_svm(
     )
 
 
+@taught
 def linear_regression(
     features,
     labels,
@@ -274,6 +278,7 @@ def linear_regression(
     return _problem(features, targets, loss, l2, feature_norm, intercept, radius)
 
 
+@taught
 def softmax_regression(
     features, labels, *, classes: int, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:

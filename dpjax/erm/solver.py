@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax import accounting as acc
+from dpjax._other_names import taught
 from dpjax.erm.problems import Problem
 from dpjax.erm.solution import Solution, nonnegative
 
@@ -117,6 +118,7 @@ def private_solver(
         public = own.replace(parameters=[problem, key, *others, *shared])
         setattr(solver, "__signature__", public)  # noqa: B010 (unknown to type checkers)
         solver.__doc__ = _with_budget(inspect.getdoc(solve) or "", noise, adjacency)
+        solver = taught(solver)
         _SPECS[solver] = SolverSpec(
             noise, mechanism, adjacency, broadcasts, traced, concrete, copies_data
         )

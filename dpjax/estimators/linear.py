@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import erm, training
+from dpjax._other_names import taught
 from dpjax.erm.solver import spec_of
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, class_values
@@ -107,6 +108,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         return records
 
 
+@taught
 class DPLogisticRegression(_LinearClassifier):
     """Logistic regression with differential privacy; softmax for several classes.
 
@@ -232,6 +234,7 @@ class DPLogisticRegression(_LinearClassifier):
         return self._save(folder, {k: v.astype(np.float32) for k, v in params.items()}, model)
 
 
+@taught
 class DPLinearSVC(_LinearClassifier):
     """A linear support vector machine with differential privacy: the huberised hinge.
 
@@ -303,6 +306,7 @@ class DPLinearSVC(_LinearClassifier):
         return self
 
 
+@taught
 class DPLinearRegression(RegressorMixin, _Linear):
     """Ridge regression with differential privacy.
 

@@ -16,12 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import class_values
 
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
 
+@taught
 class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
     """A neural network trained by DP-SGD: any flax model, with differential privacy.
 

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from dpjax._numerics.explicit import along_records, explicit_mesh, on_auto_axes, spec_of
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._other_names import taught
 from dpjax.gradients import ghost, per_example
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 from dpjax.gradients.explain import Method, choose, tried
@@ -21,6 +22,7 @@ from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
 
 
+@taught
 def clipped_grad(
     loss: Callable[..., Any],
     clip_norm: Any = 1.0,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import jax
 
+from dpjax._other_names import taught
 from dpjax.gradients import ghost
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 from dpjax.gradients.strategies import Flat, Strategy
@@ -145,6 +146,7 @@ def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
     return rows
 
 
+@taught
 def explain_clipping(
     loss: Callable[..., Any],
     params: Any,

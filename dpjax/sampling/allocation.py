@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, padded, positive
 
 _WORDS = 3  # of 32 random bits for each draw
@@ -25,6 +26,7 @@ _MOST = 1 << 31
 _EPOCHS = 0xFFFF_FFFF
 
 
+@taught
 def random_allocation(
     key: Key[Array, ""],
     epoch: int | Int[Array, ""],

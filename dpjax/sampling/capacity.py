@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from dpjax._other_names import taught
 from dpjax.sampling.batch import positive
 from dpjax.sampling.poisson import realised_rate
 
@@ -31,6 +32,7 @@ def overflow_probability(population: int, rate: float, capacity: int) -> float:
     return min(1.0, tail * (1 + 1e-9) + 2.3e-308)  # the tail may have underflowed to 0
 
 
+@taught
 def poisson_capacity(
     population: int, rate: float, *, steps: int, delta: float, epsilon: float
 ) -> int:

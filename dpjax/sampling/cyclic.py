@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, positive
 
 
+@taught
 def cyclic_permutation(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
 ) -> Batch:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, padded, positive
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
@@ -34,6 +35,7 @@ def realised_rate(rate: float) -> float:
     return threshold(rate) / _GRID
 
 
+@taught
 def poisson_inclusion(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, rate: float
 ) -> Bool[Array, " population"]:
@@ -69,6 +71,7 @@ def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
     return bits <= word
 
 
+@taught
 def poisson(
     key: Key[Array, ""],
     step: int | Int[Array, ""],

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between
 from dpjax.sampling.poisson import poisson_inclusion
 
@@ -13,6 +14,7 @@ from dpjax.sampling.poisson import poisson_inclusion
 _CHOICE = 0xFFFF_FFFE
 
 
+@taught
 def truncated_poisson(
     key: Key[Array, ""],
     step: int | Int[Array, ""],

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key
 from dpjax._numerics.explicit import automatic, on_auto_mesh, placed_like
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
+from dpjax._other_names import taught
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Pace, Saver
@@ -62,6 +63,7 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
     return placed
 
 
+@taught
 @_on_any_mesh
 def fit(
     loss: Callable[..., Float[Array, ""]],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._other_names import taught
 from dpjax.correlation import Toeplitz
 from dpjax.sampling import realised_rate
 from dpjax.training.plan import ARITHMETIC, Plan, positive
@@ -21,6 +22,7 @@ _SAMPLING = ("poisson", "truncated-poisson", "random-allocation", "fixed", "full
 _SHARE = 1e-3  # of δ, set aside for arithmetic
 
 
+@taught
 def make_plan(
     population: int,
     *,

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from dpjax import gradients, sampling, transforms
+from dpjax._other_names import taught
 from dpjax.training.draws import chosen, draws_of, phase_of
 from dpjax.training.fingerprint import Opaque, array_digest, program_digest
 from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
@@ -44,6 +45,7 @@ class TrainingStep(NamedTuple):
     update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
 
 
+@taught
 def training_step(
     loss: Callable[[Any, Any], Any],
     params: Any,

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from dpjax._other_names import taught
 from dpjax.gradients.per_example import Clipping, clip_factors, squared_norms, weighted_sum
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, positive
 from dpjax.transforms.released import reading
 
 
+@taught
 def clip_per_example(
     clip_norm: float, strategy: Strategy | None = None
 ) -> optax.GradientTransformationExtraArgs:

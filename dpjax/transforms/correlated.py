@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.normal import normal_like
+from dpjax._other_names import taught
 from dpjax.correlation import Toeplitz
 from dpjax.transforms.checks import positive, random_key
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
@@ -40,6 +41,7 @@ class CorrelatedState(NamedTuple):
     past: PyTree
 
 
+@taught
 def correlated_noise(
     strategy: Toeplitz, stddev: float, key: PRNGKeyArray
 ) -> optax.GradientTransformation:

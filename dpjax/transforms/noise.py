@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
+from dpjax._other_names import taught
 from dpjax.transforms.checks import positive, random_key, refuse_unless_unsafe
 from dpjax.transforms.released import reading
 
@@ -54,6 +55,7 @@ def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray,
     return now, NoiseState(state.key, state.step + 1)
 
 
+@taught
 def gaussian_noise(
     stddev: float | optax.Schedule, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
@@ -101,6 +103,7 @@ def gaussian_noise(
     return _additive("gaussian", normal_like, stddev, key)
 
 
+@taught
 def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 
 from dpjax._numerics import checks
+from dpjax._other_names import taught
 
 _BLOCK = 4096  # words of 32 bits drawn at once
 
@@ -99,6 +100,7 @@ def _filled(shape: Sequence[int], draw: Any) -> np.ndarray:
     return np.array([draw() for _ in range(size)], np.int64).reshape(tuple(shape))
 
 
+@taught
 def discrete_laplace(
     key: PRNGKeyArray, scale: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
@@ -124,6 +126,7 @@ def discrete_laplace(
     return _filled(shape, lambda: coins.laplace(exact))
 
 
+@taught
 def discrete_gaussian(
     key: PRNGKeyArray, stddev: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
@@ -149,6 +152,7 @@ def discrete_gaussian(
     return _filled(shape, lambda: coins.gaussian(exact))
 
 
+@taught
 def randomized_response(
     key: PRNGKeyArray, values: Int[ArrayLike, "..."], epsilon: float, categories: int
 ) -> Int[np.ndarray, "..."]:
@@ -182,6 +186,7 @@ def randomized_response(
     return np.array([report(int(v)) for v in given.ravel()], np.int64).reshape(given.shape)
 
 
+@taught
 def select(
     key: PRNGKeyArray,
     scores: Float[ArrayLike, " candidates"],

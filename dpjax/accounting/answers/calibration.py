@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.admission import PROBABILITY
@@ -259,6 +260,7 @@ def _given(name: str, value: Any) -> np.ndarray:
     return numbers
 
 
+@taught
 def calibrate(
     make_mechanism: MakeMechanism,
     epsilon: Float[ArrayLike, "..."],

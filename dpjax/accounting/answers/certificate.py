@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax._numerics import checks
+from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.serialization import from_plain, parse, to_plain
@@ -135,6 +136,7 @@ def _fact(name: str, value: Any) -> Any:
     return to_plain(value)
 
 
+@taught
 def certify(
     run: Mechanism,
     delta: float,

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
+from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.admission import (
     EPSILONS,
@@ -35,6 +36,7 @@ def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
     raise ValueError(f"adjacency must be one of {names}, got {checks.shown(adjacency)}")
 
 
+@taught
 def price(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -55,6 +57,7 @@ def price(
     return least("epsilon", chosen, run, delta, adjacency)
 
 
+@taught
 def epsilon(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -93,6 +96,7 @@ def epsilon(
     return settled(least("epsilon", chosen, run, delta, adjacency)[0], bad, np.inf)
 
 
+@taught
 def delta(
     run: Mechanism,
     epsilon: Float[ArrayLike, "..."],
@@ -116,6 +120,7 @@ def delta(
     return settled(least("delta", chosen, run, epsilon, adjacency)[0], bad, 1.0)
 
 
+@taught
 def rdp(
     run: Mechanism,
     orders: Float[ArrayLike, "orders"],
@@ -151,6 +156,7 @@ def rdp(
     return settled(least, bad, np.inf)
 
 
+@taught
 def epsilon_interval(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -187,6 +193,7 @@ def epsilon_interval(
     return settled(lower, bad, 0.0), settled(upper, bad, np.inf)
 
 
+@taught
 def tradeoff(
     run: Mechanism,
     false_positive_rates: Float[ArrayLike, "rates"],

@@ -20,6 +20,7 @@ from jaxtyping import ArrayLike, Float
 
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
+from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 
 Real = Float[ArrayLike, "..."]
@@ -205,7 +206,7 @@ def register_mechanism(cls: _Class) -> _Class:
         return built(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
-    _REGISTRY[cls.__name__] = cls
+    _REGISTRY[cls.__name__] = taught(cls)
     return cls
 
 

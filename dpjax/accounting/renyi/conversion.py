@@ -23,6 +23,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.renyi.moments import (
@@ -284,6 +285,7 @@ def _given_classic(order: Array, rdp: Array, delta: Array) -> Array:
     return _given(order, rdp, delta, True)
 
 
+@taught
 def rdp_to_epsilon(
     orders: Float[ArrayLike, "..."],
     rdp: Float[ArrayLike, "..."],
@@ -333,6 +335,7 @@ def _zcdp_classic(rho: Array, delta: Array) -> Array:
     return xp.where(good, rho + 2 * xp.sqrt(-rho * xp.log(delta)), xp.inf)
 
 
+@taught
 def zcdp_to_epsilon(
     rho: Float[ArrayLike, "..."], delta: Float[ArrayLike, "..."], *, classic: bool = False
 ) -> float | np.ndarray:
