@@ -7,6 +7,9 @@
 True
 """
 
+from dpjax.correlation.inverse import BandedInverse as BandedInverse
+from dpjax.correlation.inverse import inverse_square_root as inverse_square_root
+from dpjax.correlation.optimise import banded_inverse as banded_inverse
 from dpjax.correlation.optimise import banded_toeplitz as banded_toeplitz
 from dpjax.correlation.strategies import Toeplitz as Toeplitz
 from dpjax.correlation.strategies import identity as identity
@@ -14,9 +17,12 @@ from dpjax.correlation.strategies import square_root as square_root
 from dpjax.correlation.workload import Workload as Workload
 
 __all__ = [
+    "BandedInverse",
     "Toeplitz",
     "Workload",
+    "banded_inverse",
     "banded_toeplitz",
     "identity",
+    "inverse_square_root",
     "square_root",
 ]

@@ -122,8 +122,13 @@ class Toeplitz:
         column = np.zeros(steps)
         kept = self.coefficients[:steps]
         column[: len(kept)] = kept
-        apart = np.subtract.outer(np.arange(steps), np.arange(steps))
-        return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
+        return lower_triangular(column, steps)
+
+
+def lower_triangular(column: Any, steps: int) -> Float[np.ndarray, "steps steps"]:
+    """The Toeplitz matrix with this first column."""
+    apart = np.subtract.outer(np.arange(steps), np.arange(steps))
+    return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
 
 
 def _listed(values: Any) -> Any:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from dpjax._numerics.checks import Range, choice, number, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
+from dpjax.correlation.inverse import BandedInverse
 from dpjax.correlation.strategies import Toeplitz
 
 
@@ -58,7 +59,7 @@ class Workload:
         for name, value in {"steps": steps, "momentum": momentum, "rates": found}.items():
             object.__setattr__(self, name, value)
 
-    def errors(self, strategy: Toeplitz) -> Float[np.ndarray, " steps"]:
+    def errors(self, strategy: Toeplitz | BandedInverse) -> Float[np.ndarray, " steps"]:
         """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖.
 
         Example:
@@ -66,13 +67,14 @@ class Workload:
             >>> [f"{e:.4f}" for e in Workload(3).errors(identity())]
             ['1.0000', '1.4142', '1.7321']
         """
-        column = np.asarray(strategy.coefficients[: self.steps])
+        banded = isinstance(strategy, BandedInverse)
+        given = strategy.inverse_coefficients if banded else strategy.coefficients
         with float64_scope():
-            return np.sqrt(np.asarray(_compiled(self)(column)))
+            return np.sqrt(np.asarray(_compiled(self, banded)(np.asarray(given[: self.steps]))))
 
     def error(
         self,
-        strategy: Toeplitz,
+        strategy: Toeplitz | BandedInverse,
         *,
         separation: int | None = None,
         participations: float = math.inf,
@@ -107,11 +109,14 @@ class Workload:
         return size * strategy.sensitivity(self.steps, apart, participations)
 
 
-def squared_errors(work: Workload, column: Float[Array, " m"]) -> Float[Array, " steps"]:
-    """‖(AC⁻¹)ₜ‖² for every step t, differentiable in the first column of C."""
+def squared_errors(
+    work: Workload, column: Float[Array, " m"], *, inverse: bool = False
+) -> Float[Array, " steps"]:
+    """‖(AC⁻¹)ₜ‖² for every step t, differentiable in the first column of C, or of C⁻¹."""
     steps = work.steps
     powers = jnp.asarray(work.momentum ** np.arange(steps))
-    moved = solve(column, powers)  # the first column of MC⁻¹, M the momentum's matrix
+    # The first column of MC⁻¹, M the momentum's matrix.
+    moved = jnp.convolve(powers, column)[:steps] if inverse else solve(column, powers)
     if not work.rates:
         return jnp.cumsum(jnp.cumsum(moved) ** 2)
     # Row t of A C⁻¹ is row t − 1 plus η_t times row t of MC⁻¹, which is `moved` backwards.
@@ -128,5 +133,5 @@ def squared_errors(work: Workload, column: Float[Array, " m"]) -> Float[Array, "
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(work: Workload) -> Callable[[Any], Any]:
-    return jax.jit(functools.partial(squared_errors, work))
+def _compiled(work: Workload, inverse: bool) -> Callable[[Any], Any]:
+    return jax.jit(functools.partial(squared_errors, work, inverse=inverse))

@@ -32,6 +32,8 @@ def identity_of_run(
         "mechanism": repr(plan.mechanism),
         # To the last bit: the line above rounds arrays.
         "mechanism's numbers": array_digest(plan.mechanism),
+        # C and C⁻¹ have one price, and draw other noise.
+        **({} if plan.correlation is None else {"strategy": repr(plan.correlation)}),
         "clip norm": plan.clip_norm,
         "records": plan.population,
         "delta": plan.delta,

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._other_names import taught
-from dpjax.correlation import Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz
 from dpjax.sampling import realised_rate
 from dpjax.training.plan import ARITHMETIC, Plan, positive
 
@@ -32,7 +32,7 @@ def make_plan(
     epochs: float | None = None,
     sampling: str = "poisson",
     capacity: int | None = None,
-    strategy: Toeplitz | None = None,
+    strategy: Toeplitz | BandedInverse | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -58,9 +58,10 @@ def make_plan(
             is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
-            batches in the order of the data, the same in every pass, no amplification; or
-            "cyclic-poisson": Poisson samples of as many groups as the strategy has bands, in turn,
-            for the next multiple of as many steps.
+            batches in the order of the data, the same in every pass, no amplification, which must
+            be equal up to one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson":
+            Poisson samples of as many groups as the strategy has bands, in turn, for the next
+            multiple of as many steps, which takes a `Toeplitz`.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             calibrated noise multiplier, or the given one, is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -183,15 +184,21 @@ def make_plan(
             run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
         )
         noise_multiplier = float(np.asarray(found))
-    return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra)
+    drawn = strategy if isinstance(strategy, BandedInverse) else None
+    return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra, drawn)
 
 
 def _in_turn(
-    noise: Any, strategy: Toeplitz, steps: int, size: int, population: int, kind: str
+    noise: Any, strategy: Any, steps: int, size: int, population: int, kind: str
 ) -> acc.Mechanism:
     if kind == "cyclic":
-        separation = population // size
-        return acc.CorrelatedGaussian(noise, strategy, steps, separation)  # pyrefly: ignore
+        batches = _equal_batches(size, population)
+        return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
+    if not isinstance(strategy, Toeplitz):
+        raise ValueError(
+            "strategy must be a Toeplitz for cyclic-poisson sampling: where C⁻¹ is banded C is "
+            f"full, and no amplification is known, got {strategy!r}"
+        )
     groups = strategy.bands
     if size * groups > population:
         raise ValueError(
@@ -201,6 +208,19 @@ def _in_turn(
     rate = realised_rate(size * groups / population)
     one = acc.CyclicPoissonCorrelated(noise, strategy, groups, rate)  # pyrefly: ignore
     return acc.Repeated(one, math.ceil(steps / groups))
+
+
+def _equal_batches(size: int, population: int) -> int:
+    """The number of batches of that size, up to one record, that a pass consists of."""
+    fewest, most = population // size, -(-population // size)
+    for batches in (fewest, most):
+        if population // batches <= size <= -(-population // batches):
+            return batches
+    sizes = sorted({-(-population // batches) for batches in (fewest, most)})
+    raise ValueError(
+        f"batch_size must divide the {population} records into batches equal up to one record "
+        f"(such as {' or '.join(map(str, sizes))}) for cyclic sampling, got {size}"
+    )
 
 
 def _step(noise: Any, size: int, population: int, kind: str, capacity: int | None) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax.correlation import Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz
 from dpjax.sampling import realised_rate
 
 __all__ = ["Plan"]
@@ -124,6 +124,8 @@ class Plan:
         delta: the δ at which the run is certified.
         adjacency: the neighbouring relation of the certificate.
         extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
+        correlation: the strategy of a `CorrelatedGaussian` whose inverse is banded: it draws noise
+            of the same price in another way. None for every other run.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -138,6 +140,7 @@ class Plan:
     delta: float
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE
     extra_delta: Mapping[str, float] = field(default_factory=dict)
+    correlation: BandedInverse | None = None
 
     def __post_init__(self):
         positive("clip_norm", self.clip_norm)
@@ -147,6 +150,8 @@ class Plan:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
             _check_step(phase.step, self.population)
+        if self.correlation is not None:
+            _check_same(self.correlation, self.mechanism)
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -180,7 +185,7 @@ class Plan:
         return inner if alone and isinstance(inner, CORRELATED) else None
 
     @property
-    def strategy(self) -> Toeplitz | None:
+    def strategy(self) -> Toeplitz | BandedInverse | None:
         """The strategy that correlates the noise over the steps, None where it is fresh.
 
         Example:
@@ -189,7 +194,9 @@ class Plan:
             Toeplitz(coefficients=(1.0, 0.5))
         """
         found = self._correlated
-        return None if found is None else Toeplitz(tuple(np.asarray(found.strategy).tolist()))
+        if self.correlation is not None or found is None:
+            return self.correlation
+        return Toeplitz(tuple(np.asarray(found.strategy).tolist()))
 
     @property
     def step(self) -> Any:
@@ -332,6 +339,21 @@ def _check_step(step: Any, population: int) -> None:
         raise ValueError(
             "rate must be one that the sampler realises exactly, got "
             f"{step.rate}; price sampling.realised_rate(rate)"
+        )
+
+
+def _check_same(strategy: Any, run: Any) -> None:
+    """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
+    if not isinstance(strategy, BandedInverse) or not isinstance(run, acc.CorrelatedGaussian):
+        raise ValueError(
+            "correlation must be a BandedInverse, of a run that is one CorrelatedGaussian, got "
+            f"{strategy!r} of {type(run).__name__}"
+        )
+    column = strategy.column(int(_number(run.steps)))
+    if not np.array_equal(column, np.asarray(run.strategy)):
+        raise ValueError(
+            "correlation must be the strategy that the mechanism prices over all its steps, got "
+            f"{strategy!r}"
         )
 
 

@@ -151,6 +151,7 @@ def compiled(recipe: Recipe, example: Any):
     parts += (sampling.allocation_inclusion, sampling.truncated_poisson)
     settings = (
         array_digest(plan.mechanism),
+        plan.correlation,
         plan.clip_norm,
         plan.population,
         capacity,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.normal import normal_like
 from dpjax._other_names import taught
-from dpjax.correlation import Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz
 from dpjax.transforms.checks import positive, random_key
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
 from dpjax.transforms.released import reading
@@ -26,7 +26,8 @@ class CorrelatedState(NamedTuple):
         key: the secret key of the whole run; never changes.
         step: the number of draws so far.
         past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
-            parameters whose leaves have one more axis in front, a ring; as secret as the key.
+            parameters whose leaves have one more axis in front, a ring; as secret as the key. `()`
+            where the inverse of the strategy is banded.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -43,14 +44,16 @@ class CorrelatedState(NamedTuple):
 
 @taught
 def correlated_noise(
-    strategy: Toeplitz, stddev: float, key: PRNGKeyArray
+    strategy: Toeplitz | BandedInverse, stddev: float, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
-        yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step.
+        yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
+        yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d.
 
     Args:
-        strategy: C, by its first column: `dpjax.correlation.banded_toeplitz(8, steps)`.
+        strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
+            `dpjax.correlation.banded_inverse(8, steps)`.
         stddev: of z, in units of the updates: noise multiplier × clip norm, where the updates are
             the sum that `clip_per_example` returns. Not multiplied by the sensitivity of C. May be
             traced.
@@ -58,11 +61,11 @@ def correlated_noise(
 
     Returns:
         A transformation whose state holds the key, the step and the last bands − 1 noises. zₜ is a
-        function of (key, t) and of the leaves' paths; yₜ is one of (key, t) too, but of all z up to
-        t, since the inverse of a banded C is not banded: without what is kept, a step would draw
-        bands times or more. The state belongs into checkpoints, as an optimiser's does: a run
-        continued from it adds the same noise to the last bit. What is kept is sharded as the
-        parameters are.
+        function of (key, t) and of the leaves' paths; yₜ is one of (key, t) too. Of a banded C it
+        is one of all z up to t, since the inverse of a banded C is not banded: the last bands − 1
+        noises are kept, sharded as the parameters are, and belong into checkpoints, as an
+        optimiser's state does. Of a `BandedInverse` nothing is kept: a step draws the last `bands`
+        z again. Either way a run continued from its state adds the same noise to the last bit.
 
     Raises:
         TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
@@ -92,7 +95,7 @@ def correlated_noise(
     References:
         Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
     """
-    if not isinstance(strategy, Toeplitz):
+    if not isinstance(strategy, Toeplitz | BandedInverse):
         raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
     if callable(stddev):
         raise ValueError(
@@ -101,12 +104,11 @@ def correlated_noise(
         )
     positive("stddev", stddev, allow_zero=True)
     random_key(key)
-    kept = strategy.bands - 1
-    # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
-    ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
+    drawn_again = isinstance(strategy, BandedInverse)
+    following = _drawn_again(strategy) if drawn_again else _kept(strategy)
 
     def init(params):
-        past = jax.tree.map(lambda leaf: _ring(leaf, kept), params)
+        past = () if drawn_again else jax.tree.map(lambda u: _ring(u, strategy.bands - 1), params)
         return CorrelatedState(key, jnp.zeros((), jnp.int32), past)
 
     def update(updates, state, params=None):
@@ -116,32 +118,68 @@ def correlated_noise(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
                 "acc.CorrelatedGaussian or acc.CyclicPoissonCorrelated)"
             )
-        now, following = key_of(NoiseState(state.key, state.step), "correlated", updates)
-        fresh = normal_like(now, in_float32(updates))
-        noise, past = fresh, state.past
-        if kept:
-            slot = state.step % kept
-            # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
-            order = (state.step - 1 - jnp.arange(kept)) % kept
-
-            def correlated(z, past):
-                # One product: written as a sum of slices, XLA draws z again for each of them.
-                weights = jnp.asarray(ratios, z.dtype)[order]
-                old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
-                return z / jnp.asarray(strategy.coefficients[0], z.dtype) - old
-
-            noise = jax.tree.map(correlated, fresh, state.past)
-            past = jax.tree.map(
-                lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), past, noise
-            )
-        elif strategy.coefficients[0] != 1.0:
-            noise = jax.tree.map(
-                lambda z: z / jnp.asarray(strategy.coefficients[0], z.dtype), fresh
-            )
-        noisy = add_scaled(updates, noise, stddev)
-        return noisy, CorrelatedState(state.key, following.step, past)
+        noise, past = following(updates, state)
+        return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
 
     return optax.GradientTransformation(init, update)
+
+
+def _drawn(updates, state, step):
+    """z of a step."""
+    now, _ = key_of(NoiseState(state.key, step), "correlated", updates)
+    return normal_like(now, in_float32(updates))
+
+
+def _drawn_again(strategy: BandedInverse):
+    """y as the sum of the last z, each drawn again."""
+
+    def following(updates, state):
+        def more(lag, total):
+            z = _drawn(updates, state, state.step - lag)
+            weights = strategy.inverse_coefficients
+            return jax.tree.map(
+                lambda sum_, x: sum_ + jnp.asarray(weights, x.dtype)[lag] * x, total, z
+            )
+
+        zero = jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
+        # One program, however many bands; none of the steps before the first.
+        last = jnp.minimum(state.step + 1, strategy.bands)
+        return lax.fori_loop(0, last, more, zero), ()
+
+    return following
+
+
+def _kept(strategy: Toeplitz):
+    """y from this step's z and from the last y, a ring of which is kept."""
+    kept = strategy.bands - 1
+    # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
+    ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
+
+    def scaled(z):
+        return z / jnp.asarray(strategy.coefficients[0], z.dtype)
+
+    def following(updates, state):
+        fresh = _drawn(updates, state, state.step)
+        if not kept:
+            unit = strategy.coefficients[0] == 1.0
+            return fresh if unit else jax.tree.map(scaled, fresh), state.past
+        slot = state.step % kept
+        # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
+        order = (state.step - 1 - jnp.arange(kept)) % kept
+
+        def correlated(z, past):
+            # One product: written as a sum of slices, XLA draws z again for each of them.
+            weights = jnp.asarray(ratios, z.dtype)[order]
+            old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
+            return scaled(z) - old
+
+        noise = jax.tree.map(correlated, fresh, state.past)
+        past = jax.tree.map(
+            lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
+        )
+        return noise, past
+
+    return following
 
 
 def _ring(leaf, kept: int):

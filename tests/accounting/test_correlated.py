@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.correlation import identity, square_root
+from dpjax.correlation import identity, inverse_square_root, square_root
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -168,3 +168,36 @@ def test_numbers_at_the_ends_of_their_ranges():
             uses = np.ceil(steps / separation)
             found = acc.epsilon(run, 1e-5)
             assert found >= acc.epsilon(acc.Gaussian(1e3 / min(uses, 1e300) ** 0.5), 1e-5)
+
+
+@pytest.mark.parametrize(("adjacency", "size"), [(ADD, 1), (REPLACE, 2)])
+@pytest.mark.parametrize("separation", [1, 3, 40])
+@pytest.mark.parametrize("steps", [1, 7, 40])
+def test_a_banded_inverse_is_priced_over_all_its_coefficients(steps, separation, adjacency, size):
+    strategy = inverse_square_root(4)
+    # C from its inverse, and its columns added up, by dense linear algebra
+    d = strategy.inverse(steps)
+    apart = np.subtract.outer(np.arange(steps), np.arange(steps))
+    c = np.linalg.inv(np.where(apart >= 0, d[np.maximum(apart, 0)], 0.0))
+    mu = size * np.linalg.norm(c[:, ::separation].sum(1)) / 3.0
+    run = acc.CorrelatedGaussian(3.0, strategy, steps, separation)
+    truth, found = gaussian_dp.epsilon(mu, 1e-5), acc.epsilon(run, 1e-5, adjacency=adjacency)
+    assert truth * (1 - 1e-12) <= found <= truth * (1 + 1e-9)
+    again = acc.Certificate.from_json(acc.certify(run, 1e-5, adjacency=adjacency).to_json())
+    assert again.verify().upper >= found * (1 - 1e-9)
+
+
+def test_steps_of_a_banded_inverse_are_known_and_its_groups_refused():
+    strategy, steps = inverse_square_root(3), np.array([3, 20])
+    both = acc.epsilon(acc.CorrelatedGaussian(3.0, strategy, steps, 5), 1e-5)
+    each = [acc.epsilon(acc.CorrelatedGaussian(3.0, strategy, n, 5), 1e-5) for n in (3, 20)]
+    np.testing.assert_allclose(both, each, rtol=1e-12)
+    sigma = jax.jit(lambda s: acc.epsilon(acc.CorrelatedGaussian(s, strategy, 20, 5), 1e-5))
+    np.testing.assert_allclose(sigma(3.0), each[1], rtol=3e-7)
+    with pytest.raises(TypeError, match=r"steps must be known"):
+        jax.jit(lambda n: acc.epsilon(acc.CorrelatedGaussian(3.0, strategy, n, 5), 1e-5))(20)
+    for bad in (0, 1.5, None, float("nan"), 1e300):
+        with pytest.raises((TypeError, ValueError), match="steps must be"):
+            acc.CorrelatedGaussian(3.0, strategy, bad, 5)
+    with pytest.raises(TypeError, match="strategy must be"):
+        acc.CyclicPoissonCorrelated(3.0, strategy, 8, 0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +12,20 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.correlation import Toeplitz, square_root
+from dpjax.correlation import BandedInverse, Toeplitz, inverse_square_root, square_root
 
 N = 60
-KINDS = ["cyclic", "cyclic-poisson"]
+KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse"]
+
+
+def strategy_of(kind):
+    return inverse_square_root(3) if "inverse" in kind else square_root(3)
 
 
 def plan_of(kind, **options):
     given = {"delta": 1e-5, "batch_size": 15, "steps": 10, "noise_multiplier": 2.0} | options
-    return training.make_plan(N, sampling=kind, strategy=square_root(3), **given)
+    given = {"strategy": strategy_of(kind)} | given
+    return training.make_plan(N, sampling=kind.split(",")[0], **given)
 
 
 def loss(w, x):
@@ -48,7 +55,7 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
         after = np.asarray(still["params"], np.float64)
         noise.append((before - after) * plan.expected_batch_size)
         before = after
-    groups = 4 if kind == "cyclic" else 3
+    groups = 3 if kind == "cyclic-poisson" else 4
     counts = np.zeros(N)
     for t, ((noisy, size), z) in enumerate(zip(sums, noise, strict=True)):
         records = np.rint(noisy - z)
@@ -57,11 +64,11 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
         assert np.all(np.flatnonzero(records) % groups == t % groups)
         assert records.sum() == size
         counts += records
-        if kind == "cyclic":
+        if kind != "cyclic-poisson":
             assert size == 15
-    if kind == "cyclic":
+    if kind != "cyclic-poisson":
         assert counts.tolist() == [3.0 if i % 4 < 2 else 2.0 for i in range(N)]
-    white = square_root(3).matrix(plan.steps) @ np.array(noise) / 2.0
+    white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
     assert 0.85 < white.std() < 1.15  # of 600 numbers
     assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
     assert np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
@@ -71,9 +78,9 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
 def test_what_is_run_is_what_is_priced(kind):
     plan = plan_of(kind, epsilon=2.0, noise_multiplier=None)
     assert 2.0 * (1 - 1e-6) <= plan.epsilon() <= 2.0
-    assert plan.steps == (10 if kind == "cyclic" else 12)  # whole rounds of three groups
+    assert plan.steps == (12 if kind == "cyclic-poisson" else 10)  # whole rounds of three groups
     assert plan.expected_batch_size == pytest.approx(15.0, rel=1e-6)
-    assert plan.strategy == square_root(3)
+    assert plan.strategy == strategy_of(kind)
     some = [0, 1, 3, 4, plan.steps]
     spent = [plan.spent(t) for t in some]
     assert spent[0] == 0.0
@@ -107,10 +114,10 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     rest = training.fit(loss, jnp.zeros(5), data, plan, folder=tmp_path, resume=True, **options)
     np.testing.assert_array_equal(rest.params, whole.params)
     assert not np.array_equal(whole.params, np.zeros(5))
-    other = training.make_plan(
-        N, delta=1e-5, batch_size=15, steps=10, noise_multiplier=2.0, sampling=kind,
-        strategy=Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12))),
-    )  # fmt: skip
+    other = Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12)))
+    if "inverse" in kind:  # another way to draw noise of the same price
+        other = inverse_square_root(3).toeplitz(10)
+    other = plan_of(kind, strategy=other)
     with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
         training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
 
@@ -137,3 +144,40 @@ def test_what_has_no_price_is_refused():
             plan_of(**bad)
     with pytest.raises(ValueError, match="strategy must be given"):
         training.make_plan(N, delta=1e-5, batch_size=9, steps=3, epsilon=1.0, sampling="cyclic")
+
+
+def test_a_banded_inverse_is_the_one_that_is_priced():
+    plan = plan_of("cyclic, banded inverse")
+    run = acc.CorrelatedGaussian(2.0, inverse_square_root(3), 10, 4)
+    truth = inverse_square_root(3).sensitivity(10, 4) / 2.0
+    assert plan.epsilon() == acc.epsilon(run, plan.delta * 0.999)
+    assert plan.epsilon() == pytest.approx(acc.epsilon(acc.Gaussian(1 / truth), 0.999e-5))
+    assert plan.spent(4) < plan.epsilon()
+    short = acc.CorrelatedGaussian(2.0, inverse_square_root(3), 9, 4)
+    for bad in (
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=inverse_square_root(4)),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=square_root(3)),
+        lambda: training.Plan(
+            dataclasses.replace(short, steps=10), 1.0, N, 1e-5, correlation=inverse_square_root(3)
+        ),
+        lambda: training.Plan(
+            acc.Repeated(acc.Gaussian(1.0), 3), 1.0, N, 1e-5, correlation=BandedInverse((1.0,))
+        ),
+        lambda: plan_of("cyclic-poisson", strategy=inverse_square_root(3)),
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            bad()
+
+
+@pytest.mark.parametrize(
+    ("size", "batches"), [(15, 4), (60, 1), (8, None), (9, None), (7, None), (1, 60), (40, None),
+                          (12, 5), (20, 3), (31, None)],
+)  # fmt: skip
+def test_batches_in_turn_are_of_the_size_that_was_asked_for(size, batches):
+    if batches is None and not any(N // b <= size <= -(-N // b) for b in range(1, N + 1)):
+        with pytest.raises(ValueError, match="batch_size must divide"):
+            plan_of("cyclic", batch_size=size)
+    else:
+        plan = plan_of("cyclic", batch_size=size)
+        assert batches is None or plan.mechanism.separation == batches
+        assert size - 1 < plan.expected_batch_size < size + 1

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpjax import transforms
-from dpjax.correlation import Toeplitz, identity, square_root
+from dpjax.correlation import BandedInverse, Toeplitz, identity, square_root
 
 STEPS = 12
 TREE = {"w": jnp.zeros((80, 50)), "b": (jnp.zeros(3, jnp.bfloat16), jnp.zeros(()))}
@@ -28,9 +28,13 @@ def run(tx, updates, steps=STEPS, state=None):
     return out, state
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return Toeplitz((2.0, 1.5, 1.0, 1.0, 0.25))
+@pytest.fixture(
+    scope="module",
+    params=[Toeplitz((2.0, 1.5, 1.0, 1.0, 0.25)), BandedInverse((0.5, -0.25, -0.1, -0.05))],
+    ids=["banded", "banded-inverse"],
+)
+def strategy(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +113,28 @@ def test_what_is_kept_is_sharded_as_the_parameters_and_changes_nothing(strategy)
     update = jax.jit(tx.update)
     placed = jax.device_put(params, spread)
     states = [tx.init(params), tx.init(placed)]
-    assert states[1].past.sharding.shard_shape(states[1].past.shape) == (4, 8, 32)
+    kept = isinstance(strategy, Toeplitz)
+    if kept:
+        assert states[1].past.sharding.shard_shape(states[1].past.shape) == (4, 8, 32)
     for _ in range(3):
         one, states[0] = update(params, states[0])
         other, states[1] = update(placed, states[1])
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # the order of five terms
-    assert states[1].past.sharding.shard_shape(states[1].past.shape) == (4, 8, 32)
+    if kept:
+        assert states[1].past.sharding.shard_shape(states[1].past.shape) == (4, 8, 32)
+
+
+def test_of_a_banded_inverse_nothing_is_kept():
+    """Any step's noise, from (key, step) alone; and the same as that of C with what it keeps."""
+    inverse, key, steps = BandedInverse((1.0, -0.5, -0.125)), jax.random.key(5), 9
+    tx = transforms.correlated_noise(inverse, 0.7, key)
+    assert jax.tree.leaves(tx.init(TREE).past) == []
+    out, _ = run(tx, TREE, steps)
+    for t in (0, 1, 7):
+        alone, _ = tx.update(TREE, transforms.CorrelatedState(key, jnp.asarray(t, jnp.int32), ()))
+        jax.tree.map(lambda a, b, t=t: np.testing.assert_array_equal(a, b[t]), alone, out)
+    kept, _ = run(transforms.correlated_noise(inverse.toeplitz(steps), 0.7, key), TREE, steps)
+    np.testing.assert_allclose(out["w"], kept["w"], rtol=0, atol=3e-6)
 
 
 def test_one_update_of_it_has_no_price(strategy):

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.checks import Range
+from dpjax._numerics.checks import number as checked
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
@@ -26,9 +29,11 @@ class _Correlated(Mechanism):
 
     def __post_init__(self) -> None:
         run: Any = self
-        numbers = getattr(run.strategy, "coefficients", run.strategy)
-        object.__setattr__(self, "strategy", numbers)
+        object.__setattr__(self, "strategy", self._numbers(run.strategy))
         super().__post_init__()
+
+    def _numbers(self, strategy: Any) -> Any:
+        return getattr(strategy, "coefficients", strategy)
 
     def _decreasing(self) -> tuple[Relation, ...]:
         run: Any = self
@@ -57,7 +62,8 @@ class CorrelatedGaussian(_Correlated):
     Fields:
         noise_multiplier: standard deviation of z over the clip norm, >= 0, as `stddev` of
             `transforms.correlated_noise` over it.
-        strategy: c₀, c₁, … as numbers, or a strategy of `dpjax.correlation`; zero beyond the last.
+        strategy: c₀, c₁, … as numbers, zero beyond the last, or a strategy of `dpjax.correlation`;
+            of one whose inverse is banded, the coefficients of all `steps` are taken.
         steps: number of steps, a whole number >= 1.
         separation: fewest steps from one use of a record to its next, a whole number >= 1: the
             number of batches, where a data set is passed through in a fixed order.
@@ -78,6 +84,20 @@ class CorrelatedGaussian(_Correlated):
     steps: Real = number(1.0, whole=True)
     separation: Real = number(1.0, whole=True)
     participations: Real = number(1.0, whole=True, infinite=True, default=float("inf"))
+
+    def _numbers(self, strategy: Any) -> Any:
+        """Of a strategy whose inverse is banded, the coefficients of all steps that are priced."""
+        if not hasattr(strategy, "column"):
+            return super()._numbers(strategy)
+        if is_traced(self.steps):
+            raise TypeError(
+                "CorrelatedGaussian.steps must be known where the inverse of the strategy is "
+                "banded, got a traced value: give strategy.column(most steps) as the strategy"
+            )
+        allowed = Range(1.0, 1e7, whole=True)
+        return strategy.column(
+            int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
+        )
 
     def relations(self) -> tuple[Relation, ...]:
         return self._decreasing()
