@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.composition import delta_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.pairs.mean_ratio import mean_ratio
+from tests.accounting.allocation_truth import delta_of_two
 
 REPLACE_ONE = acc.Adjacency.REPLACE_ONE
 
@@ -24,35 +24,9 @@ def _ends(sigma, steps, epsilon, sign, epochs=1):
     return [delta_bound(own, epsilon, upper=upper) for upper in (False, True)]
 
 
-def _delta_of_two(sigma, epsilon):
-    """δ of two steps, both directions: of the other step's ratio in closed form, at 30 digits."""
-    with mpmath.workdps(30):
-        mu, grow = 1 / mpmath.mpf(sigma), mpmath.exp(epsilon)
-        ratio = lambda z: mpmath.exp(mu * z - mu**2 / 2)  # noqa: E731
-
-        def lognormal_excess(level):  # E[(X − level)₊] and E[(level − X)₊]
-            if level <= 0:
-                return 1 - level, mpmath.mpf(0)
-            z = (mpmath.log(level) + mu**2 / 2) / mu
-            above = mpmath.ncdf(mu - z) - level * mpmath.ncdf(-z)
-            return above, above - 1 + level
-
-        edges = [-12, -6, -3, 0, 3, 6, 12, 20]
-        for level in (2 * grow, 2 / grow):  # where the other one's share ends
-            edges.append((mpmath.log(level) + mu**2 / 2) / mu)
-        edges = sorted(edges)
-        remove = mpmath.quad(
-            lambda z: mpmath.npdf(z) * lognormal_excess(2 * grow - ratio(z))[0] / 2, edges
-        )
-        add = mpmath.quad(
-            lambda z: mpmath.npdf(z) * grow * lognormal_excess(2 / grow - ratio(z))[1] / 2, edges
-        )
-        return float(remove), float(add)
-
-
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 0.5), (0.6, 2.0), (3.0, 0.3)])
 def test_two_steps_by_quadrature(sigma, epsilon):
-    for sign, exact in zip((1, -1), _delta_of_two(sigma, epsilon), strict=True):
+    for sign, exact in zip((1, -1), delta_of_two(sigma, epsilon), strict=True):
         low, high = _ends(sigma, 2, epsilon, sign)
         assert low <= exact <= high
         assert high - low <= 1e-3 * exact
