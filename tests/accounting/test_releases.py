@@ -177,6 +177,50 @@ def test_selection_is_never_below_the_worst_of_its_ranges():
                 assert truth * (1 - 1e-12) <= found <= truth * (1 + 1e-4), (run, share, method)
 
 
+def permute_and_flip(scores, scale):
+    """Law of the choice, by all orders: the first candidate kept, each with e^{−gap/scale}."""
+    chance = np.exp((scores - scores.max()) / scale)
+    law = np.zeros(len(scores))
+    orders = list(itertools.permutations(range(len(scores))))
+    for order in orders:
+        alive = 1 / len(orders)
+        for k in order:
+            law[k] += alive * chance[k]
+            alive *= 1 - chance[k]
+    return law
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("adjacency", [ADD, REPLACE])
+def test_permute_and_flip_is_never_below_any_scores_of_up_to_five_candidates(monotone, adjacency):
+    rng, near = np.random.default_rng(8), 0.0
+    for _ in range(200):
+        epsilon, share = 10 ** rng.uniform(-1, 0.7), rng.uniform(0, 0.9)
+        scale = (1 if monotone else 2) / epsilon
+        run = acc.Exponential(epsilon, monotone=monotone, permute_and_flip=True)
+        given = share * epsilon * (2 if adjacency is REPLACE else 1)
+        one = acc.delta(run, given, adjacency=adjacency)
+        orders = np.array([1.3, 2.0, 8.0])
+        curve = acc.rdp(run, orders, adjacency=adjacency)
+        for _ in range(10):
+            count = int(rng.integers(2, 6))
+            scores = scale * rng.choice([0.0, 1.0, 3.0]) * rng.normal(size=count)
+            if monotone:
+                moved = scores + rng.choice([0.0, 1.0], count)
+                moved = moved - rng.choice([0.0, 1.0], count) * (adjacency is REPLACE)
+            else:
+                far = 2 if adjacency is REPLACE else 1
+                moved = scores + far * rng.choice([-1.0, 0.0, 1.0], count)
+            p, q = permute_and_flip(scores, scale), permute_and_flip(moved, scale)
+            for a, b in ((p, q), (q, p)):
+                found = np.maximum(a - np.exp(given) * b, 0).sum()
+                assert found <= one * (1 + 1e-12) + 1e-14
+                near = max(near, found / one)
+                moments = np.log((a[:, None] ** orders * b[:, None] ** (1 - orders)).sum(0))
+                assert np.all(moments / (orders - 1) <= curve * (1 + 1e-12) + 1e-14)
+    assert near > 0.9  # two candidates attain it
+
+
 @pytest.mark.parametrize("adjacency", [ADD, REPLACE])
 def test_renyi_curves_are_never_below_their_sums(adjacency):
     factor = 2 if adjacency is REPLACE else 1

@@ -49,7 +49,8 @@ class Exponential(Mechanism):
         epsilon: ε >= 0.
         monotone: whether adding a record moves all scores in the same direction (counts do).
         permute_and_flip: whether candidates are drawn by permute-and-flip at the same scale: it is
-            never less accurate, ε-differentially private, and not known to be of bounded range.
+            never less accurate, and costs what Laplace noise of scale 1/ε does on a number that
+            moves by 1.
 
     Example:
         >>> from dpjax import accounting as acc

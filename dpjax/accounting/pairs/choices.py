@@ -7,6 +7,14 @@ itself the profile of a pair: losses in [−ε, ε] of density e^{(l−ε)/2}/(2
 for dpjax by differentiating it twice in e^{ε'}. That pair dominates whichever t is chosen, hence
 also composed. At one Rényi order the largest divergence is taken at e^t = (α − 1)A/(αB), where the
 moment is e^{(α−1)t}(A − B e^t).
+
+Permute-and-flip is dominated by Laplace noise of scale 1 on a number that moves by ε (derived for
+dpjax). Let f(x) be the probability that a candidate of S is chosen when the scores of S have been
+raised by x over the others', in units in which all that a record can do is x = ε. The choice is
+ε-differentially private at every ε, so neither log f nor log(1 − f) has a slope beyond ±1:
+f' ≤ min(f, 1 − f), which is Laplace's density at f. So F⁻¹(f(x + ε)) ≤ F⁻¹(f(x)) + ε, F being
+Laplace's distribution function, and a record that moves the scores otherwise moves f by less, as f
+falls with the scores of the others. Two candidates attain every point of the profile.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Exponential, RandomizedResponse
 from dpjax.accounting.pairs.finite import MOST, NOTHING, Finite, two_sided, unknown
-from dpjax.accounting.pairs.laplace import edges, root_cells
+from dpjax.accounting.pairs.laplace import LAPLACE, edges, root_cells
 
 
 class Response:
@@ -62,7 +70,7 @@ class Response:
 
 
 class Selection:
-    """The exponential mechanism; by permute-and-flip, of which ε alone is known."""
+    """The exponential mechanism; by permute-and-flip, with the profile of Laplace noise."""
 
     kind = Exponential
     tight, sampled = False, True
@@ -77,14 +85,14 @@ class Selection:
             return NOTHING
         if epsilon > MOST:
             return unknown(upper=upper)
-        if upper and not flip:
+        if upper and flip:
+            return LAPLACE.pair(epsilon, upper=True)
+        if upper:
             losses, mass = root_cells(edges(epsilon), upper=True)
             return two_sided(losses, mass / -np.expm1(-epsilon))
         # Two candidates whose scores change places.
         loss, keep = epsilon / 2, 1 / (1 + np.exp(-epsilon / 2))
-        if flip and upper:
-            loss, keep = epsilon, 1 / (1 + np.exp(-epsilon))
-        elif flip:
+        if flip:
             keep = 1 - 0.5 * np.exp(-epsilon / 2)
             loss = epsilon / 2 + np.log1p(-np.expm1(-epsilon / 2))
         return two_sided([-loss, loss], [keep * np.exp(-loss), keep])
@@ -92,14 +100,14 @@ class Selection:
     def epsilon(self, epsilon: Any, flip: Any, delta: Any) -> Any:
         xp: Any = namespace(epsilon, delta)
         if flip:
-            return epsilon + xp.log1p(-xp.minimum(delta * (1 + xp.exp(-epsilon)), 1.0))
+            return LAPLACE.epsilon(epsilon, delta)
         return epsilon + 2 * xp.log1p(-xp.sqrt(delta * -xp.expm1(-epsilon)))
 
     def delta(self, own: Any, flip: Any, epsilon: Any) -> Any:
         xp: Any = namespace(own, epsilon)
         gap = xp.minimum(epsilon - own, 0.0)
         if flip:
-            return (0.0 - xp.expm1(gap)) * xp.sigmoid(own)
+            return LAPLACE.delta(own, epsilon)
         safe = xp.where(own > 0, own, 1.0)
         value = xp.expm1(gap / 2) ** 2 / -xp.expm1(-safe)
         return xp.where(own > 0, value, 0.0)
@@ -108,9 +116,7 @@ class Selection:
         xp: Any = namespace(epsilon, orders)
         k = orders - 1
         if flip:
-            p, q = xp.sigmoid(epsilon), xp.sigmoid(-epsilon)
-            value = epsilon + xp.log(p + q * xp.exp(-2 * k * epsilon)) / k
-            return xp.clip(value, 0.0, epsilon)
+            return LAPLACE.divergence(epsilon, orders)
         quadratic = orders * epsilon * epsilon / 8  # Cesar and Rogers 2021, Lemma 3.2
         safe = xp.clip(epsilon, 1e-6, 500.0)
         share = xp.expm1(-k * safe) / xp.expm1(-safe)
