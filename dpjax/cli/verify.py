@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dpjax.cli.inputs import print_json, refusing
+from dpjax.cli.words import show_labelled
 
 _REFUSED = 1
 
@@ -21,6 +22,7 @@ def verify(
 ) -> None:
     """Recompute ε from a certificate alone, and say what it covers.
 
+    Opens with who is protected, against what, how well, and what is not covered; then the details.
     Reads nothing but the certificate: the mechanism in it is priced again by the bound it names,
     and checked against an independent one where there is one. Exit code 1 if a field was changed or
     disagrees; the field is named.
@@ -60,12 +62,18 @@ def verify(
             }
         )
         return
-    typer.echo(found.describe())
-    typer.echo(f"\nRecomputed by {check.method}: ε = {check.epsilon:.9g}. The certificate holds.")
+    from rich.console import Console
+
+    console = Console()
+    lines = [found.describe(), ""]
+    lines.append(
+        f"Recomputed: {check.method} gives ε = {check.epsilon:.9g}. The certificate holds."
+    )
     if check.checked_by is not None:
         upper = f"{check.upper:.6g}" if math.isfinite(check.upper) else "no upper bound"
-        typer.echo(
-            f"Independently, {check.checked_by} puts ε between {check.lower:.6g} and {upper}."
+        lines.append(
+            f"Independently: {check.checked_by} puts ε between {check.lower:.6g} and {upper}."
         )
     if found.tier != "proven":
-        typer.echo(f"Note: the guarantee is {found.tier}; read what it assumes.")
+        lines.append(f"Note: the guarantee is {found.tier}; read what it assumes.")
+    show_labelled(console, "\n".join(lines))

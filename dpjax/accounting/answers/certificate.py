@@ -14,6 +14,7 @@ from dpjax._numerics import checks
 from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers.plain_words import details, summary
 from dpjax.accounting.answers.serialization import from_plain, parse, to_plain
 from dpjax.accounting.answers.verification import (
     Verification,
@@ -119,14 +120,15 @@ class Certificate:
             raise CertificateError("mechanism", f"cannot be checked: {error}") from error
 
     def describe(self) -> str:
-        """The certificate in words.
+        """The certificate in words: for whoever decides about it, an empty line, then the details.
 
         Example:
             >>> from dpjax import accounting as acc
-            >>> print(acc.certify(acc.Gaussian(4.0), delta=1e-5).describe().splitlines()[0])
-            Released: a sum of clipped contributions plus Gaussian noise of 4 clip norms.
+            >>> text = acc.certify(acc.Gaussian(4.0), delta=1e-5).describe()
+            >>> text.splitlines()[5]
+            'Released: a sum of clipped contributions plus Gaussian noise of 4 clip norms.'
         """
-        return _describe(self)
+        return "\n".join([*summary(self), "", *details(self)])
 
 
 def _fact(name: str, value: Any) -> Any:
@@ -292,31 +294,3 @@ def _check_digests(certificate: Certificate) -> None:
     unknown = set(certificate.digests) - set(expected)
     if unknown:
         raise CertificateError("digests", f"holds entries of no field: {sorted(unknown)}")
-
-
-# --- in words -----------------------------------------------------------------------------------
-
-_RELATION = {
-    Adjacency.ADD_REMOVE: "adding or removing one record",
-    Adjacency.REPLACE_ONE: "replacing one record by another",
-}
-
-
-def _describe(certificate: Certificate) -> str:
-    c = certificate
-    lines = [f"Released: {c.mechanism.describe()}."]
-    if math.isfinite(c.epsilon):
-        lines.append(f"Guarantee: ({c.epsilon:.6g}, {c.delta:g})-differential privacy.")
-    else:
-        lines.append("Guarantee: none; no finite ε can be stated.")
-    lines.append(f"Neighbours: {_RELATION[c.adjacency]} ({c.adjacency.value}).")
-    lines.append(f"Bound: {c.method}: {c.bound}.")
-    lines.append(f"Tier: {c.tier}.")
-    for reason, share in c.extra_delta.items():
-        lines.append(f"Reserved of δ: {share:g} for {reason}.")
-    lines += [f"Assumes: {a}." for a in c.assumptions]
-    lines += [f"Not covered: {text.rstrip('.')}." for text in c.not_covered]
-    if c.declared:
-        lines.append("Declared: " + ", ".join(f"{k} = {v}" for k, v in c.declared.items()) + ".")
-    lines.append(f"Software: dpjax {c.version}, {c.created}.")
-    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""A certificate in words: first for whoever must decide about it, then the details."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers.attacker import success
+
+if TYPE_CHECKING:
+    from dpjax.accounting.answers.certificate import Certificate
+
+FALSE_ALARMS = 1e-3
+
+_RELATION = {
+    Adjacency.ADD_REMOVE: "adding or removing one record",
+    Adjacency.REPLACE_ONE: "replacing one record by another",
+}
+_PROTECTED = {
+    Adjacency.ADD_REMOVE: "whoever contributed one record: what was released looks almost the same "
+    "with and without it. Of several records, each costs again",
+    Adjacency.REPLACE_ONE: "whoever contributed one record: what was released looks almost the "
+    "same whatever that record says. Of several records, each costs again",
+}
+_AGAINST = {
+    Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
+    "record was in the data, even knowing all the others",
+    Adjacency.REPLACE_ONE: "anyone who sees what was released and tries to find out which of two "
+    "records was in the data, even knowing all the others",
+}
+
+
+def percent(share: float) -> str:
+    """A share of one as a percentage, rounded up to two digits.
+
+    Example:
+        >>> percent(0.0018001), percent(0.5), percent(0.999)
+        ('0.19 %', '50 %', '100 %')
+    """
+    value = 100 * share
+    if value <= 0:
+        return "0 %"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    up = math.ceil(value / unit) * unit
+    return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
+
+
+def _sentence(text: str) -> str:
+    return text.rstrip(".") + "."
+
+
+def summary(certificate: Certificate) -> list[str]:
+    """Who is protected, against what, how well, under which conditions, and what is not covered.
+
+    Returns:
+        Lines `Label: a sentence.`
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> for line in summary(acc.certify(acc.Gaussian(4.0), delta=1e-5)):
+        ...     print(line[:70])
+        Protected: whoever contributed one record: what was released looks alm
+        Against: anyone who sees what was released and tries to find out wheth
+        How well: with one false alarm in a thousand, such an attack is right
+        Not covered: nothing is listed; what leaves the data in any other way
+    """
+    c = certificate
+    if not math.isfinite(c.epsilon):
+        lines = ["Protected: nobody. What was released carries no guarantee of privacy."]
+    else:
+        caught = success(
+            c.mechanism,
+            c.epsilon,
+            c.delta,
+            adjacency=c.adjacency,
+            reserved=sum(c.extra_delta.values()),
+            false_alarms=FALSE_ALARMS,
+        )
+        lines = [
+            f"Protected: {_PROTECTED[c.adjacency]}.",
+            f"Against: {_AGAINST[c.adjacency]}.",
+            "How well: with one false alarm in a thousand, such an attack is right about at most "
+            f"{percent(caught)} of the records it is after (a guess: 0.1 %).",
+        ]
+        if c.tier == "conditional":
+            lines.append(
+                "Only if: every sentence under Assumes is true of this run; nothing enforces them."
+            )
+    if c.not_covered:
+        lines += [f"Not covered: {_sentence(text)}" for text in c.not_covered]
+    else:
+        lines.append(
+            "Not covered: nothing is listed. What leaves the data in another way never is covered."
+        )
+    return lines
+
+
+def details(certificate: Certificate) -> list[str]:
+    """What was released, what it costs, by which bound, and what that rests on; as `summary`.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> details(acc.certify(acc.Gaussian(4.0), delta=1e-5))[1]
+        'Guarantee: (0.926342, 1e-05)-differential privacy.'
+    """
+    c = certificate
+    lines = [f"Released: {c.mechanism.describe()}."]
+    if math.isfinite(c.epsilon):
+        lines.append(f"Guarantee: ({c.epsilon:.6g}, {c.delta:g})-differential privacy.")
+    else:
+        lines.append("Guarantee: none; no finite ε can be stated.")
+    lines.append(f"Neighbours: {_RELATION[c.adjacency]} ({c.adjacency.value}).")
+    lines.append(f"Bound: {c.method}: {c.bound}.")
+    lines.append(f"Tier: {c.tier}.")
+    for reason, share in c.extra_delta.items():
+        lines.append(f"Reserved of δ: {share:g} for {reason}.")
+    lines += [f"Assumes: {a}." for a in c.assumptions]
+    if c.declared:
+        lines.append("Declared: " + ", ".join(f"{k} = {v}" for k, v in c.declared.items()) + ".")
+    lines.append(f"Software: dpjax {c.version}, {c.created}.")
+    return lines
