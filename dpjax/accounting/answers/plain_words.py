@@ -58,12 +58,11 @@ def summary(certificate: Certificate) -> list[str]:
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> for line in summary(acc.certify(acc.Gaussian(4.0), delta=1e-5)):
-        ...     print(line[:70])
-        Protected: whoever contributed one record: what was released looks alm
-        Against: anyone who sees what was released and tries to find out wheth
-        How well: with one false alarm in a thousand, such an attack is right
-        Not covered: nothing is listed; what leaves the data in any other way
+        >>> lines = summary(acc.certify(acc.Gaussian(4.0), delta=1e-5))
+        >>> lines[2][:60]
+        'How well: with one false alarm in a thousand, such an attack'
+        >>> [line.split(":")[0] for line in lines]
+        ['Protected', 'Against', 'How well', 'Not covered']
     """
     c = certificate
     if not math.isfinite(c.epsilon):
