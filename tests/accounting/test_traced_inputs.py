@@ -74,7 +74,8 @@ def test_bad_numbers_of_every_field_are_priced_as_infinite(run, wide):
     adjacency = REPLACE if only_replaced else ADD
     price = _answer(run, adjacency)
     values = [(n, v) for n in type(run)._ranges for v in _BAD if _refused(run, n, v)]
-    if isinstance(run, acc.NoisySampledDescent):  # a quarter of a second each: one a field
+    dear = acc.NoisySampledDescent | acc.TruncatedPoissonSampled  # a quarter of a second each
+    if isinstance(run, dear):  # one a field
         values = list({n: (n, v) for n, v in values}.values())
     ask = jax.jit(jax.vmap(lambda fields: price(dataclasses.replace(run, **fields))))
     with enable_x64() if wide else _narrow():
