@@ -200,7 +200,7 @@ refused("erm", lambda: erm.curvature.hessian_trace(square, jnp.ones(2), key))
 refused("erm", lambda: erm.curvature.extreme_curvatures(square, jnp.ones(2), key))
 problem = erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
 refused("erm", lambda: erm.sweep(erm.dp_gd, problem, {"steps": [1]}, repeats=1, key=key))
-from dpjax.accounting.answers import interop
+from dpjax.accounting import interop
 refused("interop", lambda: interop.to_dp_event(acc.Gaussian(1.0)))
 refused("cli", lambda: audit.run_trials(
     lambda key, data: data.sum(), jnp.zeros(1), jnp.ones(1), key=key, trials=2, progress=True))

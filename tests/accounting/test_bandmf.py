@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers import interop
+from dpjax.accounting import interop
 
 
 def config(**fields):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers import interop
+from dpjax.accounting import interop
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -194,3 +194,49 @@ def test_laplace_under_replace_one_is_told_apart():
     theirs.compose(event)
     low, _ = acc.epsilon_interval(acc.Laplace(2.0), 1e-5, adjacency="replace-one")
     assert theirs.get_epsilon(1e-5) < low
+
+
+# The functions of jax_privacy 2.0 (`experimental.accounting`) with the events that they return, and
+# ε at δ = 1e-5 by dp_accounting 0.6's PLD accountant, an upper bound as ours is.
+_GAUSSIAN = dp_accounting.GaussianDpEvent
+_CUT = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent
+_JAX_PRIVACY = [
+    (
+        "dpsgd_event(3, 512, 0.1)",
+        dp_accounting.PoissonSampledDpEvent(0.1, _GAUSSIAN(3.0)),
+        512,
+        3.3481388,
+    ),
+    (
+        "dpsgd_event(1, 1000, 1)",
+        dp_accounting.PoissonSampledDpEvent(1.0, _GAUSSIAN(1.0)),
+        1000,
+        633.9298895,
+    ),
+    ("truncated_dpsgd_event", _CUT(10_000, 0.01, 130, 1.0), 100, 2.0896400),
+    (
+        "amplified_bandmf_event, 8 bands",
+        dp_accounting.PoissonSampledDpEvent(0.05, _GAUSSIAN(2.0)),
+        64,
+        0.8809104,
+    ),
+    ("truncated_amplified_bandmf_event", _CUT(1_000, 0.05, 80, 2.0), 64, 0.8821969),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "event", "count", "theirs"), _JAX_PRIVACY, ids=lambda v: str(v)[:34]
+)
+def test_what_jax_privacy_builds_converts_both_ways(name, event, count, theirs):
+    whole = dp_accounting.SelfComposedDpEvent(event, count)
+    run = interop.from_dp_event(whole)
+    assert interop.to_dp_event(run) == whole
+    assert 0.99 * theirs < acc.epsilon(run, 1e-5) <= theirs
+
+
+def test_fixed_batches_of_jax_privacy_are_for_replacing():
+    fixed = dp_accounting.SampledWithoutReplacementDpEvent(10_000, 100, _GAUSSIAN(1.0))
+    run = interop.from_dp_event(dp_accounting.SelfComposedDpEvent(fixed, 100))
+    with pytest.raises(acc.UnsupportedQuery, match="add-remove"):
+        acc.epsilon(run, 1e-5)
+    assert acc.epsilon(run, 1e-5, adjacency="replace-one") > 0

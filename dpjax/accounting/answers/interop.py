@@ -71,7 +71,7 @@ def differences(
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.answers import interop
+        >>> from dpjax.accounting import interop
         >>> interop.differences(acc.Gaussian(2.0), acc.Adjacency.REPLACE_ONE)[0].accountant
         'RdpAccountant'
 
@@ -138,7 +138,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
 
     Example:
         >>> import dp_accounting
-        >>> from dpjax.accounting.answers import interop
+        >>> from dpjax.accounting import interop
         >>> event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 10)
         >>> interop.from_dp_event(event)
         Repeated(mechanism=Gaussian(noise_multiplier=2.0), steps=10)
@@ -224,7 +224,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.answers import interop
+        >>> from dpjax.accounting import interop
         >>> interop.to_dp_event(acc.PoissonSampled(acc.Gaussian(1.0), 0.01)).sampling_probability
         0.01
     """
@@ -312,7 +312,7 @@ def from_bandmf(config: Any) -> Mechanism:
 
     Example:
         >>> import types
-        >>> from dpjax.accounting.answers import interop
+        >>> from dpjax.accounting import interop
         >>> config = types.SimpleNamespace(
         ...     strategy=[0.8, 0.6], iterations=9, sampling_prob=0.2, noise_multiplier=3.0)
         >>> interop.from_bandmf(config).steps
