@@ -1,12 +1,17 @@
-"""The command line: `dpjax train | predict | epsilon | calibrate | verify | curve | sweep`.
+"""The command line: `dpjax train | predict | epsilon | calibrate | verify | report | curve |
+sweep`.
 
 Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import pathlib
+import textwrap
+from collections.abc import Callable
+from typing import Annotated
 
 from dpjax._extras import extra
 
@@ -14,22 +19,59 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import curve, predict, price, sweep, train, verify
+from dpjax.cli import curve, predict, price, report, sweep, train, verify
+
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     help="Differentially private training, priced exactly.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_show_locals=False,
+    context_settings=_HELP,
 )
-app.command("train")(train.train)
-app.command("predict")(predict.predict)
-app.command("epsilon")(price.epsilon)
-app.command("calibrate")(price.calibrate)
-app.command("verify")(verify.verify)
-app.command("curve")(curve.curve)
-app.command("sweep")(sweep.sweep)
+
+
+def _help(command: Callable[..., None]) -> str:
+    """The docstring, with its examples left on lines of their own."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    marked = (
+        "\b\n" + textwrap.indent(textwrap.dedent(p), "    ")
+        if p.lstrip().startswith("dpjax ")
+        else p
+        for p in paragraphs
+    )
+    return "\n\n".join(marked)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        import dpjax
+
+        typer.echo(f"dpjax {dpjax.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Differentially private training, priced exactly."""
+
+
+for _name, _command in {
+    "train": train.train,
+    "predict": predict.predict,
+    "epsilon": price.epsilon,
+    "calibrate": price.calibrate,
+    "verify": verify.verify,
+    "report": report.report,
+    "curve": curve.curve,
+    "sweep": sweep.sweep,
+}.items():
+    app.command(_name, help=_help(_command), context_settings=_HELP)(_command)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpjax.cli.inputs import AdjacencyOption, adjacency_of, refusing
+from dpjax.cli.inputs import AdjacencyOption, adjacency_of, progress, refusing
 
 _KINDS = {
     "gaussian": ("noise",),
@@ -46,16 +46,19 @@ def curve(
 
         if steps < 1:
             raise ValueError(f"--steps must be at least 1, got {steps}")
-        counts = np.unique(np.round(np.geomspace(1, steps, 25)).astype(int))
+        # Few steps are the dear ones: where the contour says nothing, loss distributions do.
+        counts = np.unique(np.round(np.geomspace(1, steps, 13)).astype(int))
         steps_by_name = {_label(text): parse_step(text) for text in mechanisms}
-        plot_privacy(
-            steps_by_name,
-            out,
-            steps=counts.tolist(),
-            delta=delta,
-            adjacency=adjacency_of(adjacency),
-            title=title,
-        )
+        with progress("drawing", 3 * len(steps_by_name)) as advance:
+            plot_privacy(
+                steps_by_name,
+                out,
+                steps=counts.tolist(),
+                delta=delta,
+                adjacency=adjacency_of(adjacency),
+                title=title,
+                on_panel=advance,
+            )
     typer.echo(f"wrote {out}")
 
 

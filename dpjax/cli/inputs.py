@@ -7,7 +7,7 @@ import enum
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpjax.data import Dataset
 
 BAD_INPUT = 2
+INTERRUPTED = 130  # as a shell does it
 
 
 class AdjacencyOption(enum.StrEnum):
@@ -34,15 +35,33 @@ def adjacency_of(option: AdjacencyOption) -> Any:
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Turn the library's complaints about its input into one line on stderr and exit code 2."""
+def refusing(interrupted: str = "nothing was written") -> Iterator[None]:
+    """Turn the library's complaints about its input into one line on stderr and exit code 2.
+
+    Args:
+        interrupted: what to say at Ctrl-C, which ends with exit code 130.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {interrupted}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     except (ValueError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         typer.echo(f"error: {where}{reason}", err=True)
         raise typer.Exit(BAD_INPUT) from None
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, and the call that moves it on by one."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 def print_json(values: dict[str, Any]) -> None:

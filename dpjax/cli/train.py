@@ -197,7 +197,7 @@ def train(
         private_losses=private_losses,
     )
     title = title_of(data, options, certificate)
-    with refusing():
+    with refusing(f"the run is trained: the same command with --out {folder} --resume goes on"):
         write_results(
             folder, plan, result, trained, encoding, certificate, reference=reference, title=title
         )

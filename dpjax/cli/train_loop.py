@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpjax.cli.inputs import refusing
+from dpjax.cli.inputs import INTERRUPTED, refusing
 from dpjax.cli.train_settings import MOMENTUM
 
 if TYPE_CHECKING:
     from dpjax.data import Dataset
     from dpjax.training import Plan
-
-_INTERRUPTED = 130  # as a shell does it
 
 
 def train_privately(
@@ -71,7 +69,7 @@ def train_privately(
                 f"with --out {folder} --resume goes on",
                 err=True,
             )
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
     reference = None
     if compare:
         reference = score(training.train_without_privacy(loss, params, records))

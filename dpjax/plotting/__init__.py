@@ -5,7 +5,7 @@ from dpjax._extras import extra
 with extra("plot"):
     import matplotlib  # noqa: F401
 
-from dpjax.plotting.accounting import plot_privacy, plot_sweep
+from dpjax.plotting.accounting import plot_attack, plot_privacy, plot_sweep
 from dpjax.plotting.training import plot_training
 
-__all__ = ["plot_privacy", "plot_sweep", "plot_training"]
+__all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training"]

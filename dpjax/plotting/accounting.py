@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
+from dpjax.accounting.answers.attacker import line
 
-__all__ = ["plot_privacy", "plot_sweep"]
+__all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 
 # Distinguishable without colour vision (Okabe and Ito), and by line style in print.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _STYLES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+_SCALE = (0.05, 50.0)  # of ε, in sweeps; beyond, the colours of the ends
 _GREY, _GRID = "#6b7280", "#e5e7eb"
 
 
@@ -29,6 +31,7 @@ def plot_privacy(
     delta: float = 1e-5,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
     title: str = "",
+    on_panel: Callable[[], None] = lambda: None,
 ) -> pathlib.Path:
     """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a PNG.
 
@@ -42,6 +45,7 @@ def plot_privacy(
         delta: δ of the third panel.
         adjacency: the neighbouring relation.
         title: above the panels.
+        on_panel: called three times a mechanism, when it is drawn in a panel: for progress.
 
     Example:
         >>> import tempfile
@@ -72,9 +76,13 @@ def plot_privacy(
         curve = _ask(acc.rdp, run, orders, adjacency)
         if curve is not None:
             renyi.plot(orders - 1, curve, **look)
+        on_panel()
         trade.plot(rates, acc.tradeoff(run, rates, adjacency=adjacency), **look)
-        cost = acc.epsilon(acc.Repeated(step, counts), delta, adjacency=adjacency)
+        on_panel()
+        runs = (acc.Repeated(step, count) for count in counts.tolist())
+        cost = np.array([acc.epsilon(run, delta, adjacency=adjacency) for run in runs])
         lines += growth.plot(counts, np.where(np.isfinite(cost), cost, np.nan), **look)
+        on_panel()
 
     shown = f"{most:,} steps" if most > 1 else "1 step"
     renyi.set(xscale="log", yscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
@@ -107,6 +115,45 @@ def plot_privacy(
     return path
 
 
+def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathlib.Path:
+    """Draw how often the best attack is right, at most, against its false alarms, to a PNG.
+
+    The run's trade-off curve, seen from the attacker's side, with what is reserved of δ added; and
+    no worse than the certificate's (ε, δ) alone allows.
+
+    Args:
+        certificate: of the run.
+        path: where the picture goes.
+
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "attack.png"
+        >>> plot_attack(acc.certify(acc.Gaussian(4.0), delta=1e-5), out).name
+        'attack.png'
+    """
+    c = certificate
+    rates = np.logspace(-4, 0, 161)
+    bound = [line(c.epsilon, c.delta, rate) for rate in rates.tolist()]
+    try:
+        missed = acc.tradeoff(c.mechanism, rates, adjacency=c.adjacency)
+        bound = np.minimum(bound, 1 - missed + sum(c.extra_delta.values()))
+    except acc.UnsupportedQuery:
+        pass
+    figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(rates, np.clip(bound, 0, 1), color=_COLOURS[0], linewidth=2)
+    axes.plot(rates, rates, color=_GREY, linewidth=1, linestyle=(0, (1, 2)))
+    axes.set(xscale="log", yscale="log", xlim=(rates[0], 1), ylim=(rates[0], 1.2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    figure.savefig(path, format="png")
+    return pathlib.Path(path)
+
+
 def _ask(question: Any, run: acc.Mechanism, given: Any, adjacency: acc.Adjacency) -> Any:
     try:
         return question(run, given, adjacency=adjacency)
@@ -128,7 +175,7 @@ def plot_sweep(
     Args:
         noise_multipliers: [n] increasing, the horizontal axis.
         rates: [m] increasing, vertical.
-        epsilons: [m, n]; +inf is left white.
+        epsilons: [m, n]; +inf is left white. Colours mean the same ε in every picture.
         path: where the picture goes.
         title: above the picture.
         contours: the values of ε drawn as lines, as far as they occur.
@@ -151,7 +198,7 @@ def plot_sweep(
     shown = np.ma.masked_where(~np.isfinite(epsilons) | (epsilons <= 0), epsilons)
     if shown.count() == 0:
         raise ValueError("epsilons must hold a finite, positive value, got none")
-    norm = LogNorm(float(shown.min()), float(max(shown.max(), shown.min() * 1.001)))
+    norm = LogNorm(*_SCALE)  # a colour is the same ε in every picture
     picture = axes.pcolormesh(
         across, up, shown, norm=norm, cmap="viridis_r", shading="nearest", rasterized=True
     )
@@ -161,7 +208,7 @@ def plot_sweep(
             drawn = axes.contour(across, up, shown, levels, colors="white", linewidths=1.4)
             axes.clabel(drawn, fmt=lambda value: f"ε = {value:g}", fontsize=8)
     for axis, values in (("x", across), ("y", up)):
-        if values.size > 1 and values.max() > 4 * values.min() > 0:
+        if values.size > 1 and values.min() > 0:
             getattr(axes, f"set_{axis}scale")("log")
             scale = getattr(axes, f"{axis}axis")
             scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -170,7 +217,7 @@ def plot_sweep(
     axes.set(xlabel="noise multiplier", ylabel="sampling rate")
     if title:
         axes.set_title(title, fontsize=10, loc="left")
-    bar = figure.colorbar(picture, ax=axes, label="ε")
+    bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     bar.ax.yaxis.set_minor_formatter(NullFormatter())

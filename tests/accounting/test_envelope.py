@@ -58,3 +58,24 @@ def test_fields_that_are_arrays_give_a_curve_each(few_epsilons):
 def test_what_has_no_profile_is_still_refused():
     with pytest.raises(acc.UnsupportedQuery, match="FixedBatchSampled"):
         acc.tradeoff(acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 100), [0.5])
+
+
+def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monkeypatch):
+    epsilons = np.append(0.0, np.geomspace(0.02, 100.0, 20))
+    monkeypatch.setattr(envelope, "_EPSILONS", epsilons)
+    asked = []
+    least = envelope.least
+
+    def counted(part, chosen, run, given, adjacency):
+        asked.append(np.size(given))
+        return least(part, chosen, run, given, adjacency)
+
+    monkeypatch.setattr(envelope, "least", counted)
+    step = acc.PoissonSampled(acc.Gaussian(1.0), 0.2)
+    one = acc.tradeoff(step, RATES)
+    assert sum(asked) < epsilons.size
+    # The curves of a sweep ask every ε: they may be above, by what is negligible.
+    monkeypatch.setattr(envelope, "_NEGLIGIBLE", 0.0)
+    whole = acc.tradeoff(step, RATES)
+    assert np.all(one <= whole)
+    assert np.all(whole - one <= 2e-12)

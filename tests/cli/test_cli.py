@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from dpjax import accounting as acc
 from dpjax import training
 from dpjax.cli import app
 
+_MODULE = {"epsilon": "dpjax.cli.price", "calibrate": "dpjax.cli.price"}
 QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", "--seed", "1"]
 
 
@@ -327,11 +330,49 @@ def test_pricing_refuses_nonsense_with_code_2(arguments, message):
     assert dpjax("calibrate", "--epsilon", "-1", "--delta", "1e-5").exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["train", "predict", "epsilon", "calibrate", "verify"])
-def test_help_teaches_with_an_example(command):
-    shown = dpjax(command, "--help")
+_COMMANDS = ["train", "predict", "epsilon", "calibrate", "verify", "report", "curve", "sweep"]
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_help_teaches_with_an_example_on_a_line_of_its_own(command):
+    shown = dpjax(command, "-h")
     assert shown.exit_code == 0
-    assert f"dpjax {command} " in shown.output
+    assert shown.output == dpjax(command, "--help").output
+    examples = [line for line in shown.output.split("\n") if f"dpjax {command} " in line]
+    source = inspect.getsource(
+        importlib.import_module(_MODULE.get(command, f"dpjax.cli.{command}"))
+    )
+    taught = [line.strip() for line in source.split("\n") if line.startswith("    ")]
+    taught = [line for line in taught if line.startswith(f"dpjax {command} ")]
+    assert taught
+    assert set(taught) <= {line.strip() for line in examples}
+
+
+def test_the_version_is_said():
+    import dpjax as package
+
+    found = dpjax("--version")
+    assert (found.exit_code, found.output) == (0, f"dpjax {package.__version__}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dpjax", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == found.output
+
+
+def test_completion_is_offered():
+    assert "--install-completion" in dpjax("-h").output
+
+
+def test_an_interrupted_command_says_what_is_left(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(acc, "epsilon", interrupted)
+    out = tmp_path / "sweep.csv"
+    found = dpjax("sweep", "--noise-multiplier", "1,2", "--rate", "0.1", "--out", out)
+    assert found.exit_code == 130
+    assert "interrupted; nothing was written" in found.output
+    assert not out.exists()
 
 
 def test_the_command_starts_without_the_training_libraries():

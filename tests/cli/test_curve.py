@@ -1,5 +1,7 @@
 """`dpjax curve` reads mechanisms from text and draws them."""
 
+import contextlib
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -19,6 +21,23 @@ def test_draws(tmp_path):
     found = run("gaussian:noise=20", "shuffled:noise=8,batches=9", "--steps", "50", "--out", out)
     assert found.exit_code == 0, found.output
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_of_the_documentation_shows_progress_and_is_drawn(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(curve, "progress", _counting(shown))
+    found = run("poisson:noise=1,rate=0.01", "gaussian:noise=20", "--out", tmp_path / "curve.png")
+    assert found.exit_code == 0, found.output
+    assert shown == [6, *[1] * 6]  # three panels of two mechanisms
+
+
+def _counting(shown):
+    @contextlib.contextmanager
+    def progress(what, total):
+        shown.append(total)
+        yield lambda: shown.append(1)
+
+    return progress
 
 
 def test_every_kind_is_read():

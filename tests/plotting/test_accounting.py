@@ -30,6 +30,19 @@ def test_sweep_picture(tmp_path):
     assert picture.shape[0] > 700
 
 
+def test_a_colour_is_the_same_epsilon_in_every_sweep(tmp_path):
+    # One corner costs less, or more, than ε = 1 in the middle.
+    noises, rates, found = np.geomspace(0.5, 4, 8), np.geomspace(1e-3, 1e-1, 6), []
+    for corner in (0.2, 20.0):
+        cost = np.ones((6, 8))
+        cost[-1, -1] = corner
+        picture = imread(plot_sweep(noises, rates, cost, tmp_path / "x.png", contours=()))
+        height, width = picture.shape[:2]
+        found.append(picture[height // 2, int(0.4 * width)])
+    assert np.array_equal(found[0], found[1])
+    assert not np.allclose(found[0][:3], 1.0)
+
+
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(ValueError, match="increasing"):
         plot_privacy({"one": acc.Gaussian(1.0)}, tmp_path / "x.png", steps=[3, 1])

@@ -1,0 +1,157 @@
+"""`dpjax report`: a run as one HTML file, for people who run no commands."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import pathlib
+import tempfile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpjax.cli.inputs import refusing
+
+if TYPE_CHECKING:
+    from dpjax.accounting import Certificate
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem;
+       color: #1f2937; background: #fff; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.5rem .2rem 0;
+       border-bottom: 1px solid #e5e7eb; vertical-align: top; }
+img { max-width: 100%; height: auto; }
+pre { overflow-x: auto; background: #f3f4f6; padding: .7rem; }
+"""
+
+
+def report(
+    run: Annotated[
+        pathlib.Path, typer.Argument(help="The folder of a finished run, or a certificate.json.")
+    ],
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="[default: report.html beside the certificate]", show_default=False),
+    ] = None,
+) -> None:
+    """A run as one HTML file: what is promised, to whom, the pictures, and how to check it.
+
+    The certificate is recomputed first; the file needs no network and holds its pictures.
+
+        dpjax report runs/digits
+    """
+    with refusing():
+        folder = run if run.is_dir() else run.parent
+        text = (folder / "certificate.json" if run.is_dir() else run).read_text(encoding="utf-8")
+        goal = out or folder / "report.html"
+
+        from dpjax import accounting as acc
+
+        try:
+            certificate = acc.Certificate.from_json(text)
+            certificate.verify()
+        except acc.CertificateError as error:
+            typer.echo(f"REFUSED: {error}", err=True)
+            raise typer.Exit(1) from None
+        page = page_of(certificate, folder)
+
+        from dpjax.training import write_atomically
+
+        write_atomically(goal, page.encode())
+    typer.echo(f"wrote {goal}")
+
+
+def page_of(certificate: Certificate, folder: pathlib.Path) -> str:
+    """The page of a certificate and of what lies beside it: training.png, metrics.csv.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> page = page_of(acc.certify(acc.Gaussian(4.0), 1e-5), pathlib.Path("no-such-run"))
+        >>> page.count("<h2>"), page.count("<img"), page.count("http")
+        (4, 1, 0)
+    """
+    opening, details = (part.split("\n") for part in certificate.describe().split("\n\n"))
+    sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
+    sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
+    if (folder / "training.png").is_file():
+        sections.append("<h2>Training</h2>")
+        sections.append(_result(folder / "metrics.csv"))
+        sections.append(_image((folder / "training.png").read_bytes(), "accuracy and ε by step"))
+    sections += ["<h2>The plan</h2>", _plan(certificate)]
+    sections += ["<h2>The certificate</h2>", _definitions(details)]
+    sections.append("<h2>How to check it</h2>")
+    sections.append(
+        "<p>Save the text below as <code>certificate.json</code>, or take the file of that name "
+        "from the folder of the run. On any machine with Python:</p>"
+        "<pre>pip install 'dpjax[cli]'\ndpjax verify certificate.json</pre>"
+        "<p>The mechanism in the certificate is priced again, by the bound that it names and by "
+        "an independent one where there is one; an edited ε, δ, adjacency or mechanism is refused. "
+        "It cannot tell whether the run was the one described: for that, read the code that ran, "
+        "or audit it.</p>"
+        f"<details><summary>certificate.json</summary><pre>{html.escape(certificate.to_json())}"
+        "</pre></details>"
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_title(certificate)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(sections)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _title(certificate: Certificate) -> str:
+    cost = f"ε = {certificate.epsilon:.4g} at δ = {certificate.delta:g}"
+    return html.escape(f"Privacy report: {cost} ({certificate.adjacency.value})")
+
+
+def _definitions(lines: list[str]) -> str:
+    pairs = [line.partition(": ") for line in lines]
+    rows = (f"<dt>{html.escape(a)}</dt><dd>{html.escape(b)}</dd>" for a, _, b in pairs)
+    return f"<dl>{''.join(rows)}</dl>"
+
+
+def _plan(certificate: Certificate) -> str:
+    facts = {
+        "ε": f"{certificate.epsilon:.6g}",
+        "δ": f"{certificate.delta:g}",
+        "adjacency": certificate.adjacency.value,
+        "bound": certificate.method,
+        "tier": certificate.tier,
+        **{name.replace("_", " "): f"{value}" for name, value in certificate.declared.items()},
+    }
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _result(metrics: pathlib.Path) -> str:
+    """The last row of metrics.csv in a sentence, where it is there."""
+    if not metrics.is_file():
+        return ""
+    with metrics.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    accuracy = float(rows[-1]["test_accuracy"]) if rows and "test_accuracy" in rows[-1] else None
+    if accuracy is None:
+        return ""
+    return f"<p>{accuracy:.1%} of the held-out records are classified rightly.</p>"
+
+
+def _tradeoff_picture(certificate: Certificate) -> str:
+    from dpjax.plotting.accounting import plot_attack
+
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = plot_attack(certificate, pathlib.Path(scratch) / "attack.png")
+        content = picture.read_bytes()
+    words = "the share of records that the best attack finds, at most, by its rate of false alarms"
+    return _image(content, words) + f"<p>Drawn: {words}. On the dotted line are guesses.</p>"
+
+
+def _image(content: bytes, words: str) -> str:
+    encoded = base64.b64encode(content).decode()
+    return f'<p><img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}"></p>'

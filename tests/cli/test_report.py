@@ -1,0 +1,107 @@
+"""`dpjax report` writes one file that says everything and asks the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import io
+import json
+import shutil
+import subprocess
+
+import matplotlib.image
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpjax import accounting as acc
+from dpjax import plotting
+from dpjax.cli import app
+
+_EMPTY = {"img", "meta", "br", "link"}
+
+
+class _Page(html.parser.HTMLParser):
+    """What a page refers to, what its pictures are, and whether its elements are closed."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.references, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.references += [v for k, v in attrs if k in ("src", "href", "action", "data")]
+        assert tag not in ("script", "iframe", "link"), tag
+        if tag not in _EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    run = acc.Repeated(acc.Gaussian(8.0), 10)
+    uncovered = ["a column called <b>age</b> & more"]
+    certificate = acc.certify(run, 1e-5, not_covered=uncovered, declared={"records": 600})
+    (folder / "certificate.json").write_text(certificate.to_json(), encoding="utf-8")
+    (folder / "metrics.csv").write_text("step,epsilon,test_accuracy\n0,0,0.5\n10,1,0.875\n")
+    metrics = {"step": np.arange(2), "epsilon": np.arange(2.0), "test_accuracy": np.ones(2)}
+    plotting.plot_training(metrics, folder / "training.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert result.exit_code == 0, result.output
+    return folder / "report.html"
+
+
+def test_the_page_is_whole_and_needs_nothing_else(folder, page):
+    text = page.read_text(encoding="utf-8")
+    read = _Page(text)
+    assert read.open == []
+    assert len(read.references) == 2
+    assert "http" not in text
+    assert "url(" not in text
+    for reference in read.references:
+        kind, _, content = reference.partition(",")
+        assert kind == "data:image/png;base64"
+        assert matplotlib.image.imread(io.BytesIO(base64.b64decode(content))).size
+    shown = "".join(read.text)
+    certificate = acc.Certificate.from_json((folder / "certificate.json").read_text())
+    for line in certificate.describe().split("\n"):
+        assert line.partition(": ")[2] in shown  # texts of the run are shown, never obeyed
+    assert "87.5%" in shown
+    assert "600" in shown
+    assert "dpjax verify" in shown
+    start = shown.index('{\n  "')
+    written = shown[start : shown.rindex("}") + 1]
+    assert acc.Certificate.from_json(written) == certificate
+
+
+def test_a_changed_certificate_gets_no_report(folder, tmp_path):
+    content = json.loads((folder / "certificate.json").read_text())
+    content["epsilon"] = 0.1
+    (tmp_path / "certificate.json").write_text(json.dumps(content))
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == 1
+    assert not (tmp_path / "report.html").exists()
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_it_opens_in_a_browser(page, tmp_path):
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("needs Chromium or Chrome on the PATH")
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "How to check it" in done.stdout
