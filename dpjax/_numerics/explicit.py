@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
@@ -78,6 +79,16 @@ def automatic(*trees: Any) -> Iterator[Any]:
     else:
         with jax.set_mesh(_auto(mesh)):
             yield mesh
+
+
+@contextlib.contextmanager
+def on_one_device() -> Iterator[None]:
+    """With no mesh in force, whatever was: for work that is one device's own."""
+    if not jax.sharding.get_abstract_mesh().axis_names:
+        yield
+    else:
+        with jax.set_mesh(Mesh(np.empty((), object), ())):
+            yield
 
 
 def _auto(mesh: Any) -> Any:

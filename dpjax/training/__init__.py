@@ -31,12 +31,14 @@ from dpjax.training.models import (
 )
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
+from dpjax.training.sources import HostData
 from dpjax.training.step import TrainingStep, training_step
 
 __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Fit",
+    "HostData",
     "Model",
     "Plan",
     "SavedModel",

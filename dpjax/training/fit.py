@@ -20,10 +20,12 @@ from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
 from dpjax.training.checkpoint import Checkpoints
+from dpjax.training.feeding import FromHost, OnDevice
 from dpjax.training.identity import identity_of_run
-from dpjax.training.pacing import Pace, Saver
+from dpjax.training.pacing import Saver
 from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
+from dpjax.training.sources import HostData, on_host
 from dpjax.training.step import Recipe, compiled, failure_probability, first_state
 
 __all__ = ["Fit", "fit"]
@@ -54,10 +56,11 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
     """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
 
     @functools.wraps(train)
-    def placed(loss, params, data, *args, key=None, **options):
+    def placed(loss, params, data, plan, *, key=None, **options):
+        data = on_host(data, plan.population) or data
         with automatic(params, data):
             moved, rows, key = on_auto_mesh((params, data, key))
-            result = train(loss, moved, rows, *args, key=key, **options)
+            result = train(loss, moved, rows, plan, key=key, **options)
         return result._replace(params=placed_like(result.params, params))
 
     return placed
@@ -96,7 +99,9 @@ def fit(
     Args:
         loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
         params: any tree of floating arrays: flax linen, nnx (as a pure dict), or plain.
-        data: a tree of arrays with a leading axis of `plan.population` records.
+        data: a tree of arrays with a leading axis of `plan.population` records; or records on the
+            host, of which a step loads those it drew: a memory map, a table, a list of records, any
+            object with `__len__` and `__getitem__` (see `HostData`).
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
         key: decides batches and noise, and must stay secret; by default 64 unpredictable bits.
@@ -140,7 +145,8 @@ def fit(
         >>> round(float(result.params[0]), 2)
         2.0
     """
-    population = _records(data)
+    host = data if isinstance(data, HostData) else None
+    population = _records(data) if host is None else host.records
     if population != plan.population:
         raise ValueError(f"data must hold the plan's {plan.population} records, got {population}")
     if not all(
@@ -149,7 +155,8 @@ def fit(
         raise ValueError("params must be floating-point arrays, got another type")
     if log_every is None:
         log_every = max(1, math.ceil(plan.steps / _ROWS))
-    data, params = jax.tree.map(jnp.asarray, (data, params))
+    data = jax.tree.map(jnp.asarray, data) if host is None else host
+    params = jax.tree.map(jnp.asarray, params)
     first = dict(evaluate(params)) if evaluate else {}
     private = ["train_loss", "nonfinite"] if log_private_losses else []
     names = [*private, *first]
@@ -159,7 +166,7 @@ def fit(
     key = fresh_key() if key is None else key
     failure = failure_probability(plan, plan.spent(plan.steps))
     recipe = Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
-    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    example = _one_of(data) if host is None else host.example
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
         state = first_state(params, plan, optimizer, np.int32(0))
@@ -169,34 +176,37 @@ def fit(
             def who(key):
                 settings = {"rows of the metrics": log_every, "columns of the metrics": names}
                 settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
-                return identity_of_run(recipe, data, key, settings)
+                return identity_of_run(recipe, data, example, key, settings)
 
             key = store.bind(key, who, resume=resume)
             found = store.latest(progress)
             progress = progress if found is None else found[1]
         _check_own_key(key, state["optimizer"])
-        advance = compiled(recipe, example)
+        programs = compiled(recipe, example)
 
         def report(row):
             if on_log is not None:
                 values = dict(zip(names, progress.table[row].tolist(), strict=True))
                 on_log({"step": int(stops[row]), "epsilon": plan.spent(int(stops[row])), **values})
 
+        if host is None:
+            feed = OnDevice(data)
+        else:
+            feed = FromHost(host, programs.draws, programs.draw, key, plan.steps)
         saver = Saver(store, checkpoint_every, progress)
         try:
             for row in range(int(progress.rows)):
                 report(row)
-            pace = Pace()
             while progress.rows < len(stops):
                 row = int(progress.rows)
                 while (step := int(progress.state["step"])) < stops[row]:
-                    stop = min(int(stops[row]), saver.stop(step), pace.stop(step))
+                    stop = min(int(stops[row]), saver.stop(step), feed.stop(step))
                     began = time.monotonic()
-                    state, totals = advance(
-                        progress.state, progress.totals, key, data, np.int32(stop)
+                    state, totals = programs.advance(
+                        progress.state, progress.totals, key, feed.at(step), np.int32(stop)
                     )
                     jax.block_until_ready(state)
-                    pace.took(stop - step, time.monotonic() - began)
+                    feed.took(stop - step, time.monotonic() - began)
                     totals = totals if log_private_losses else no_totals()
                     progress = progress._replace(state=state, totals=totals)
                     if stop < stops[row]:
@@ -207,6 +217,8 @@ def fit(
         except BaseException:
             saver.rescue(progress)
             raise
+        finally:
+            feed.close()
     finally:
         if store is not None:
             store.close()
@@ -226,6 +238,11 @@ def _check_own_key(key: Any, optimizer_state: Any) -> None:
     mine = {bits_of_key(one).tobytes() for one in own}
     if any(bits_of_key(one).tobytes() in mine for one in theirs):
         raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
+
+
+def _one_of(data: Any) -> Any:
+    """The shapes and dtypes of one record."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
 
 
 def _records(data: Any) -> int:

@@ -10,11 +10,12 @@ import numpy as np
 
 import dpjax
 from dpjax.training.fingerprint import array_digest, program_digest
+from dpjax.training.sources import HostData
 from dpjax.training.step import Recipe, arguments_after_example
 
 
 def identity_of_run(
-    recipe: Recipe, data: Any, key: Any, settings: Mapping[str, Any]
+    recipe: Recipe, data: Any, example: Any, key: Any, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Names and values that all have to agree before a stored key draws noise again.
 
@@ -23,12 +24,13 @@ def identity_of_run(
     """
     loss, params, plan, optimizer = recipe[:4]
     secret = np.asarray(jax.random.key_data(key)).tobytes()
-    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     state = optimizer.init(params)
     given = (params, example, *arguments_after_example(recipe.loss_takes_key))
     return {
         **settings,
-        "data": array_digest(data, secret=secret),
+        "data": data.fingerprint(secret)
+        if isinstance(data, HostData)
+        else array_digest(data, secret=secret),
         "mechanism": repr(plan.mechanism),
         # To the last bit: the line above rounds arrays.
         "mechanism's numbers": array_digest(plan.mechanism),

@@ -14,7 +14,8 @@ import optax
 
 from dpjax import gradients, sampling, transforms
 from dpjax._other_names import taught
-from dpjax.training.draws import chosen, draws_of, phase_of
+from dpjax.training.draws import Draws, chosen, draws_of, phase_of
+from dpjax.training.feeding import Batch
 from dpjax.training.fingerprint import Opaque, array_digest, program_digest
 from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
 
@@ -87,9 +88,8 @@ def training_step(
         (100,)
     """
     failure = failure_probability(plan, plan.spent(plan.steps))
-    update = _update(
-        Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
-    )
+    recipe = Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
+    update = _update(recipe, draws_of(plan, capacity, failure))
 
     def init(params):
         return first_state(params, plan, optimizer, jnp.zeros((), jnp.int32))
@@ -168,13 +168,27 @@ def compiled(recipe: Recipe, example: Any):
     return _PROGRAMS[key]
 
 
-def _compiled(recipe: Recipe):
-    """The jitted `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
+class Compiled(NamedTuple):
+    """The programs of a run, compiled when they are first called.
 
-    The totals of a row of the metrics travel with the state, so that a row may be worked through in
-    any number of calls and still adds up to the same bits.
+    Fields:
+        advance: `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
+            The totals of a row of the metrics travel with the state, so that a row may be worked
+            through in any number of calls and still adds up to the same bits. `data` is all
+            records, or the `Batch` of the one step that is taken.
+        draw: `draw(key, step) -> (indices, size)`, the records of a step.
+        draws: how many they are.
     """
-    update = _update(recipe)
+
+    advance: Callable[..., Any]
+    draw: Callable[..., Any]
+    draws: Draws
+
+
+def _compiled(recipe: Recipe) -> Compiled:
+    """The programs of a run."""
+    draws = draws_of(recipe.plan, recipe.capacity, recipe.failure)
+    update = _update(recipe, draws)
 
     @jax.jit
     def advance(state, totals, key, data, stop):
@@ -184,13 +198,17 @@ def _compiled(recipe: Recipe):
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 
-    return advance
+    @jax.jit
+    def draw(key, step):
+        return draws.draw(jax.random.fold_in(key, _SAMPLING), step)
+
+    return Compiled(advance, draw, draws)
 
 
-def _update(recipe: Recipe):
+def _update(recipe: Recipe, draws: Draws):
     """The pure `update(state, data, key) -> (state, seen)` of one step."""
-    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key = recipe
-    draw, capacity, largest = draws_of(plan, capacity, failure)
+    loss, params, plan, optimizer, _, method, failure, loss_takes_key = recipe
+    draw, capacity, largest = draws
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
     slack = slack_of(params, capacity, largest, failure)
     phase = phase_of(plan)
@@ -198,15 +216,23 @@ def _update(recipe: Recipe):
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
     def batch_sum(params, data, key, step):
-        indices, size = draw(jax.random.fold_in(key, _SAMPLING), step)
+        if isinstance(data, Batch):
+            indices, size = data.numbers, data.size
+        else:
+            indices, size = draw(jax.random.fold_in(key, _SAMPLING), step)
         slots = jnp.arange(capacity, dtype=jnp.int32)
         keys_of = keys_of_records(key, step) if loss_takes_key else lambda rows: None
 
         def piece(number, totals):
             start = number * capacity
             rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
-            batch = jax.tree.map(lambda leaf: leaf[rows], data)
-            out = clipped(params, batch, mask=start + slots < size, rng=keys_of(rows))
+            if isinstance(data, Batch):
+                batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
+            else:
+                batch = jax.tree.map(lambda leaf: leaf[rows], data)
+            # What follows is compiled alike wherever the records come from: the same bits.
+            batch, mask = jax.lax.optimization_barrier((batch, start + slots < size))
+            out = clipped(params, batch, mask=mask, rng=keys_of(rows))
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
             found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)

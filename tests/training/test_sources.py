@@ -1,0 +1,338 @@
+"""Records on the host train the same model, to the last bit, and only those drawn are loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax import accounting as acc
+from dpjax import training
+
+N = 40
+X = np.random.default_rng(0).normal(size=(N, 6)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+KEY = jax.random.key(5)
+MODEL = training.mlp(6, 2, hidden=(5,))
+CROSS = training.cross_entropy(MODEL)
+START = MODEL.init(jax.random.key(1))
+
+
+@pytest.fixture(autouse=True)
+def flat_price(monkeypatch):
+    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(()))
+
+
+def of_columns(params, example):
+    """The same loss for a record that is a dict of columns."""
+    x = jnp.stack([example[f"x{i}"] for i in range(6)])
+    return CROSS(params, (x, example["y"]))
+
+
+class Numbered:
+    """Records by number alone, as grain's map datasets and PyTorch's have them."""
+
+    def __init__(self):
+        self.seen, self.threads = [], set()
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, number):
+        if not isinstance(number, int):
+            raise TypeError("indices must be integers")
+        self.seen.append(number)
+        self.threads.add(threading.current_thread())
+        return X[number], Y[number]
+
+
+class Batched(Numbered):
+    """Whole batches, by an array of numbers."""
+
+    def __getitem__(self, rows):
+        return X[rows], Y[rows]
+
+
+class Misleading(Numbered):
+    """An array of numbers gives arrays of the right shapes, of other records."""
+
+    def __getitem__(self, rows):
+        return (X[rows], Y[rows]) if np.ndim(rows) == 0 else (X[rows] - X[rows].mean(0), Y[rows])
+
+
+def mapped(folder):
+    pair = []
+    for name, values in (("x", X), ("y", Y)):
+        path = folder / name
+        if not path.exists():
+            values.tofile(path)
+        pair.append(np.memmap(path, values.dtype, "r", shape=values.shape))
+    return tuple(pair)
+
+
+def frame():
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({**{f"x{i}": X[:, i] for i in range(6)}, "y": Y})
+
+
+def table():
+    arrow = pytest.importorskip("pyarrow")
+    return arrow.table({**{f"x{i}": X[:, i] for i in range(6)}, "y": Y})
+
+
+SOURCES = {
+    "arrays": lambda folder: training.HostData((X, Y)),
+    "wide arrays": lambda folder: training.HostData((X.astype(np.float64), Y.astype(np.int64))),
+    "memory map": mapped,
+    "list": lambda folder: list(zip(X, Y, strict=True)),
+    "numbered": lambda folder: Numbered(),
+    "batched": lambda folder: Batched(),
+    "misleading": lambda folder: Misleading(),
+    "pandas": lambda folder: frame(),
+    "arrow": lambda folder: table(),
+}
+
+
+def plan_of(kind="poisson", steps=6, noise=0.8):
+    gaussian = acc.Gaussian(noise)
+    step = {
+        "poisson": acc.PoissonSampled(gaussian, 0.25),
+        "fixed": acc.FixedBatchSampled(gaussian, 8, N),
+        "everyone": gaussian,
+        "allocation": acc.RandomAllocation(gaussian, 3),
+        "cut": acc.TruncatedPoissonSampled(gaussian, 0.5, N, 16),
+    }[kind]
+    relation = acc.Adjacency.REPLACE_ONE if kind == "fixed" else acc.Adjacency.ADD_REMOVE
+    run = acc.Repeated(step, steps // 3 if kind == "allocation" else steps)
+    return training.Plan(run, clip_norm=0.7, population=N, delta=1e-5, adjacency=relation)
+
+
+def run(data, plan=None, loss=CROSS, **options):
+    settings = {"optimizer": optax.sgd(0.3, momentum=0.9), "key": KEY, **options}
+    return training.fit(loss, START, data, plan or plan_of(), **settings)
+
+
+def same(found, held):
+    """Up to rounding: the compiler's settings in these tests fuse one program unlike another."""
+    for one, two in zip(*map(jax.tree.leaves, (found.params, held.params)), strict=True):
+        np.testing.assert_allclose(one, two, rtol=3e-6, atol=3e-7)
+
+
+def bits(found):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found.params)]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_any_source_trains_the_model_of_the_device(kind, tmp_path):
+    loss = of_columns if kind in ("pandas", "arrow") else CROSS
+    columns = {**{f"x{i}": X[:, i] for i in range(6)}, "y": Y}
+    held = run(columns if loss is of_columns else (X, Y), loss=loss, log_private_losses=True)
+    found = run(SOURCES[kind](tmp_path), loss=loss, log_private_losses=True)
+    same(found, held)
+    for name, column in held.metrics.items():
+        np.testing.assert_allclose(found.metrics[name], column, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "capacity"),
+    [("poisson", 3), ("fixed", None), ("everyone", 7), ("allocation", None), ("cut", 3)],
+)
+def test_every_sampling_is_the_same_from_the_host(kind, capacity):
+    plan = plan_of(kind)
+    held, found = (run(data, plan, capacity=capacity) for data in ((X, Y), Batched()))
+    same(found, held)
+
+
+_BITS = """
+import numpy as np
+from tests.training import test_sources as here
+here.acc.epsilon = lambda run, *_, **__: np.ones(())
+pair = ((here.X, here.Y), here.Batched())
+one, two = (here.run(data, here.plan_of(steps=3), capacity=3) for data in pair)
+assert here.bits(one) == here.bits(two)
+print("the same bits")
+"""
+
+
+def test_under_the_compilers_own_settings_the_bits_are_the_same():
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    root = pathlib.Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", _BITS], cwd=root, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "the same bits\n", done.stderr
+
+
+def test_a_loss_with_a_key_is_given_the_same_keys():
+    def loss(params, example, key):
+        x, y = example
+        return CROSS(params, (jnp.where(jax.random.bernoulli(key, 0.7, x.shape), x, 0.0), y))
+
+    held, found = (run(data, loss=loss, loss_takes_key=True) for data in ((X, Y), Batched()))
+    same(found, held)
+    assert not np.allclose(found.params[0]["weights"], run((X, Y)).params[0]["weights"])
+
+
+def test_only_the_records_of_a_step_are_loaded_ahead_by_a_thread():
+    data = Numbered()
+    plan = plan_of("fixed")
+    run(data, plan)
+    assert len(data.seen) == 1 + plan.steps * 8  # record 0 for its shape
+    assert len(data.threads) == 2
+    assert all(not thread.is_alive() for thread in data.threads - {threading.current_thread()})
+
+
+def test_no_array_of_all_records_is_made(monkeypatch):
+    """Every array on a device is as long as a step's records, however many there are."""
+    sizes, put = [], jax.device_put
+    monkeypatch.setattr(
+        jax,
+        "device_put",
+        lambda tree, *a, **k: sizes.append(jax.tree.leaves(tree)) or put(tree, *a),
+    )
+    data = training.HostData((np.zeros((5000, 6), np.float32), np.zeros(5000, np.int32)))
+    plan = training.Plan(
+        acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(1.0), 8, 5000), 3), 1.0, 5000, 1e-5,
+        acc.Adjacency.REPLACE_ONE,
+    )  # fmt: skip
+    run(data, plan)
+    shapes = {np.shape(leaf)[:1] for leaves in sizes for leaf in leaves if hasattr(leaf, "shape")}
+    assert (8,) in shapes
+    assert max(shape[0] for shape in shapes if shape) == 8
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["memory map", "numbered"])
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_killed_run_resumes_to_the_last_bit(kind, step, tmp_path):
+    def stop(row):
+        if row["step"] == step:
+            raise Killed
+
+    source = SOURCES[kind]
+    options = {"log_every": 1, "checkpoint_every": 2}
+    whole = run(source(tmp_path), **options)
+    with pytest.raises(Killed):
+        run(source(tmp_path), folder=tmp_path / "run", on_log=stop, **options)
+    assert threading.active_count() == 1 or not any(
+        thread.name.startswith("records") for thread in threading.enumerate()
+    )
+    rest = run(source(tmp_path), folder=tmp_path / "run", resume=True, **options)
+    assert bits(rest) == bits(whole)
+
+
+def test_resuming_with_other_records_is_refused(tmp_path):
+    def stop(row):
+        raise Killed
+
+    options = {"folder": tmp_path / "run"}
+    with pytest.raises(Killed):
+        run(mapped(tmp_path), on_log=stop, **options)
+    with (tmp_path / "x").open("r+b") as file:
+        file.seek(4 * (6 * N - 1))
+        file.write(np.float32(7.0).tobytes())
+    with pytest.raises(training.CheckpointError, match="its data differs;"):
+        run(mapped(tmp_path), resume=True, **options)
+    # Written back, the records are the same, but the file was changed: only its copy can tell.
+    with pytest.raises(training.CheckpointError, match="its data differs;"):
+        run((X, Y), resume=True, **options)
+
+
+def test_a_fingerprint_covers_what_it_says():
+    large = np.zeros((3000, 2), np.float32)
+    other = large.copy()
+    other[1234, 1] = 1.0
+
+    class Source:
+        def __init__(self, values, **said):
+            self.values = values
+            vars(self).update(said)
+
+        def __len__(self):
+            return len(self.values)
+
+        def __getitem__(self, rows):
+            return self.values[rows]
+
+    def print_of(data, secret=b"1"):
+        return training.HostData(data).fingerprint(secret)
+
+    # Arrays in memory: every bit, and only with the key.
+    assert print_of(large) == print_of(large.copy()) != print_of(other)
+    assert print_of(large) != print_of(large, b"2")
+    # A source: a third of these records, by the key; all of few; and what it says of itself.
+    missed = [
+        print_of(Source(large), bytes([i])) == print_of(Source(other), bytes([i]))
+        for i in range(20)
+    ]
+    assert 0 < sum(missed) < 20
+    assert print_of(Source(large[:1000])) != print_of(Source(other[:1000] + 1))
+    assert print_of(Source(large, fingerprint="a")) != print_of(Source(large, fingerprint="b"))
+    assert print_of(Source(large)) != print_of(Source(large[:-1]))
+
+
+def stream():
+    yield from zip(X, Y, strict=True)
+
+
+REFUSED = {
+    "a stream": (stream, "must have a length and give records by number, got generator: every"),
+    "an iterator": (lambda: iter([(X[0], Y[0])]), "got list_iterator: every record must be drawn"),
+    "too few": (
+        lambda: list(zip(X, Y, strict=True))[:-1],
+        "must share one leading axis|40 records",
+    ),
+    "none": (lambda: training.HostData([]), "must hold records, got none"),
+    "text": (lambda: [(X[0], "a")] * N, "must hold numbers, got <U1"),
+    "ragged": (lambda: [X[i][: 3 + i % 2] for i in range(N)], "must have records of one shape"),
+    "one odd": (
+        lambda: [X[i][: 6 - (i == 17)] for i in range(N)],
+        "must have records of one shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_sampled_is_refused_with_the_reason(kind):
+    make, reason = REFUSED[kind]
+    with pytest.raises(ValueError, match=reason):
+        run(make(), plan_of("everyone"), loss=lambda params, x: jnp.sum(params[0]["bias"]) * x[0])
+
+
+def test_an_error_of_the_source_is_raised_and_its_thread_ends():
+    class Broken(Numbered):
+        def __getitem__(self, number):
+            if len(self.seen) > 20:
+                raise OSError("the disk is gone")
+            return super().__getitem__(number)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(Broken())
+    assert not any(thread.name.startswith("records") for thread in threading.enumerate())
+
+
+def test_records_from_the_host_train_on_a_mesh():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    held = run((X, Y))
+    for in_force in (False, True):
+        params = jax.device_put(START, everywhere)
+        with jax.set_mesh(mesh) if in_force else contextlib.nullcontext():
+            found = training.fit(
+                CROSS, params, Batched(), plan_of(), optimizer=optax.sgd(0.3, momentum=0.9), key=KEY
+            )
+        for one, two in zip(*map(jax.tree.leaves, (found.params, held.params)), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
