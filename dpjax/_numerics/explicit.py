@@ -74,11 +74,18 @@ def _concretely(function: Callable, specs: Any, args: tuple) -> Any:
 def automatic(*trees: Any) -> Iterator[Any]:
     """Yields the trees' explicit mesh; a mesh in force is in force in its automatic form."""
     mesh = next((x.sharding.mesh for x in jax.tree.leaves(trees) if explicit_mesh(x)), None)
-    if mesh is None or not jax.sharding.get_abstract_mesh().axis_names:
+    with automatic_in_force(mesh):
         yield mesh
+
+
+@contextlib.contextmanager
+def automatic_in_force(mesh: Any) -> Iterator[None]:
+    """Where a mesh is in force, this one is, with automatic axes; None for the one that is."""
+    if mesh is None or not jax.sharding.get_abstract_mesh().axis_names:
+        yield
     else:
-        with jax.set_mesh(_auto(mesh)):
-            yield mesh
+        with jax.set_mesh(automatic_mesh(mesh)):
+            yield
 
 
 @contextlib.contextmanager
@@ -91,7 +98,10 @@ def on_one_device() -> Iterator[None]:
             yield
 
 
-def _auto(mesh: Any) -> Any:
+def automatic_mesh(mesh: Any) -> Any:
+    """The same devices and names with automatic axes."""
+    if AxisType.Explicit not in mesh.axis_types:
+        return mesh
     kinds = tuple(AxisType.Auto if k == AxisType.Explicit else k for k in mesh.axis_types)
     return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
@@ -102,7 +112,7 @@ def on_auto_mesh(tree: Any) -> Any:
     def moved(leaf):
         if explicit_mesh(leaf) is None:
             return leaf
-        return jax.device_put(leaf, NamedSharding(_auto(leaf.sharding.mesh), leaf.sharding.spec))
+        return jax.device_put(leaf, NamedSharding(automatic_mesh(leaf.sharding.mesh), leaf.sharding.spec))
 
     return jax.tree.map(moved, tree)
 
@@ -112,6 +122,13 @@ def placed_like(tree: Any, like: Any) -> Any:
     return jax.tree.map(
         lambda x, y: x if explicit_mesh(y) is None else jax.device_put(x, y.sharding), tree, like
     )
+
+
+def on_explicit_mesh(tree: Any, mesh: Any) -> Any:
+    """Arrays on the automatic form of a mesh, where they are, on the mesh itself."""
+    if AxisType.Explicit not in mesh.axis_types:
+        return tree
+    return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, x.sharding.spec)), tree)
 
 
 def _shardings(mesh: Any, specs: Any) -> Any:

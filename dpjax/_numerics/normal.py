@@ -30,7 +30,7 @@ __all__ = ["fresh_key", "normal", "normal_like"]
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
-_SMALL = 4096  # leaves below this size share one flat draw
+SHARED_DRAW = 4096  # leaves below this size share one flat draw
 _MANY = 8  # slices of one draw, beyond which they are read by index
 _ROW = 128  # the shortest innermost axis that is worth a loop of its own
 
@@ -122,7 +122,9 @@ def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     words = jax.random.bits(key, (4,), jnp.uint32)
     sizes = [math.prod(shape) for shape, _ in specs]
     # One flat draw serves all small leaves (biases, scales): a kernel each would cost more.
-    small = [i for i, (_, dtype) in enumerate(specs) if sizes[i] < _SMALL and dtype.itemsize <= 4]
+    small = [
+        i for i, (_, dtype) in enumerate(specs) if sizes[i] < SHARED_DRAW and dtype.itemsize <= 4
+    ]
     flat = _leaf(words, np.uint32(len(specs)), (sum(sizes[i] for i in small),), _FLOAT32)
     start = 0
     out = []
@@ -151,14 +153,9 @@ def _part(flat: Array, start: int, size: int, *, many: bool) -> Array:
 @partial(jax.jit, static_argnames=("shape", "dtype"))
 def _leaf(words: Array, number: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """The noise of leaf `number`: Box-Muller pairs, two neighbours along one axis."""
-    # Merged trailing axes keep the innermost loop long enough to vectorise; leading axes stay, so
-    # that a leaf sharded along them is generated where it lives.
-    view = tuple(shape) or (1,)
-    while len(view) > 1 and view[-1] < _ROW:
-        view = (*view[:-2], view[-2] * view[-1])
+    view, axis = _layout(shape)
     if math.prod(view) == 0:
         return jnp.zeros(shape, dtype)
-    axis = next((a for a, n in enumerate(view) if n % 2 == 0), int(np.argmax(view)))
     half = (*view[:axis], (view[axis] + 1) // 2, *view[axis + 1 :])
     if math.prod(half) > 1 << 32:
         raise ValueError(f"a leaf must hold at most 2^33 numbers, got shape {shape}: split it")
@@ -177,6 +174,35 @@ def _leaf(words: Array, number: Array, shape: tuple[int, ...], dtype: np.dtype) 
     z = jnp.stack([first, second], axis + 1)
     z = z.reshape(*view[:axis], 2 * half[axis], *view[axis + 1 :])
     return lax.slice_in_dim(z, 0, view[axis], axis=axis).reshape(shape)
+
+
+def _layout(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """(the shape in which a leaf is drawn, the axis along which neighbours are a pair).
+
+    Merged trailing axes keep the innermost loop long enough to vectorise; leading axes stay, so
+    that a leaf sharded along them is generated where it lives.
+    """
+    view = tuple(shape) or (1,)
+    while len(view) > 1 and view[-1] < _ROW:
+        view = (*view[:-2], view[-2] * view[-1])
+    axis = next((a for a, n in enumerate(view) if n % 2 == 0), int(np.argmax(view)))
+    return view, axis
+
+
+def drawn_in_place(shape: tuple[int, ...], dimension: int, parts: int) -> bool:
+    """Whether equal blocks of a leaf along one dimension draw nothing of each other's noise.
+
+    They do not where the blocks are whole pairs, and the dimension is the first of those that are
+    drawn as one axis.
+
+    Example:
+        >>> drawn_in_place((64, 64), 0, 8), drawn_in_place((64, 64), 1, 8)
+        (True, False)
+    """
+    view, axis = _layout(shape)
+    if shape[dimension] % parts or dimension >= len(view):
+        return False
+    return dimension != axis or (view[axis] // parts) % 2 == 0
 
 
 def _evaluated_once(pairs: Callable, *args: Array) -> tuple[Array, Array]:

@@ -31,6 +31,7 @@ def clipped_grad(
     strategy: Strategy = Flat(),  # noqa: B008 (frozen)
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
+    share_of: int | None = None,
 ) -> Callable[..., ClippedGradient]:
     """The sum over a batch of per-example gradients, each clipped to norm at most `clip_norm`.
 
@@ -59,6 +60,8 @@ def clipped_grad(
             None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
             that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
+        share_of: where a batch is one device's share of a larger one, the records of that: the
+            share's sum is rounded no more than its part of the whole batch's would be.
 
     Raises:
         ValueError: a clip norm that is not positive, an unknown method, a batch whose leaves
@@ -148,7 +151,7 @@ def clipped_grad(
             return min(microbatch_size or records, records)
 
         def run(params, batch_and_keys, mask, clip_norm):
-            arguments = params, batch_and_keys, mask, clip_norm, bound
+            arguments = params, batch_and_keys, mask, clip_norm, bound, share_of
             if choice.plan is not None:
                 return ghost.clipped_sum(choice.plan, *arguments)
             return per_example.clipped_sum(one, *arguments)

@@ -169,6 +169,7 @@ def clipped_sum(
     mask: Bool[Array, " b"],
     clip_norm: Any,
     strategy: Strategy,
+    share_of: int | None = None,
 ) -> tuple[Any, Array, Array, Array, Any]:
     """(sum, norms, losses, records kept, aux), as `per_example.clipped_sum` returns them."""
     leaves, tree = jax.tree.flatten(params)
@@ -189,7 +190,7 @@ def clipped_sum(
 
     def total(parts):
         return [
-            _leaf_total(leaf, families, part, clipping.factors[group])
+            _leaf_total(leaf, families, part, clipping.factors[group], share_of)
             for leaf, families, part, group in zip(
                 leaves, plan.families, parts, groups, strict=True
             )
@@ -282,15 +283,18 @@ def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) 
     return squared
 
 
-def _leaf_total(leaf: Array, families: Sequence[Family], part: Any, factors: Array) -> Array:
+def _leaf_total(
+    leaf: Array, families: Sequence[Family], part: Any, factors: Array, share_of: int | None
+) -> Array:
     if not isinstance(part, list):
-        return weighted_sum(factors, part)
+        return weighted_sum(factors, part, share_of)
     total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
     for family, products in zip(families, part, strict=True):
         if family.form == "direct":
-            gradient = weighted_sum(factors, products)
+            gradient = weighted_sum(factors, products, share_of)
         else:
-            totals = [outer.weighted_total(p, factors, family.sizes[2]) for p in products]
+            rows = family.sizes[2]
+            totals = [outer.weighted_total(p, factors, rows, share_of) for p in products]
             gradient = sum(totals[1:], start=totals[0])
         site = family.sites[0]
         lengths = tuple(length for length, scanned in site.scans if scanned)

@@ -121,7 +121,10 @@ def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Floa
 
 
 def weighted_total(
-    products: OuterProducts, factors: Float[Array, " b"], table_rows: int
+    products: OuterProducts,
+    factors: Float[Array, " b"],
+    table_rows: int,
+    share_of: int | None = None,
 ) -> Float[Array, "g k n"]:
     """Σ over records of factor × gradient, as one matrix product over records and positions."""
     rows, columns = products.rows, products.columns
@@ -137,7 +140,7 @@ def weighted_total(
         rows = rows * factors[:, None, None, None]
     else:
         columns = columns * factors[:, None, None, None]
-    rows, columns = in_runs(rows), in_runs(columns)
+    rows, columns = in_runs(rows, share_of), in_runs(columns, share_of)
     if rows.shape[2] == 1:  # without the axis of blocks the product is a plain matrix product
         product = _einsum("rbtn,rbtk->rnk", columns[:, :, 0], rows[:, :, 0])
         return jnp.swapaxes(pairwise_sum(product), 0, 1)[None]

@@ -77,7 +77,9 @@ def clip_factors(
     return Clipping(factors, kept, norms, jnp.all(jnp.isfinite(total)))
 
 
-def weighted_sum(factors: Float[Array, " b"], gradient: Float[Array, "b ..."]) -> Array:
+def weighted_sum(
+    factors: Float[Array, " b"], gradient: Float[Array, "b ..."], share_of: int | None = None
+) -> Array:
     """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient.
 
     A contraction with the factors: no scaled copy of the gradients is ever written.
@@ -86,9 +88,8 @@ def weighted_sum(factors: Float[Array, " b"], gradient: Float[Array, "b ..."]) -
     weights = factors.astype(dtype)
     flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
     finite = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
-    sums = jnp.einsum(
-        "rb,rbd->rd", in_runs(weights), in_runs(finite), precision=jax.lax.Precision.HIGHEST
-    )
+    weights, finite = in_runs(weights, share_of), in_runs(finite, share_of)
+    sums = jnp.einsum("rb,rbd->rd", weights, finite, precision=jax.lax.Precision.HIGHEST)
     return pairwise_sum(sums).reshape(gradient.shape[1:])
 
 
@@ -99,6 +100,7 @@ def clipped_sum(
     mask: Bool[Array, " b"],
     clip_norm: Any,
     strategy: Strategy,
+    share_of: int | None = None,
 ) -> tuple[Any, Array, Array, Array, Any]:
     """(sum, norms, losses, records kept, aux) of one batch, every per-example gradient held."""
     gradient = jax.value_and_grad(per_example_loss, has_aux=True)
@@ -108,5 +110,8 @@ def clipped_sum(
     squared = squared_norms(leaves, groups)
     clipping = clip_factors(strategy, squared, clip_norm, mask)
 
-    sums = [weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
+    sums = [
+        weighted_sum(clipping.factors[group], leaf, share_of)
+        for leaf, group in zip(leaves, groups, strict=True)
+    ]
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux

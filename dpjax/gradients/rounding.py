@@ -21,9 +21,12 @@ def chunk_of(batch_size: int) -> int:
     return max(32, _BUDGET // max(batch_size, 1))
 
 
-def runs(batch_size: int) -> tuple[int, int]:
-    """(number of runs, records a run) with the runs' lengths at most `chunk_of(batch_size)`."""
-    number = -(-batch_size // chunk_of(batch_size))
+def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
+    """(number of runs, records a run) with the runs' lengths at most `chunk_of(batch_size)`.
+
+    A share of a batch is cut into runs as short as those of the whole batch, `share_of` records.
+    """
+    number = -(-batch_size // chunk_of(share_of or batch_size))
     return number, -(-batch_size // number)
 
 
@@ -36,9 +39,9 @@ def pairwise_sum(parts: Array) -> Array:
     return parts[0]
 
 
-def in_runs(value: Array) -> Array:
+def in_runs(value: Array, share_of: int | None = None) -> Array:
     """[batch, ...] as [runs, records a run, ...], padded with zeros at the end."""
-    number, length = runs(value.shape[0])
+    number, length = runs(value.shape[0], share_of)
     padding = number * length - value.shape[0]
     if padding:
         value = jnp.pad(value, [(0, padding)] + [(0, 0)] * (value.ndim - 1))

@@ -29,6 +29,7 @@ from dpjax.training.models import (
     mlp,
     softmax,
 )
+from dpjax.training.placement import Placement, data_parallel, fully_sharded
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.sources import HostData
@@ -40,16 +41,19 @@ __all__ = [
     "Fit",
     "HostData",
     "Model",
+    "Placement",
     "Plan",
     "SavedModel",
     "TrainingStep",
     "accuracy",
     "augmented",
     "cross_entropy",
+    "data_parallel",
     "discard_key",
     "fit",
     "from_linen",
     "from_nnx",
+    "fully_sharded",
     "load_model",
     "logistic",
     "make_plan",

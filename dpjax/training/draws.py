@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,11 +49,13 @@ class _Run:
         population: number of records.
         padded: slots for them, a whole number of pieces.
         phases: of the plan.
+        flags: whether samplers that draw flags return them as they are.
     """
 
     population: int
     padded: int
     phases: tuple[Phase, ...]
+    flags: bool = False
 
     def of_phase(self, value: Callable[[Any], Any], number: Any) -> Any:
         """The value of a phase's mechanism."""
@@ -60,13 +63,21 @@ class _Run:
 
     def listed(self, inclusion: Any) -> tuple[Any, Any]:
         """The records whose flag is set, in the order of the data."""
-        if self.population > _SORTED:
-            indices = jnp.nonzero(inclusion, size=self.padded, fill_value=0)[0].astype(jnp.int32)
-        else:
-            # The same records in the same order; a sort compiles in a fifth of the time.
-            order = jnp.argsort(~inclusion, stable=True).astype(jnp.int32)
-            indices = jnp.pad(order, (0, self.padded - self.population))
-        return indices, jnp.sum(inclusion, dtype=jnp.int32)
+        if self.flags:
+            return inclusion, jnp.sum(inclusion, dtype=jnp.int32)
+        return listed(inclusion, self.padded)
+
+
+def listed(inclusion: Any, padded: int) -> tuple[Any, Any]:
+    """(indices of the records whose flag is set, in their order; how many they are)."""
+    records = inclusion.shape[0]
+    if records > _SORTED:
+        indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
+    else:
+        # The same records in the same order; a sort compiles in a fifth of the time.
+        order = jnp.argsort(~inclusion, stable=True).astype(jnp.int32)
+        indices = jnp.pad(order, (0, padded - records))
+    return indices, jnp.sum(inclusion, dtype=jnp.int32)
 
 
 def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
@@ -83,9 +94,32 @@ def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     run = _Run(n, -(-n // capacity) * capacity, plan.phases)
-    kinds = [_kind_of(step, n) for step in steps]
+    return Draws(_draw(plan, run, lambda sampler: sampler), capacity, largest)
+
+
+def inclusion_of(plan: Plan) -> Callable[[Any, Any], Any]:
+    """`inclusion(key, step)`: the same draws as one flag a record."""
+    n = plan.population
+
+    def flagged(sampler: Sampler) -> Callable[[Any, Any, Any], Any]:
+        def flags(key, step, number):
+            found, size = sampler(key, step, number)
+            if found.dtype == bool:
+                return found
+            places = jnp.where(jnp.arange(found.shape[0]) < size, found, n)
+            return jnp.zeros(n, bool).at[places].set(True, mode="drop")
+
+        return flags
+
+    return _draw(plan, _Run(n, n, plan.phases, flags=True), flagged)
+
+
+def _draw(plan: Plan, run: _Run, form: Callable[[Sampler], Callable]) -> Callable[[Any, Any], Any]:
+    """The samplers of all phases, in the form wanted, as one function of (key, step)."""
+    steps = [phase.step for phase in plan.phases]
+    kinds = [_kind_of(step, plan.population) for step in steps]
     samplers = {
-        kind: _SCHEMES[type(step)](step, run) for kind, step in zip(kinds, steps, strict=True)
+        kind: form(_SCHEMES[type(step)](step, run)) for kind, step in zip(kinds, steps, strict=True)
     }
     branches = list(samplers.values())
     phase, branch = phase_of(plan), [list(samplers).index(kind) for kind in kinds]
@@ -96,7 +130,7 @@ def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
             return branches[0](key, step, number)
         return jax.lax.switch(chosen(branch, number), branches, key, step, number)
 
-    return Draws(draw, capacity, largest)
+    return draw
 
 
 def phase_of(plan: Plan) -> Callable[[Any], Any]:
@@ -240,16 +274,37 @@ def _kind_of(step: Any, population: int) -> tuple[Any, ...]:
     return (type(step),)
 
 
-def _largest(step: Any, population: int, failure: float) -> int:
-    """Records of a step, exceeded with a probability of at most `failure`."""
+def largest_of_block(plan: Plan, rows: int, failure: float) -> int:
+    """Records of a step within so many neighbouring ones, exceeded with at most `failure`."""
+    return max(_largest(phase.step, plan.population, failure, rows) for phase in plan.phases)
+
+
+def _largest(step: Any, population: int, failure: float, rows: int | None = None) -> int:
+    """Records of a step, among `rows` neighbouring ones, exceeded with at most `failure`."""
+    rows = population if rows is None else rows
     binomial = functools.partial(sampling.poisson_capacity, steps=1, delta=failure, epsilon=0.0)
     if isinstance(step, acc.PoissonSampled | acc.RandomAllocation):
-        return binomial(population, rate_of(step))
+        return binomial(rows, rate_of(step))
     if isinstance(step, acc.CyclicPoissonCorrelated):
-        group = -(-population // int(np.asarray(step.groups)))
+        group = -(-rows // int(np.asarray(step.groups)))
         return binomial(group, float(np.asarray(step.rate)))
     if isinstance(step, acc.CorrelatedGaussian):
-        return -(-population // int(np.asarray(step.separation)))
+        return -(-rows // int(np.asarray(step.separation)))
     if isinstance(step, acc.TruncatedPoissonSampled):
-        return min(kept_of(step), population)
-    return round(rate_of(step) * population)
+        return min(kept_of(step), rows, binomial(rows, rate_of(step)))
+    return _hypergeometric(population, rows, round(rate_of(step) * population), failure)
+
+
+def _hypergeometric(population: int, rows: int, batch: int, failure: float) -> int:
+    """Records of a uniform batch among `rows`, exceeded with at most `failure`.
+
+    P(≥ k) ≤ exp(−batch·KL(k/batch, rows/population)) for k above the mean, as for draws with
+    replacement (Hoeffding 1963, Theorems 1 and 4).
+    """
+    most, share = min(batch, rows), rows / population
+    for k in range(int(batch * share) + 1, most + 1):
+        part = k / batch
+        rest = (1 - part) * math.log((1 - part) / (1 - share)) if part < 1 else 0.0
+        if batch * (part * math.log(part / share) + rest) >= -math.log(failure):
+            return k - 1
+    return most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -13,9 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.explicit import automatic, on_auto_mesh, placed_like
+from dpjax._numerics.explicit import (
+    automatic,
+    automatic_in_force,
+    automatic_mesh,
+    on_auto_mesh,
+    on_explicit_mesh,
+    placed_like,
+)
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
@@ -23,6 +32,13 @@ from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.feeding import FromHost, OnDevice
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Saver
+from dpjax.training.placement import (
+    Placement,
+    placed_parameters,
+    placed_rows,
+    placed_state,
+    placement_of,
+)
 from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
 from dpjax.training.sources import HostData, on_host
@@ -56,11 +72,18 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
     """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
 
     @functools.wraps(train)
-    def placed(loss, params, data, plan, *, key=None, **options):
-        data = on_host(data, plan.population) or data
-        with automatic(params, data):
+    def placed(loss, params, data, plan, *, key=None, mesh=None, **options):
+        placement = placement_of(mesh, data)
+        devices = None if placement is None else placement.mesh
+        if placement is None:
+            data = on_host(data, plan.population) or data
+        with automatic(params, data), automatic_in_force(devices):
             moved, rows, key = on_auto_mesh((params, data, key))
-            result = train(loss, moved, rows, plan, key=key, **options)
+            if placement is not None:
+                placement = dataclasses.replace(placement, mesh=automatic_mesh(devices))
+            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
+        if mesh is not None:
+            return result._replace(params=on_explicit_mesh(result.params, devices))
         return result._replace(params=placed_like(result.params, params))
 
     return placed
@@ -76,6 +99,7 @@ def fit(
     *,
     optimizer: optax.GradientTransformation,
     key: Key[Array, ""] | None = None,
+    mesh: Mesh | Placement | None = None,
     evaluate: Callable[[Any], Mapping[str, float]] | None = None,
     log_every: int | None = None,
     capacity: int | None = None,
@@ -105,6 +129,8 @@ def fit(
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
         key: decides batches and noise, and must stay secret; by default 64 unpredictable bits.
+        mesh: devices to run on, a mesh for `data_parallel(mesh)`, or `fully_sharded(mesh)`; by
+            default where the arrays are. Arrays are then placed there, block by block.
         evaluate: `evaluate(params) -> {name: number}`, recorded at every row of the metrics.
         log_every: steps between rows; by default the run gives about 40.
         capacity: records worked on at once, which bounds memory; by default a size that a draw
@@ -145,7 +171,10 @@ def fit(
         >>> round(float(result.params[0]), 2)
         2.0
     """
+    placement: Any = mesh  # what `_on_any_mesh` made of it
     host = data if isinstance(data, HostData) else None
+    if host is not None and placement is not None:
+        raise ValueError("data must be arrays where mesh is given, got HostData")
     population = _records(data) if host is None else host.records
     if population != plan.population:
         raise ValueError(f"data must hold the plan's {plan.population} records, got {population}")
@@ -155,8 +184,12 @@ def fit(
         raise ValueError("params must be floating-point arrays, got another type")
     if log_every is None:
         log_every = max(1, math.ceil(plan.steps / _ROWS))
-    data = jax.tree.map(jnp.asarray, data) if host is None else host
-    params = jax.tree.map(jnp.asarray, params)
+    if placement is not None:
+        data = placed_rows(placement, data, population)
+        params = placed_parameters(placement, params)
+    else:
+        data = jax.tree.map(jnp.asarray, data) if host is None else host
+        params = jax.tree.map(jnp.asarray, params)
     first = dict(evaluate(params)) if evaluate else {}
     private = ["train_loss", "nonfinite"] if log_private_losses else []
     names = [*private, *first]
@@ -165,11 +198,14 @@ def fit(
     table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
     failure = failure_probability(plan, plan.spent(plan.steps))
-    recipe = Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
+    made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
+    recipe = Recipe(*made_of, placement)
     example = _one_of(data) if host is None else host.example
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
         state = first_state(params, plan, optimizer, np.int32(0))
+        if placement is not None:
+            state = placed_state(placement, state)
         progress = Progress(state, no_totals(), table, np.int32(1))
         if store is not None:
 

@@ -30,7 +30,10 @@ def identity_of_run(
         **settings,
         "data": data.fingerprint(secret)
         if isinstance(data, HostData)
-        else array_digest(data, secret=secret),
+        # Without the padding of blocks: a run may go on on another number of devices.
+        else array_digest(
+            jax.tree.map(lambda leaf: leaf[: plan.population], data), secret=secret
+        ),
         "mechanism": repr(plan.mechanism),
         # To the last bit: the line above rounds arrays.
         "mechanism's numbers": array_digest(plan.mechanism),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,9 +15,11 @@ import optax
 
 from dpjax import gradients, sampling, transforms
 from dpjax._other_names import taught
-from dpjax.training.draws import Draws, chosen, draws_of, phase_of
+from dpjax.training.blocks import block_draws, sum_over_blocks
+from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
 from dpjax.training.feeding import Batch
 from dpjax.training.fingerprint import Opaque, array_digest, program_digest
+from dpjax.training.placement import Placement
 from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
 
 __all__ = ["TrainingStep", "training_step"]
@@ -24,6 +27,8 @@ __all__ = ["TrainingStep", "training_step"]
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
+# Whose sums' rounding is always paid for: up to as many devices, a run has one noise.
+_DEVICES = 8
 # What each key that is made of the run's own is for: sampling, noise, and a loss that takes one.
 _SAMPLING, _NOISE, _LOSS = 0, 1, 2
 
@@ -106,18 +111,25 @@ def first_state(params, plan: Plan, optimizer, step) -> dict[str, Any]:
     return state | {"noise": noise.init(params).past}  # pyrefly: ignore
 
 
+def state_on(placement: Placement, params, plan: Plan, optimizer) -> Any:
+    """The shardings of a run's state under a placement."""
+    shapes = jax.eval_shape(lambda params: first_state(params, plan, optimizer, 0), params)
+    return placement.state(shapes, placement.specs(params))
+
+
 class Recipe(NamedTuple):
     """What a step is made of.
 
     Fields:
         loss: of one record.
-        params: the first parameters, for their shapes.
+        params: the first parameters, for their shapes and where they lie.
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
         capacity: records worked on at once; None for whole draws.
         method: how per-example gradients are clipped.
         failure: probability with which the bounds on rounding and on a batch's size may fail.
         loss_takes_key: whether the loss has a key as its third argument.
+        placement: of records and parameters on several devices, None on one.
     """
 
     loss: Any
@@ -128,6 +140,7 @@ class Recipe(NamedTuple):
     method: Any
     failure: float
     loss_takes_key: bool = False
+    placement: Placement | None = None
 
 
 def compiled(recipe: Recipe, example: Any):
@@ -137,7 +150,7 @@ def compiled(recipe: Recipe, example: Any):
         recipe: of the step.
         example: the shapes and dtypes of one record.
     """
-    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key = recipe
+    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key, placement = recipe
     given = (params, example, *arguments_after_example(loss_takes_key))
     try:
         computes = (
@@ -158,6 +171,7 @@ def compiled(recipe: Recipe, example: Any):
         method,
         failure,
         loss_takes_key,
+        None if placement is None else (placement, tuple(jax.tree.leaves(placement.specs(params)))),
     )
     key = (computes, settings, parts)
     if key not in _PROGRAMS:
@@ -188,9 +202,12 @@ class Compiled(NamedTuple):
 def _compiled(recipe: Recipe) -> Compiled:
     """The programs of a run."""
     draws = draws_of(recipe.plan, recipe.capacity, recipe.failure)
-    update = _update(recipe, draws)
+    update, placement, results = _update(recipe, draws), recipe.placement, {}
+    if placement is not None:
+        state = state_on(placement, recipe.params, recipe.plan, recipe.optimizer)
+        results = {"out_shardings": (state, placement.sharding())}
 
-    @jax.jit
+    @functools.partial(jax.jit, **results)
     def advance(state, totals, key, data, stop):
         def step(carry):
             state, seen = update(carry[0], data, key)
@@ -207,21 +224,24 @@ def _compiled(recipe: Recipe) -> Compiled:
 
 def _update(recipe: Recipe, draws: Draws):
     """The pure `update(state, data, key) -> (state, seen)` of one step."""
-    loss, params, plan, optimizer, _, method, failure, loss_takes_key = recipe
+    loss, params, plan, optimizer, _, method, failure, loss_takes_key, placement = recipe
     draw, capacity, largest = draws
-    clipped = gradients.clipped_grad(loss, plan.clip_norm, method)
+    clipped = gradients.clipped_grad(loss, plan.clip_norm, method, share_of=capacity)
     slack = slack_of(params, capacity, largest, failure)
+    if placement is not None:
+        specs = placement.specs(params)
+        divided = block_draws(plan, placement, -(-largest // capacity), failure)
+        slack = slack_of(params, capacity, largest, failure, placement.blocks)
+        capacity = divided.capacity
     phase = phase_of(plan)
     stddevs = [noise_of(p.step) * plan.clip_norm * (1 + slack) for p in plan.phases]
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
-    def batch_sum(params, data, key, step):
-        if isinstance(data, Batch):
-            indices, size = data.numbers, data.size
-        else:
-            indices, size = draw(jax.random.fold_in(key, _SAMPLING), step)
+    def sum_of(params, data, drawn, key, step, first_record=0):
+        """The clipped sum of the records drawn from those whose numbers begin at the first."""
+        indices, size = drawn
         slots = jnp.arange(capacity, dtype=jnp.int32)
-        keys_of = keys_of_records(key, step) if loss_takes_key else lambda rows: None
+        keys_of = keys_of_records(key, step) if loss_takes_key else lambda records: None
 
         def piece(number, totals):
             start = number * capacity
@@ -232,7 +252,7 @@ def _update(recipe: Recipe, draws: Draws):
                 batch = jax.tree.map(lambda leaf: leaf[rows], data)
             # What follows is compiled alike wherever the records come from: the same bits.
             batch, mask = jax.lax.optimization_barrier((batch, start + slots < size))
-            out = clipped(params, batch, mask=mask, rng=keys_of(rows))
+            out = clipped(params, batch, mask=mask, rng=keys_of(first_record + rows))
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
             found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)
@@ -243,6 +263,21 @@ def _update(recipe: Recipe, draws: Draws):
         pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
         total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
         return total, (loss_sum, size.astype(jnp.float32), nonfinite)
+
+    def batch_sum(params, data, key, step):
+        if isinstance(data, Batch):
+            return sum_of(params, data, (data.numbers, data.size), key, step)
+        sampling_key = jax.random.fold_in(key, _SAMPLING)
+        if placement is None:
+            return sum_of(params, data, draw(sampling_key, step), key, step)
+
+        def one_block(params, data, flags, first_record, key, step):
+            drawn = listed(flags, divided.padded)
+            return sum_of(params, data, drawn, key, step, first_record)
+
+        over_blocks = sum_over_blocks(placement, specs, one_block)
+        total, seen = over_blocks(params, data, divided.inclusion(sampling_key, step), key, step)
+        return placement.constrained(total, specs), seen
 
     def update(state, data, key):
         params = state["params"]
@@ -260,6 +295,8 @@ def _update(recipe: Recipe, draws: Draws):
             before = transforms.CorrelatedState(noise_key, state["step"], state["noise"])
             noisy, after = noise.update(total, before)
             carried = {"noise": after.past}  # pyrefly: ignore
+        if placement is not None:
+            noisy = placement.constrained(noisy, specs)
         divisor = chosen(divisors, number)
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
         mean = jax.tree.map(
@@ -290,26 +327,31 @@ def arguments_after_example(loss_takes_key: bool) -> tuple[Any, ...]:
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:
-    """How often, a step, the bounds on rounding and on the batch's size may fail.
+    """How often, a step, the bounds on rounding, on the batch's size and on its shares' may fail.
 
-    Such a failure costs at most (1 + e^ε) times its probability; the two of them, over all steps,
-    have to fit into what the plan reserves of δ for arithmetic.
+    Such a failure costs at most (1 + e^ε) times its probability; the three of them, over
+    all steps, have to fit into what the plan reserves of δ for arithmetic.
     """
     reserve = plan.extra_delta.get(ARITHMETIC, 1e-15)
-    return max(reserve / (2 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
+    return max(reserve / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
-def slack_of(params, capacity: int, largest: int, failure: float) -> float:
+def slack_of(
+    params, capacity: int, largest: int, failure: float, devices: int = _DEVICES
+) -> float:
     """By how much float rounding can raise the sensitivity of a sum worked through in pieces.
 
-    Each piece is off by its own slack; adding up k pieces rounds k − 1 times, each time by at most
-    one unit round-off of the whole sum, on either neighbour.
+    Each piece is off by its own slack; adding up k sums rounds k − 1 times, each time by at most
+    one unit round-off of the whole sum, on either neighbour. The sums are those of pieces and then
+    those of devices, in whatever order they are added. Eight devices are allowed for on one too:
+    up to as many, a run has the same noise on any number of them.
     """
     dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
     pieces = -(-largest // capacity)
+    additions = pieces + max(devices, _DEVICES) - 2
     round_off = float(np.finfo(np.float32).eps) / 2
     one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
-    return pieces * one + 2 * largest * (pieces - 1) * round_off
+    return pieces * one + 2 * largest * additions * round_off
 
 
 def _at_least_float32(leaf):
