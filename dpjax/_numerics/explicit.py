@@ -112,7 +112,9 @@ def on_auto_mesh(tree: Any) -> Any:
     def moved(leaf):
         if explicit_mesh(leaf) is None:
             return leaf
-        return jax.device_put(leaf, NamedSharding(automatic_mesh(leaf.sharding.mesh), leaf.sharding.spec))
+        return jax.device_put(
+            leaf, NamedSharding(automatic_mesh(leaf.sharding.mesh), leaf.sharding.spec)
+        )
 
     return jax.tree.map(moved, tree)
 

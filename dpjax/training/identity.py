@@ -25,15 +25,14 @@ def identity_of_run(
     loss, params, plan, optimizer = recipe[:4]
     secret = np.asarray(jax.random.key_data(key)).tobytes()
     state = optimizer.init(params)
-    given = (params, example, *arguments_after_example(recipe.loss_takes_key))
+    # By their shapes: where the arrays lie is no part of what is computed.
+    shapes, shapes_of_state = jax.eval_shape(lambda *trees: trees, params, state)
+    given = (shapes, example, *arguments_after_example(recipe.loss_takes_key))
     return {
         **settings,
         "data": data.fingerprint(secret)
         if isinstance(data, HostData)
-        # Without the padding of blocks: a run may go on on another number of devices.
-        else array_digest(
-            jax.tree.map(lambda leaf: leaf[: plan.population], data), secret=secret
-        ),
+        else array_digest(_without_padding(data, plan.population), secret=secret),
         "mechanism": repr(plan.mechanism),
         # To the last bit: the line above rounds arrays.
         "mechanism's numbers": array_digest(plan.mechanism),
@@ -47,7 +46,16 @@ def identity_of_run(
         "initial parameters": array_digest(params, secret=secret),
         # The derivative has the rules of custom derivatives written out.
         "loss": program_digest(jax.value_and_grad(loss), *given, secret=secret),
-        "optimiser": program_digest(optimizer.update, params, state, params, secret=secret)
+        "optimiser": program_digest(
+            optimizer.update, shapes, shapes_of_state, shapes, secret=secret
+        )
         + array_digest(state, secret=secret),
         "software": f"dpjax {dpjax.__version__}, jax {jax.__version__}",
     }
+
+
+def _without_padding(data: Any, population: int) -> Any:
+    """The records alone: a run may go on on a number of devices that pads them differently."""
+    return jax.tree.map(
+        lambda leaf: leaf if len(leaf) == population else np.asarray(leaf)[:population], data
+    )

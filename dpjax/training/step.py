@@ -336,9 +336,7 @@ def failure_probability(plan: Plan, epsilon: float) -> float:
     return max(reserve / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
-def slack_of(
-    params, capacity: int, largest: int, failure: float, devices: int = _DEVICES
-) -> float:
+def slack_of(params, capacity: int, largest: int, failure: float, devices: int = _DEVICES) -> float:
     """By how much float rounding can raise the sensitivity of a sum worked through in pieces.
 
     Each piece is off by its own slack; adding up k sums rounds k − 1 times, each time by at most

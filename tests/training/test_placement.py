@@ -230,3 +230,24 @@ def test_what_is_no_mesh_is_refused():
         trained(mesh="data")
     with pytest.raises(ValueError, match="axes must be"):
         training.data_parallel(mesh_of(), ("model",))
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_a_run_on_four_devices_is_resumed_on_any_number(tmp_path, devices):
+    def stop(row):
+        if row["step"] == 1:
+            raise Stopped
+
+    options = {"folder": tmp_path, "log_every": 1, "resume": True}
+    with pytest.raises(Stopped):
+        trained(mesh=training.fully_sharded(mesh_of(shape=(4,))), on_log=stop, **options)
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["step-000000000001.ckpt"]
+    found = trained(mesh=training.fully_sharded(mesh_of(shape=(devices,))), **options)
+    expected = trained(mesh=training.fully_sharded(mesh_of(shape=(4,))), log_every=1)
+    assert_same(found, expected)
+    if devices == 4:
+        jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
