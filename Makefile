@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
+DOCS_STAMP := $(VENV)/.installed-docs
 INSTALL := -m pip install --quiet --disable-pip-version-check --editable
 PYTEST := -m pytest -n 2 --dist worksteal
 
@@ -19,7 +20,7 @@ QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
 ENDS := tests/accounting tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
   --ignore-glob="*_soundness.py" -k "not test_public_api or README"
 
-.PHONY: run check test test-oldest test-newest package written lint types clean
+.PHONY: run check test test-oldest test-newest package written docs lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -71,6 +72,14 @@ ends:
 # folder: on every Python that is there, with the newest and (where they have wheels) lowest versions.
 package:
 	@.ci/package
+
+$(DOCS_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[docs]'
+	@touch $@
+
+# The documentation, into build/docs; a warning is an error.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --site-dir build/docs
 
 # What files take from one place: links, badges, install cells, the picture and counts of CONTRIBUTING.
 written: $(TEST_STAMP)

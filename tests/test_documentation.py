@@ -1,0 +1,78 @@
+"""The documentation builds without a warning; its menu holds every page, its API every name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import dpjax
+from maintenance import pages, project
+
+_DOCS = project.ROOT / "docs"
+
+
+def _menu() -> list[str]:
+    text = (project.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return re.findall(r"([\w/-]+\.md)$", text, re.M)
+
+
+def test_every_page_is_in_the_menu_once():
+    pages = [path.relative_to(_DOCS).as_posix() for path in _DOCS.rglob("*.md")]
+    assert sorted(_menu()) == sorted(pages)
+
+
+def test_every_package_has_a_page_of_the_reference():
+    assert {f"api/{name}.md" for name in dpjax._PACKAGES} <= set(_menu())
+    for name in dpjax._PACKAGES:
+        assert f"::: dpjax.{name}\n" in (_DOCS / "api" / f"{name}.md").read_text()
+
+
+def test_examples_are_fenced_once():
+    bare, inside = ">>> a\n1\n>>> b\n2", "```python\n>>> c\n3\n```"
+    assert pages.fenced(f"x\n\n{bare}\n\n{inside}\n") == (
+        f"x\n\n```pycon\n{bare}\n```\n\n{inside}\n"
+    )
+
+
+def test_the_address_is_the_projects():
+    text = (project.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"repo_url: {project.address()}\n" in text
+
+
+@pytest.mark.parametrize("path", sorted(_DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_no_page_teaches_a_private_import(path):
+    text = path.read_text(encoding="utf-8")
+    imports = re.findall(r"^\s*>>> (?:from|import) .*$", text, re.M)
+    assert not [line for line in imports if re.search(r"(?<!\w)_[a-z]", line)]
+
+
+def test_it_builds_without_a_warning(tmp_path):
+    if importlib.util.find_spec("mkdocs") is None or not importlib.util.find_spec("mkdocstrings"):
+        pytest.skip('needs the extra "docs": pip install "dpjax[docs]"')
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path / "site"],
+        cwd=project.ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    for package in dpjax._PACKAGES:
+        page = (tmp_path / "site" / "api" / f"{package}.html").read_text(encoding="utf-8")
+        module = importlib.import_module(f"dpjax.{package}")
+        for name in module.__all__:
+            thing = getattr(module, name)
+            path = thing.__name__ if inspect.ismodule(thing) else f"dpjax.{package}.{name}"
+            # A function named as its file is shown under both names.
+            assert f'id="{path}"' in page or f'id="{path}.{name}"' in page, path
+    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 10_000
+    assert "fonts.googleapis" not in (tmp_path / "site" / "index.html").read_text()
