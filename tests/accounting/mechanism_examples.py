@@ -33,6 +33,7 @@ EXAMPLES = [
     acc.GeoDP(1.0, 0.1, 10, 5, unsafe_no_dp=True),
     acc.CorrelatedGaussian(2.0, [1.0, 0.5, 0.25], 10, 4, 2.0),
     acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5, 0.25], 4, 0.1),
+    acc.UserLevel(acc.PoissonSampled(acc.Gaussian(2.0), 0.1), 3),
 ]
 
 WRAPPERS = {
@@ -44,5 +45,6 @@ WRAPPERS = {
     "RandomAllocation": lambda run: acc.RandomAllocation(run, 4, chosen=2),
     "FixedBatchSampled": lambda run: acc.FixedBatchSampled(run, 1, 10),
     "Shuffled": lambda run: acc.Shuffled(run, 4),
+    "UserLevel": lambda run: acc.UserLevel(run, 2),
     "nested": lambda run: acc.Composed((acc.Repeated(acc.BestOf(run, 2.0), 2), run)),
 }

@@ -127,3 +127,9 @@ def test_where_no_theorem_covers_it_it_is_refused_by_name():
         acc.epsilon(
             acc.PoissonSampled(acc.TruncatedPoissonSampled(acc.Gaussian(1.0), 0.1, 9, 2), 0.5), 1e-5
         )
+
+
+def test_no_noise_is_no_privacy():
+    for adjacency in acc.Adjacency:
+        run = acc.TruncatedPoissonSampled(acc.Gaussian(0.0), 0.5, 10, 2)
+        assert acc.epsilon(run, 1e-5, adjacency=adjacency) == np.inf

@@ -10,6 +10,7 @@ import numpy as np
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.mechanisms.checked import admit, invalid, repaired, together
+from dpjax.accounting.mechanisms.users import unwrapped
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)
@@ -31,7 +32,7 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
     if np.ndim(given) and allowed not in (ORDERS, RATES):
         together(run, **{name: given})
     if not is_traced(run, given):
-        return run, given, False
+        return unwrapped(run), given, False
     bad = invalid(run)
     if is_traced(given):
         with plain_rules():
@@ -41,7 +42,7 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
             bad = jnp.expand_dims(bad, -1) | ~good if allowed in (ORDERS, RATES) else bad | ~good
     elif allowed in (ORDERS, RATES):
         bad = jnp.expand_dims(bad, -1)
-    return repaired(run), given, bad
+    return unwrapped(repaired(run)), given, bad
 
 
 def settled(answer: Any, bad: Any, worst: float) -> Any:

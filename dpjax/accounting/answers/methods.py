@@ -13,10 +13,12 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geometric import angles, ball
+from dpjax.accounting.group_privacy import group_privacy
 from dpjax.accounting.last_iterate import descent, sampled_descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.users import unwrapped
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
@@ -36,6 +38,7 @@ METHODS: list[Method] = [
     *ball.METHODS,
     *angles.METHODS,
 ]
+METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))
 
 
@@ -68,6 +71,7 @@ def methods(
         True
     """
     found: dict[str, Method] = {}
+    run = None if run is None else unwrapped(run)
     for m in sorted(METHODS, key=lambda m: float("inf") if m.rank is None else m.rank):
         if run is None or m.supports(run, adjacency):
             found.setdefault(m.name, m)

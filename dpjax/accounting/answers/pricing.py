@@ -22,6 +22,7 @@ from dpjax.accounting.answers.admission import (
 )
 from dpjax.accounting.answers.methods import METHODS, choose
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.users import reached
 from dpjax.accounting.method import Method, least, ranked
 
 Answer = float | np.ndarray | Array
@@ -176,10 +177,12 @@ def epsilon_interval(
         True
     """
     adjacency = check_adjacency(adjacency)
+    stated = run
     run, delta, bad = admitted(run, "delta", delta, PROBABILITY)
     upper = epsilon(run, delta, adjacency=adjacency)
     lower: Any = np.zeros(np.shape(upper))
-    for method in ranked(METHODS, "epsilon_lower", run, adjacency):
+    able = ranked(METHODS, "epsilon_lower", run, adjacency) if reached(stated) else []
+    for method in able:
         if method.dear and float64.is_traced(run, delta):
             continue
         found = method.epsilon_lower(run, delta, adjacency)  # pyrefly: ignore

@@ -33,6 +33,7 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
+from dpjax.accounting.mechanisms.users import reached, unwrapped
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
@@ -225,11 +226,13 @@ def _checked(
     run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Any
 ) -> Verification:
     """Another method's bounds, where there is one: they must not contradict the claim."""
+    shown = reached(run)
+    run = unwrapped(run)
     others = [
         m for name, m in methods(run, adjacency).items() if name != used.name and m.rank is not None
     ]
     slack = 1.0 + _AGREEMENT
-    for other in (m for m in others if m.epsilon_lower is not None):
+    for other in (m for m in others if shown and m.epsilon_lower is not None):
         lower = float(np.asarray(other.epsilon_lower(run, delta, adjacency)))  # pyrefly: ignore
         if lower > claimed * slack:
             raise CertificateError(
@@ -238,7 +241,7 @@ def _checked(
         upper = other.epsilon(run, delta, adjacency) if other.epsilon is not None else math.inf
         return Verification(epsilon, used.name, other.name, lower, float(np.asarray(upper)))
     own = 0.0
-    if used.epsilon_lower is not None:
+    if shown and used.epsilon_lower is not None:
         own = float(np.asarray(used.epsilon_lower(run, delta, adjacency)))
     for other in (m for m in others if m.epsilon is not None):
         upper = float(np.asarray(other.epsilon(run, delta, adjacency)))  # pyrefly: ignore

@@ -27,13 +27,15 @@ from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import known
 from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.table import GRIDS
-from dpjax.accounting.pairs.truncated import CUT, Mixture, truncated
+from dpjax.accounting.pairs.truncated import truncated
+from dpjax.accounting.pairs.users import grouped
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
 def _known(step: Mechanism, adjacency: Adjacency) -> Known | None:
-    return known(step, adjacency) or truncated(step, adjacency)
+    found = known(step, adjacency) or truncated(step, adjacency)
+    return found or grouped(step, adjacency)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -55,14 +57,15 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, a cut batch the mixture of `pairs.truncated`, and a sampled Gaussian step
-    the pair that its scheme names: for a lower end one that mechanisms of the kind attain, for an
-    upper end one that covers an adversary who changes direction between steps.
+    `pairs.finite` says, one without a finite list of outcomes (a cut batch, a user's records in a
+    sample) the grid that it names, and a sampled Gaussian step the pair that its scheme names: for
+    a lower end one that mechanisms of the kind attain, for an upper end one that covers an
+    adversary who changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
-    directed |= any(own.release is CUT for own, _ in releases)
+    directed |= any(hasattr(own.release, "grid") for own, _ in releases)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):
@@ -73,8 +76,9 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if own.release is CUT:
-                pairs.append(Pair(Mixture(own), sign, own.numbers[0], own.rate, count))
+            grid = getattr(own.release, "grid", None)
+            if grid:
+                pairs.append(Pair(grid(own), sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
                 pairs.append(repeated(own, count, sign=sign, upper=upper))
         found.append(pairs)
@@ -133,8 +137,10 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    cut = any(truncated(step, adjacency) is not None for step, _ in flatten(run))
-    return found if exhibited(run) and not cut else 0 * found
+    own = (_known(step, adjacency) for step, _ in flatten(run))
+    # A cut batch's pair is an upper bound only.
+    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
+    return found if exhibited(run) and not loose else 0 * found
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:

@@ -10,7 +10,7 @@ from dpjax.accounting.mechanisms.base import (
     registered_mechanisms,
 )
 from dpjax.accounting.mechanisms.choices import Exponential, RandomizedResponse
-from dpjax.accounting.mechanisms.composition import Composed, Repeated, flatten
+from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, CyclicPoissonCorrelated
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
@@ -36,6 +36,8 @@ from dpjax.accounting.mechanisms.sampling import (
     TruncatedPoissonSampled,
 )
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.mechanisms.steps import flatten
+from dpjax.accounting.mechanisms.users import UserLevel
 from dpjax.accounting.mechanisms.whole_runs import (
     NoisyCyclicDescent,
     NoisyGradientDescent,
@@ -74,6 +76,7 @@ __all__ = [
     "TangentBall",
     "TruncatedPoissonSampled",
     "UniformBall",
+    "UserLevel",
     "ZeroConcentrated",
     "draw_trials",
     "flatten",

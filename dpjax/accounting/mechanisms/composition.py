@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpjax._numerics import checks
 from dpjax.accounting.mechanisms.base import (
     Mechanism,
@@ -69,18 +67,3 @@ class Composed(Mechanism):
         shown = [part.describe() for part in self.mechanisms[:3]]
         shown += ["…"] if len(self.mechanisms) > 3 else []
         return f"{len(self.mechanisms):,} adaptively composed releases: {'; '.join(shown)}"
-
-
-def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
-    """Steps of a run with the factors of their multiplicities, `Repeated` and `Composed` undone."""
-    found: list[tuple[Mechanism, tuple[Any, ...]]] = []
-    stack: list[tuple[Mechanism, tuple[Any, ...]]] = [(run, ())]
-    while stack:
-        step, factors = stack.pop()
-        if isinstance(step, Repeated):
-            stack.append((step.mechanism, (*factors, step.steps)))
-        elif isinstance(step, Composed):
-            stack.extend((part, factors) for part in reversed(step.mechanisms))
-        else:
-            found.append((step, factors))
-    return found

@@ -20,7 +20,15 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, flatten
+from dpjax.accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    Repeated,
+    Shuffled,
+    TruncatedPoissonSampled,
+    UserLevel,
+    flatten,
+)
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, whole_run
 from dpjax.accounting.pairs.grouping import groups, prepare
@@ -67,6 +75,26 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
                 "is priced around Gaussian releases only: do not sample inside a shuffled pass",
             )
         return "gaussian"
+    if isinstance(step, UserLevel):
+        # μ-GDP for a record is kμ-GDP for k of them (Dong, Roth and Su 2022, Theorem 2.14).
+        inner = step.mechanism
+        if isinstance(inner, TruncatedPoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
+            raise _refuse(
+                step,
+                "around TruncatedPoissonSampled has no price: that is for data of one size, which "
+                "a user changes by several records; ask with adjacency=Adjacency.REPLACE_ONE",
+            )
+        why = ""
+        try:
+            if _kind_of(inner, adjacency) == "gaussian":
+                return "gaussian"
+        except UnsupportedQuery as refusal:
+            why = f" ({refusal})"
+        raise _refuse(
+            step,
+            f"around {type(inner).__name__} is charged by group privacy, of a whole run that has a "
+            f"price: put UserLevel around all of it{why}",
+        )
     if isinstance(step, Repeated):
         return _kind_of(step.mechanism, adjacency)
     if isinstance(step, Composed):

@@ -15,7 +15,14 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.toeplitz import summed_columns2
 from dpjax.accounting.last_iterate.bounds import least2, position2
-from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism, Repeated, Shuffled
+from dpjax.accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    Repeated,
+    Shuffled,
+    UserLevel,
+)
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian
 from dpjax.accounting.mechanisms.geometric import (
@@ -134,6 +141,9 @@ def pair_of(step: Mechanism) -> GaussianPair:
     if isinstance(step, Repeated):
         inner = pair_of(step.mechanism)
         return GaussianPair(step.steps * inner.add_remove, step.steps * inner.replace_one)
+    if isinstance(step, UserLevel):
+        inner, k = pair_of(step.mechanism), step.records * step.records  # pyrefly: ignore
+        return GaussianPair(k * inner.add_remove, k * inner.replace_one)
     assert isinstance(step, Composed)
     pairs = [pair_of(part) for part in step.mechanisms]
     return GaussianPair(sum(p.add_remove for p in pairs), sum(p.replace_one for p in pairs))
@@ -150,4 +160,4 @@ def samplable(step: Mechanism) -> bool:
         return DOMINATED[type(step)].step and DOMINATED[type(step)].sampled
     if isinstance(step, Composed):
         return all(samplable(part) for part in step.mechanisms)
-    return not isinstance(step, Shuffled) and samplable(step.mechanism)  # pyrefly: ignore
+    return not isinstance(step, Shuffled | UserLevel) and samplable(step.mechanism)  # pyrefly: ignore

@@ -80,9 +80,5 @@ def inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
 
 def normal_mass(edges: np.ndarray) -> np.ndarray:
     """Φ(b) − Φ(a) of successive ascending edges, without cancellation in either tail."""
-    a, b = edges[:-1], edges[1:]
-    return np.where(
-        a > 0,
-        ndtr(-a) - ndtr(-b),
-        ndtr(b) - ndtr(a),
-    )
+    below, above = ndtr(edges), ndtr(-edges)
+    return np.where(edges[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
@@ -57,7 +59,10 @@ class Cut:
         return None if found is None else found.numbers
 
     def pair(self, *numbers: Any, **upper: Any) -> Any:
-        raise NotImplementedError("a cut batch is laid on a grid: ask Mixture")
+        raise NotImplementedError("a cut batch is laid on a grid: ask grid")
+
+    def grid(self, own: Known) -> Discretisable:
+        return Mixture(own)
 
 
 CUT = Cut()
@@ -70,7 +75,10 @@ def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
     inner = step.mechanism
     if type(inner) not in DOMINATED or not samplable(inner):
         return None
-    pair = pair_of(inner)
+    if not is_traced(inner):  # arrays divide by 0
+        inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+    with np.errstate(divide="ignore"):
+        pair = pair_of(inner)
     replaced = adjacency is Adjacency.REPLACE_ONE
     # Antipodal displacements of half the replace-one diameter, if that is the larger.
     mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove

@@ -25,11 +25,13 @@ from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import (
     BestOf,
+    Composed,
     Mechanism,
     ObjectivePerturbation,
     PureDP,
     RandomAllocation,
     RandomizedSensitivity,
+    UserLevel,
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
@@ -44,7 +46,8 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import PAIRS, RELEASES, TRANSFORMS
-from dpjax.accounting.renyi import conversion, moments, selection
+from dpjax.accounting.pairs.users import grouped
+from dpjax.accounting.renyi import conversion, moments, selection, users
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
 _LOUDEST = 1e3  # μ beyond which no finite bound is looked for
@@ -127,6 +130,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     PureDP: (objective_perturbation.curve, objective_perturbation.holds),
     RandomAllocation: (_of_transforms, _transformed),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
+    UserLevel: (users.curve, lambda step, adjacency: grouped(step, adjacency) is not None),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
         kind: (one_release.curve, one_release.has_curve)
@@ -135,9 +139,21 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
+_ON_HOST = (_of_transforms, users.curve)
+
+
+def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
+    """Steps that are known by a curve of their own, and the rest."""
+
+    def own(step: Mechanism) -> bool:
+        wrapped = isinstance(step, UserLevel) and lowers(step, adjacency)
+        return type(step) in _CURVES and not wrapped
+
+    return split(run, own)
+
 
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = split(run, lambda step: type(step) in _CURVES)
+    own, rest = _split(run, adjacency)
     able = all(_CURVES[type(step)][1](step, adjacency) for step, _ in own)
     return able and lowers(rest, adjacency)
 
@@ -157,14 +173,14 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = Fals
         >>> rdp(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
         array([0.5])
     """
-    own, rest = split(run, lambda step: type(step) in _CURVES)
+    own, rest = _split(run, adjacency)
     total: Any = 0.0
     operations = -1 if len(own) == 1 and not own[0][1] and not rest.mechanisms else 0
     if rest.mechanisms or not own:
         total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
         curve = _CURVES[type(step)][0]
-        if curve is _of_transforms:
+        if curve in _ON_HOST:
             curve = functools.partial(curve, quick=quick)
         count, one = _count(factors), curve(step, orders, adjacency)
         xp: Any = namespace(count, one)
@@ -246,7 +262,9 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
 
 def _sums(run: Mechanism, adjacency: Adjacency, on_host: bool) -> bool:
     """Whether the run is priced by a sum of curves, and needs concrete values for it."""
-    host = any(type(p) in _CURVES and _CURVES[type(p)][0] is _of_transforms for p in walk(run))
+    kinds = {type(step) for step, _ in _split(run, adjacency)[0]}
+    kinds |= {type(part) for part in walk(run) if not isinstance(part, UserLevel)}
+    host = any(kind in _CURVES and _CURVES[kind][0] in _ON_HOST for kind in kinds)
     return host == on_host and not lowers(run, adjacency) and _has_curve(run, adjacency)
 
 

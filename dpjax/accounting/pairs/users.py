@@ -1,0 +1,272 @@
+"""A user's records in a Poisson sample: Σ_j Bin(k, q)(j) N(jμ, 1) against N(0, 1).
+
+Each of a user's k records takes part by itself, so that J ~ Bin(k, q) of them move the sum by at
+most J clip norms. That the worst contributions are aligned, in either direction and for an
+adversary who chooses them anew at every step, is Ganesh 2024, Theorem 3.1 with Lemma 4.5: the pair
+dominates, and neighbours attain it. With w_j = Bin(k, q)(j) the loss
+
+    L(y) = log Σ_j w_j e^{jμy − j²μ²/2} = log w₀ + log(1 + e^{G(y)}),
+
+G(y) = log Σ_{j>0} (w_j/w₀) e^{jμy − j²μ²/2}, rises and is convex, and so is G, whose slope is at
+least μ: Newton's method finds where the loss is. Under REPLACE_ONE no pair is proven for k > 1.
+
+Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
+(Ganesh 2024, Lemma 4.5, monotonicity): the tails of the binomial law, and neighbouring j where
+there are many.
+
+References:
+  Ganesh 2024 (arXiv 2401.10294), "Tight group-level DP guarantees for DP-SGD with sampling via
+  mixture of Gaussians mechanisms".
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax._numerics.scope import is_traced
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.mechanisms import Mechanism, UserLevel
+from dpjax.accounting.pairs.atoms import atom_kind
+from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.ratio import ndtr, normal_mass
+from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.table import SCHEMES
+
+_PARTS = 256  # records of a user that are told apart
+_TAIL = 1e-40
+_ROUND = 1e-12  # beyond the relative error of scipy's binomial masses
+_ROWS = 1 << 14  # points worked on at a time
+_COARSE = 2049
+
+
+class Group:
+    """A user's records in a sample, as a release whose pair has no finite list of outcomes.
+
+    Its numbers are the displacement of one record over the noise, and how many records a user has.
+    """
+
+    kind = UserLevel
+    tight = sampled = True
+
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
+        found = grouped(step, adjacency)
+        return None if found is None else found.numbers
+
+    def pair(self, *numbers: Any, **upper: Any) -> Any:
+        raise NotImplementedError("a user's records are laid on a grid: ask grid")
+
+    def grid(self, own: Known) -> Discretisable:
+        return Users(float(own.numbers[0]), float(own.numbers[1]), float(own.rate))
+
+
+GROUP = Group()
+
+
+def grouped(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The numbers of a Poisson-sampled Gaussian around which `UserLevel` is put, None of others."""
+    if not isinstance(step, UserLevel) or adjacency is not Adjacency.ADD_REMOVE:
+        return None
+    inner = step.mechanism
+    try:
+        if atom_kind(jax.tree.structure(inner), adjacency) != "poisson":
+            return None
+    except UnsupportedQuery:
+        return None
+    if not is_traced(inner):  # arrays divide by 0
+        inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+    with np.errstate(divide="ignore"):
+        mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
+    return Known(GROUP, (mu, step.records), rate)
+
+
+@functools.lru_cache(maxsize=64)
+def multiplicities(records: float, rate: float, upper: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of records in a sample, 0 first, and their probabilities: few, and on one side."""
+    from scipy import stats
+
+    law: Any = stats.binom(records, rate)
+    # Numbers whose tails weigh at least about _TAIL, which neither end of the law need reach.
+    high = _first(lambda j: law.sf(j) <= _TAIL, records)
+    low = max(_first(lambda j: law.cdf(j) > _TAIL, records), 1.0)
+    j = np.arange(low, max(high, low) + 1)
+    weight, nothing = law.pmf(j), law.pmf(0)
+    # What is cut: below, 0 < j < low; above, j > high.
+    below, above = max(law.cdf(low - 1) - nothing, 0.0), law.sf(j[-1])
+    if upper:
+        j, weight = np.append(j, records), np.append(weight, above)
+        weight[0] += below
+    else:
+        nothing, weight[-1] = nothing + below, weight[-1] + above
+    if len(j) > _PARTS:
+        starts = np.linspace(0, len(j), _PARTS + 1).astype(int)[:-1]
+        weight = np.add.reduceat(weight, starts)
+        j = j[np.append(starts[1:], len(j)) - 1] if upper else j[starts]
+    kept = weight > 0
+    found = np.append(0.0, j[kept]), np.append(max(nothing, 1e-300), weight[kept])
+    for array in found:
+        array.setflags(write=False)  # they are cached
+    return found
+
+
+def _first(holds: Callable[[float], bool], most: float) -> float:
+    """The least whole number up to `most` at which a test holds that stays true."""
+    low, high = -1.0, most
+    while high - low > 1:
+        middle = np.floor(0.5 * (low + high))
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return float(high)
+
+
+class Users:
+    """The mixture, laid on grids: an upper bound's and a lower one's weights differ."""
+
+    name = "users"
+    directed = True
+    folded = False
+
+    def __init__(self, mu: float, records: float, rate: float) -> None:
+        self._own = mu, records, rate
+
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+        mu, records, rate = self._own
+        j, weight = multiplicities(records, rate, upper)
+        # The mixture's mass is what δ counts in one direction, and what it takes off in the other.
+        more = 1 + _ROUND if upper == (sign > 0) else 1 - _ROUND
+        return Mixture(mu, j, weight * more)
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        raise NotImplementedError("its weights are known from above and from below: ask side")
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
+
+
+class Mixture:
+    """Σ_j w_j N(jμ, 1) against N(0, 1), and the reverse; j ascends from 0."""
+
+    name = "mixture"
+    directed = True
+    folded = False
+
+    def __init__(self, mu: float, j: np.ndarray, weight: np.ndarray) -> None:
+        self._mu, self._j, self._weight = mu, j, weight
+        self._floor = float(np.log(weight[0]))
+        own = np.log(weight[1:]) - self._floor
+        self._slope, self._level = j[1:] * mu, own - 0.5 * (j[1:] * mu) ** 2
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def _exponent(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """G and its slope at y."""
+        value, slope = np.empty_like(y), np.empty_like(y)
+        for start in range(0, len(y), _ROWS):
+            rows = slice(start, start + _ROWS)
+            terms = y[rows, None] * self._slope + self._level
+            top = terms.max(axis=1)
+            with np.errstate(under="ignore"):
+                part = np.exp(terms - top[:, None])
+            total = part.sum(axis=1)
+            value[rows] = top + np.log(total)
+            slope[rows] = part @ self._slope / total
+        return value, slope
+
+    def loss(self, y: np.ndarray) -> np.ndarray:
+        """L at y."""
+        return self._floor + np.logaddexp(0.0, self._exponent(np.atleast_1d(y))[0])
+
+    def _solve(self, goal: np.ndarray) -> np.ndarray:
+        """y with G(y) = goal: Newton's method from above, where a convex function's steps stay."""
+        y = np.full(len(goal), np.inf)
+        for slope, level in zip(self._slope, self._level, strict=True):
+            y = np.minimum(y, (goal - level) / slope)
+        for _ in range(40):
+            value, slope = self._exponent(y)
+            step = (value - goal) / slope
+            y = y - step
+            if np.all(np.abs(step) <= 4e-16 * (1 + np.abs(y))):
+                break
+        return y
+
+    def _inverse(self, losses: np.ndarray) -> np.ndarray:
+        """y with L(y) = loss; −∞ at and below the least loss log w₀."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            rise = losses - self._floor
+            goal = rise + np.log(-np.expm1(-rise))
+        found = np.full(len(losses), -np.inf)
+        some = (rise > 0) & (goal > -1e6)
+        if not some.any():
+            return found
+        goal = goal[some]
+        if len(goal) > 4 * _COARSE:
+            # Cubic interpolation of the inverse, and Newton from there.
+            table_goal = np.linspace(goal[0], goal[-1], _COARSE)
+            table = self._solve(table_goal)
+            slope = 1 / self._exponent(table)[1]
+            y = _hermite(table_goal, table, slope, goal)
+            for _ in range(2):
+                value, slope = self._exponent(y)
+                y = y - (value - goal) / slope
+        else:
+            y = self._solve(goal)
+        found[some] = y
+        return np.maximum.accumulate(found)
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        if not len(self._slope):
+            return 0.0, 0.0
+        if sign < 0:
+            low, high = self.loss(np.array([reach, -reach]))
+            return -float(low), -float(high)
+        # Where the mixture has as little mass as a normal law beyond `reach`.
+        rare, a, b = float(ndtr(-reach)), 0.0, float(self._slope.max()) + reach
+        for _ in range(60):
+            middle = 0.5 * (a + b)
+            if self._weight @ ndtr(self._j * self._mu - middle) > rare:
+                a = middle
+            else:
+                b = middle
+        low, high = self.loss(np.array([-reach, b]))
+        return float(low), float(high)
+
+    def _mixed(self, edges: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(edges) - 1)
+        for j, weight in zip(self._j, self._weight, strict=True):
+            total += weight * normal_mass(edges - j * self._mu)
+        return total
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        if sign > 0:
+            y = self._inverse(losses)
+            above = float(self._weight @ ndtr(self._j * self._mu - y[-1]))
+            return self._mixed(y), normal_mass(y), above
+        y = self._inverse(-losses[::-1])
+        return normal_mass(y)[::-1], self._mixed(y)[::-1], float(ndtr(y[0]))
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
+
+
+def _hermite(x: np.ndarray, y: np.ndarray, slope: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Cubic interpolation through values and slopes at ascending x."""
+    k = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+    width = x[k + 1] - x[k]
+    t = (at - x[k]) / width
+    ends = y[k] * (1 + 2 * t) * (1 - t) ** 2 + y[k + 1] * t * t * (3 - 2 * t)
+    return ends + width * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)

@@ -1,0 +1,318 @@
+"""Privacy of users with several records: mpmath, enumeration, closed forms and dp_accounting."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.pairs.users import multiplicities
+
+ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
+
+
+def _sampled(sigma, rate, records):
+    return acc.UserLevel(acc.PoissonSampled(acc.Gaussian(sigma), rate), records)
+
+
+@functools.cache
+def _truth(sigma, rate, records, epsilon):
+    """The hockey-stick divergence of both directions: where the densities cross, by 40 digits."""
+    with mp.workdps(40):
+        mu, q, grow = 1 / mp.mpf(sigma), mp.mpf(rate), mp.exp(mp.mpf(epsilon))
+        weight = [
+            mp.binomial(records, j) * q**j * (1 - q) ** (records - j) for j in range(records + 1)
+        ]
+
+        def ratio(y):
+            terms = (w * mp.exp(j * mu * y - (j * mu) ** 2 / 2) for j, w in enumerate(weight))
+            return sum(terms)
+
+        def cross(level):
+            low, high = mp.mpf(-400), mp.mpf(400)
+            for _ in range(140):
+                middle = (low + high) / 2
+                low, high = (middle, high) if ratio(middle) < level else (low, middle)
+            return low
+
+        def above(t, shift=0):
+            return mp.erfc((t - shift) / mp.sqrt(2)) / 2
+
+        t = cross(grow)
+        mixed = sum(w * above(t, j * mu) for j, w in enumerate(weight))
+        remove, add = mixed - grow * above(t), mp.mpf(0)
+        if weight[0] < 1 / grow:
+            t = cross(1 / grow)
+            add = above(-t) - grow * sum(w * above(-t, -j * mu) for j, w in enumerate(weight))
+        return float(max(remove, add))
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "records", "epsilon"),
+    [
+        (1.0, 0.1, 3, 0.5),
+        (2.0, 0.01, 10, 0.1),
+        (0.7, 0.5, 4, 2.0),
+        (5.0, 0.3, 20, 1.0),
+        (20.0, 1e-3, 5, 1e-3),
+        (0.3, 0.9, 2, 0.7),
+        (3.0, 1.0, 4, 1.5),
+    ],
+)
+def test_one_step_is_the_mixture_of_as_many_records_as_were_drawn(sigma, rate, records, epsilon):
+    truth = _truth(sigma, rate, records, epsilon)
+    run = _sampled(sigma, rate, records)
+    found = acc.delta(run, epsilon)
+    assert truth * (1 - 1e-12) <= found <= truth * (1 + 1e-4) + 1e-12
+    low, high = acc.epsilon_interval(run, truth)
+    assert low * (1 - 1e-9) <= epsilon <= high * (1 + 1e-9)
+    assert high - low <= 1e-3 * epsilon + 1e-5
+
+
+def test_random_settings_are_never_below_the_truth():
+    draw = np.random.default_rng(0)
+    for _ in range(6):
+        sigma = float(np.exp(draw.uniform(-1, 2)))
+        rate, records = float(np.exp(draw.uniform(-6, 0))), int(draw.integers(1, 9))
+        epsilon = float(np.exp(draw.uniform(-2, 1)))
+        found = acc.delta(_sampled(sigma, rate, records), epsilon, method="pld")
+        assert found >= _truth(sigma, rate, records, epsilon) * (1 - 1e-12)
+
+
+def test_the_rare_tail_of_delta_is_resolved():
+    sigma, rate, records, epsilon = 2.0, 0.02, 3, 1.45
+    truth = _truth(sigma, rate, records, epsilon)
+    assert 1e-14 < truth < 1e-11
+    found = acc.delta(_sampled(sigma, rate, records), epsilon)
+    assert truth * (1 - 1e-12) <= found <= truth * 1.01
+
+
+def test_two_steps_are_the_convolution():
+    """Cells of the loss on a fine grid, all pairs of them: no transform, no rounding."""
+    sigma, rate, records, epsilon = 1.5, 0.2, 3, 0.8
+    run = acc.UserLevel(acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), 2), records)
+    from scipy import stats
+
+    y = np.linspace(-9, 9 + records / sigma, 4001)
+    j = np.arange(records + 1)
+    weight = stats.binom.pmf(j, records, rate)
+    shifted = np.diff(stats.norm.cdf(y[:, None] - j / sigma), axis=0)
+    p, q = shifted @ weight, shifted[:, 0]
+    truth = max(
+        np.maximum(np.outer(a, a) - np.exp(epsilon) * np.outer(b, b), 0).sum()
+        for a, b in ((p, q), (q, p))
+    )
+    # Lumps are below the truth by the square of their width.
+    assert truth <= acc.delta(run, epsilon) <= truth * (1 + 1e-4)
+    other = acc.Composed((run.mechanism.mechanism, run.mechanism.mechanism))
+    assert acc.delta(acc.UserLevel(other, records), epsilon) == acc.delta(run, epsilon)
+
+
+@pytest.mark.parametrize("records", [1, 4])
+def test_the_moments_are_those_of_the_mixture_in_both_directions(records):
+    sigma, rate, orders = 1.3, 0.05, [1.1, 2.0, 7.5, 60.0]
+    found = acc.rdp(_sampled(sigma, rate, records), orders)
+    with mp.workdps(20):
+        mu, q = 1 / mp.mpf(sigma), mp.mpf(rate)
+        weight = [
+            mp.binomial(records, j) * q**j * (1 - q) ** (records - j) for j in range(records + 1)
+        ]
+
+        def moment(power):
+            def f(y):
+                terms = (w * mp.exp(j * mu * y - (j * mu) ** 2 / 2) for j, w in enumerate(weight))
+                return mp.npdf(y) * sum(terms) ** power
+
+            far = abs(power) * records * mu
+            return mp.quad(f, mp.linspace(-14 - (far if power < 0 else 0), 14 + far, 16))
+
+        truth = [
+            max(float(mp.log(moment(p)) / (mp.mpf(a) - 1)) for p in (mp.mpf(a), 1 - mp.mpf(a)))
+            for a in orders[:3]
+        ]
+    assert np.all(found[:3] >= np.array(truth) * (1 - 1e-13))
+    assert found[:3] == pytest.approx(truth, rel=1e-7)
+    if records == 1:
+        plain = acc.rdp(acc.PoissonSampled(acc.Gaussian(sigma), rate), orders)
+        assert found == pytest.approx(plain, rel=1e-7)
+    assert np.all(np.diff(found) > 0)
+
+
+def test_the_rarest_orders_keep_their_digits():
+    orders = np.array([2.0, 3.0])
+    found = acc.rdp(_sampled(20.0, 1e-4, 5), orders)
+    # E[r²] − 1 = (1 + q²(e^{μ²} − 1))^k − 1, as r is a product over the records' posterior draws.
+    with mp.workdps(40):
+        excess = sum(
+            mp.binomial(5, i)
+            * mp.binomial(5, j)
+            * mp.mpf("1e-4") ** (i + j)
+            * (1 - mp.mpf("1e-4")) ** (10 - i - j)
+            * mp.expm1(mp.mpf(i * j) / 400)
+            for i in range(6)
+            for j in range(6)
+        )
+        assert found[0] >= float(mp.log1p(excess))
+        assert found[0] == pytest.approx(float(mp.log1p(excess)), abs=1e-10)
+
+
+def test_dp_accounting_agrees_for_the_same_mixture():
+    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    from scipy import stats
+
+    sigma, rate, records, steps, delta = 1.1, 0.02, 4, 50, 1e-6
+    j = np.arange(records + 1)
+    peer = pld.from_mixture_gaussian_mechanism(
+        standard_deviation=sigma,
+        sensitivities=j,
+        sampling_probs=stats.binom.pmf(j, records, rate),
+        value_discretization_interval=1e-3,
+    ).self_compose(steps)
+    run = acc.UserLevel(acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps), records)
+    low, high = acc.epsilon_interval(run, delta)
+    assert low <= peer.get_epsilon_for_delta(delta)  # theirs is pessimistic
+    assert high == pytest.approx(peer.get_epsilon_for_delta(delta), rel=2e-3)
+    assert high <= peer.get_epsilon_for_delta(delta) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("adjacency", [ADD_REMOVE, REPLACE_ONE])
+def test_what_moves_in_proportion_is_the_same_release_with_less_noise(adjacency):
+    k, delta = 3, 1e-6
+    for wrapped, same in [
+        (acc.Gaussian(2.0), acc.Gaussian(2.0 / 3)),
+        (acc.Repeated(acc.Gaussian(2.0), 5), acc.Repeated(acc.Gaussian(2.0 / 3), 5)),
+        (acc.Laplace(2.0), acc.Laplace(2.0 / 3)),
+        (acc.DiscreteLaplace(2.0, 4), acc.DiscreteLaplace(2.0 / 3, 12)),
+        (acc.DiscreteGaussian(2.0, 4), acc.DiscreteGaussian(2.0 / 3, 12)),
+        (acc.Exponential(0.5), acc.Exponential(1.5)),
+        (acc.PureDP(0.5, adjacency.value), acc.PureDP(1.5, adjacency.value)),
+        (acc.ZeroConcentrated(0.1, adjacency.value), acc.ZeroConcentrated(0.9, adjacency.value)),
+        (acc.RandomizedResponse(0.5, 4), acc.Repeated(acc.RandomizedResponse(0.5, 4), 3)),
+        (
+            acc.Composed((acc.Laplace(3.0), acc.Gaussian(3.0))),
+            acc.Composed((acc.Laplace(1.0), acc.Gaussian(1.0))),
+        ),
+    ]:
+        found = acc.epsilon(acc.UserLevel(wrapped, k), delta, adjacency=adjacency)
+        assert found == pytest.approx(acc.epsilon(same, delta, adjacency=adjacency), rel=1e-9)
+        assert found >= acc.epsilon(same, delta, adjacency=adjacency) * (1 - 1e-15)
+        one = acc.epsilon(acc.UserLevel(wrapped, 1), delta, adjacency=adjacency)
+        assert one == pytest.approx(acc.epsilon(wrapped, delta, adjacency=adjacency), rel=1e-10)
+
+
+def test_a_chain_of_guarantees_is_charged_and_no_lower_end_is_read_off_it():
+    run = acc.UserLevel(acc.ApproximateDP(0.1, 1e-6, "add-remove"), 3)
+    share = 1e-6 * (1 + np.exp(0.1) + np.exp(0.2))
+    assert share <= acc.delta(run, 0.3 * (1 + 1e-12)) <= share * (1 + 1e-9)
+    for stated in (run, acc.UserLevel(acc.PureDP(0.5, "add-remove"), 3)):
+        assert acc.epsilon_interval(stated, 1e-4)[0] == 0
+    assert acc.delta(acc.UserLevel(acc.ApproximateDP(500.0, 1e-6, "add-remove"), 3), 1.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("inner", "adjacency"),
+    [
+        (acc.BestOf(acc.Gaussian(4.0), 3.0), ADD_REMOVE),
+        (acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(2.0), 10, 1000), 50), REPLACE_ONE),
+        (acc.PoissonSampled(acc.Gaussian(2.0), 0.1), REPLACE_ONE),
+        (acc.PoissonSampled(acc.Laplace(2.0), 0.1), ADD_REMOVE),
+        (acc.RandomAllocation(acc.Gaussian(2.0), 10), ADD_REMOVE),
+    ],
+)
+def test_the_rest_is_charged_step_by_step(inner, adjacency):
+    """The stated δ is checked at the ε that is found, from the inner profile alone."""
+    k, delta = 3, 1e-5
+    found, used = acc.price(acc.UserLevel(inner, k), delta, adjacency=adjacency)
+    assert used.name == "group"
+    one = found / k
+    spent = acc.delta(inner, one, adjacency=adjacency) * sum(np.exp(i * one) for i in range(k))
+    assert spent <= delta
+    assert spent >= 0.9 * delta
+    assert acc.delta(acc.UserLevel(inner, k), found, adjacency=adjacency) == pytest.approx(
+        spent, rel=1e-9
+    )
+
+
+def test_the_exact_pair_is_below_the_step_by_step_charge():
+    inner = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 100)
+    run = acc.UserLevel(inner, 4)
+    best, charged, curve = (acc.epsilon(run, 1e-5, method=m) for m in ("pld", "group", "rdp"))
+    assert best < min(curve, charged)
+    low, high = acc.epsilon_interval(run, 1e-5)
+    assert high - low < 0.01 * high
+
+
+def test_a_sweep_of_records_is_its_settings():
+    inner, records = acc.PoissonSampled(acc.Gaussian(2.0), 0.1), [1.0, 3.0]
+    sweep = acc.epsilon(acc.UserLevel(inner, records), 1e-5, method="rdp")
+    single = [acc.epsilon(acc.UserLevel(inner, k), 1e-5, method="rdp") for k in records]
+    assert sweep.tolist() == single
+    assert sweep[1] > sweep[0]
+    by_rate = acc.UserLevel(acc.PoissonSampled(acc.Gaussian([2.0, 3.0]), 0.1), np.array([[1], [2]]))
+    assert acc.epsilon(by_rate, 1e-5, method="rdp").shape == (2, 2)
+
+
+def test_records_are_drawn_and_users_never():
+    for inner in (acc.Gaussian(2.0), acc.Laplace(2.0)):
+        for wrong in (
+            acc.PoissonSampled(acc.UserLevel(inner, 2), 0.1),
+            acc.FixedBatchSampled(acc.UserLevel(inner, 2), 1, 10),
+            acc.RandomAllocation(acc.UserLevel(inner, 2), 4),
+            acc.TruncatedPoissonSampled(acc.UserLevel(inner, 2), 0.1, 10, 2),
+        ):
+            for adjacency in acc.Adjacency:
+                with pytest.raises(acc.UnsupportedQuery):
+                    acc.epsilon(wrong, 1e-5, adjacency=adjacency)
+    cut = acc.UserLevel(acc.TruncatedPoissonSampled(acc.Gaussian(1.0), 0.1, 10, 2), 2)
+    with pytest.raises(acc.UnsupportedQuery, match="data of one size"):
+        acc.epsilon(cut, 1e-5)
+    partly = acc.Composed((acc.UserLevel(acc.BestOf(acc.Gaussian(4.0), 3.0), 2), acc.Gaussian(1.0)))
+    with pytest.raises(acc.UnsupportedQuery, match="put UserLevel around all of it"):
+        acc.epsilon(partly, 1e-5)
+
+
+def test_corners():
+    gaussian = acc.Gaussian(1.0)
+    assert acc.epsilon(_sampled(1.0, 0.0, 3), 1e-5) == 0
+    assert acc.epsilon(_sampled(0.0, 0.1, 3), 1e-5) == np.inf
+    assert acc.epsilon(_sampled(1e-3, 0.5, 3), 1e-5) > 1e4
+    assert acc.epsilon(_sampled(1e6, 0.5, 3), 1e-5) < 1e-5
+    assert acc.epsilon(acc.UserLevel(acc.Composed(()), 3), 1e-5) == 0
+    assert acc.delta(_sampled(1.0, 0.1, 3), 0.0) <= 1
+    certain = acc.epsilon(_sampled(1.0, 1.0, 3), 1e-13)
+    exact = acc.epsilon(acc.Gaussian(1 / 3), 1e-13)
+    assert exact * (1 - 1e-12) <= certain <= exact * (1 + 1e-4)
+    for wrong in (0, 1.5, np.nan, -1, np.inf):
+        with pytest.raises(ValueError, match=r"UserLevel\.records"):
+            acc.UserLevel(gaussian, wrong)
+    with pytest.raises(TypeError, match=r"UserLevel\.records"):
+        acc.UserLevel(gaussian, None)
+    with pytest.raises(TypeError, match=r"UserLevel\.mechanism"):
+        acc.UserLevel(1.0, 2)
+    traced = jax.jit(lambda k: acc.epsilon(acc.UserLevel(gaussian, k), 1e-5))
+    assert float(traced(1.5)) == np.inf
+    assert float(traced(3.0)) >= acc.epsilon(acc.Gaussian(1 / 3), 1e-5)
+
+
+def test_many_records_are_lumped_towards_more_for_an_upper_bound():
+    for records, rate in ((5_000.0, 0.3), (20.0, 0.5), (1e6, 1e-3)):
+        (j, up), (i, low) = (multiplicities(records, rate, upper) for upper in (True, False))
+        assert len(j) <= 258
+        assert up.sum() == pytest.approx(1, abs=1e-12)
+        assert low.sum() == pytest.approx(1, abs=1e-12)
+        assert i @ low * (1 - 1e-12) <= records * rate <= j @ up * (1 + 1e-12)
+
+
+def test_a_certificate_says_whose_privacy_it_is():
+    certificate = acc.certify(acc.UserLevel(acc.Gaussian(2.0), 3), delta=1e-5)
+    assert "no user owns more than the stated number of records" in certificate.assumptions
+    assert "users of up to 3 records" in certificate.mechanism.describe()
+    assert acc.Certificate.from_json(certificate.to_json()) == certificate
+    certificate.verify()
+    stated = acc.UserLevel(acc.PureDP(0.5, "add-remove"), 3)
+    acc.certify(stated, delta=1e-5).verify()
+    assert acc.certify(stated, delta=1e-5).tier == "conditional"
