@@ -34,6 +34,7 @@ from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.sources import HostData
 from dpjax.training.step import TrainingStep, training_step
+from dpjax.training.users import per_user
 
 __all__ = [
     "CheckpointError",
@@ -58,6 +59,7 @@ __all__ = [
     "logistic",
     "make_plan",
     "mlp",
+    "per_user",
     "probabilities",
     "save_model",
     "softmax",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["array_digest", "program_digest"]
+__all__ = ["array_digest", "program_digest", "text_digest"]
 
 # These can be called, and their text says all there is to them.
 _SPEAKING = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
@@ -64,6 +64,20 @@ def array_digest(arrays: Any, *, secret: bytes = b"") -> str:
     digest.update(str(structure).encode())
     for leaf in leaves:
         _array(digest, leaf)
+    return digest.hexdigest()
+
+
+def text_digest(texts: Sequence[str], *, secret: bytes = b"") -> str:
+    """A digest of texts in their order.
+
+    Example:
+        >>> text_digest(["ab", "c"]) == text_digest(["a", "bc"])
+        False
+    """
+    digest = hashlib.blake2b(key=secret[:64], digest_size=32)
+    for text in texts:
+        written = text.encode()
+        digest.update(len(written).to_bytes(8, "little") + written)
     return digest.hexdigest()
 
 

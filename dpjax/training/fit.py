@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpjax._numerics.explicit import (
     automatic,
@@ -30,6 +30,7 @@ from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.feeding import FromHost, OnDevice
+from dpjax.training.fingerprint import text_digest
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Saver
 from dpjax.training.placement import (
@@ -43,6 +44,7 @@ from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
 from dpjax.training.sources import HostData, on_host
 from dpjax.training.step import Recipe, compiled, failure_probability, first_state
+from dpjax.training.users import per_user
 
 __all__ = ["Fit", "fit"]
 
@@ -111,6 +113,8 @@ def fit(
     identity: Mapping[str, Any] | None = None,
     on_log: Callable[[dict[str, float]], None] | None = None,
     log_private_losses: bool = False,
+    users: ArrayLike | None = None,
+    records_per_user: int | None = None,
 ) -> Fit:
     """Train privately, executing exactly the mechanism that `plan` prices.
 
@@ -148,13 +152,18 @@ def fit(
         on_log: called with every new row.
         log_private_losses: record train_loss and nonfinite, exact functions of the training
             records that ε does not cover; nothing else in the result is one.
+        users: whom each record of the data belongs to, for a plan whose unit is the user: users are
+            sampled, and a user's summed gradient is clipped once (`training.per_user`).
+        records_per_user: with `users`, the most records of one that are used, the first ones in the
+            order of the data: a public number.
 
     Returns:
         Parameters and metrics. A run that is killed and resumed returns the same bits: its key is
         stored, bound to everything it is used with, before the first step.
 
     Raises:
-        ValueError: data that is not `plan.population` records, parameters that are not floating, an
+        ValueError: data that is not `plan.population` records (or users), users without a plan of
+            that unit or such a plan without users, parameters that are not floating, an
             optimiser that draws from the run's own key.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
@@ -175,9 +184,26 @@ def fit(
     host = data if isinstance(data, HostData) else None
     if host is not None and placement is not None:
         raise ValueError("data must be arrays where mesh is given, got HostData")
+    if (users is None) != (plan.unit == "record"):
+        given = "none" if users is None else "some"
+        raise ValueError(
+            f"users must be given where plan.unit is 'user' and only there, got {given}"
+        )
+    who_owns = {}
+    if users is not None:
+        if records_per_user is None:
+            raise ValueError("records_per_user must be given with users, got None")
+        if host is not None:
+            raise ValueError("data must be arrays where users are given, got records on the host")
+        who_owns = {"users": users, "records per user": records_per_user}
+        loss, data = per_user(loss, data, users, records_per_user)
+    elif records_per_user is not None:
+        raise ValueError(f"records_per_user must be left out without users, got {records_per_user}")
     population = _records(data) if host is None else host.records
     if population != plan.population:
-        raise ValueError(f"data must hold the plan's {plan.population} records, got {population}")
+        raise ValueError(
+            f"data must hold the plan's {plan.population} {plan.unit}s, got {population}"
+        )
     if not all(
         jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in jax.tree.leaves(params)
     ):
@@ -212,6 +238,10 @@ def fit(
             def who(key):
                 settings = {"rows of the metrics": log_every, "columns of the metrics": names}
                 settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
+                if who_owns:
+                    secret = np.asarray(jax.random.key_data(key)).tobytes()
+                    named = np.asarray(who_owns["users"]).astype(str)
+                    settings |= who_owns | {"users": text_digest(named.tolist(), secret=secret)}
                 return identity_of_run(recipe, data, example, key, settings)
 
             key = store.bind(key, who, resume=resume)

@@ -39,6 +39,7 @@ def make_plan(
     noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
     extra_delta: Mapping[str, float] | None = None,
+    unit: str = "record",
 ) -> Plan:
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
@@ -70,6 +71,8 @@ def make_plan(
         adjacency: the neighbouring relation.
         extra_delta: further parts of δ to reserve, by reason; a thousandth of δ is always reserved
             for arithmetic.
+        unit: "record", or "user" where `fit` is given the users of the records: population and
+            batch_size then count users.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.
@@ -185,7 +188,8 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     drawn = strategy if isinstance(strategy, BandedInverse) else None
-    return Plan(run(noise_multiplier), clip_norm, population, delta, adjacency, extra, drawn)
+    given = (clip_norm, population, delta, adjacency, extra, drawn, unit)
+    return Plan(run(noise_multiplier), *given)
 
 
 def _in_turn(

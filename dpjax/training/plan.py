@@ -28,6 +28,13 @@ GAUSSIAN_NOISE = (
 )
 
 
+# What a certificate of a run over users says of its "records".
+OF_USERS = (
+    "a record is all that one user contributes: the summed gradient of that user's records, "
+    "clipped once"
+)
+UNITS = ("record", "user")
+
 # The steps that training runs as they are priced.
 _RUN = (
     acc.PoissonSampled,
@@ -126,6 +133,8 @@ class Plan:
         extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
         correlation: the strategy of a `CorrelatedGaussian` whose inverse is banded: it draws noise
             of the same price in another way. None for every other run.
+        unit: whose privacy is priced: of a "record", or of a "user" with all its records, who is
+            then what `population` counts, and what `fit(users=…)` samples and clips.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -141,11 +150,14 @@ class Plan:
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE
     extra_delta: Mapping[str, float] = field(default_factory=dict)
     correlation: BandedInverse | None = None
+    unit: str = "record"
 
     def __post_init__(self):
         positive("clip_norm", self.clip_norm)
         if self.population < 1:
             raise ValueError(f"population must be at least 1, got {self.population}")
+        if self.unit not in UNITS:
+            raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}")
         if not self.phases:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
@@ -286,8 +298,9 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=self.extra_delta,
             not_covered=not_covered,
-            assumptions=(SECRET_KEY, GAUSSIAN_NOISE),
+            assumptions=(SECRET_KEY, GAUSSIAN_NOISE, *((OF_USERS,) if self.unit == "user" else ())),
             declared={
+                **({"unit": self.unit} if self.unit == "user" else {}),
                 "records": self.population,
                 "steps": self.steps,
                 "clip_norm": self.clip_norm,

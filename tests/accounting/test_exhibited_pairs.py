@@ -145,6 +145,14 @@ PAIRS = {
     (acc.Repeated(_P(_G(0.8), 0.2), 2), ADD_REMOVE): both(*[sampled(0.2, 0.8, 1)] * 2),
     (acc.Repeated(_P(_G(0.8), 0.2), 2), REPLACE_ONE): both(*[sampled(0.2, 0.8, 1, -1)] * 2),
     (acc.RandomAllocation(_G(0.8), 2), ADD_REMOVE): allocated(2, 0.8),
+    # 0 to 3 records of one user, all of one direction
+    (acc.UserLevel(_P(_G(2.0), 0.1), 3), ADD_REMOVE): cells(
+        [(float(stats.binom.pmf(j, 3, 0.1)), j, 2.0) for j in range(4)], [(1, 0, 2.0)]
+    ),
+    (acc.UserLevel(_G(2.0), 3), REPLACE_ONE): gaussian(6, 2.0),
+    (acc.UserLevel(acc.RandomizedResponse(0.5, 4), 2), ADD_REMOVE): both(
+        response(0.5, 4), response(0.5, 4)
+    ),
     (acc.Repeated(_FIXED(_G(0.8), 3, 10), 2), REPLACE_ONE): both(*[sampled(0.3, 0.8, 2)] * 2),
     (acc.PureDP(0.5, "add-remove"), ADD_REMOVE): coin(0.5),
     (acc.ApproximateDP(0.5, 1e-3, "add-remove"), ADD_REMOVE): coin(0.5, 1e-3),

@@ -21,8 +21,8 @@ def _sampled(sigma, rate, records):
 
 @functools.cache
 def _truth(sigma, rate, records, epsilon):
-    """The hockey-stick divergence of both directions: where the densities cross, by 40 digits."""
-    with mp.workdps(40):
+    """The hockey-stick divergence of both directions: where the densities cross, by 30 digits."""
+    with mp.workdps(30):
         mu, q, grow = 1 / mp.mpf(sigma), mp.mpf(rate), mp.exp(mp.mpf(epsilon))
         weight = [
             mp.binomial(records, j) * q**j * (1 - q) ** (records - j) for j in range(records + 1)
@@ -34,7 +34,7 @@ def _truth(sigma, rate, records, epsilon):
 
         def cross(level):
             low, high = mp.mpf(-400), mp.mpf(400)
-            for _ in range(140):
+            for _ in range(110):
                 middle = (low + high) / 2
                 low, high = (middle, high) if ratio(middle) < level else (low, middle)
             return low
@@ -55,9 +55,9 @@ def _truth(sigma, rate, records, epsilon):
     ("sigma", "rate", "records", "epsilon"),
     [
         (1.0, 0.1, 3, 0.5),
-        (2.0, 0.01, 10, 0.1),
+        (2.0, 0.01, 6, 0.1),
         (0.7, 0.5, 4, 2.0),
-        (5.0, 0.3, 20, 1.0),
+        (5.0, 0.3, 12, 1.0),
         (20.0, 1e-3, 5, 1e-3),
         (0.3, 0.9, 2, 0.7),
         (3.0, 1.0, 4, 1.5),
@@ -75,7 +75,7 @@ def test_one_step_is_the_mixture_of_as_many_records_as_were_drawn(sigma, rate, r
 
 def test_random_settings_are_never_below_the_truth():
     draw = np.random.default_rng(0)
-    for _ in range(6):
+    for _ in range(3):
         sigma = float(np.exp(draw.uniform(-1, 2)))
         rate, records = float(np.exp(draw.uniform(-6, 0))), int(draw.integers(1, 9))
         epsilon = float(np.exp(draw.uniform(-2, 1)))
@@ -97,7 +97,7 @@ def test_two_steps_are_the_convolution():
     run = acc.UserLevel(acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), 2), records)
     from scipy import stats
 
-    y = np.linspace(-9, 9 + records / sigma, 4001)
+    y = np.linspace(-9, 9 + records / sigma, 2001)
     j = np.arange(records + 1)
     weight = stats.binom.pmf(j, records, rate)
     shifted = np.diff(stats.norm.cdf(y[:, None] - j / sigma), axis=0)
@@ -112,11 +112,11 @@ def test_two_steps_are_the_convolution():
     assert acc.delta(acc.UserLevel(other, records), epsilon) == acc.delta(run, epsilon)
 
 
-@pytest.mark.parametrize("records", [1, 4])
+@pytest.mark.parametrize("records", [1, 3])
 def test_the_moments_are_those_of_the_mixture_in_both_directions(records):
     sigma, rate, orders = 1.3, 0.05, [1.1, 2.0, 7.5, 60.0]
     found = acc.rdp(_sampled(sigma, rate, records), orders)
-    with mp.workdps(20):
+    with mp.workdps(17):
         mu, q = 1 / mp.mpf(sigma), mp.mpf(rate)
         weight = [
             mp.binomial(records, j) * q**j * (1 - q) ** (records - j) for j in range(records + 1)
@@ -128,7 +128,7 @@ def test_the_moments_are_those_of_the_mixture_in_both_directions(records):
                 return mp.npdf(y) * sum(terms) ** power
 
             far = abs(power) * records * mu
-            return mp.quad(f, mp.linspace(-14 - (far if power < 0 else 0), 14 + far, 16))
+            return mp.quad(f, mp.linspace(-14 - (far if power < 0 else 0), 14 + far, 12))
 
         truth = [
             max(float(mp.log(moment(p)) / (mp.mpf(a) - 1)) for p in (mp.mpf(a), 1 - mp.mpf(a)))
@@ -164,13 +164,13 @@ def test_dp_accounting_agrees_for_the_same_mixture():
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     from scipy import stats
 
-    sigma, rate, records, steps, delta = 1.1, 0.02, 4, 50, 1e-6
+    sigma, rate, records, steps, delta = 1.1, 0.02, 3, 8, 1e-6
     j = np.arange(records + 1)
     peer = pld.from_mixture_gaussian_mechanism(
         standard_deviation=sigma,
         sensitivities=j,
         sampling_probs=stats.binom.pmf(j, records, rate),
-        value_discretization_interval=1e-3,
+        value_discretization_interval=2e-3,
     ).self_compose(steps)
     run = acc.UserLevel(acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps), records)
     low, high = acc.epsilon_interval(run, delta)

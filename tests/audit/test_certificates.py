@@ -374,6 +374,19 @@ def _truncated(sigma, rate, population, capacity):
     return Case(mechanism, release, (others, others.at[-1, 0].set(1.0)), _REPLACE, 1e-3, 0.1)
 
 
+def _users(sigma, rate, records):
+    """All records of a user contribute 1, each if it is drawn."""
+
+    def release(key, canary):
+        sample_key, noise_key = jax.random.split(key)
+        drawn = sampling.poisson_inclusion(sample_key, 0, population=records, rate=rate)
+        contributions = jnp.full((records, 1), canary)
+        return _sum(contributions, drawn)[0] + sigma * normal(noise_key)
+
+    mechanism = acc.UserLevel(acc.PoissonSampled(acc.Gaussian(sigma), rate), records)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
 def _correlated(sigma, separation, steps):
     """The record enters every `separation` steps; the score undoes the correlation."""
     strategy = correlation.square_root(8)
@@ -418,6 +431,7 @@ CASES = {
     "Exponential": _exponential(2.0),
     "RandomAllocation": _random_allocation(0.7, 4),
     "TruncatedPoissonSampled": _truncated(0.7, 0.3, 4, 2),
+    "UserLevel": _users(1.0, 0.3, 3),
     "CorrelatedGaussian": _correlated(3.0, 5, 20),
     "CyclicPoissonCorrelated": _cyclic_correlated(0.8, 0.3, 4),
     "Gaussian": _gaussian(1.0),

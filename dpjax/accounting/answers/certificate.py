@@ -148,7 +148,7 @@ def certify(
     extra_delta: Mapping[str, float] | None = None,
     not_covered: Sequence[str] = (),
     assumptions: Sequence[str] = (),
-    declared: Mapping[str, float] | None = None,
+    declared: Mapping[str, float | str] | None = None,
 ) -> Certificate:
     """A certificate of a run at δ.
 

@@ -1,0 +1,100 @@
+"""From records that name their users to one example a user, so that a user is what is clipped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+__all__ = ["per_user"]
+
+_WASTE = 8  # times as many rows as records, from which padding is worth a warning
+
+
+def per_user(
+    loss: Callable[..., Any],
+    data: Any,
+    users: ArrayLike,
+    records_per_user: int,
+) -> tuple[Callable[..., Any], Any]:
+    """The loss and the data of a run in which a user is the unit of privacy.
+
+    A user's example is a block of its records, padded to the largest user's number of them, and its
+    loss is the sum of its records' losses: the gradient that is clipped is the user's summed one.
+    Everything behind it (clipping, sampling, noise, price) takes a user for a record. `fit` and
+    `training_step` run what is returned here; `fit(users=…)` calls it.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record; with a key as its third argument a
+            key is split off for each.
+        data: a tree of arrays with a leading axis of records.
+        users: [records], whom each record belongs to: whole numbers or texts.
+        records_per_user: the most records of one user that are used, the first ones in the order of
+            the data: a public number, as rounding depends on it. Memory and time are those of
+            users × records_per_user rows; ε does not change with it.
+
+    Returns:
+        `loss(params, block)` and the blocks: the data's tree with axes [users, records_per_user],
+        users in ascending order, and a mask of the rows that are records.
+
+    Raises:
+        ValueError: users that are not one axis of as many entries as there are records, or are not
+            whole numbers or texts; records_per_user below 1.
+
+    Guarantee:
+        Each user's block is a function of that user's records alone, so that adding or removing a
+        user adds or removes one example. One record whose gradient is not finite zeroes its user's.
+
+    Example:
+        >>> x = np.array([1.0, 2.0, 4.0], np.float32)
+        >>> total, blocks = per_user(lambda w, x: w * x, x, ["ann", "bob", "ann"], 2)
+        >>> blocks[0].tolist(), blocks[1].tolist()
+        ([[1.0, 4.0], [2.0, 2.0]], [[True, True], [True, False]])
+        >>> [float(total(1.0, jax.tree.map(lambda leaf: leaf[i], blocks))) for i in (0, 1)]
+        [5.0, 2.0]
+    """
+    rows, present = _blocks(data, users, records_per_user)
+    blocks = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
+
+    def of_user(params: Any, example: Any, *key: Any) -> Any:
+        records, mask = example
+        keys = [jax.random.split(one, mask.shape[0]) for one in key]
+        losses = jax.vmap(loss, (None, 0, *(0 for _ in keys)))(params, records, *keys)
+        return jnp.sum(jnp.where(mask, losses, jnp.zeros_like(losses)))
+
+    return of_user, (blocks, jnp.asarray(present))
+
+
+def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of the data make each user's block, and which of them are more than padding."""
+    users = np.asarray(users)
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
+    if users.ndim != 1 or sizes != {users.shape}:
+        raise ValueError(
+            f"users must name the user of each record, one axis as long as the data's, got shape "
+            f"{users.shape} for data of {sorted(sizes)}"
+        )
+    if users.dtype.kind not in "iuUSO":
+        raise ValueError(f"users must be whole numbers or texts, got {users.dtype}")
+    if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+        raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
+    _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
+    order = np.argsort(owner, kind="stable")
+    first = np.cumsum(counts) - counts
+    place = np.arange(most)
+    present = place < counts[:, None]
+    # Padding repeats the user's first record: what is finite stays so, and nobody else's is near.
+    rows = order[first[:, None] + np.where(present, place, 0)]
+    if rows.size > _WASTE * present.sum():
+        warnings.warn(
+            f"records_per_user = {most} pads {len(counts)} users of {int(np.median(counts))} "
+            f"records at the median to {rows.size} rows, for {int(present.sum())} records: a "
+            "smaller one saves memory and time",
+            stacklevel=3,
+        )
+    return rows, present
