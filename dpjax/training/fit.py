@@ -77,7 +77,7 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
     def placed(loss, params, data, plan, *, key=None, mesh=None, **options):
         placement = placement_of(mesh, data)
         devices = None if placement is None else placement.mesh
-        if placement is None:
+        if placement is None and options.get("users") is None:  # users' blocks are made below
             data = on_host(data, plan.population) or data
         with automatic(params, data), automatic_in_force(devices):
             moved, rows, key = on_auto_mesh((params, data, key))

@@ -10,6 +10,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import audit, training
+from dpjax.training.sources import HostData
 
 SIZES = [1, 3, 2, 7, 1, 4]
 USERS, MOST, FEATURES = len(SIZES), 5, 3
@@ -248,6 +249,9 @@ def test_the_unit_of_the_plan_and_the_users_of_the_data_agree(problem):
     for wrong in (owner[1:], owner[None], np.ones(len(owner))):
         with pytest.raises(ValueError, match="users must"):
             run(plan, users=wrong, records_per_user=2)
+    rows, ids = HostData(data, len(owner)), {"users": owner, "records_per_user": 2}
+    with pytest.raises(ValueError, match="data must be arrays where users are given"):
+        training.fit(_loss, _start(), rows, plan, **ids, **OPTIONS)
     with pytest.raises(ValueError, match="unit must be"):
         _plan(_quiet(), 1, unit="household")
 
