@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import time
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax import correlation, gradients, transforms
+from dpjax import correlation, training, transforms
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 # steps, bands, steps between two uses of a record
@@ -77,54 +78,104 @@ def peer(python: str | None, wanted: dict) -> dict | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+NOISES = {
+    "white": correlation.identity(),
+    "4 bands of C, kept": correlation.square_root(4),
+    "8 bands of C, kept": correlation.square_root(8),
+    "4 bands of C⁻¹, drawn again": correlation.inverse_square_root(4),
+    "8 bands of C⁻¹, drawn again": correlation.inverse_square_root(8),
+}
+
+
 def noise_costs() -> dict[str, float]:
     """Processor seconds of a step's noise alone, for a perceptron of 1.9 million numbers."""
-    tree = [jnp.zeros(shape) for shape in TREE]
-    chains = {"0": transforms.gaussian_noise(1.0, jax.random.key(0))}
-    for bands in (4, 8):
-        strategy = correlation.square_root(bands)
-        chains[str(bands)] = transforms.correlated_noise(strategy, 1.0, jax.random.key(0))
-    runs = {}
-    for name, tx in chains.items():
+    tree, runs = [jnp.zeros(shape) for shape in TREE], {}
+    for name, strategy in NOISES.items():
+        tx = transforms.correlated_noise(strategy, 1.0, jax.random.key(0))
 
         def step(state, _, tx=tx):
             out, inner = tx.update(tree, state[1])
             return (jax.tree.map(jnp.add, state[0], out), inner), None
 
         run = jax.jit(lambda s, step=step: jax.lax.scan(step, s, None, length=STEPS)[0])
-        runs[name] = (run, (tree, tx.init(tree)))
+        begun = tx.init(tree)._replace(step=jnp.asarray(20, jnp.int32))
+        runs[name] = (run, (tree, begun))
     return {name: seconds / STEPS for name, seconds in least(runs).items()}
 
 
-def step_costs(batch: int) -> dict[str, float]:
-    """The same for a whole step: per-example gradients of the perceptron, clipped, noise, SGD."""
-    key = jax.random.key(0)
-    params = [0.03 * jax.random.normal(key, shape) for shape in TREE]
-    data = (jax.random.normal(key, (batch, 784)), jnp.zeros(batch, jnp.int32))
+def dense(key, shape):
+    return {"w": jax.random.normal(key, shape) / shape[0] ** 0.5, "b": jnp.zeros(shape[1])}
 
-    def loss(p, example):
-        h = jax.nn.relu(example[0] @ p[0] + p[1])
-        h = jax.nn.relu(h @ p[2] + p[3])
-        logits = h @ p[4] + p[5]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
 
-    clipped = gradients.clipped_grad(loss, 1.0)
-    chains = {
-        "0": transforms.gaussian_noise(1.0, key),
-        "8": transforms.correlated_noise(correlation.square_root(8), 1.0, key),
+def perceptron():
+    """784-512-1024-10: 0.94 million numbers."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    sizes = [(784, 512), (512, 1024), (1024, 10)]
+    params = [dense(key, shape) for key, shape in zip(keys, sizes, strict=True)]
+
+    def logits(params, image):
+        hidden = image.ravel()
+        for layer in params[:-1]:
+            hidden = jax.nn.relu(hidden @ layer["w"] + layer["b"])
+        return hidden @ params[-1]["w"] + params[-1]["b"]
+
+    return params, logits
+
+
+def convolutional():
+    """Two convolutions and two dense layers of tanh for MNIST: 26,010 numbers."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    filters = [(8, 8, 1, 16), (4, 4, 16, 32)]
+    params = {
+        "filters": [
+            {"w": 0.1 * jax.random.normal(key, shape), "b": jnp.zeros(shape[-1])}
+            for key, shape in zip(keys[:2], filters, strict=True)
+        ],
+        "dense": [dense(keys[2], (512, 32)), dense(keys[3], (32, 10))],
     }
+
+    def logits(params, image):
+        hidden = image[None]
+        for layer, padding in zip(params["filters"], ("SAME", "VALID"), strict=True):
+            hidden = jax.lax.conv_general_dilated(
+                hidden, layer["w"], (2, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            hidden = jnp.tanh(hidden + layer["b"])
+            hidden = jax.lax.reduce_window(
+                hidden, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "VALID"
+            )
+        first, last = params["dense"]
+        hidden = jnp.tanh(hidden.ravel() @ first["w"] + first["b"])
+        return hidden @ last["w"] + last["b"]
+
+    return params, logits
+
+
+def step_costs(model, batch: int, steps: int = 3) -> dict[str, float]:
+    """Processor seconds of a whole step of `fit`, with each noise in place of the other."""
+    params, logits = model
+    records = 4 * batch
+    data = (jax.random.normal(jax.random.key(1), (records, 28, 28, 1)), jnp.zeros(records, int))
+
+    def loss(params, example):
+        found = logits(params, example[0])
+        return optax.softmax_cross_entropy_with_integer_labels(found, example[1])
+
     runs = {}
-    for name, noise in chains.items():
-        tx = optax.chain(noise, optax.scale(1 / batch), optax.sgd(0.1))
+    for name in ("white", "8 bands of C, kept", "8 bands of C⁻¹, drawn again"):
+        plan = training.make_plan(
+            records, noise_multiplier=1.0, delta=1e-5, steps=100, batch_size=batch,
+            sampling="cyclic", strategy=NOISES[name],
+        )  # fmt: skip
+        step = training.training_step(loss, params, plan, optimizer=optax.sgd(0.1))
 
-        def step(state, _, tx=tx):
-            p, inner = state
-            updates, inner = tx.update(clipped(p, data).sum, inner, p)
-            return (optax.apply_updates(p, updates), inner), None
+        def several(state, _, step=step):
+            return step.update(state, data, jax.random.key(2))[0], None
 
-        run = jax.jit(lambda s, step=step: jax.lax.scan(step, s, None, length=3)[0])
-        runs[name] = (run, (params, tx.init(params)))
-    return {name: seconds / 3 for name, seconds in least(runs, repeats=3).items()}
+        run = jax.jit(lambda s, several=several: jax.lax.scan(several, s, None, length=steps)[0])
+        # Past the first steps, which have fewer noises to draw again.
+        runs[name] = (run, step.init(params) | {"step": jnp.asarray(20, jnp.int32)})
+    return {name: seconds / steps for name, seconds in least(runs, repeats=5).items()}
 
 
 def least(runs: dict, repeats: int = 4) -> dict[str, float]:
@@ -156,11 +207,15 @@ def main() -> None:
         "",
         "Error of prefix sums at noise = sensitivity, so at equal ε: root of the mean over the "
         "steps, or the largest. Theirs is the strategy of `optimize_banded_toeplitz`, which counts "
-        "one use of a record; ours that of `correlation.banded_toeplitz`, which counts them all.",
+        "one use of a record; ours that of `correlation.banded_toeplitz`, which counts them all. "
+        "C⁻¹ is ours of as many bands of the inverse, `correlation.banded_inverse`, drawn again.",
+        "",
+        f"Load of the machine (2 cores) at the start: {os.getloadavg()[0]:.1f}; seconds are of the "
+        "processor.",
         "",
         "| steps | separation | bands | error | white | theirs | ours | ours/theirs | theirs, s "
-        "| ours, s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| ours, s | C⁻¹ | C⁻¹/theirs | C⁻¹, s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for i, (steps, bands, separation, kind) in enumerate(asked):
         work = correlation.Workload(steps)
@@ -170,14 +225,20 @@ def main() -> None:
         took = time.process_time() - start
         error = work.error(ours, **how)
         row = [steps, separation, bands, kind, f"{work.error(correlation.identity(), **how):.3f}"]
-        other, ratio, their_time = "–", "–", "–"
+        start = time.process_time()
+        inverse = correlation.banded_inverse(bands, workload=work, **how)
+        also = time.process_time() - start
+        left = work.error(inverse, **how)
+        other, ratio, their_time, beside = "–", "–", "–", "–"
         if theirs:
             column, seconds = theirs["strategies"][i]
             # Their float32 may leave the last coefficients out of order by one rounding.
             strategy = correlation.Toeplitz(tuple(np.minimum.accumulate(column).tolist()))
             value = work.error(strategy, **how)
             other, ratio, their_time = f"{value:.5f}", f"{error / value:.6f}", f"{seconds:.1f}"
+            beside = f"{left / value:.6f}"
         row += [other, f"{error:.5f}", ratio, their_time, f"{took:.1f}"]
+        row += [f"{left:.5f}", beside, f"{also:.1f}"]
         lines.append("| " + " | ".join(map(str, row)) + " |")
         print(lines[-1], flush=True)
     noise = noise_costs()
@@ -190,26 +251,31 @@ def main() -> None:
         "| noise | ours, ms | over our white noise | theirs, ms | over their white noise |",
         "|---|---|---|---|---|",
     ]
-    for bands, seconds in noise.items():
-        label = "white" if bands == "0" else f"{bands} bands"
+    peers = {"white": "0", "8 bands of C, kept": "8"}
+    for name, seconds in noise.items():
         other, ratio = "–", "–"
-        if theirs and bands in theirs["cost"]:
-            other = f"{1e3 * theirs['cost'][bands]:.1f}"
-            ratio = f"{theirs['cost'][bands] / theirs['cost']['0']:.2f}"
-        mine = f"{seconds / noise['0']:.2f}"
-        lines.append(f"| {label} | {1e3 * seconds:.1f} | {mine} | {other} | {ratio} |")
+        if theirs and name in peers:
+            cost = theirs["cost"][peers[name]]
+            other, ratio = f"{1e3 * cost:.1f}", f"{cost / theirs['cost']['0']:.2f}"
+        mine = f"{seconds / noise['white']:.2f}"
+        lines.append(f"| {name} | {1e3 * seconds:.1f} | {mine} | {other} | {ratio} |")
     lines += [
         "",
-        "A whole step: clipped per-example gradients of the same perceptron, noise, SGD.",
+        "A whole step of `fit`: clipped per-example gradients, noise, SGD.",
         "",
-        "| records | white, ms | 8 bands, ms | ratio |",
-        "|---|---|---|---|",
+        "| model | records | white, ms | 8 bands of C, kept | 8 bands of C⁻¹, drawn again |",
+        "|---|---|---|---|---|",
     ]
-    for batch in (64,):
-        found = step_costs(batch)
-        white, banded = found["0"], found["8"]
-        ratio = f"{banded / white:.3f}"
-        lines.append(f"| {batch} | {1e3 * white:.1f} | {1e3 * banded:.1f} | {ratio} |")
+    models = {
+        "convolutional, 26,010 numbers": convolutional(),
+        "784-512-1024-10, 0.94 million": perceptron(),
+    }
+    for label, model in models.items():
+        for batch in (64, 256):
+            white, *others = step_costs(model, batch).values()
+            ratios = " | ".join(f"× {seconds / white:.3f}" for seconds in others)
+            lines.append(f"| {label} | {batch} | {1e3 * white:.1f} | {ratios} |")
+            print(lines[-1], flush=True)
     file = RESULTS / "correlated.md"
     file.write_text("\n".join(lines) + "\n")
     print(file.read_text())

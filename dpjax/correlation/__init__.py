@@ -14,11 +14,13 @@ from dpjax.correlation.optimise import banded_toeplitz as banded_toeplitz
 from dpjax.correlation.strategies import Toeplitz as Toeplitz
 from dpjax.correlation.strategies import identity as identity
 from dpjax.correlation.strategies import square_root as square_root
+from dpjax.correlation.tree import Tree as Tree
 from dpjax.correlation.workload import Workload as Workload
 
 __all__ = [
     "BandedInverse",
     "Toeplitz",
+    "Tree",
     "Workload",
     "banded_inverse",
     "banded_toeplitz",

@@ -19,6 +19,7 @@ from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
 from dpjax.correlation.inverse import BandedInverse
 from dpjax.correlation.strategies import Toeplitz
+from dpjax.correlation.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Workload:
         for name, value in {"steps": steps, "momentum": momentum, "rates": found}.items():
             object.__setattr__(self, name, value)
 
-    def errors(self, strategy: Toeplitz | BandedInverse) -> Float[np.ndarray, " steps"]:
+    def errors(self, strategy: Toeplitz | BandedInverse | Tree) -> Float[np.ndarray, " steps"]:
         """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖.
 
         Example:
@@ -67,6 +68,8 @@ class Workload:
             >>> [f"{e:.4f}" for e in Workload(3).errors(identity())]
             ['1.0000', '1.4142', '1.7321']
         """
+        if isinstance(strategy, Tree):
+            return np.sqrt(_tree_errors2(self))
         banded = isinstance(strategy, BandedInverse)
         given = strategy.inverse_coefficients if banded else strategy.coefficients
         with float64_scope():
@@ -74,7 +77,7 @@ class Workload:
 
     def error(
         self,
-        strategy: Toeplitz | BandedInverse,
+        strategy: Toeplitz | BandedInverse | Tree,
         *,
         separation: int | None = None,
         participations: float = math.inf,
@@ -130,6 +133,22 @@ def squared_errors(
 
     given = (jnp.asarray(np.asarray(work.rates)), jnp.arange(steps))
     return lax.scan(row, jnp.zeros_like(moved), given)[1]
+
+
+def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
+    """‖(AC⁻¹)ₜ‖² of a `Tree`, exact but for rounding.
+
+    The block that ends at E is in the prefix sums E, …, E + 2ʰ − 1, h the height of the block, so
+    its z enters iterate t with weight a_{t, E−1} − a_{t, E−1+2ʰ}.
+    """
+    steps = work.steps
+    ends = np.arange(1, steps + 1)
+    until = np.minimum(ends - 1 + (ends & -ends), steps)
+    rates, row, found = work.rates or (1.0,) * steps, np.zeros(steps + 1), []
+    for step, rate in enumerate(rates):
+        row[: step + 1] += rate * work.momentum ** np.arange(step, -1, -1.0)
+        found.append(np.sum((row[:-1] - row[until]) ** 2))
+    return np.asarray(found)
 
 
 @functools.lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.normal import normal_like
 from dpjax._other_names import taught
-from dpjax.correlation import BandedInverse, Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.transforms.checks import positive, random_key
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
 from dpjax.transforms.released import reading
@@ -44,16 +44,17 @@ class CorrelatedState(NamedTuple):
 
 @taught
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse, stddev: float, key: PRNGKeyArray
+    strategy: Toeplitz | BandedInverse | Tree, stddev: float, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
         yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
-        yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d.
+        yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d; or
+        yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
 
     Args:
         strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
-            `dpjax.correlation.banded_inverse(8, steps)`.
+            `dpjax.correlation.banded_inverse(8, steps)`, or `dpjax.correlation.Tree()`.
         stddev: of z, in units of the updates: noise multiplier × clip norm, where the updates are
             the sum that `clip_per_example` returns. Not multiplied by the sensitivity of C. May be
             traced.
@@ -65,7 +66,8 @@ def correlated_noise(
         is one of all z up to t, since the inverse of a banded C is not banded: the last bands − 1
         noises are kept, sharded as the parameters are, and belong into checkpoints, as an
         optimiser's state does. Of a `BandedInverse` nothing is kept: a step draws the last `bands`
-        z again. Either way a run continued from its state adds the same noise to the last bit.
+        z again; and of a `Tree`, two of them on average. Either way a run continued from its state
+        adds the same noise to the last bit.
 
     Raises:
         TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
@@ -73,9 +75,10 @@ def correlated_noise(
 
     Guarantee:
         With updates of l2 sensitivity C, all steps together are
-        `acc.CorrelatedGaussian(stddev/C, strategy, steps, separation)`, if no record enters two
-        steps less than `separation` apart. One step alone has no price. z has its full tail (|z|
-        to 9.3); 16-bit updates are perturbed in float32 and rounded after.
+        `acc.CorrelatedGaussian(stddev/C, strategy, steps, separation)`, or `acc.MatrixGaussian` of
+        a `Tree`, if no record enters two steps less than `separation` apart. One step alone has no
+        price. z has its full tail (|z| to 9.3); 16-bit updates are perturbed in float32 and rounded
+        after.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -95,7 +98,7 @@ def correlated_noise(
     References:
         Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
     """
-    if not isinstance(strategy, Toeplitz | BandedInverse):
+    if not isinstance(strategy, Toeplitz | BandedInverse | Tree):
         raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
     if callable(stddev):
         raise ValueError(
@@ -104,11 +107,11 @@ def correlated_noise(
         )
     positive("stddev", stddev, allow_zero=True)
     random_key(key)
-    drawn_again = isinstance(strategy, BandedInverse)
-    following = _drawn_again(strategy) if drawn_again else _kept(strategy)
+    kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
+    following = _following(strategy)
 
     def init(params):
-        past = () if drawn_again else jax.tree.map(lambda u: _ring(u, strategy.bands - 1), params)
+        past = () if kept is None else jax.tree.map(lambda leaf: _ring(leaf, kept), params)
         return CorrelatedState(key, jnp.zeros((), jnp.int32), past)
 
     def update(updates, state, params=None):
@@ -116,12 +119,19 @@ def correlated_noise(
         if (reader := reading()) is not None:
             reader.refuse(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
-                "acc.CorrelatedGaussian or acc.CyclicPoissonCorrelated)"
+                "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
             )
         noise, past = following(updates, state)
         return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
 
     return optax.GradientTransformation(init, update)
+
+
+def _following(strategy):
+    """`following(updates, state) -> (y, past)`, the noise of a step."""
+    if isinstance(strategy, Tree):
+        return _of_blocks
+    return _kept(strategy) if isinstance(strategy, Toeplitz) else _drawn_again(strategy)
 
 
 def _drawn(updates, state, step):
@@ -147,6 +157,21 @@ def _drawn_again(strategy: BandedInverse):
         return lax.fori_loop(0, last, more, zero), ()
 
     return following
+
+
+def _of_blocks(updates, state):
+    """y as the z of the block that ends here less those of the blocks that it is made of."""
+    step = state.step
+    # The digits of `step` that are 1 before its first 0: each is a block that ends in this one.
+    ended = lax.population_count(step & ~(step + 1))
+
+    def more(height, total):
+        own = height == ended
+        z = _drawn(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
+        return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
+
+    zero = jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
+    return lax.fori_loop(0, ended + 1, more, zero), ()
 
 
 def _kept(strategy: Toeplitz):

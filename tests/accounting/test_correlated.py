@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.correlation import identity, inverse_square_root, square_root
+from dpjax.correlation import Tree, identity, inverse_square_root, square_root
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -201,3 +201,55 @@ def test_steps_of_a_banded_inverse_are_known_and_its_groups_refused():
             acc.CorrelatedGaussian(3.0, strategy, bad, 5)
     with pytest.raises(TypeError, match="strategy must be"):
         acc.CyclicPoissonCorrelated(3.0, strategy, 8, 0.1)
+
+
+@pytest.mark.parametrize(("adjacency", "size"), [(ADD, 1), (REPLACE, 2)])
+@pytest.mark.parametrize("sigma", [1e-3, 0.7, 1e6])
+@pytest.mark.parametrize("delta", [1e-13, 0.3])
+def test_a_matrix_is_priced_by_its_sensitivity(sigma, delta, adjacency, size):
+    # uses at 0 and 3 of six steps: blocks 1, 1-2 and 1-4 of the first, 1-4 of the second
+    run = acc.MatrixGaussian(sigma, Tree(), 6, 3)
+    truth = gaussian_dp.epsilon(size * np.sqrt(1 + 1 + 4) / sigma, delta)
+    found = acc.epsilon(run, delta, adjacency=adjacency)
+    assert truth * (1 - 1e-13) <= found <= truth * (1 + 1e-9) + 1e-13
+    listed = acc.MatrixGaussian(sigma, Tree().sensitivities(64, 3), 6, 3)
+    assert acc.epsilon(listed, delta, adjacency=adjacency) == found
+
+
+def test_a_matrix_sweeps_over_steps_and_under_traces():
+    s = Tree().sensitivities(20, 4)
+    steps = np.array([1, 7, 20])
+    each = [acc.epsilon(acc.MatrixGaussian(3.0, Tree(), n, 4), 1e-5) for n in steps.tolist()]
+    np.testing.assert_allclose(acc.epsilon(acc.MatrixGaussian(3.0, s, steps, 4), 1e-5), each)
+    sigmas = np.array([[1.0], [3.0]])
+    both = acc.epsilon(acc.MatrixGaussian(sigmas, s, steps, 4), 1e-5)
+    np.testing.assert_allclose(both[1], each)
+    assert np.all(both[0] > both[1])
+    traced = jax.jit(lambda n: acc.epsilon(acc.MatrixGaussian(3.0, s, n, 4), 1e-5))
+    np.testing.assert_allclose(traced(7), each[1], rtol=3e-7)
+    assert traced(21) == np.inf  # more steps than there are sensitivities
+    assert acc.epsilon(acc.MatrixGaussian(0.0, s, 3, 4), 1e-5) == np.inf
+    again = acc.Certificate.from_json(acc.certify(acc.MatrixGaussian(3.0, s, 7, 4), 1e-5).to_json())
+    assert again.verify().upper >= each[1] * (1 - 1e-9)
+    with pytest.raises(acc.UnsupportedQuery, match="MatrixGaussian"):
+        acc.epsilon(acc.PoissonSampled(acc.MatrixGaussian(1.0, s, 5, 4), 0.01), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: acc.MatrixGaussian(1.0, [1.0, 0.5], 2, 1),
+        lambda: acc.MatrixGaussian(1.0, [1.0, 2.0], 3, 1),
+        lambda: acc.MatrixGaussian(1.0, [-1.0, 2.0], 1, 1),
+        lambda: acc.MatrixGaussian(1.0, 2.0, 1, 1),
+        lambda: acc.MatrixGaussian(1.0, [], 1, 1),
+        lambda: acc.MatrixGaussian(1.0, [np.nan], 1, 1),
+        lambda: acc.MatrixGaussian(1.0, Tree(), 0, 1),
+        lambda: acc.MatrixGaussian(1.0, Tree(), None, 1),
+        lambda: acc.MatrixGaussian(1.0, Tree(), np.array([3, 4]), 1),
+        lambda: acc.CorrelatedGaussian(1.0, Tree(), 4, 1),
+    ],
+)
+def test_a_matrix_of_no_known_sensitivity_is_refused(bad):
+    with pytest.raises((TypeError, ValueError), match="must be"):
+        bad()

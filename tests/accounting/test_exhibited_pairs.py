@@ -17,6 +17,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting as acc
+from dpjax import correlation
 from dpjax.accounting.answers.methods import METHODS
 from tests.accounting.mechanism_examples import EXAMPLES
 
@@ -216,6 +217,15 @@ ALSO = [
         (
             acc.CorrelatedGaussian(3.0, [1.0, 1.0], 9, 1, 2.0),
             gaussian(size * np.sqrt(6), 3.0),
+        ),
+        # a record of step 0 is in the blocks 1, 1–2 and 1–4 of a tree
+        (
+            acc.MatrixGaussian(2.0, correlation.Tree(), 4, 4),
+            gaussian(size * np.sqrt(3), 2.0),
+        ),
+        (
+            acc.MatrixGaussian(2.0, [1.0, 2.0, 5.0], 2, 1),
+            gaussian(size * 2.0, 2.0),
         ),
         (
             acc.CyclicPoissonCorrelated(2.0, [2.0, 1.0, 1.0], 4, 0.2),

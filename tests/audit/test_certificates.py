@@ -407,6 +407,26 @@ def _correlated(sigma, separation, steps):
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
 
 
+def _tree(sigma, steps, separation):
+    """A record that enters step 0 and the one `separation` after it, under the tree's noise."""
+    tree = correlation.Tree()
+    c = jnp.asarray(tree.matrix(steps), jnp.float32)
+    once = jnp.zeros(steps).at[jnp.array([0, separation])].set(1.0)
+
+    def release(key, canary):
+        noise = transforms.correlated_noise(tree, sigma, key)
+
+        def step(state, contribution):
+            noisy, state = noise.update({"w": canary * contribution}, state)
+            return state, noisy["w"]
+
+        _, released = jax.lax.scan(step, noise.init({"w": jnp.zeros(())}), once)
+        return (c @ once) @ (c @ released)
+
+    mechanism = acc.MatrixGaussian(sigma, tree, steps, separation)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
 def _cyclic_correlated(sigma, rate, groups):
     """The first group's record, which enters the first step of the round if it is drawn."""
     strategy = correlation.square_root(groups)
@@ -433,6 +453,7 @@ CASES = {
     "TruncatedPoissonSampled": _truncated(0.7, 0.3, 4, 2),
     "UserLevel": _users(1.0, 0.3, 3),
     "CorrelatedGaussian": _correlated(3.0, 5, 20),
+    "MatrixGaussian": _tree(4.0, 8, 4),
     "CyclicPoissonCorrelated": _cyclic_correlated(0.8, 0.3, 4),
     "Gaussian": _gaussian(1.0),
     "Gaussian replaced": _gaussian_replaced(2.0),

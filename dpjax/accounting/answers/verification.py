@@ -26,6 +26,7 @@ from dpjax.accounting.mechanisms import (
     CyclicPoissonCorrelated,
     FixedBatchSampled,
     Gaussian,
+    MatrixGaussian,
     Mechanism,
     PoissonSampled,
     RandomAllocation,
@@ -169,7 +170,11 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
         if batch is not None and not _close(own, batch):
             refuse(f"batch_size = {batch}, priced {own}")
     sigma, steps = known["noise_multiplier"], known["steps"]
-    for step in _parts(run, Gaussian) + _parts(run, CorrelatedGaussian):
+    for step in (
+        *_parts(run, Gaussian),
+        *_parts(run, CorrelatedGaussian),
+        *_parts(run, MatrixGaussian),
+    ):
         if sigma is not None and not _close(step.noise_multiplier, sigma):
             refuse(f"noise_multiplier = {sigma}, priced {step.noise_multiplier}")
     if steps is not None:
@@ -185,7 +190,8 @@ def _length(step: Any) -> tuple:
     """Steps of training that one mechanism is, if several."""
     if isinstance(step, CyclicPoissonCorrelated):
         return (step.groups,)
-    return (step.steps,) if isinstance(step, RandomAllocation | CorrelatedGaussian) else ()
+    several = RandomAllocation | CorrelatedGaussian | MatrixGaussian
+    return (step.steps,) if isinstance(step, several) else ()
 
 
 def _close(a: Any, b: Any) -> bool:

@@ -11,7 +11,11 @@ from dpjax.accounting.mechanisms.base import (
 )
 from dpjax.accounting.mechanisms.choices import Exponential, RandomizedResponse
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
-from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, CyclicPoissonCorrelated
+from dpjax.accounting.mechanisms.correlated import (
+    CorrelatedGaussian,
+    CyclicPoissonCorrelated,
+    MatrixGaussian,
+)
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -60,6 +64,7 @@ __all__ = [
     "Gaussian",
     "GeoDP",
     "Laplace",
+    "MatrixGaussian",
     "Mechanism",
     "NoisyCyclicDescent",
     "NoisyGradientDescent",

@@ -24,7 +24,7 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian
+from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, MatrixGaussian
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -108,6 +108,17 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
     return _moved(correlated_mu2(m, m.steps, m.separation, m.participations))
 
 
+def _matrix(m: MatrixGaussian) -> GaussianPair:
+    xp: Any = namespace(m)
+    listed: Any = m.sensitivities  # along the first axis
+    count = listed.shape[0]
+    last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1
+    shape = (count, *np.broadcast_shapes(listed.shape[1:], last.shape))
+    listed = xp.broadcast_to(listed, shape)
+    moved = xp.take_along_axis(listed, xp.broadcast_to(last, shape[1:])[None], axis=0)[0]
+    return _moved(_ratio2(xp.where(m.steps <= count, moved, xp.inf), m.noise_multiplier))
+
+
 # Gradient sensitivities are those of the adjacency that is asked for.
 def _descent(run: NoisyGradientDescent) -> GaussianPair:
     mu2 = least2(run)
@@ -125,6 +136,7 @@ DOMINATED: dict[type, Entry] = {
     BoxedAngles: Entry(_boxed),
     CorrelatedGaussian: Entry(_correlated, sampled=False),
     Gaussian: Entry(_gaussian),
+    MatrixGaussian: Entry(_matrix, sampled=False),
     NoisyCyclicDescent: Entry(_cyclic, step=False),
     NoisyGradientDescent: Entry(_descent, step=False),
     RecentredGaussian: Entry(_ball),
