@@ -1,7 +1,7 @@
-"""Scattering features of small grey images: fixed wavelets, nothing learned, so free of privacy cost.
+"""Scattering features of small grey images: fixed wavelets, nothing learned, so free of any cost.
 
-Two layers of moduli of Morlet wavelets at two scales and eight angles, averaged and sampled at every
-fourth pixel: 81 channels, of which each image's own groups are normalised.
+Two layers of moduli of Morlet wavelets at two scales and eight angles, averaged and sampled at
+every fourth pixel: 81 channels, of which each image's own groups are normalised.
 
 References:
   Bruna, Mallat 2013, "Invariant scattering convolution networks"; Oyallon, Mallat 2015; Tramèr,
