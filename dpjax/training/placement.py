@@ -29,6 +29,9 @@ class Placement:
         records: axes over which the records are divided, in equal blocks in the order of the data.
         parameters: axes over which large parameters are divided too; none for copies.
 
+    Raises:
+        ValueError: a mesh of devices of several processes.
+
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",))
         >>> data_parallel(mesh).records, fully_sharded(mesh).parameters
@@ -38,6 +41,10 @@ class Placement:
     mesh: Mesh
     records: tuple[str, ...]
     parameters: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.mesh.is_multi_process:
+            raise ValueError("mesh must be of devices of this process, got one of several")
 
     @property
     def blocks(self) -> int:
@@ -201,11 +208,6 @@ def placed_rows(placement: Placement, data: Any, population: int) -> Any:
     def placed_leaf(leaf):
         if isinstance(leaf, jax.Array) and leaf.shape[0] == rows and leaf.sharding == spec:
             return leaf
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            raise ValueError(
-                f"data of several processes must be {rows} rows on {spec}, got {leaf.shape[0]} on "
-                f"{leaf.sharding}: see training.rows_of_processes"
-            )
         host = np.asarray(leaf)
 
         def block(index):
@@ -221,13 +223,8 @@ def placed_rows(placement: Placement, data: Any, population: int) -> Any:
 
 
 def placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """An array that every process has, where the sharding has it."""
-    if isinstance(leaf, jax.Array) and (
-        leaf.sharding == sharding or sharding.is_fully_addressable or not leaf.is_fully_addressable
-    ):
-        return jax.device_put(leaf, sharding)
-    host = np.asarray(leaf)
-    dtype = jax.dtypes.canonicalize_dtype(host.dtype)
-    return jax.make_array_from_callback(
-        host.shape, sharding, lambda index: np.asarray(host[index], dtype)
-    )
+    """An array where the sharding has it."""
+    if not isinstance(leaf, jax.Array):  # no device ever holds it whole
+        leaf = np.asarray(leaf)
+        leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+    return jax.device_put(leaf, sharding)
