@@ -118,3 +118,13 @@ def test_conditions_are_pointed_at():
     text = acc.certify(run, 1e-5).describe()
     assert "\nOnly if: " in text.split("\n\n")[0]
     assert "\nAssumes: " in text.split("\n\n")[1]
+
+
+@pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
+def test_users_are_protected_with_all_their_records(adjacency):
+    run = acc.UserLevel(acc.Gaussian(8.0), 4)
+    protected, _, found, *_ = summary(acc.certify(run, 1e-5, adjacency=adjacency))
+    assert protected.startswith("Protected: whoever contributed at most 4 records: ")
+    assert "one record" not in protected
+    factor = 4 if adjacency is _ADD else 8
+    assert f"at most {percent(_gaussian_attack(factor / 8.0))} of" in found

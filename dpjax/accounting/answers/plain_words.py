@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.attacker import success
+from dpjax.accounting.mechanisms import UserLevel
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
@@ -46,6 +47,16 @@ def percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
+def _protected(c: Certificate) -> str:
+    words = _PROTECTED[c.adjacency]
+    if isinstance(c.mechanism, UserLevel):
+        most = f"at most {c.mechanism.records:g} records"
+        words = words.split(". ")[0].replace("one record", most)
+        words = words.replace("with and without it", "with and without them")
+        words = words.replace("that record says", "those records say")
+    return words
+
+
 def _sentence(text: str) -> str:
     return text.rstrip(".") + "."
 
@@ -77,7 +88,7 @@ def summary(certificate: Certificate) -> list[str]:
             false_alarms=FALSE_ALARMS,
         )
         lines = [
-            f"Protected: {_PROTECTED[c.adjacency]}.",
+            f"Protected: {_protected(c)}.",
             f"Against: {_AGAINST[c.adjacency]}.",
             "How well: with one false alarm in a thousand, such an attack is right about at most "
             f"{percent(caught)} of the records it is after (a guess: 0.1 %).",
