@@ -2,8 +2,8 @@
 
 Each of a user's k records takes part by itself, so that J ~ Bin(k, q) of them move the sum by at
 most J clip norms. That the worst contributions are aligned, in either direction and for an
-adversary who chooses them anew at every step, is Ganesh 2024, Theorem 3.1 with Lemma 4.5: the pair
-dominates, and neighbours attain it. With w_j = Bin(k, q)(j) the loss
+adversary who chooses them anew at every step, is Ganesh's theorem on Poisson sampling (2024): the
+pair dominates, and neighbours attain it. With w_j = Bin(k, q)(j) the loss
 
     L(y) = log Σ_j w_j e^{jμy − j²μ²/2} = log w₀ + log(1 + e^{G(y)}),
 
@@ -11,7 +11,7 @@ G(y) = log Σ_{j>0} (w_j/w₀) e^{jμy − j²μ²/2}, rises and is convex, and 
 least μ: Newton's method finds where the loss is. Under REPLACE_ONE no pair is proven for k > 1.
 
 Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
-(Ganesh 2024, Lemma 4.5, monotonicity): the tails of the binomial law, and neighbouring j where
+(Ganesh 2024, monotonicity): the tails of the binomial law, and neighbouring j where
 there are many.
 
 References:
