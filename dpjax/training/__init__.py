@@ -14,6 +14,7 @@
 """
 
 from dpjax.training.augment import augmented
+from dpjax.training.averaging import exponential_average, tail_average
 from dpjax.training.checkpoint import Checkpoints, discard_key
 from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
@@ -51,6 +52,7 @@ __all__ = [
     "cross_entropy",
     "data_parallel",
     "discard_key",
+    "exponential_average",
     "fit",
     "from_linen",
     "from_nnx",
@@ -63,6 +65,7 @@ __all__ = [
     "probabilities",
     "save_model",
     "softmax",
+    "tail_average",
     "train_without_privacy",
     "training_step",
     "write_atomically",

@@ -30,7 +30,7 @@ from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.feeding import FromHost, OnDevice
-from dpjax.training.fingerprint import text_digest
+from dpjax.training.fingerprint import program_digest, text_digest
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Saver
 from dpjax.training.placement import (
@@ -44,6 +44,7 @@ from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
 from dpjax.training.sources import HostData, on_host
 from dpjax.training.step import Recipe, compiled, failure_probability, first_state
+from dpjax.training.stopping import Stopping
 from dpjax.training.users import per_user
 
 __all__ = ["Fit", "fit"]
@@ -60,6 +61,10 @@ class Fit(NamedTuple):
             `evaluate` returned; with `log_private_losses` also train_loss (mean over the batches
             since the last row) and nonfinite (records whose gradient was NaN or infinite and
             counted as zero, so far). Of these only step and epsilon are free of private data.
+        average: of the iterates, where `fit` was asked for one; else None. Released as params are.
+        steps: how many were taken.
+        looks: at how many rows `stop_when` could have stopped; 1 without it. What the steps taken
+            cost is `plan.certify(steps=fit.steps, looks=fit.looks)`.
 
     Example:
         >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
@@ -68,6 +73,9 @@ class Fit(NamedTuple):
 
     params: Any
     metrics: dict[str, np.ndarray]
+    average: Any = None
+    steps: int = 0
+    looks: int = 1
 
 
 def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
@@ -84,9 +92,15 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
             if placement is not None:
                 placement = dataclasses.replace(placement, mesh=automatic_mesh(devices))
             result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
-        if mesh is not None:
-            return result._replace(params=on_explicit_mesh(result.params, devices))
-        return result._replace(params=placed_like(result.params, params))
+
+        def back(tree):
+            if tree is None:
+                return None
+            if mesh is not None:
+                return on_explicit_mesh(tree, devices)
+            return placed_like(tree, params)
+
+        return result._replace(params=back(result.params), average=back(result.average))
 
     return placed
 
@@ -115,6 +129,9 @@ def fit(
     log_private_losses: bool = False,
     users: ArrayLike | None = None,
     records_per_user: int | None = None,
+    average: Callable[[Any], Any] | None = None,
+    stop_when: Callable[[Mapping[str, float]], bool] | None = None,
+    time_limit: float | None = None,
 ) -> Fit:
     """Train privately, executing exactly the mechanism that `plan` prices.
 
@@ -156,6 +173,15 @@ def fit(
             sampled, and a user's summed gradient is clipped once (`training.per_user`).
         records_per_user: with `users`, the most records of one that are used, the first ones in the
             order of the data: a public number.
+        average: `exponential_average(decay)` or `tail_average(begin)`, or any function from a
+            step's number 1, 2, … to the weight of its parameters in a running mean: kept beside the
+            parameters, free of privacy cost.
+        stop_when: called with every row's step, epsilon and what `evaluate` returned; the run stops
+            where it is true. It may look at nothing else that depends on the training records, and
+            neither may `evaluate`: then it post-processes what is released, and
+            `plan.certify(steps=..., looks=...)` certifies the steps taken.
+        time_limit: seconds after which the run stops at the end of a step, resumable where there is
+            a folder. That running time depends on the records is covered by no ε.
 
     Returns:
         Parameters and metrics. A run that is killed and resumed returns the same bits: its key is
@@ -223,13 +249,14 @@ def fit(
     table = np.full((len(stops), len(names)), np.nan)
     table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
+    stopping = Stopping(stop_when, time_limit)
     failure = failure_probability(plan, plan.spent(plan.steps))
     made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
-    recipe = Recipe(*made_of, placement)
+    recipe = Recipe(*made_of, placement, average)
     example = _one_of(data) if host is None else host.example
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     try:
-        state = first_state(params, plan, optimizer, np.int32(0))
+        state = first_state(params, plan, optimizer, np.int32(0), average)
         if placement is not None:
             state = placed_state(placement, state)
         progress = Progress(state, no_totals(), table, np.int32(1))
@@ -242,6 +269,8 @@ def fit(
                     secret = np.asarray(jax.random.key_data(key)).tobytes()
                     named = np.asarray(who_owns["users"]).astype(str)
                     settings |= who_owns | {"users": text_digest(named.tolist(), secret=secret)}
+                if average is not None:
+                    settings["average"] = program_digest(average, np.int32(1))
                 return identity_of_run(recipe, data, example, key, settings)
 
             key = store.bind(key, who, resume=resume)
@@ -251,21 +280,24 @@ def fit(
         programs = compiled(recipe, example)
 
         def report(row):
+            values = dict(zip(names, progress.table[row].tolist(), strict=True))
+            values = {"step": int(stops[row]), "epsilon": plan.spent(int(stops[row])), **values}
             if on_log is not None:
-                values = dict(zip(names, progress.table[row].tolist(), strict=True))
-                on_log({"step": int(stops[row]), "epsilon": plan.spent(int(stops[row])), **values})
+                on_log(values)
+            stopping.see({name: values[name] for name in values if name not in private})
 
         if host is None:
             feed = OnDevice(data)
         else:
             feed = FromHost(host, programs.draws, programs.draw, key, plan.steps)
+        timed_out = False
         saver = Saver(store, checkpoint_every, progress)
         try:
             for row in range(int(progress.rows)):
                 report(row)
-            while progress.rows < len(stops):
+            while progress.rows < len(stops) and not (timed_out or stopping.last_row_done):
                 row = int(progress.rows)
-                while (step := int(progress.state["step"])) < stops[row]:
+                while (step := int(progress.state["step"])) < stops[row] and not timed_out:
                     stop = min(int(stops[row]), saver.stop(step), feed.stop(step))
                     began = time.monotonic()
                     state, totals = programs.advance(
@@ -275,11 +307,16 @@ def fit(
                     feed.took(stop - step, time.monotonic() - began)
                     totals = totals if log_private_losses else no_totals()
                     progress = progress._replace(state=state, totals=totals)
+                    timed_out = stop < plan.steps and stopping.time_is_up()
                     if stop < stops[row]:
-                        saver.save_if_due(progress)
+                        saver.save_if_due(progress, last=timed_out)
+                if int(progress.state["step"]) < stops[row]:
+                    break
                 progress = row_done(progress, evaluate, log_private_losses)
-                saver.save_if_due(progress, last=progress.rows == len(stops))
+                saver.save_if_due(progress, last=timed_out or progress.rows == len(stops))
                 report(row)
+            if stopping.last_row_done:
+                saver.save_if_due(progress, last=True)
         except BaseException:
             saver.rescue(progress)
             raise
@@ -288,11 +325,15 @@ def fit(
     finally:
         if store is not None:
             store.close()
-    columns = {name: progress.table[:, column] for column, name in enumerate(names)}
+    rows = int(progress.rows)
+    columns = {name: progress.table[:rows, column] for column, name in enumerate(names)}
     if log_private_losses:
         columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
+    stops, looks = stops[:rows], 1 if stop_when is None else len(stops) - 1
     epsilons = np.asarray([plan.spent(int(stop)) for stop in stops])
-    return Fit(progress.state["params"], {"step": stops, "epsilon": epsilons, **columns})
+    metrics = {"step": stops, "epsilon": epsilons, **columns}
+    state = progress.state
+    return Fit(state["params"], metrics, state.get("average"), int(state["step"]), looks)
 
 
 def _check_own_key(key: Any, optimizer_state: Any) -> None:

@@ -272,37 +272,83 @@ class Plan:
         if steps == 0:
             return 0.0
         remaining = self.delta - sum(self.extra_delta.values())
-        done, left = [], steps
-        for phase in self.phases:
-            if left > 0:
-                done.append(_used(phase, left))
-                left -= phase.steps
-        run: Any = done[0] if len(done) == 1 else acc.Composed(tuple(done))
+        run = self._begun(steps)
         try:
             return _spent(acc.epsilon, run, remaining, self.adjacency)
         except TypeError:  # a field that is an array has no hash
             return float(acc.epsilon(run, remaining, adjacency=self.adjacency))
 
-    def certify(self, *, not_covered: Sequence[str] = ()) -> acc.Certificate:
-        """The certificate of the whole run.
+    def _begun(self, steps: int) -> Any:
+        """The mechanism of the first steps, without the phases that were not begun."""
+        done, left = [], steps
+        for phase in self.phases:
+            if left > 0:
+                done.append(_used(phase, left))
+                left -= phase.steps
+        return done[0] if len(done) == 1 else acc.Composed(tuple(done))
+
+    def certify(
+        self, *, steps: int | None = None, looks: int = 1, not_covered: Sequence[str] = ()
+    ) -> acc.Certificate:
+        """The certificate of the whole run, or of its first steps where it stopped early.
+
+        Where what was released decided when to stop, ε of the steps taken at the plan's δ is too
+        small: of all moments, the one that gives most away may have been chosen. At δ / looks it
+        holds: with T the step at which the run stops, εₖ that of k steps at δ / looks, every event
+        E and neighbouring data sets,
+
+            P(E) ≤ Σₖ e^εₖ · Q(E and T = k) + δ,
+
+        by the union over the moments, each of which post-processes the steps before it. It is an
+        ex-post guarantee: ε belongs to the moment at which the run stopped. What could have been
+        spent at most is the certificate of the whole plan.
+
+        Args:
+            steps: how many were taken; None for all.
+            looks: at how many moments what was released could have ended the run; 1 where nothing
+                of the records decided.
+            not_covered: further lines on what ε does not cover.
+
+        Raises:
+            ValueError: `steps` beyond the plan's, `looks` below 1.
 
         Example:
             >>> from dpjax.training import make_plan
             >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
             >>> plan.certify().epsilon == plan.epsilon()
             True
+            >>> known, chosen = plan.certify(steps=50), plan.certify(steps=50, looks=40)
+            >>> plan.spent(50) == known.epsilon < chosen.epsilon < plan.epsilon()
+            True
+
+        References:
+            Ligett, Neel, Roth, Waggoner and Wu 2017, "Accuracy first: selecting a differential
+            privacy level for accuracy-constrained ERM", Definition 2.3 (ex-post privacy).
         """
+        taken = self.steps if steps is None else steps
+        if not 1 <= taken <= self.steps:
+            raise ValueError(f"steps must be between 1 and {self.steps}, got {steps}")
+        if looks < 1:
+            raise ValueError(f"looks must be at least 1, got {looks}")
+        extra = dict(self.extra_delta)
+        if looks > 1:
+            remaining = self.delta - sum(extra.values())
+            # What is left must not exceed δ / looks by the rounding of these sums.
+            share = remaining - remaining / looks + 4 * math.ulp(self.delta)
+            extra[f"stopping at one of {looks} moments by what was released"] = share
+        run = self.mechanism if taken == self.steps else self._begun(taken)
         return acc.certify(
-            self.mechanism,
+            run,
             self.delta,
             adjacency=self.adjacency,
-            extra_delta=self.extra_delta,
+            extra_delta=extra,
             not_covered=not_covered,
             assumptions=(SECRET_KEY, GAUSSIAN_NOISE, *((OF_USERS,) if self.unit == "user" else ())),
             declared={
                 **({"unit": self.unit} if self.unit == "user" else {}),
                 "records": self.population,
-                "steps": self.steps,
+                # Those that are paid: of an epoch that was begun, all.
+                "steps": sum(phase.steps for phase in _unrolled(run)),
                 "clip_norm": self.clip_norm,
                 **(
                     {

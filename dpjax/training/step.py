@@ -15,6 +15,7 @@ import optax
 
 from dpjax import gradients, sampling, transforms
 from dpjax._other_names import taught
+from dpjax.training.averaging import first_average, next_average
 from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
 from dpjax.training.feeding import Batch
@@ -102,18 +103,21 @@ def training_step(
     return TrainingStep(init, update)
 
 
-def first_state(params, plan: Plan, optimizer, step) -> dict[str, Any]:
+def first_state(params, plan: Plan, optimizer, step, average=None) -> dict[str, Any]:
     """What a run carries from step to step; the noise of the last ones where it is correlated."""
     state = {"params": params, "optimizer": optimizer.init(params), "step": step}
+    if average is not None:
+        state["average"] = first_average(params)
     if plan.strategy is None:
         return state
     noise = transforms.correlated_noise(plan.strategy, 1.0, jax.random.key(0))
     return state | {"noise": noise.init(params).past}  # pyrefly: ignore
 
 
-def state_on(placement: Placement, params, plan: Plan, optimizer) -> Any:
+def state_on(placement: Placement, params, plan: Plan, optimizer, average=None) -> Any:
     """The shardings of a run's state under a placement."""
-    shapes = jax.eval_shape(lambda params: first_state(params, plan, optimizer, 0), params)
+    first = lambda params: first_state(params, plan, optimizer, 0, average)  # noqa: E731
+    shapes = jax.eval_shape(first, params)
     return placement.state(shapes, placement.specs(params))
 
 
@@ -130,6 +134,7 @@ class Recipe(NamedTuple):
         failure: probability with which the bounds on rounding and on a batch's size may fail.
         loss_takes_key: whether the loss has a key as its third argument.
         placement: of records and parameters on several devices, None on one.
+        average: the weights of an average of the iterates, or None.
     """
 
     loss: Any
@@ -141,6 +146,7 @@ class Recipe(NamedTuple):
     failure: float
     loss_takes_key: bool = False
     placement: Placement | None = None
+    average: Callable[[Any], Any] | None = None
 
 
 def compiled(recipe: Recipe, example: Any):
@@ -150,12 +156,14 @@ def compiled(recipe: Recipe, example: Any):
         recipe: of the step.
         example: the shapes and dtypes of one record.
     """
-    loss, params, plan, optimizer, capacity, method, failure, loss_takes_key, placement = recipe
+    loss, params, plan, optimizer, capacity, method, failure = recipe[:7]
+    loss_takes_key, placement, average = recipe[7:]
     given = (params, example, *arguments_after_example(loss_takes_key))
     try:
         computes = (
             program_digest(jax.value_and_grad(loss), *given, exact=True),
             program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
+            None if average is None else program_digest(average, np.int32(1), exact=True),
         )
     except Opaque:
         return _compiled(recipe)
@@ -204,7 +212,7 @@ def _compiled(recipe: Recipe) -> Compiled:
     draws = draws_of(recipe.plan, recipe.capacity, recipe.failure)
     update, placement, results = _update(recipe, draws), recipe.placement, {}
     if placement is not None:
-        state = state_on(placement, recipe.params, recipe.plan, recipe.optimizer)
+        state = state_on(placement, recipe.params, recipe.plan, recipe.optimizer, recipe.average)
         results = {"out_shardings": (state, placement.sharding())}
 
     @functools.partial(jax.jit, **results)
@@ -224,7 +232,7 @@ def _compiled(recipe: Recipe) -> Compiled:
 
 def _update(recipe: Recipe, draws: Draws):
     """The pure `update(state, data, key) -> (state, seen)` of one step."""
-    loss, params, plan, optimizer, _, method, failure, loss_takes_key, placement = recipe
+    loss, params, plan, optimizer, _, method, failure, loss_takes_key, placement, average = recipe
     draw, capacity, largest = draws
     clipped = gradients.clipped_grad(loss, plan.clip_norm, method, share_of=capacity)
     slack = slack_of(params, capacity, largest, failure)
@@ -306,6 +314,9 @@ def _update(recipe: Recipe, draws: Draws):
         )
         updates, inner = optimizer.update(mean, state["optimizer"], params)
         new = optax.apply_updates(params, updates)
+        if average is not None:
+            weight = average(state["step"] + 1)
+            carried["average"] = next_average(state["average"], new, weight)
         return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, seen
 
     return update
