@@ -8,7 +8,7 @@ pair dominates, and neighbours attain it. With w_j = Bin(k, q)(j) the loss
     L(y) = log Σ_j w_j e^{jμy − j²μ²/2} = log w₀ + log(1 + e^{G(y)}),
 
 G(y) = log Σ_{j>0} (w_j/w₀) e^{jμy − j²μ²/2}, rises and is convex, and so is G, whose slope is at
-least μ: Newton's method finds where the loss is. Under REPLACE_ONE no pair is proven for k > 1.
+least μ: Newton's method finds where the loss is. Under REPLACE_ONE no pair is used.
 
 Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
 (Ganesh 2024, monotonicity): the tails of the binomial law, and neighbouring j where
