@@ -192,9 +192,9 @@ def _clipping(change: Callable[[Any, Any, Any, Any], Any]) -> contextlib.Abstrac
     """A sum by `change(clipped, params, batch, mask)`; `clipped(norm)` is the right one."""
     right = gradients.clipped_grad
 
-    def wrong(loss, clip_norm, *options):
+    def wrong(loss, clip_norm, *options, **more):
         clipped = functools.partial(right, loss)
-        return lambda params, batch, mask: change(clipped, params, batch, mask)
+        return lambda params, batch, mask, **given: change(clipped, params, batch, mask)
 
     return mock.patch.object(gradients, "clipped_grad", wrong)
 

@@ -8,7 +8,7 @@
 """
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import interop
+from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import ImpossibleBudget, calibrate
 from dpjax.accounting.answers.certificate import Certificate, certify
 from dpjax.accounting.answers.methods import methods, register_method
@@ -112,7 +112,6 @@ __all__ = [
     "epsilon",
     "epsilon_interval",
     "gdp_mu",
-    "interop",
     "methods",
     "price",
     "rdp",

@@ -7,7 +7,7 @@ import functools
 import math
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -83,6 +83,8 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
 
     @functools.wraps(train)
     def placed(loss, params, data, plan, *, key=None, mesh=None, **options):
+        if isinstance(data, Iterator):
+            HostData(data)  # which says why no stream will do
         placement = placement_of(mesh, data)
         devices = None if placement is None else placement.mesh
         if placement is None and options.get("users") is None:  # users' blocks are made below

@@ -24,13 +24,13 @@ __all__ = ["Placement", "data_parallel", "fully_sharded", "placement_of"]
 class Placement:
     """How a run is laid out over the devices of a mesh.
 
+    Raises:
+        ValueError: a mesh of devices of several processes.
+
     Fields:
         mesh: with automatic axes.
         records: axes over which the records are divided, in equal blocks in the order of the data.
         parameters: axes over which large parameters are divided too; none for copies.
-
-    Raises:
-        ValueError: a mesh of devices of several processes.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",))
