@@ -357,10 +357,12 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
+    depth: int = 2
+
     @nn.compact
     def __call__(self, t):
         x = nn.Embed(6, 8)(t) + self.param("position", nn.initializers.normal(1.0), (5, 8))
-        for _ in range(2):
+        for _ in range(self.depth):
             x = Block()(x)
         return nn.Dense(3)(nn.LayerNorm()(x).mean(0))
 
@@ -461,7 +463,7 @@ def test_equinox():
 
 
 def small_transformer():
-    model = Transformer()
+    model = Transformer(depth=1)
     x = tokens(1, 16, 5)
     return classification(model), model.init(key(0), x[0]), (x, tokens(2, 16, vocabulary=3))
 

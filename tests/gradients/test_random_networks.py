@@ -122,7 +122,7 @@ def networks(draw):
 
 
 @hypothesis.given(networks(), st.integers(0, 2**20))
-@hypothesis.settings(max_examples=14)
+@hypothesis.settings(max_examples=8)
 @hypothesis.example([(layer, k) for k, layer in enumerate(LAYERS[:7])], 0)
 @hypothesis.example([(layer, k) for k, layer in enumerate(LAYERS[7:])], 1)
 @hypothesis.example([(dense, 0), (dense_transposed, 0), (repeated, 0), (look_up, 0)], 2)

@@ -45,9 +45,12 @@ def place(tree, mesh, **specs):
     )
 
 
-@pytest.mark.parametrize("traced", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize(
+    ("kind", "traced"),
+    [(AxisType.Auto, True), (AxisType.Explicit, True), (AxisType.Explicit, False)],
+    ids=["auto-jit", "explicit-jit", "explicit-eager"],
+)
 def test_one_and_eight_devices_agree(kind, method, traced):
     params, batch = task()
     mask = jnp.arange(16) != 3
