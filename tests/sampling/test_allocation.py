@@ -94,11 +94,16 @@ def test_a_function_of_key_epoch_and_step_of_one_trace():
 
 
 def test_a_step_that_does_not_fit_is_emptied_not_truncated():
-    fits = set()
+    fits, settings = set(), {"population": 20, "steps": 12, "chosen": 6}
+
+    @jax.jit
+    def draw(step):
+        key = jax.random.key(5)
+        flags = sampling.allocation_inclusion(key, 0, step, **settings)
+        return flags, sampling.random_allocation(key, 0, step, **settings, capacity=10)
+
     for step in range(12):
-        settings = {"population": 20, "steps": 12, "chosen": 6}
-        flags = sampling.allocation_inclusion(jax.random.key(5), 0, step, **settings)
-        batch = sampling.random_allocation(jax.random.key(5), 0, step, **settings, capacity=10)
+        flags, batch = draw(step)
         drawn = int(flags.sum())
         assert int(batch.mask.sum()) == (drawn if drawn <= 10 else 0)
         if drawn <= 10:
