@@ -12,6 +12,7 @@ import pytest
 import dpjax
 from dpjax import _other_names, erm, sampling, training, transforms
 from dpjax import accounting as acc
+from dpjax._numerics.scope import enable_x64
 
 _STEP = acc.Gaussian(1.1)
 _KEY = jax.random.key(0)
@@ -125,7 +126,7 @@ def test_help_pickles_and_traces_see_what_they_saw():
     assert list(inspect.signature(erm.dp_gd).parameters)[:3] == ["problem", "key", "steps"]
     assert pickle.loads(pickle.dumps(acc.epsilon)) is acc.epsilon
     assert pickle.loads(pickle.dumps(_STEP)) == _STEP
-    with jax.enable_x64(True):
+    with enable_x64():
         traced = jax.jit(lambda s: acc.epsilon(acc.Gaussian(s), 1e-5, method="rdp"))(1.1)
         assert float(traced) == pytest.approx(acc.epsilon(_STEP, 1e-5, method="rdp"), rel=1e-9)
 
