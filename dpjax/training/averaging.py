@@ -9,6 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._numerics.checks import Range, one_number
+from dpjax.training.arguments import whole
+
 __all__ = ["exponential_average", "tail_average"]
 
 
@@ -34,8 +37,7 @@ def exponential_average(decay: float) -> Callable[[Any], Any]:
         >>> [round(float(weight(t)), 4) for t in (1, 2, 3)]
         [1.0, 0.6667, 0.5714]
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
+    decay = one_number("decay", decay, Range(0.0, 1.0, open_high=True))
     if decay == 0:
         return lambda step: jnp.ones((), jnp.float32)
     log = math.log(decay)
@@ -70,8 +72,7 @@ def tail_average(begin: int) -> Callable[[Any], Any]:
         >>> [float(weight(t)) for t in (1, 2, 3, 4)]
         [1.0, 1.0, 1.0, 0.5]
     """
-    if begin < 0:
-        raise ValueError(f"begin must be at least 0, got {begin}")
+    begin = whole("begin", begin, low=0)
 
     def weight(step):
         since = jnp.maximum(jnp.asarray(step, jnp.int32) - begin, 1)

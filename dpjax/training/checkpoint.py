@@ -108,6 +108,25 @@ class Checkpoints:
         self._secret = _bytes_of(key) + json.dumps(wanted, sort_keys=True).encode()
         return key
 
+    def noted(self, what: str, now: bool) -> bool:
+        """Whether this holds now or held in an earlier session of the run; written before a step.
+
+        Raises:
+            CheckpointError: the folder took no further file.
+
+        Example:
+            >>> import tempfile
+            >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
+            >>> store.noted("stop_when", True), store.noted("stop_when", False)
+            (True, True)
+            >>> store.close()
+        """
+        file = self.folder / f"{what}.note"
+        with explained(f"noting {what}", self.folder):
+            if now and not file.exists():
+                write_atomically(file, [b"1"], private=True)
+            return file.exists()
+
     def save(self, step: int, state: Any) -> None:
         """Save a state; returns once it is whole on disk.
 

@@ -28,6 +28,7 @@ from dpjax._numerics.explicit import (
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
+from dpjax.training.arguments import check_functions, check_key, check_names, whole
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.feeding import FromHost, OnDevice
 from dpjax.training.fingerprint import program_digest, text_digest
@@ -63,8 +64,8 @@ class Fit(NamedTuple):
             counted as zero, so far). Of these only step and epsilon are free of private data.
         average: of the iterates, where `fit` was asked for one; else None. Released as params are.
         steps: how many were taken.
-        looks: at how many rows `stop_when` could have stopped; 1 without it. What the steps taken
-            cost is `plan.certify(steps=fit.steps, looks=fit.looks)`.
+        looks: at how many rows `stop_when` could have stopped; 1 where no session of the run had
+            one. What the steps taken cost is `plan.certify(steps=fit.steps, looks=fit.looks)`.
 
     Example:
         >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
@@ -223,8 +224,8 @@ def fit(
             raise ValueError("records_per_user must be given with users, got None")
         if host is not None:
             raise ValueError("data must be arrays where users are given, got records on the host")
-        who_owns = {"users": users, "records per user": records_per_user}
         loss, data = per_user(loss, data, users, records_per_user)
+        who_owns = {"users": users, "records per user": int(records_per_user)}
     elif records_per_user is not None:
         raise ValueError(f"records_per_user must be left out without users, got {records_per_user}")
     population = _records(data) if host is None else host.records
@@ -236,8 +237,12 @@ def fit(
         jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in jax.tree.leaves(params)
     ):
         raise ValueError("params must be floating-point arrays, got another type")
-    if log_every is None:
-        log_every = max(1, math.ceil(plan.steps / _ROWS))
+    check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
+    every = max(1, math.ceil(plan.steps / _ROWS)) if log_every is None else log_every
+    log_every = whole("log_every", every)
+    capacity = None if capacity is None else whole("capacity", capacity)
+    if checkpoint_every is not None:
+        checkpoint_every = whole("checkpoint_every", checkpoint_every)
     if placement is not None:
         data = placed_rows(placement, data, population)
         params = placed_parameters(placement, params)
@@ -245,18 +250,21 @@ def fit(
         data = jax.tree.map(jnp.asarray, data) if host is None else host
         params = jax.tree.map(jnp.asarray, params)
     first = dict(evaluate(params)) if evaluate else {}
+    check_names(first)
     private = ["train_loss", "nonfinite"] if log_private_losses else []
     names = [*private, *first]
     stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
     table = np.full((len(stops), len(names)), np.nan)
     table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
+    check_key(key)
     stopping = Stopping(stop_when, time_limit)
     failure = failure_probability(plan, plan.spent(plan.steps))
     made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
     recipe = Recipe(*made_of, placement, average)
     example = _one_of(data) if host is None else host.example
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
+    chosen = stop_when is not None  # by what was released, when the run ends
     try:
         state = first_state(params, plan, optimizer, np.int32(0), average)
         if placement is not None:
@@ -269,13 +277,14 @@ def fit(
                 settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
                 if who_owns:
                     secret = np.asarray(jax.random.key_data(key)).tobytes()
-                    named = np.asarray(who_owns["users"]).astype(str)
-                    settings |= who_owns | {"users": text_digest(named.tolist(), secret=secret)}
+                    named = [str(user) for user in np.asarray(who_owns["users"]).tolist()]
+                    settings |= who_owns | {"users": text_digest(named, secret=secret)}
                 if average is not None:
                     settings["average"] = program_digest(average, np.int32(1))
                 return identity_of_run(recipe, data, example, key, settings)
 
             key = store.bind(key, who, resume=resume)
+            chosen = store.noted("stop_when", chosen)
             found = store.latest(progress)
             progress = progress if found is None else found[1]
         _check_own_key(key, state["optimizer"])
@@ -314,7 +323,7 @@ def fit(
                         saver.save_if_due(progress, last=timed_out)
                 if int(progress.state["step"]) < stops[row]:
                     break
-                progress = row_done(progress, evaluate, log_private_losses)
+                progress = row_done(progress, evaluate, log_private_losses, list(first))
                 saver.save_if_due(progress, last=timed_out or progress.rows == len(stops))
                 report(row)
             if stopping.last_row_done:
@@ -331,7 +340,7 @@ def fit(
     columns = {name: progress.table[:rows, column] for column, name in enumerate(names)}
     if log_private_losses:
         columns["nonfinite"] = columns["nonfinite"].astype(np.int64)
-    stops, looks = stops[:rows], 1 if stop_when is None else len(stops) - 1
+    stops, looks = stops[:rows], len(stops) - 1 if chosen else 1
     epsilons = np.asarray([plan.spent(int(stop)) for stop in stops])
     metrics = {"step": stops, "epsilon": epsilons, **columns}
     state = progress.state

@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 from dpjax import accounting as acc
 from dpjax.correlation import BandedInverse, Toeplitz
 from dpjax.sampling import realised_rate
+from dpjax.training.arguments import whole
 
 __all__ = ["Plan"]
 
@@ -325,11 +326,8 @@ class Plan:
             Ligett, Neel, Roth, Waggoner and Wu 2017, "Accuracy first: selecting a differential
             privacy level for accuracy-constrained ERM", Definition 2.3 (ex-post privacy).
         """
-        taken = self.steps if steps is None else steps
-        if not 1 <= taken <= self.steps:
-            raise ValueError(f"steps must be between 1 and {self.steps}, got {steps}")
-        if looks < 1:
-            raise ValueError(f"looks must be at least 1, got {looks}")
+        taken = self.steps if steps is None else whole("steps", steps, high=self.steps)
+        looks = whole("looks", looks)
         extra = dict(self.extra_delta)
         if looks > 1:
             remaining = self.delta - sum(extra.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dpjax.training.arguments import check_names
 
 
 class Progress(NamedTuple):
@@ -25,9 +27,12 @@ class Progress(NamedTuple):
 
 
 def row_done(
-    progress: Progress, evaluate: Callable[[Any], Any] | None, private_losses: bool
+    progress: Progress,
+    evaluate: Callable[[Any], Any] | None,
+    private_losses: bool,
+    names: Sequence[str] = (),
 ) -> Progress:
-    """The progress with one more row: from the totals, where asked for, and by `evaluate`."""
+    """The progress with one more row: from the totals, where asked for, and `evaluate`'s names."""
     table, row = progress.table.copy(), int(progress.rows)
     values: list[float] = []
     if private_losses:
@@ -35,7 +40,9 @@ def row_done(
         mean = loss_sum / records if records else np.nan
         values = [mean, table[row - 1, 1] + nonfinite]
     if evaluate is not None:
-        values += [float(value) for value in evaluate(progress.state["params"]).values()]
+        found = dict(evaluate(progress.state["params"]))
+        check_names(found, first=names)
+        values += [float(found[name]) for name in names]
     table[row] = values
     return progress._replace(totals=no_totals(), table=table, rows=np.int32(row + 1))
 

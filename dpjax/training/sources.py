@@ -83,9 +83,12 @@ class HostData:
             slots: the length of what is returned, at least theirs.
 
         Raises:
-            ValueError: a record whose shape or structure is not that of record 0.
+            ValueError: a record whose shape, structure or kind of number is not that of record 0,
+                or a source that has become longer or shorter.
         """
         count = len(indices)
+        if not self._arrays and len(self._source) != self.records:
+            raise ValueError(f"data must keep its {self.records} records, got {len(self._source)}")
         # What an empty slot holds takes no part, but a loss should be defined there.
         found = self._read(indices if count else np.zeros(1, np.int64))
         if jax.tree.structure(found) != jax.tree.structure(self.example):
@@ -95,6 +98,16 @@ class HostData:
             )
 
         def padded(like, leaf):
+            if leaf.shape[:1] != (max(count, 1),):
+                raise ValueError(
+                    f"data must give the {max(count, 1)} records it is asked for, got an array of "
+                    f"shape {leaf.shape}"
+                )
+            if not np.can_cast(leaf.dtype, like.dtype, "same_kind"):
+                raise ValueError(
+                    f"data must have records of one kind, {like.dtype} as record 0, got "
+                    f"{leaf.dtype}"
+                )
             if leaf.shape[1:] != like.shape:
                 raise ValueError(
                     f"data must have records of one shape, {like.shape} as record 0, got "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from dpjax._numerics.checks import Range, one_number
+
 
 class Stopping:
     """Whether a run stops: asked after every row, and after every call of the compiled loop.
@@ -17,8 +19,8 @@ class Stopping:
     def __init__(
         self, stop_when: Callable[[Mapping[str, float]], bool] | None, time_limit: float | None
     ):
-        if time_limit is not None and not time_limit > 0:
-            raise ValueError(f"time_limit must be positive, got {time_limit}")
+        if time_limit is not None:
+            one_number("time_limit", time_limit, Range(0.0, open_low=True, infinite=True))
         self._stop_when = stop_when
         self._until = float("inf") if time_limit is None else time.monotonic() + time_limit
         self.last_row_done = False

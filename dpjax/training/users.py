@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from dpjax._numerics.checks import shown
+
 __all__ = ["per_user"]
 
 _WASTE = 8  # times as many rows as records, from which padding is worth a warning
@@ -70,10 +72,27 @@ def per_user(
     return of_user, (blocks, jnp.asarray(present))
 
 
+def _check_alike(users: list[Any]) -> None:
+    """Refuse users without an order: sorted beside NaN or None, one user could become two."""
+    kind = str if isinstance(users[0], str) else int | np.integer
+    for user in users:
+        if isinstance(user, bool) or not isinstance(user, kind):
+            raise ValueError(
+                "users must all be whole numbers or all be texts, got "
+                f"{shown(users[0])} and {shown(user)}"
+            )
+
+
 def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Which rows of the data make each user's block, and which of them are more than padding."""
     users = np.asarray(users)
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
+    leaves = jax.tree.leaves(data)
+    if not all(isinstance(leaf, np.ndarray | jax.Array | np.generic) for leaf in leaves):
+        raise ValueError(
+            "data must be a tree of arrays where users are given, got "
+            f"{sorted({type(leaf).__name__ for leaf in leaves})}"
+        )
+    sizes = {np.shape(leaf)[:1] for leaf in leaves}
     if users.ndim != 1 or sizes != {users.shape}:
         raise ValueError(
             f"users must name the user of each record, one axis as long as the data's, got shape "
@@ -81,6 +100,8 @@ def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
         )
     if users.dtype.kind not in "iuUSO":
         raise ValueError(f"users must be whole numbers or texts, got {users.dtype}")
+    if users.dtype.kind == "O":
+        _check_alike(users.tolist())
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
     _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)

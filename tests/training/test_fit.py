@@ -398,7 +398,7 @@ def test_bad_data_and_parameters_are_refused(problem, flat_price):
             poisson_plan(),
             optimizer=optax.sgd(1),
         )
-    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="capacity must be a whole number >= 1, got 0"):
         training.fit(
             quadratic, params, (x, y), poisson_plan(), optimizer=optax.sgd(0.1), capacity=0
         )

@@ -324,6 +324,50 @@ def test_an_error_of_the_source_is_raised_and_its_thread_ends():
     assert not any(thread.name.startswith("records") for thread in threading.enumerate())
 
 
+class Faulty(Numbered):
+    """One record is of another kind, or the source is, once a step has been taken."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    def __len__(self):
+        return N - (self.fault == "shorter" and len(self.seen) > 20)
+
+    def __getitem__(self, number):
+        x, y = super().__getitem__(number)
+        if number != 17:
+            return x, y
+        return {"fraction": (x, 0.5), "text": (x.astype(str), y)}.get(self.fault, (x, y))
+
+
+class Short(Batched):
+    """Of several records the first alone, once it passed for one that reads batches."""
+
+    asked = 0
+
+    def __getitem__(self, rows):
+        self.asked += np.ndim(rows)
+        return super().__getitem__(rows[:1] if self.asked > 1 and np.ndim(rows) else rows)
+
+
+FAULTS = {
+    "fraction": "data must have records of one kind, int32 as record 0, got float64",
+    "text": "data must have records of one kind, float32 as record 0, got <U32",
+    "shorter": "data must keep its 40 records, got 39",
+    "short batches": "data must give the 8 records it is asked for, got an array of shape",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_record_is_never_guessed(fault):
+    """What NumPy would cut off, parse, or repeat in the place of another record."""
+    short = fault == "short batches"
+    source, plan = Short() if short else Faulty(fault), plan_of("fixed" if short else "everyone")
+    with pytest.raises(ValueError, match=FAULTS[fault]):
+        run(source, plan)
+
+
 def test_records_from_the_host_train_on_a_mesh():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

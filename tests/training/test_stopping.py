@@ -99,9 +99,9 @@ def test_an_average_is_part_of_a_checkpoint(flat_price, tmp_path):
 
 @pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])
 def test_bad_averages_are_refused(bad):
-    with pytest.raises(ValueError, match="decay must be at least 0 and below 1, got"):
+    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got"):
         training.exponential_average(bad)
-    with pytest.raises(ValueError, match="begin must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="begin must be a whole number >= 0, got -1"):
         training.tail_average(-1)
 
 
@@ -137,10 +137,26 @@ def test_a_run_stops_where_it_is_told_and_resumes_to_the_same_place(flat_price, 
     values = []
     run(evaluate=lambda w: values.append(np.asarray(w)) or {})
     np.testing.assert_array_equal(found.params, values[4])
-    # Told otherwise, it goes on.
+    # Told otherwise, it goes on; that it might have stopped still counts.
     rest = run(folder=tmp_path, resume=True, **(options | {"stop_when": None}))
     np.testing.assert_array_equal(rest.params, values[-1])
-    assert (rest.steps, rest.looks) == (STEPS, 1)
+    assert (rest.steps, rest.looks) == (STEPS, 5)
+
+
+def test_moments_of_an_earlier_session_count(flat_price, tmp_path):
+    """A run that could have stopped, was killed, and goes on without: its moment was chosen too."""
+
+    def killed(row):
+        if row["step"] == 3:
+            raise Killed
+
+    options = {"folder": tmp_path, "checkpoint_every": 1}
+    with pytest.raises(Killed):
+        run(stop_when=lambda row: False, on_log=killed, **options)
+    rest = run(resume=True, time_limit=1e-9, **options)
+    assert rest.steps == 4
+    assert rest.looks == STEPS
+    assert run(time_limit=1e-9).looks == 1
 
 
 def test_a_limit_in_time_stops_at_a_step_and_the_run_goes_on(flat_price, tmp_path):
@@ -152,7 +168,7 @@ def test_a_limit_in_time_stops_at_a_step_and_the_run_goes_on(flat_price, tmp_pat
     assert all(part.metrics["step"].tolist() == [0] for part in parts[:-1])
     np.testing.assert_array_equal(parts[-1].params, run(log_every=STEPS).params)
     for bad in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="time_limit must be positive, got"):
+        with pytest.raises(ValueError, match="time_limit must be a number > 0, got"):
             run(time_limit=bad)
 
 
@@ -172,11 +188,15 @@ def test_the_steps_taken_are_certified():
     phases = acc.Composed((acc.Repeated(epoch, 3), acc.Gaussian(0.1)))
     plan = training.Plan(phases, 1.0, N, 1e-5)
     assert plan.certify(steps=5).epsilon == acc.epsilon(acc.Repeated(epoch, 2), 1e-5)
-    for bad in ({"steps": 0}, {"steps": STEPS + 1}):
-        with pytest.raises(ValueError, match="steps must be between 1 and 9, got"):
-            PLAN.certify(**bad)
-    with pytest.raises(ValueError, match="looks must be at least 1, got 0"):
-        PLAN.certify(looks=0)
+    for bad in (0, STEPS + 1, 1.5):
+        with pytest.raises(ValueError, match=r"steps must be a whole number in \[1, 9\], got"):
+            PLAN.certify(steps=bad)
+    # NaN is not below 1, and would have been certified as no look at all.
+    for bad in (0, 1.5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="looks must be a whole number >= 1, got"):
+            PLAN.certify(looks=bad)
+    with pytest.raises(TypeError, match="looks must be a number"):
+        PLAN.certify(looks=True)
 
 
 def test_a_moment_chosen_by_what_is_released_costs_more_than_its_steps():

@@ -249,11 +249,38 @@ def test_the_unit_of_the_plan_and_the_users_of_the_data_agree(problem):
     for wrong in (owner[1:], owner[None], np.ones(len(owner))):
         with pytest.raises(ValueError, match="users must"):
             run(plan, users=wrong, records_per_user=2)
+    # Sorted beside NaN, user 1 would be two: the run below would have passed for one of six users.
+    torn = np.array([1.0, np.nan, 1.0, 2.0, np.nan, 1.0], object)
+    for wrong in (torn, np.array(["a", None] * 3, object), np.array([1, "1"] * 3, object)):
+        with pytest.raises(ValueError, match="users must all be whole numbers or all be texts"):
+            training.per_user(_loss, (data[0][:6], data[1][:6]), wrong, 2)
+    with pytest.raises(ValueError, match="data must be a tree of arrays where users are given"):
+        training.per_user(_loss, [1.0, 2.0], ["a", "b"], 2)
     rows, ids = HostData(data, len(owner)), {"users": owner, "records_per_user": 2}
     with pytest.raises(ValueError, match="data must be arrays where users are given"):
         training.fit(_loss, _start(), rows, plan, **ids, **OPTIONS)
     with pytest.raises(ValueError, match="unit must be"):
         _plan(_quiet(), 1, unit="household")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "objects", "numbers"])
+def test_any_names_of_users_are_bound_to_the_key(kind, problem, tmp_path, flat_price):
+    data, owner = problem
+    numbers = np.unique(owner, return_inverse=True)[1]
+    names = {
+        "bytes": np.array([bytes([250 + n]) for n in numbers]),
+        "objects": np.array([np.int64(n) for n in numbers], object),
+        "numbers": numbers,
+    }[kind]
+    options = {"key": jax.random.key(0), "records_per_user": np.int64(MOST), **OPTIONS}
+    options |= {"folder": tmp_path, "capacity": np.int64(USERS), "log_every": np.int64(1)}
+    plan, start = _plan(_quiet(), 1), _start()
+    first = training.fit(_loss, start, data, plan, users=names, **options)
+    again = training.fit(_loss, start, data, plan, users=names, resume=True, **options)
+    np.testing.assert_array_equal(again.params["w"], first.params["w"])
+    other = np.roll(names, 1)
+    with pytest.raises(training.CheckpointError, match="users differs"):
+        training.fit(_loss, start, data, plan, users=other, resume=True, **options)
 
 
 def test_the_cost_of_skewed_users_is_said():

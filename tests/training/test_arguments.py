@@ -1,0 +1,68 @@
+"""What a run cannot do is refused by name before a step is taken."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+WHOLE = ("log_every", "capacity", "checkpoint_every")
+FUNCTIONS = ("evaluate", "on_log", "stop_when", "average")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("bad", [0, -1, 1.5, float("nan")])
+def test_numbers_that_count_are_whole_and_positive(name, bad, run):
+    """`log_every=-1` used to return the parameters it was given, as trained ones."""
+    with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got {bad}"):
+        run(**{name: bad})
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "time_limit"])
+@pytest.mark.parametrize("bad", ["2", True])
+def test_other_kinds_are_refused(name, bad, run):
+    with pytest.raises(TypeError, match=f"{name} must be a number .* got {bad!r}"):
+        run(**{name: bad})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_cannot_be_called_is_refused_at_once(name, run):
+    with pytest.raises(TypeError, match=f"{name} must be a function, got 3"):
+        run(**{name: 3})
+
+
+@pytest.mark.parametrize("bad", [0, "a", np.zeros(2), jax.random.split(jax.random.key(0), 2)])
+def test_a_seed_or_several_keys_are_no_key(bad, run):
+    with pytest.raises(TypeError, match="key must be one key, as"):
+        run(key=bad)
+
+
+@pytest.mark.parametrize("name", ["step", "epsilon", "train_loss", "nonfinite"])
+def test_evaluate_hides_no_value_of_the_row(name, run):
+    """A "step" of its own used to keep `stop_when` from ever being asked."""
+    with pytest.raises(ValueError, match="evaluate must return names other than"):
+        run(evaluate=lambda w: {name: 0.0})
+
+
+def test_values_of_evaluate_go_by_their_names(run):
+    calls = []
+
+    def evaluate(w):
+        calls.append(len(calls))
+        pair = [("a", 1.0), ("b", 2.0)]
+        return dict(pair if len(calls) % 2 else pair[::-1])
+
+    found = run(evaluate=evaluate).metrics
+    assert set(found["a"]) == {1.0}
+    assert set(found["b"]) == {2.0}
+
+
+def test_evaluate_returns_the_same_names_at_every_row(run):
+    calls = []
+
+    def evaluate(w):
+        calls.append(w)
+        return {"a": 1.0, "b": 2.0} if len(calls) == 1 else {"a": 1.0}
+
+    with pytest.raises(ValueError, match=r"evaluate must return \['a', 'b'\] at every row, got"):
+        run(evaluate=evaluate, log_private_losses=False)
