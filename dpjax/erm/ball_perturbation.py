@@ -141,7 +141,7 @@ def _warn_if_void(mechanism, n, noise) -> None:
         warnings.warn(
             f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects "
             "nobody; raise noise_radius, or use Gaussian noise",
-            stacklevel=3,
+            stacklevel=5,  # of the call, through what wraps a solver
         )
 
 

@@ -24,11 +24,12 @@ def test_plain_gradient_descent_stays_and_perturbed_escapes():
     start = jnp.array([0.5, 0.0])  # on the saddle's stable line
     stuck = erm.gradient_descent(problem, steps=300, step_size=0.1, init=start).params
     assert jnp.linalg.norm(stuck) < 1e-5
-    with pytest.warns(UserWarning, match="protects nobody"):
+    with pytest.warns(UserWarning, match="protects nobody") as seen:
         run = erm.perturbed_gd(
             problem, jax.random.key(0), steps=300, step_size=0.1, clip_norm=5.0, noise_radius=0.3,
             init=start,
         )  # fmt: skip
+    assert seen[0].filename == __file__  # points to its caller
     assert abs(abs(run.params[1]) - 1) < 0.3
     assert problem.objective(run.params) < -0.15  # the minima's value is −1/4, the saddle's 0
 
