@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.users import multiplicities
+from dpjax.accounting.pairs.users import mass_error, multiplicities
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -286,7 +286,7 @@ def test_corners():
     certain = acc.epsilon(_sampled(1.0, 1.0, 3), 1e-13)
     exact = acc.epsilon(acc.Gaussian(1 / 3), 1e-13)
     assert exact * (1 - 1e-12) <= certain <= exact * (1 + 1e-4)
-    for wrong in (0, 1.5, np.nan, -1, np.inf):
+    for wrong in (0, 1.5, np.nan, -1, np.inf, 1e300):
         with pytest.raises(ValueError, match=r"UserLevel\.records"):
             acc.UserLevel(gaussian, wrong)
     with pytest.raises(TypeError, match=r"UserLevel\.records"):
@@ -316,3 +316,90 @@ def test_a_certificate_says_whose_privacy_it_is():
     stated = acc.UserLevel(acc.PureDP(0.5, "add-remove"), 3)
     acc.certify(stated, delta=1e-5).verify()
     assert acc.certify(stated, delta=1e-5).tier == "conditional"
+
+
+def _divergence(shifts, weights, level):
+    """The hockey-stick divergence of a mixture from N(0, I), larger direction, by a fine grid."""
+    axis, dimension = np.linspace(-9, 9, 181), shifts.shape[1]
+    points = np.meshgrid(*[axis] * dimension, indexing="ij")
+    y = np.stack(points, -1).reshape(-1, dimension)
+    cell = (axis[1] - axis[0]) ** dimension / (2 * np.pi) ** (dimension / 2)
+    one = cell * np.exp(-0.5 * (y**2).sum(1))
+    mixed = sum(
+        w * cell * np.exp(-0.5 * ((y - s) ** 2).sum(1))
+        for w, s in zip(weights, shifts, strict=True)
+    )
+    there, back = (np.maximum(a - level * b, 0).sum() for a, b in ((mixed, one), (one, mixed)))
+    return max(there, back)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [[1.0], [-1.0]],
+        [[1.0], [0.3]],
+        [[1.0, 0.0], [0.0, 1.0]],
+        [[1.0, 0.0], [-0.6, 0.8]],
+        [[1.0, 0.0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]],
+    ],
+)
+def test_contributions_that_are_not_aligned_cost_no_more(records):
+    """Every subset of the records, by its probability: in one and two dimensions, by a grid."""
+    x = np.array(records)
+    k = len(x)
+    drawn = np.array([[(s >> i) & 1 for i in range(k)] for s in range(2**k)])
+    for sigma, rate in ((0.8, 0.1), (2.0, 0.6)):
+        weights = np.prod(np.where(drawn == 1, rate, 1 - rate), axis=1)
+        for epsilon in (0.0, 0.2, 1.0):
+            truth = _divergence(drawn @ x / sigma, weights, np.exp(epsilon))
+            found = _truth(sigma, rate, k, epsilon)
+            assert truth <= found * (1 + 1e-9) + 1e-12
+            # The grid sees the aligned pair itself, so that it would see a worse one.
+            aligned = drawn.sum(1)[:, None] / sigma
+            assert _divergence(aligned, weights, np.exp(epsilon)) == pytest.approx(found, rel=0.1)
+
+
+def test_users_of_a_run_of_stated_guarantees():
+    """These once failed: the sum of pure releases met a step that was still wrapped."""
+    run = acc.UserLevel(acc.Repeated(acc.PureDP(0.5, "add-remove"), 2), 3)
+    # Two answers by randomised response of ε = 1.5: both true with p², and then of loss 3.
+    truth = 3 + np.log1p(-1e-4 * (1 + np.exp(-1.5)) ** 2)
+    assert acc.epsilon_interval(run, 1e-4) == (0, pytest.approx(truth, rel=1e-9))
+    assert acc.epsilon(run, 1e-4, method="closed_form") >= truth
+
+
+@pytest.mark.parametrize(
+    "stated", [acc.PureDP(0.5, "add-remove"), acc.ApproximateDP(0.5, 1e-6, "add-remove")]
+)
+def test_no_lower_end_of_a_chain_is_shown_by_any_method(stated):
+    for run in (
+        acc.UserLevel(stated, 3),
+        acc.UserLevel(acc.Repeated(stated, 2), 3),
+        acc.Composed((acc.UserLevel(stated, 3), acc.Laplace(3.0))),
+    ):
+        lower = [m.epsilon_lower for m in acc.methods(run).values() if m.epsilon_lower]
+        assert lower
+        assert [float(ask(run, 1e-4, ADD_REMOVE)) for ask in lower] == [0] * len(lower)
+
+
+@pytest.mark.parametrize(("records", "rate"), [(20, 0.01), (1e6, 0.3), (1e9, 0.5), (1e9, 1e-6)])
+def test_the_masses_are_as_exact_as_is_said(records, rate):
+    from scipy import stats
+
+    mean, spread = records * rate, (records * rate * (1 - rate)) ** 0.5
+    with mp.workdps(40):
+        for z in (-8, -3, 0, 3, 12):
+            j = np.floor(mean + z * spread)
+            if j < 0:
+                continue
+            n, i, q = mp.mpf(records), mp.mpf(j), mp.mpf(rate)
+            ways = mp.loggamma(n + 1) - mp.loggamma(i + 1) - mp.loggamma(n - i + 1)
+            truth = mp.exp(ways + i * mp.log(q) + (n - i) * mp.log1p(-q))
+            found = stats.binom(records, rate).pmf(j)
+            assert abs(float(found / truth - 1)) <= mass_error(records, rate)
+
+
+def test_users_of_users_of_very_many_records_end():
+    (j, weight) = multiplicities(1e18, 0.01, True)
+    assert weight.sum() == pytest.approx(1, abs=1e-6)
+    assert j @ weight >= 1e16 * (1 - 1e-12)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import Any
 
 import jax
@@ -19,14 +20,7 @@ from dpjax._numerics.roots import falling_root
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.kernels import ask, asked
-from dpjax.accounting.mechanisms import (
-    Composed,
-    Mechanism,
-    ObjectivePerturbation,
-    PureDP,
-    Repeated,
-    flatten,
-)
+from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
 from dpjax.accounting.method import Method
 
 _UP = 1.0 + 1e-10
@@ -193,12 +187,11 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 def _pure_total(run: Any) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp: Any = namespace(run)
-    if isinstance(run, Repeated):
-        steps: Any = run.steps
-        return xp.where(steps > 0, steps * _pure_total(run.mechanism), 0.0)
-    if isinstance(run, Composed):
-        return sum((_pure_total(part) for part in run.mechanisms), xp.zeros(()))
-    return xp.asarray(run.epsilon)
+    total = xp.zeros(())
+    for step, factors in flatten(run):
+        count: Any = functools.reduce(operator.mul, factors, 1.0)
+        total = total + xp.where(count > 0, count * step.epsilon, 0.0)  # pyrefly: ignore
+    return total
 
 
 def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:

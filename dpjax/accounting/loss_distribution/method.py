@@ -13,6 +13,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
+from dpjax.accounting.mechanisms.users import reached
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
     Atoms,
@@ -136,11 +137,12 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
+    # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
     own = (_known(step, adjacency) for step, _ in flatten(run))
     # A cut batch's pair is an upper bound only.
     loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
-    return found if exhibited(run) and not loose else 0 * found
+    return found if exhibited(run) and reached(run) and not loose else 0 * found
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:

@@ -43,7 +43,7 @@ class UserLevel(Mechanism):
 
     Fields:
         mechanism: what is released of the records.
-        records: the most records of one user, a whole number >= 1.
+        records: the most records of one user, a whole number in [1, 1e9].
 
     Example:
         >>> from dpjax import accounting as acc
@@ -56,7 +56,7 @@ class UserLevel(Mechanism):
     """
 
     mechanism: Mechanism
-    records: Real = number(1.0, whole=True)
+    records: Real = number(1.0, 1e9, whole=True)
 
     released = "for users of up to {records} records each: {mechanism}"
     rests_on = ("no user owns more than the stated number of records",)

@@ -28,7 +28,7 @@ from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.users import grouped, multiplicities
+from dpjax.accounting.pairs.users import grouped, mass_error, multiplicities
 from dpjax.accounting.renyi.moments import ABSOLUTE, RELATIVE
 
 _NODES = 4096  # on either side of 0
@@ -70,7 +70,7 @@ def _divergence(mu: float, records: float, rate: float, alpha: np.ndarray) -> np
         return np.full_like(alpha, np.inf)
     j, weight = multiplicities(records, rate, True)
     # Moved to where they count most; together they are one.
-    taking = weight[1:] * (1 + 1e-12)
+    taking = weight[1:] * (1 + mass_error(records, rate))
     weight = np.append(max(1 - taking.sum(), weight[0] * (1 - 1e-9)), taking)
     with np.errstate(all="ignore"):
         log_moment = np.maximum(*_log_moments(mu * j, weight, alpha))
