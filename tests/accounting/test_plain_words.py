@@ -128,3 +128,18 @@ def test_users_are_protected_with_all_their_records(adjacency):
     assert "one record" not in protected
     factor = 4 if adjacency is _ADD else 8
     assert f"at most {percent(_gaussian_attack(factor / 8.0))} of" in found
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+def test_users_are_named_wherever_a_record_would_be(adjacency):
+    several = acc.certify(acc.UserLevel(acc.Gaussian(9.0), 3), 1e-5, adjacency=adjacency)
+    whole = acc.certify(
+        acc.Gaussian(9.0), 1e-5, adjacency=adjacency, declared={"unit": "user", "records": 9}
+    )
+    for certificate, whose in ((several, "up to 3 records of one user"), (whole, "one user")):
+        lines = dict(line.split(": ", 1) for line in certificate.describe().splitlines() if line)
+        assert "user" in lines["Against"]
+        assert "record" not in lines["Against"]
+        assert "of the users it is after" in lines["How well"]
+        assert whose in lines["Neighbours"]
+        assert "one record" not in lines["Protected"] + lines["Neighbours"]

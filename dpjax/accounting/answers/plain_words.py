@@ -47,14 +47,40 @@ def percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
+def _whole_users(c: Certificate) -> bool:
+    """Whether a record is all that one user contributes, as a plan of that unit declares."""
+    return c.declared.get("unit") == "user"
+
+
 def _protected(c: Certificate) -> str:
     words = _PROTECTED[c.adjacency]
-    if isinstance(c.mechanism, UserLevel):
-        most = f"at most {c.mechanism.records:g} records"
+    if isinstance(c.mechanism, UserLevel) or _whole_users(c):
+        most = "any number of records"
+        if isinstance(c.mechanism, UserLevel):
+            most = f"at most {c.mechanism.records:g} records"
         words = words.split(". ")[0].replace("one record", most)
         words = words.replace("with and without it", "with and without them")
         words = words.replace("that record says", "those records say")
     return words
+
+
+def _relation(c: Certificate) -> str:
+    words = _RELATION[c.adjacency]
+    if isinstance(c.mechanism, UserLevel):
+        many = f"up to {c.mechanism.records:g} records of one user"
+        words = words.replace("one record by another", f"{many} by others")
+        return words.replace("one record", many)
+    if _whole_users(c):
+        words = words.replace("one record by another", "all records of one user by others")
+        return words.replace("one record", "all records of one user")
+    return words
+
+
+def _whom(c: Certificate, words: str) -> str:
+    """The same of users, where they are what is protected."""
+    if not (isinstance(c.mechanism, UserLevel) or _whole_users(c)):
+        return words
+    return words.replace("records", "users").replace("record", "user")
 
 
 def _sentence(text: str) -> str:
@@ -89,9 +115,9 @@ def summary(certificate: Certificate) -> list[str]:
         )
         lines = [
             f"Protected: {_protected(c)}.",
-            f"Against: {_AGAINST[c.adjacency]}.",
+            f"Against: {_whom(c, _AGAINST[c.adjacency])}.",
             "How well: with one false alarm in a thousand, such an attack is right about at most "
-            f"{percent(caught)} of the records it is after (a guess: 0.1 %).",
+            f"{percent(caught)} of the {_whom(c, 'records')} it is after (a guess: 0.1 %).",
         ]
         if c.tier == "conditional":
             lines.append(
@@ -120,7 +146,7 @@ def details(certificate: Certificate) -> list[str]:
         lines.append(f"Guarantee: ({c.epsilon:.6g}, {c.delta:g})-differential privacy.")
     else:
         lines.append("Guarantee: none; no finite ε can be stated.")
-    lines.append(f"Neighbours: {_RELATION[c.adjacency]} ({c.adjacency.value}).")
+    lines.append(f"Neighbours: {_relation(c)} ({c.adjacency.value}).")
     lines.append(f"Bound: {c.method}: {c.bound}.")
     lines.append(f"Tier: {c.tier}.")
     for reason, share in c.extra_delta.items():
