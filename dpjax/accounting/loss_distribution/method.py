@@ -26,17 +26,17 @@ from dpjax.accounting.pairs.atoms import (
 from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import known
+from dpjax.accounting.pairs.laid import LAID
 from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.table import GRIDS
-from dpjax.accounting.pairs.truncated import truncated
-from dpjax.accounting.pairs.users import grouped
 
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
 def _known(step: Mechanism, adjacency: Adjacency) -> Known | None:
-    found = known(step, adjacency) or truncated(step, adjacency)
-    return found or grouped(step, adjacency)
+    if type(step) in LAID:
+        return LAID[type(step)].known(step, adjacency)
+    return known(step, adjacency)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -58,15 +58,14 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, one without a finite list of outcomes (a cut batch, a user's records in a
-    sample) the grid that it names, and a sampled Gaussian step the pair that its scheme names: for
-    a lower end one that mechanisms of the kind attain, for an upper end one that covers an
-    adversary who changes direction between steps.
+    `pairs.finite` says, one without a finite list of outcomes the grid that it names, and a sampled
+    Gaussian step the pair that its scheme names: for a lower end one that mechanisms of the kind
+    attain, for an upper end one that covers an adversary who changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
-    directed |= any(hasattr(own.release, "grid") for own, _ in releases)
+    directed |= any(own.release.kind in LAID for own, _ in releases)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):
@@ -77,9 +76,9 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            grid = getattr(own.release, "grid", None)
-            if grid:
-                pairs.append(Pair(grid(own), sign, own.numbers[0], own.rate, count))
+            if own.release.kind in LAID:
+                grid = own.release.grid(own)
+                pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
                 pairs.append(repeated(own, count, sign=sign, upper=upper))
         found.append(pairs)
@@ -140,8 +139,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
     own = (_known(step, adjacency) for step, _ in flatten(run))
-    # A cut batch's pair is an upper bound only.
-    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
+    loose = any(one and one.release.kind in LAID and not one.release.sampled for one in own)
     return found if exhibited(run) and reached(run) and not loose else 0 * found
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import Finite
+from dpjax.accounting.pairs.protocol import Discretisable
 
 
 class Release(Protocol):
@@ -35,6 +36,29 @@ class Release(Protocol):
         ...
 
 
+class Laid(Protocol):
+    """A kind of step without a finite list of outcomes, whose pair is laid on a grid.
+
+    Loss distributions alone read it, both directions of it.
+
+    Fields:
+        kind: the class of mechanism.
+        tight, sampled: as of `Release`; neighbours attain the pair itself where `sampled` is true.
+    """
+
+    kind: type
+    tight: bool
+    sampled: bool
+
+    def known(self, step: Any, adjacency: Adjacency) -> Known | None:
+        """The step's numbers, of which the first is the displacement over the noise, or None."""
+        ...
+
+    def grid(self, own: Known) -> Discretisable:
+        """The pair of one concrete setting. NumPy alone."""
+        ...
+
+
 class Closed(Release, Protocol):
     """A release whose profile and Rényi curve are known in closed form, for NumPy and JAX."""
 
@@ -55,13 +79,13 @@ class Known(NamedTuple):
     """A release whose pair is known, and how it is sampled.
 
     Fields:
-        release: which.
+        release: a `Release`, or a `Laid` where loss distributions ask.
         numbers: what its pair is made of.
         rate: sampling rate.
         symmetric: whether an upper bound takes both directions of the sampled pair at once.
     """
 
-    release: Release
+    release: Any
     numbers: tuple[Any, ...]
     rate: Any = 1.0
     symmetric: bool = False

@@ -31,7 +31,7 @@ import numpy as np
 
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled
+from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Discretisable
@@ -42,7 +42,7 @@ _ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta functi
 
 
 class Cut:
-    """A step whose batch is cut, as a `release.Release` whose pair has no finite list of outcomes.
+    """A step whose batch is cut, as a `release.Laid`.
 
     Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
     τ, the probability that the batch of the others fills the capacity; c, the record's own rate
@@ -54,38 +54,27 @@ class Cut:
     tight = True
     sampled = False
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
-        found = truncated(step, adjacency)
-        return None if found is None else found.numbers
-
-    def pair(self, *numbers: Any, **upper: Any) -> Any:
-        raise NotImplementedError("a cut batch is laid on a grid: ask grid")
+    def known(self, step: TruncatedPoissonSampled, adjacency: Adjacency) -> Known | None:
+        inner = step.mechanism
+        if type(inner) not in DOMINATED or not samplable(inner):
+            return None
+        if not is_traced(inner):  # arrays divide by 0
+            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        with np.errstate(divide="ignore"):
+            pair = pair_of(inner)
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        # Antipodal displacements of half the replace-one diameter, if that is the larger.
+        mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
+        fields = (step.rate, step.population, step.capacity)
+        rate, n, k = (np.asarray(v, np.float64) for v in fields)
+        mu = np.sqrt(np.asarray(mu2, np.float64))
+        return Known(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
     def grid(self, own: Known) -> Discretisable:
         return Mixture(own)
 
 
 CUT = Cut()
-
-
-def truncated(step: Mechanism, adjacency: Adjacency) -> Known | None:
-    """The numbers of a step whose batch is cut, None of any other; arrays broadcast."""
-    if not isinstance(step, TruncatedPoissonSampled):
-        return None
-    inner = step.mechanism
-    if type(inner) not in DOMINATED or not samplable(inner):
-        return None
-    if not is_traced(inner):  # arrays divide by 0
-        inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
-    with np.errstate(divide="ignore"):
-        pair = pair_of(inner)
-    replaced = adjacency is Adjacency.REPLACE_ONE
-    # Antipodal displacements of half the replace-one diameter, if that is the larger.
-    mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
-    fields = (step.rate, step.population, step.capacity)
-    rate, n, k = (np.asarray(v, np.float64) for v in fields)
-    mu = np.sqrt(np.asarray(mu2, np.float64))
-    return Known(CUT, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
 
 def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:

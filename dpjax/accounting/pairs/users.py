@@ -1,9 +1,15 @@
 """A user's records in a Poisson sample: Σ_j Bin(k, q)(j) N(jμ, 1) against N(0, 1).
 
 Each of a user's k records takes part by itself, so that J ~ Bin(k, q) of them move the sum by at
-most J clip norms. That the worst contributions are aligned, in either direction and for an
-adversary who chooses them anew at every step, is Ganesh's theorem on Poisson sampling (2024): the
-pair dominates, and neighbours attain it. With w_j = Bin(k, q)(j) the loss
+most J clip norms, and neighbours whose contributions are aligned attain the pair. It dominates all
+others (Ganesh 2024). Given the other records' batch, which is drawn alike on both sides, let x_S be
+the sum of the contributions of the records S that take part, |x_S| ≤ |S|μ, and E an event of mass a
+under N(0, I). By Neyman and Pearson N(x_S, I) gives E at most Φ(Φ⁻¹(a) + |S|μ) and at least
+Φ(Φ⁻¹(a) − |S|μ): what N(|S|μ, 1) gives the upper, and the lower, half line of mass a under N(0, 1).
+That is one half line for all S, so that the mixture over S gives E no more, and no less, than the
+pair gives that half line, and both hockey-stick divergences are at most the pair's. Dominating
+pairs compose, for an adversary who chooses anew at every step as well (Zhu, Dong and Wang 2022,
+Theorem 10). With w_j = Bin(k, q)(j) the loss
 
     L(y) = log Σ_j w_j e^{jμy − j²μ²/2} = log w₀ + log(1 + e^{G(y)}),
 
@@ -32,7 +38,7 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import Mechanism, UserLevel
+from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import atom_kind
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr, normal_mass
@@ -49,7 +55,7 @@ _COARSE = 2049
 
 
 class Group:
-    """A user's records in a sample, as a release whose pair has no finite list of outcomes.
+    """A user's records in a Poisson-sampled Gaussian, as a `release.Laid`.
 
     Its numbers are the displacement of one record over the noise, and how many records a user has.
     """
@@ -57,35 +63,26 @@ class Group:
     kind = UserLevel
     tight = sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
-        found = grouped(step, adjacency)
-        return None if found is None else found.numbers
-
-    def pair(self, *numbers: Any, **upper: Any) -> Any:
-        raise NotImplementedError("a user's records are laid on a grid: ask grid")
+    def known(self, step: UserLevel, adjacency: Adjacency) -> Known | None:
+        if adjacency is not Adjacency.ADD_REMOVE:
+            return None
+        inner = step.mechanism
+        try:
+            if atom_kind(jax.tree.structure(inner), adjacency) != "poisson":
+                return None
+        except UnsupportedQuery:
+            return None
+        if not is_traced(inner):  # arrays divide by 0
+            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        with np.errstate(divide="ignore"):
+            mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
+        return Known(self, (mu, step.records), rate)
 
     def grid(self, own: Known) -> Discretisable:
         return Users(float(own.numbers[0]), float(own.numbers[1]), float(own.rate))
 
 
 GROUP = Group()
-
-
-def grouped(step: Mechanism, adjacency: Adjacency) -> Known | None:
-    """The numbers of a Poisson-sampled Gaussian around which `UserLevel` is put, None of others."""
-    if not isinstance(step, UserLevel) or adjacency is not Adjacency.ADD_REMOVE:
-        return None
-    inner = step.mechanism
-    try:
-        if atom_kind(jax.tree.structure(inner), adjacency) != "poisson":
-            return None
-    except UnsupportedQuery:
-        return None
-    if not is_traced(inner):  # arrays divide by 0
-        inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
-    with np.errstate(divide="ignore"):
-        mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
-    return Known(GROUP, (mu, step.records), rate)
 
 
 @functools.lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.users import grouped, mass_error, multiplicities
+from dpjax.accounting.pairs.users import GROUP, mass_error, multiplicities
 from dpjax.accounting.renyi.moments import ABSOLUTE, RELATIVE
 
 _NODES = 4096  # on either side of 0
@@ -47,7 +47,7 @@ def curve(step: UserLevel, orders: Any, adjacency: Adjacency, *, quick: bool = F
             "the Rényi curve of UserLevel around a sample runs on the host and cannot be traced; "
             "acc.epsilon and acc.delta can"
         )
-    own = grouped(step, adjacency)
+    own = GROUP.known(step, adjacency)
     assert own is not None
     orders = np.asarray(orders, np.float64)
     fields = np.broadcast_arrays(*own.numbers, own.rate)
