@@ -19,7 +19,8 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.training.plan import Phase, Plan, kept_of, length_of, rate_of
+from dpjax.training.phases import Phase, kept_of, length_of, rate_of
+from dpjax.training.plan import Plan
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14

@@ -20,8 +20,9 @@ from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
 from dpjax.training.feeding import Batch
 from dpjax.training.fingerprint import Opaque, array_digest, program_digest
+from dpjax.training.phases import noise_of, rate_of
 from dpjax.training.placement import Placement
-from dpjax.training.plan import ARITHMETIC, Plan, noise_of, rate_of
+from dpjax.training.plan import ARITHMETIC, Plan
 
 __all__ = ["TrainingStep", "training_step"]
 
