@@ -256,6 +256,14 @@ def test_renyi_curves_are_never_below_their_sums(adjacency):
                 assert exact <= found <= exact * (1 + 2e-9) + 2e-15
 
 
+def test_many_permute_and_flips_cost_less_than_pure_releases():
+    flips = acc.epsilon(acc.Repeated(acc.Exponential(0.5, permute_and_flip=True), 30), 1e-6)
+    noises = acc.epsilon(acc.Repeated(acc.Laplace(2.0), 30), 1e-6)
+    pure = acc.epsilon(acc.Repeated(acc.PureDP(0.5, "add-remove"), 30), 1e-6)
+    assert [f"{e:.2f}" for e in (flips, pure)] == ["13.07", "13.95"]
+    assert flips == pytest.approx(noises, rel=1e-12)
+
+
 def test_the_curve_of_a_selection_is_the_worst_of_its_ranges():
     for epsilon in (0.1, 1.0, 6.0):
         odds = np.linspace(-epsilon - 30.0, 30.0, 40_001)
