@@ -120,7 +120,7 @@ def _two(
     """Sums of two losses; `dead` is the mass that is in neither."""
     low, high = losses[0], losses[-1]
     odds = (masses[1] / masses[0] if masses[0] > 0 else np.inf) if len(losses) == 2 else 0.0
-    first, mass = _binomial(count, odds)
+    first, mass = binomial(count, odds)
     slack = 12 * _EPS * (len(mass) + count * min(dead, 1.0)) * (1 if upper else -1)
     mass = mass * (np.exp(count * np.log1p(-dead)) if dead < 1 else 0.0) * (1 + slack)
     beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (1 + slack)
@@ -154,7 +154,7 @@ def _multinomial(losses: Any, masses: Any, infinite: float, count: int, upper: b
     )
 
 
-def _binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
+def binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
     """The binomial law by the ratios of its masses, from the mode outwards; its first place.
 
     What is left out has mass at most 2e^{−690} (Hoeffding 1963, Theorem 2).

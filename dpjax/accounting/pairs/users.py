@@ -29,7 +29,6 @@ References:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,6 +39,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import atom_kind
+from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr, normal_mass
 from dpjax.accounting.pairs.release import Known
@@ -48,7 +48,7 @@ from dpjax.accounting.pairs.table import SCHEMES
 _PARTS = 256  # records of a user that are told apart
 _MOST = 1e9  # records of a user whose numbers are listed
 _TAIL = 1e-40
-_ROUND = 1e-12  # beyond the relative error of scipy's binomial masses, with _ROUND_SPREAD
+_ROUND = 1e-12  # beyond the relative error of the binomial masses, with _ROUND_SPREAD
 _ROUND_SPREAD = 1e-14  # of it for each standard deviation of how many are drawn
 _ROWS = 1 << 14  # points worked on at a time
 _COARSE = 2049
@@ -88,19 +88,19 @@ GROUP = Group()
 @functools.lru_cache(maxsize=64)
 def multiplicities(records: float, rate: float, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a sample, 0 first, and their probabilities: few, and on one side."""
-    from scipy import stats
-
     if records > _MOST:  # of users of users: all are drawn, or one at most
         few = np.array([0.0, records if upper else 1.0])
         return few, np.array([1e-300, 1.0]) if upper else np.array([1 - rate, rate])
-    law: Any = stats.binom(records, rate)
+    with np.errstate(divide="ignore"):
+        first, mass = binomial(records, np.divide(rate, 1 - rate))
+    nothing = float(mass[0]) if first == 0 else 0.0
     # Numbers whose tails weigh at least about _TAIL, which neither end of the law need reach.
-    high = _first(lambda j: law.sf(j) <= _TAIL, records)
-    low = max(_first(lambda j: law.cdf(j) > _TAIL, records), 1.0)
-    j = np.arange(low, max(high, low) + 1)
-    weight, nothing = law.pmf(j), law.pmf(0)
-    # What is cut: below, 0 < j < low; above, j > high.
-    below, above = max(law.cdf(low - 1) - nothing, 0.0), law.sf(j[-1])
+    below, above = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
+    low = max(int(np.argmax(below > _TAIL)), int(first == 0))
+    high = max(int(np.flatnonzero(above > _TAIL)[-1]), low) + 1
+    j, weight = first + np.arange(low, high), mass[low:high].copy()
+    below = max(float(below[low - 1]) - nothing, 0.0) if low > 0 else 0.0
+    above = float(above[high]) if high < len(mass) else 0.0
     if upper:
         j, weight = np.append(j, records), np.append(weight, above)
         weight[0] += below
@@ -120,23 +120,14 @@ def multiplicities(records: float, rate: float, upper: bool) -> tuple[np.ndarray
 def mass_error(records: float, rate: float) -> float:
     """A bound on the relative error of the probabilities of `multiplicities`.
 
-    Logarithms of size z·√(kq(1 − q)), z standard deviations from the mean, are exponentiated:
-    against 50 digits at most 2.8e-15 for each standard deviation, up to z = 12.
+    They are products of ratios, z·√(kq(1 − q)) of them at z standard deviations from the mean:
+    against 50 digits at most 1.4e-15 for each standard deviation, up to z = 12.9.
 
     Example:
         >>> mass_error(1e12, 0.25) > 4e-9
         True
     """
     return float(_ROUND + _ROUND_SPREAD * np.sqrt(records * rate * (1 - rate)))
-
-
-def _first(holds: Callable[[float], bool], most: float) -> float:
-    """The least whole number up to `most` at which a test holds that stays true."""
-    low, high = -1.0, most
-    while high - low > 1:
-        middle = np.floor(0.5 * (low + high))
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return float(high)
 
 
 class Users:
