@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from importlib import metadata
 
 import jax
 import jax.numpy as jnp
@@ -106,3 +108,16 @@ def test_cli_says_what_the_accountant_says():
     found = CliRunner().invoke(app, arguments.split())
     assert found.exit_code == 0, found.output
     assert f"{acc.epsilon(run, delta=1e-5):.6g}"[:6] in found.output
+
+
+def test_the_core_brings_at_most_twelve_packages():
+    """What `pip install dpjax` installs, followed through the packages that are here."""
+    found, waiting = set(), ["dpjax"]
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name not in found:
+            found.add(name)
+            needed = (line.partition(";") for line in metadata.requires(name) or ())
+            waiting += [re.match(r"[\w.-]+", n)[0] for n, _, when in needed if "extra" not in when]
+    assert {"jax", "numpy", "optax", "scipy"} <= found
+    assert len(found) <= 12, f"the core brings {sorted(found)}"
