@@ -193,7 +193,7 @@ def fit(
     Raises:
         ValueError: data that is not `plan.population` records (or users), users without a plan of
             that unit or such a plan without users, parameters that are not floating, an
-            optimiser that draws from the run's own key.
+            optimiser that draws from the run's own key, `resume` without a folder.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
 
@@ -209,6 +209,8 @@ def fit(
         >>> round(float(result.params[0]), 2)
         2.0
     """
+    if resume and folder is None:
+        raise ValueError("folder must be given with resume=True, got None")
     placement: Any = mesh  # what `_on_any_mesh` made of it
     host = data if isinstance(data, HostData) else None
     if host is not None and placement is not None:

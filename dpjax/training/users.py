@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from dpjax._numerics.checks import shown
 
 __all__ = ["per_user"]
 
+_INDEX = 2**31 - 1  # rows that JAX counts
 _WASTE = 8  # times as many rows as records, from which padding is worth a warning
 
 
@@ -46,7 +48,8 @@ def per_user(
 
     Raises:
         ValueError: users that are not one axis of as many entries as there are records, or are not
-            whole numbers or texts; records_per_user below 1.
+            whole numbers or texts; records_per_user below 1, or so large that this machine's memory
+            does not hold the blocks.
 
     Guarantee:
         Each user's block is a function of that user's records alone, so that adding or removing a
@@ -83,6 +86,19 @@ def _check_alike(users: list[Any]) -> None:
             )
 
 
+def _check_size(most: int, users: int, record: int) -> None:
+    """Refuse blocks of more rows than JAX counts, or more bytes than the machine has memory."""
+    row = record + 17  # the record; of which number it is, twice; whether it is padding
+    largest = _INDEX
+    if hasattr(os, "sysconf"):
+        largest = min(largest, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row)
+    if most * users > largest:
+        raise ValueError(
+            f"records_per_user must be at most {largest // users} for {users} users of {record} "
+            f"bytes a record on this machine, as every user is padded to it, got {most}"
+        )
+
+
 def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Which rows of the data make each user's block, and which of them are more than padding."""
     users = np.asarray(users)
@@ -105,6 +121,7 @@ def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
     _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
+    _check_size(int(most), len(counts), sum(leaf.nbytes for leaf in leaves) // max(len(users), 1))
     order = np.argsort(owner, kind="stable")
     first = np.cumsum(counts) - counts
     place = np.arange(most)

@@ -37,6 +37,12 @@ def test_a_seed_or_several_keys_are_no_key(bad, run):
         run(key=bad)
 
 
+def test_nothing_is_resumed_without_a_folder(run):
+    """It used to begin anew, with nothing said."""
+    with pytest.raises(ValueError, match="folder must be given with resume=True, got None"):
+        run(folder=None, resume=True)
+
+
 @pytest.mark.parametrize("name", ["step", "epsilon", "train_loss", "nonfinite"])
 def test_evaluate_hides_no_value_of_the_row(name, run):
     """A "step" of its own used to keep `stop_when` from ever being asked."""

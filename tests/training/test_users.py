@@ -246,6 +246,11 @@ def test_the_unit_of_the_plan_and_the_users_of_the_data_agree(problem):
     for wrong in (0, 1.5, True):
         with pytest.raises(ValueError, match="records_per_user must be a whole"):
             run(plan, users=owner, records_per_user=wrong)
+    # More rows than an index counts, and then than any memory holds: known before they are made.
+    for most, rows in ((10**12, data), (10**400, data), (2**28, (np.ones((len(owner), 2**12)),))):
+        most_named = rf"records_per_user must be at most \d+ .*, got {most}"
+        with pytest.raises(ValueError, match=most_named):
+            training.fit(_loss, _start(), rows, plan, users=owner, records_per_user=most, **OPTIONS)
     for wrong in (owner[1:], owner[None], np.ones(len(owner))):
         with pytest.raises(ValueError, match="users must"):
             run(plan, users=wrong, records_per_user=2)
