@@ -1,7 +1,8 @@
 """`python -m experiments <paper> <figure or table> [--full] [--data DIR] [--out DIR]`.
 
-Also `python -m experiments report`, which writes REPORT.md from the tables of the last run, and
-`python -m experiments verify`, which checks every certificate.
+Also `python -m experiments status`, which counts the cells of every table, done and planned,
+`python -m experiments report`, which writes REPORT.md and each paper's page from the tables of the
+last run, and `python -m experiments verify`, which checks every certificate.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from experiments import cells
 from experiments.common import Run, papers, targets
 
 _HERE = pathlib.Path(__file__).resolve().parent
@@ -20,9 +22,14 @@ _DATA = pathlib.Path(os.environ.get("DPJAX_SHARED", _HERE.parents[1] / "shared")
 
 
 def main(
-    paper: Annotated[str, typer.Argument(help="folder of the paper, report or verify")] = "",
+    paper: Annotated[
+        str, typer.Argument(help="folder of the paper, status, report or verify")
+    ] = "",
     target: Annotated[str, typer.Argument(help='figure or table, or "all"')] = "",
     full: Annotated[bool, typer.Option(help="the paper's whole grid (wants a GPU)")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="run at most so many cells now; the rest another time")
+    ] = None,
     data: Annotated[pathlib.Path, typer.Option(help="folder of the data sets")] = _DATA,
     out: Annotated[
         pathlib.Path | None, typer.Option(help="output folder [default: experiments/<paper>]")
@@ -39,6 +46,10 @@ def main(
         from experiments.certificates import verify
 
         raise typer.Exit(verify(out or _HERE, typer.echo))
+    if paper == "status":
+        for line in cells.status(out or _HERE, papers(), targets):
+            typer.echo(line)
+        return
     if not target:
         for name in [paper] if paper else papers():
             typer.echo(f"{name}: {', '.join(targets(name))}")
@@ -50,7 +61,12 @@ def main(
         raise typer.BadParameter(f"unknown: {error}; run without arguments for a list") from error
     for name, compute in chosen.items():
         start = time.perf_counter()
-        files = compute(Run(out or _HERE / paper, data, full))
+        run = Run(out or _HERE / paper, data, full, limit=limit, say=typer.echo)
+        try:
+            files = compute(run)
+        except cells.Unfinished as left:
+            typer.echo(str(left))
+            continue
         written = ", ".join(file.name for file in files)
         typer.echo(f"{paper} {name}: {written} ({time.perf_counter() - start:.0f} s)")
 

@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from experiments import cells
+from experiments.protocol import Rows, Table
+
 _Item = TypeVar("_Item")
-Rows = list[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +31,22 @@ class Run:
         out: folder for the PNG and CSV files of the paper.
         data: folder of the data sets (adult/, mnist/, …).
         full: the paper's whole grid instead of the smaller one that a laptop finishes in minutes.
-        tiny: the smallest grid that exercises the code, for tests.
+        tiny: the smallest grid that exercises the code, for tests of papers without a protocol.
+        limit: run at most so many cells of a protocol's table; None: all that are missing.
+        say: told of every cell that was run.
     """
 
     out: pathlib.Path
     data: pathlib.Path
     full: bool = False
     tiny: bool = False
+    limit: int | None = None
+    say: Callable[[str], None] = lambda line: None
+
+    def cells(self, table: Table) -> Rows:
+        """The rows of a protocol's table, at the size of this run."""
+        column = "full" if self.full else "small"
+        return cells.run(self.out, table, column, self.data, limit=self.limit, say=self.say)
 
     def choose(self, small: _Item, full: _Item, tiny: _Item) -> _Item:
         """The setting that belongs to the size of this run."""

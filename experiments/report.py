@@ -1,6 +1,6 @@
-"""REPORT.md: published beside measured for every table and figure, and a verdict a claim.
+"""REPORT.md, a verdict a claim; and a page a paper, published beside measured.
 
-Everything in it is computed from the CSV files of the last run, verdicts included.
+Everything in them is computed from the CSV files of the last run, verdicts included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from experiments import protocol
+
 HOLDS, CONDITIONS, FAILS = "holds", "holds under conditions", "does not hold"
+NONE = "no verdict"
 _PAPERS = ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "geodp")
 _TITLES = {
     "chen2019": "Chen, Lee and Kifer 2019: Rényi differentially private ERM",
@@ -21,6 +24,15 @@ _TITLES = {
     "tholeti2021": "Tholeti and Kalyani 2021: perturbed gradient descent",
     "chourasia2021": "Chourasia, Ye and Shokri 2021: dynamics of noisy gradient descent",
     "geodp": "Duan et al. 2025: GeoDP",
+}
+
+# The picture of each paper on the first page.
+_PICTURES = {
+    "chen2019": "figure1.png",
+    "yu2020": "figure2.png",
+    "tholeti2021": "theorem1.png",
+    "chourasia2021": "theorem4.png",
+    "geodp": "privacy.png",
 }
 
 
@@ -42,11 +54,20 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A central claim, one of the three verdicts, and the numbers it rests on."""
+    """A central claim, one of the verdicts, and the numbers it rests on.
+
+    Attributes:
+        claim: as the paper states it. verdict: HOLDS, CONDITIONS, FAILS or NONE.
+        why: what was measured.
+        published: the paper's number, where it prints one.
+        scale: what was run, of what the paper ran.
+    """
 
     claim: str
     verdict: str
     why: str
+    published: str = "–"
+    scale: str = "–"
 
 
 class Missing(Exception):
@@ -62,19 +83,20 @@ def table(folder: pathlib.Path, name: str) -> pd.DataFrame:
 
 
 def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
-    """Writes REPORT.md into `out` from the papers' folders in `here`."""
-    sections, summary = [], []
+    """Writes REPORT.md and the papers' RESULTS.md into `out`, from the folders in `here`."""
+    sections = []
     for paper in _PAPERS:
         module = importlib.import_module(f"experiments.{paper}.findings")
         folder = here / paper
         lines, missing = _collect(module.LINES, folder)
         verdicts, gaps = _collect(module.VERDICTS, folder)
-        summary += [(paper, verdict) for verdict in verdicts]
-        sections.append(_section(paper, folder, lines, sorted({*missing, *gaps})))
-    text = "\n\n".join([_HEAD, _summary(summary), *sections, _FOOT])
+        missing = sorted({*missing, *gaps})
+        sections.append(_summary(paper, folder, verdicts, missing))
+        page = out / paper / "RESULTS.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("\n\n".join(_page(paper, folder, lines, missing)) + "\n")
     file = out / "REPORT.md"
-    out.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n")
+    file.write_text("\n\n".join([_HEAD, *sections, _FOOT]) + "\n")
     return file
 
 
@@ -88,15 +110,25 @@ def _collect(parts: Sequence[Callable], folder: pathlib.Path) -> tuple[list, lis
     return found, missing
 
 
-def _summary(verdicts: list[tuple[str, Verdict]]) -> str:
-    rows = [f"| {paper} | {v.claim} | **{v.verdict}** | {v.why} |" for paper, v in verdicts]
-    head = "| paper | claim | verdict | measured here |\n| --- | --- | --- | --- |"
-    return "\n".join(["## Verdicts", "", head, *rows])
-
-
-def _section(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str]) -> str:
+def _summary(paper: str, folder: pathlib.Path, verdicts: list[Verdict], missing: list[str]) -> str:
+    """A paper on the first page: a line a claim, one picture, the link to its own page."""
     rows = [f"## {_TITLES[paper]}", ""]
-    rows += [
+    rows += ["| claim | published | measured | run / published | verdict |"]
+    rows += ["| --- | --- | --- | --- | --- |"]
+    for v in verdicts:
+        rows.append(f"| {v.claim} | {v.published} | {v.why} | {v.scale} | **{v.verdict}** |")
+    told = f"[The paper's page]({paper}/RESULTS.md): its protocol and every number."
+    if missing:
+        told += f" Not run yet: {', '.join(missing)}."
+    rows += ["", told]
+    if (folder / _PICTURES[paper]).is_file():
+        rows += ["", f"![{_PICTURES[paper]}]({paper}/{_PICTURES[paper]})"]
+    return "\n".join(rows)
+
+
+def _page(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str]) -> list[str]:
+    """A paper's own page: its protocol, then published beside measured."""
+    rows = [
         "| table or figure | | published | measured | difference | |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
@@ -106,16 +138,36 @@ def _section(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[
             shown += f" ± {line.error:.2g}"
         cells = (line.where, line.what, number(line.published), shown, _gap(line), line.note)
         rows.append("| " + " | ".join(cells) + " |")
+    parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, *_protocol(paper), "## Published and measured"]
+    parts.append("\n".join(rows))
     if missing:
-        rows += ["", f"Not run yet: {', '.join(missing)}."]
+        parts.append(f"Not run yet: {', '.join(missing)}.")
     names = sorted(file.name for file in folder.glob("*.png"))
     if names:
-        rows += ["", "Pictures: " + ", ".join(f"[{n}]({paper}/{n})" for n in names) + "."]
+        parts.append("Pictures: " + ", ".join(f"[{n}]({n})" for n in names) + ".")
     if (folder / "certificates").is_dir():
         files = sorted((folder / "certificates").glob("*.jsonl"))
         count = sum(len(file.read_text().splitlines()) for file in files)
-        rows.append(f"Certificates: {count}, in `{paper}/certificates/`, one a line.")
-    return "\n".join(rows)
+        parts.append(f"Certificates: {count}, in `certificates/`, one a line.")
+    return parts
+
+
+def _protocol(paper: str) -> list[str]:
+    """The protocol's tables, three columns each."""
+    known = protocol.tables(paper)
+    if not known:
+        return []
+    parts = ["## Protocol"]
+    for one in known.values():
+        rows = [f"**{one.name}**: {one.about}.", "", "| | published | small | full |"]
+        rows.append("| --- | --- | --- | --- |")
+        small, full = one.small.words(), one.full.words()
+        for name in protocol.ENTRIES:
+            said = one.published.get(name, "not said")
+            also = full[name] if full[name] != small[name] else "as small"
+            rows.append(f"| {name} | {said} | {small[name]} | {also} |")
+        parts.append("\n".join(rows))
+    return parts
 
 
 def number(value: float | str | None) -> str:
@@ -138,12 +190,18 @@ def _gap(line: Line) -> str:
 
 _HEAD = """# The papers, re-run
 
-Published beside measured. This page is written by `python -m experiments report` from the CSV files
-of the last run, verdicts included; nothing in it is edited by hand. Run anything again with
-`python -m experiments <paper> <figure or table>`, with `--full` for the published grid.
+A line a claim; each paper's page has its protocol and every number, published beside measured. This
+page and theirs are written by `python -m experiments report` from the CSV files of the last run,
+verdicts included; nothing in them is edited by hand. Run anything again with `python -m experiments
+<paper> <figure or table>`, with `--full` for the published grid; `python -m experiments status`
+counts what has been run. Verdicts are about what was run here: these data sets, grids and budgets.
 
-"±" is one standard error over repeats. "–" under *published* means that the paper draws a curve and
-prints no number. Verdicts are about what was run here: these data sets, grids and budgets."""
+"run / published" is the scale of the run over the paper's; "–" means the paper prints no number, or
+that the table has no protocol yet."""
+
+_PAGE_HEAD = """Written by `python -m experiments report`; the claims and verdicts are in
+[REPORT.md](../REPORT.md). "±" is one standard error over repeats. "–" under *published* means that
+the paper draws a curve and prints no number."""
 
 _FOOT = """## How to read it
 
@@ -153,7 +211,7 @@ _FOOT = """## How to read it
   perturbation was priced under add/remove and the others under replace-one, which favours it by a
   factor of two in sensitivity.
 * Settings are chosen by mean accuracy on held-out rows, as in the papers. That choice is not
-  private; every certificate says so.
+  private; every certificate says so. A protocol with folds chooses on rows that it does not report.
 * Preprocessing is in `data_sets.py`, one function a data set, with what it reads off the data.
 * A certificate is a line of `<paper>/certificates/<figure>.jsonl`: write it to a file and run
   `dpjax verify` on it, or check all with `python -m experiments verify`."""

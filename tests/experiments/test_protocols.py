@@ -1,0 +1,104 @@
+"""Protocols: cells, the runner that goes on where it was, and what the committed cells say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from experiments import cells, common, protocol
+from experiments.protocol import Column, Table
+
+HERE = pathlib.Path(cells.__file__).parent
+TABLES = [(paper, t) for paper in common.papers() for t in protocol.tables(paper).values()]
+NAMES = [f"{paper}-{table.name}" for paper, table in TABLES]
+_SMALL = Column(
+    data=("a", "b"),
+    encoding="none",
+    methods=("first", "second"),
+    grid={"size": (1, 2)},
+    folds=0,
+    repeats=3,
+    seeds=(),
+    together=("methods",),
+)
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch) -> Table:
+    """A table whose code is in the test's folder."""
+    code = "def cell(settings, data):\n    return [{'size': settings['size'], 'by': 1}]  # one\n"
+    (tmp_path / "made_up_cell.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("made_up_cell", None)
+    cells.code_of.cache_clear()
+    yield Table("t", "about", {}, _SMALL, _SMALL, "made_up_cell:cell")
+    cells.code_of.cache_clear()
+
+
+def test_cells_are_every_combination_of_what_is_not_taken_together():
+    found = _SMALL.cells()
+    assert [(c["data"], c["size"]) for c in found] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    assert all(c["methods"] == ["first", "second"] and c["repeats"] == 3 for c in found)
+    assert "seeds" not in found[0]
+    with pytest.raises(ValueError, match="together must name"):
+        dataclasses.replace(_SMALL, together=("epochs",)).cells()
+
+
+def test_a_table_goes_on_where_it_was(table, tmp_path):
+    with pytest.raises(cells.Unfinished, match="3 of 4 cells of small"):
+        cells.run(tmp_path, table, "small", tmp_path, limit=1)
+    assert cells.count(tmp_path, table, "small")[:3] == (1, 0, 4)
+    (first,) = (tmp_path / "cells" / "t").glob("*.json")
+    made = first.stat().st_mtime_ns
+    said: list[str] = []
+    rows = cells.run(tmp_path, table, "small", tmp_path, say=said.append)
+    assert [row["size"] for row in rows] == [1, 2, 1, 2]
+    assert (len(said), first.stat().st_mtime_ns) == (3, made)
+    content = json.loads(first.read_text())
+    assert content["commit"] == cells.commit()
+    assert pd.Timestamp(content["time"].removesuffix(" UTC")) > pd.Timestamp("2026-01-01")
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_cells_of_changed_code_are_run_again_and_comments_do_not_count(table, tmp_path):
+    cells.run(tmp_path, table, "small", tmp_path)
+    file = tmp_path / "made_up_cell.py"
+    for old, new, older in (("# one", "# two", 0), ("'by': 1", "'by': 2", 4)):
+        file.write_text(file.read_text().replace(old, new))
+        cells.code_of.cache_clear()
+        assert cells.count(tmp_path, table, "small").older == older
+
+
+def test_status_counts_every_table_and_names_those_without_a_protocol():
+    import typer
+
+    from experiments.__main__ import main
+
+    app = typer.Typer()
+    app.command()(main)
+    said = CliRunner().invoke(app, ["status"]).output
+    for paper, table in TABLES:
+        (line,) = (s for s in said.splitlines() if s.split()[:2] == [paper, table.name])
+        planned = len(table.small.cells())
+        assert f"of {planned}" in line
+    for paper in common.papers():
+        rest = set(common.targets(paper)) - set(protocol.tables(paper))
+        assert all(name in said for name in rest)
+
+
+@pytest.mark.parametrize(("paper", "table"), TABLES, ids=NAMES)
+def test_a_protocol_says_everything_in_three_columns(paper, table):
+    assert set(table.published) == set(protocol.ENTRIES)
+    assert table.name in common.targets(paper)
+    assert callable(table.function())
+    assert len(table.full.cells()) >= len(table.small.cells())
+    for column in (table.small, table.full):
+        assert set(column.words()) == set(protocol.ENTRIES)
+        files = {cells.file_of(HERE, table, c) for c in column.cells()}
+        assert len(files) == len(column.cells())
