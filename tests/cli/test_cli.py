@@ -385,6 +385,32 @@ def test_the_command_starts_without_the_training_libraries():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_query_loads_no_library_of_training_and_ends_without_sweeping_memory():
+    """What keeps it below a second: jax's import is most of it, and its clearing away was a third."""
+    code = """
+import atexit, gc, sys
+
+@atexit.register
+def told():
+    import jax._src.xla_bridge
+    slow = {'scipy', 'optax', 'pandas', 'flax', 'matplotlib', 'sklearn', 'rich.console'}
+    slow &= set(sys.modules)
+    print(*sorted(slow), len(jax._src.xla_bridge._backends), gc.isenabled(), gc.get_freeze_count())
+
+import dpjax.cli
+sys.argv = 'dpjax epsilon --noise-multiplier 1.1 --rate 0.01 --steps 9 --delta 1e-5 --json'.split()
+dpjax.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer, _, told = done.stdout.rpartition("}\n")
+    truth = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 9)
+    assert json.loads(answer + "}")["epsilon"] == acc.certify(truth, 1e-5).epsilon
+    *slow, backends, enabled, frozen = told.split()
+    assert (slow, backends, enabled) == ([], "0", "True")
+    assert int(frozen) > 100_000
+
+
 def test_random_allocation_is_a_choice_and_runs_whole_epochs(people, tmp_path):
     out = tmp_path / "allocated"
     result = dpjax(
