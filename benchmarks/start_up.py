@@ -4,8 +4,8 @@
 
 On scikit-learn's digits: a plain step of softmax regression (traced, compiled, run once), the first
 `fit` up to its first trained row, and a second, identical `fit`. Then the noise of a tree of 1,000
-small leaves; and new processes, the least of five: `import jax` alone, and a question to the command
-line. Prints one JSON object.
+small leaves; and new processes, the least of five: `import jax` alone, and `dpjax epsilon`. Prints
+one JSON object.
 """
 
 from __future__ import annotations

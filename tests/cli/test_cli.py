@@ -386,7 +386,7 @@ def test_the_command_starts_without_the_training_libraries():
 
 
 def test_a_query_loads_no_library_of_training_and_ends_without_sweeping_memory():
-    """What keeps it below a second: jax's import is most of it, and its clearing away was a third."""
+    """Most of its time is jax's import; looking for garbage in that was another third."""
     code = """
 import atexit, gc, sys
 
