@@ -55,7 +55,7 @@ class Column:
         return [{**one, **kept} for one in self._combinations(whole)]
 
     def _combinations(self, whole: Mapping[str, tuple]) -> list[dict[str, Any]]:
-        each = {k: v for k, v in whole.items() if k not in self.together and v}
+        each = {k: _plain(v) for k, v in whole.items() if k not in self.together and v}
         return [dict(zip(each, c, strict=True)) for c in itertools.product(*each.values())]
 
     def words(self) -> dict[str, str]:

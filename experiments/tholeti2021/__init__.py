@@ -1,5 +1,5 @@
-"""Tholeti and Kalyani 2021: on the differentially private nature of perturbed gradient descent."""
+"""Tholeti and Kalyani 2021: differentially private perturbed gradient descent."""
 
-from experiments.tholeti2021.privacy import figure2, saddle, theorem1
+from experiments.tholeti2021.figures import figure2, theorem1, theorem2
 
-TARGETS = {"figure2": figure2, "theorem1": theorem1, "saddle": saddle}
+TARGETS = {"figure2": figure2, "theorem1": theorem1, "theorem2": theorem2}

@@ -1,0 +1,114 @@
+"""The figures and tables of tholeti2021, drawn from the cells of its protocol."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+
+from experiments.common import Run
+from experiments.tholeti2021.landscape import stationary_distance
+from experiments.tholeti2021.privacy import GAUSSIANS
+from experiments.tholeti2021.protocol import METHODS, TABLES
+
+_TABLES = {table.name: table for table in TABLES}
+
+
+def figure2(run: Run) -> list[pathlib.Path]:
+    """Figure 2: δ of one step against sensitivity and dimension, with a simulation beside it."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["figure2"])
+    dimensions = sorted({row["dimension"] for row in rows})
+    figure, axis = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(dimensions)))
+    for dimension, colour in zip(dimensions, colours, strict=True):
+        mine = [row for row in rows if row["dimension"] == dimension]
+        shift = [row["sensitivity"] for row in mine]
+        axis.plot(shift, [row["delta"] for row in mine], color=colour, label=f"d = {dimension}")
+        axis.errorbar(
+            shift,
+            [row["simulated"] for row in mine],
+            [row["simulated error"] for row in mine],
+            fmt=".",
+            ms=3,
+            lw=0.8,
+            color=colour,
+        )
+    axis.set_xlabel("sensitivity Δ over the ball's radius")
+    axis.set_ylabel("δ of one release, at every ε ≥ 0")
+    axis.set_title("tholeti2021, Figure 2 (lines: exact; points: simulation)", fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    return [run.save_table("figure2", rows), run.save_figure("figure2", figure)]
+
+
+def theorem1(run: Run) -> list[pathlib.Path]:
+    """Theorem 1's total δ against n and T, and the Gaussian noise that costs as much."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["theorem1"])
+    certificates = [line for row in rows for line in row["certificates"]]
+    table = [{k: v for k, v in row.items() if k != "certificates"} for row in rows]
+    figure, axis = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    largest = max(row["records"] for row in rows)
+    for dimension, colour in ((10, "#d99a2b"), (1000, "#b5542b")):
+        mine = [r for r in table if r["dimension"] == dimension and r["records"] == largest]
+        axis.plot(
+            [r["steps"] for r in mine],
+            [r["its std per coordinate/Δ"] for r in mine],
+            marker="o",
+            color=colour,
+            label=f"ball, d = {dimension}: (0, 1e-5)",
+        )
+    mine = [r for r in table if r["dimension"] == 10 and r["records"] == largest]
+    for epsilon, colour in zip(GAUSSIANS, ("#7fa8d1", "#3f74a8", "#1f4e79"), strict=True):
+        axis.plot(
+            [r["steps"] for r in mine],
+            [r[f"Gaussian std/Δ for ({epsilon:g}, 1e-5)"] for r in mine],
+            marker="s",
+            color=colour,
+            label=f"Gaussian, any d: ({epsilon:g}, 1e-5)",
+        )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel(f"steps T, one of n = {largest:,} records each")
+    axis.set_ylabel("noise std per coordinate / sensitivity Δ")
+    axis.set_title("tholeti2021, Theorem 1: ball and Gaussian noise at the same δ", fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+    return [
+        run.save_table("theorem1", table),
+        run.save_figure("theorem1", figure),
+        run.save_certificates("theorem1", certificates),
+    ]
+
+
+def theorem2(run: Run) -> list[pathlib.Path]:
+    """Theorem 2: distance to a minimum and steps to leave the saddle, against the step size."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["theorem2"])
+    figure, axes = plt.subplots(1, 2, figsize=(9.2, 4.0), layout="constrained")
+    for method, colour in zip(METHODS, ("#b5542b", "#d99a2b", "#1f4e79", "#7fa8d1"), strict=True):
+        mine = [r for r in rows if r["method"] == method]
+        sizes = [r["step size"] for r in mine]
+        axes[0].plot(sizes, [r["distance to a minimum"] for r in mine], "o-", color=colour,
+                     label=method)  # fmt: skip
+        axes[1].plot(sizes, [r["median steps to leave"] or np.nan for r in mine], "o-",
+                     color=colour, label=method)  # fmt: skip
+    sizes = sorted({r["step size"] for r in rows})
+    exact = [stationary_distance(size, 1.0) for size in sizes]
+    axes[0].plot(sizes, exact, "k--", lw=1, label="exact near the minimum: all records, ball")
+    for axis in axes:
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("step size η")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylim(0.02, 3.0)
+    axes[0].set_ylabel("distance to the nearest minimum")
+    axes[1].set_ylabel("median steps to leave the saddle")
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.suptitle("tholeti2021, Theorem 2: a 40 × 40 factorisation from its saddle", fontsize=10)
+    return [run.save_table("theorem2", rows), run.save_figure("theorem2", figure)]

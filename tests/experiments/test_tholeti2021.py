@@ -1,0 +1,97 @@
+"""tholeti2021: δ of the ball by simulation, and the landscape of Theorem 2 against its Hessians."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.geometric.ball import ball_delta
+from experiments import tholeti2021
+from experiments.tholeti2021 import landscape, privacy
+from experiments.tholeti2021.published import odd_dimension
+
+pytestmark = pytest.mark.usefixtures("lenient_promotion")
+HERE = pathlib.Path(tholeti2021.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def known() -> landscape.Landscape:
+    return landscape.landscape(0)
+
+
+def test_ball_noise_matches_its_simulation():
+    rows = []
+    for dimension in (1, 5, 100):
+        settings = {"dimension": dimension, "points": 4, "samples": 2_000}
+        rows += privacy.one_step(settings, pathlib.Path())
+    table = pd.DataFrame(rows)
+    # Three standard errors a point, 12 points: one may lie outside by chance.
+    outside = (table["delta"] - table["simulated"]).abs() > table["simulated error"] + 1e-3
+    assert outside.sum() <= 1
+
+
+@pytest.mark.parametrize(("dimension", "sensitivity"), [(1, 0.3), (5, 0.7), (51, 0.1)])
+def test_the_papers_series_is_the_ball_delta(dimension, sensitivity):
+    printed = odd_dimension(sensitivity, dimension)
+    assert printed == pytest.approx(float(ball_delta(sensitivity, dimension)), rel=1e-9)
+
+
+def test_ball_noise_costs_more_than_gaussian_noise_of_the_same_delta():
+    settings = {"records and steps": [60_000, 6], "price": "rdp", "dimension": [10]}
+    (row,) = privacy.whole_run(settings, pathlib.Path())
+    assert row["its std per coordinate/Δ"] > 5 * row["Gaussian std/Δ for (1, 1e-5)"]
+    for certificate in map(acc.Certificate.from_json, row["certificates"]):
+        # A run of the ball is (0, δ): its ε is 0.
+        assert certificate.epsilon <= certificate.declared["target epsilon"]
+
+
+def _hessian(vectors: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Of ‖wwᵀ − M‖²/4, written out: ‖w‖²I + 2wwᵀ − M."""
+    values = np.zeros(len(w))
+    values[: len(landscape.EIGENVALUES)] = landscape.EIGENVALUES
+    matrix = (vectors * values) @ vectors.T
+    return (w @ w) * np.eye(len(w)) + 2 * np.outer(w, w) - matrix
+
+
+def test_the_saddle_is_strict_and_the_minimum_is_one(known):
+    for point, negative in ((known.saddle, 1), (known.minimum, 0)):
+        w = jnp.asarray(point, jnp.float32)
+        assert float(jnp.linalg.norm(known.problem.gradient(w))) < 1e-6
+        found = np.asarray(jax.hessian(known.problem.objective)(w))
+        np.testing.assert_allclose(found, _hessian(known.vectors, point), atol=2e-6)
+        curvatures = np.linalg.eigvalsh(_hessian(known.vectors, point))
+        assert (curvatures < -0.1).sum() == negative
+        assert np.abs(curvatures).min() > 0.1
+    assert known.problem.n == 1_600
+
+
+@pytest.mark.parametrize("size", [0.005, 0.3])
+def test_the_stationary_distance_is_that_of_the_recursion(known, size):
+    shrink = np.eye(landscape.SIDE) - size * _hessian(known.vectors, known.minimum)
+    spread = np.zeros_like(shrink)
+    for _ in range(round(30 / size)):
+        spread = shrink @ spread @ shrink + size**2 / (landscape.SIDE + 2) * np.eye(len(shrink))
+    assert landscape.stationary_distance(size, 1.0) == pytest.approx(np.trace(spread) ** 0.5)
+
+
+def test_runs_are_measured(known):
+    # At the saddle for 5 steps, then one at −√λ₁v₁ + 0.3v₃ for 7.
+    path = np.stack([known.saddle] * 5 + [0.3 * known.vectors[:, 2] - known.minimum] * 7)
+    assert landscape._measured(path, known, 12) == (pytest.approx(0.3), 6.0)
+    stays = np.stack([known.saddle] * 12)
+    assert landscape._measured(stays, known, 12) == (pytest.approx(1.5**0.5), np.inf)
+
+
+def test_only_noise_leaves_the_saddle():
+    settings = {"step size": 0.02, "radius": 1.0, "time": 12.0, "seeds": 0, "repeats": 1}
+    left = {}
+    for method in ("all records, ball", "all records"):
+        (row,) = landscape.cell({**settings, "methods": method}, pathlib.Path())
+        left[method] = row["runs that leave the saddle"]
+    assert left == {"all records, ball": 1, "all records": 0}
