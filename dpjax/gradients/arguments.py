@@ -28,6 +28,11 @@ def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
     return trained, rebuild
 
 
+def path_name(path: Any) -> str:
+    """A leaf's path in a tree as one text, such as "dense_0/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
     """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
 

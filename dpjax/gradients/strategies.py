@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax.gradients.arguments import path_name
+
 
 def _is_replacement(adjacency: Any) -> bool:
     name = getattr(adjacency, "name", str(adjacency)).upper().replace("-", "_")
@@ -148,9 +150,11 @@ class PerGroup(Strategy):
 
     Args:
         label: a function (path, leaf) -> str naming a leaf's group, with the path as a string such
-            as "dense_0/kernel". By default a leaf belongs to the layer that holds it: its path
-            without the last part (leaves at the root stand for themselves).
-        weights: the relative bound of each group by name; groups not named weigh 1.
+            as "dense_0/kernel", or a tree of names that is the parameters' or a prefix of it, as
+            `optax.multi_transform` takes. By default a leaf belongs to the layer that holds it:
+            its path without the last part (leaves at the root stand for themselves).
+        weights: the relative bound of each group by name; groups not named weigh 1. Norms of your
+            own are weights under the clip norm that `PerGroup.clip_norm` says.
 
     Example:
         >>> import jax.numpy as jnp
@@ -161,18 +165,33 @@ class PerGroup(Strategy):
         ['0.316', '0.949']
     """
 
-    label: Callable[[str, Any], str] | None = None
+    label: Callable[[str, Any], str] | Any | None = None
     weights: Mapping[str, float] | None = None
+
+    @property
+    def clip_norm(self) -> float:
+        """The clip norm at which every group named is clipped to its weight: √Σw².
+
+        Example:
+            >>> PerGroup(weights={"body": 0.6, "head": 0.8}).clip_norm
+            1.0
+        """
+        if not self.weights:
+            raise ValueError("weights must name the norm of every group, got none")
+        return math.sqrt(math.fsum(weight * weight for weight in self.weights.values()))
 
     def _names(self, params: Any) -> tuple[list[str], tuple[int, ...]]:
         leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-        labels = []
-        for path, leaf in leaves:
-            parts = [str(jax.tree_util.keystr((key,), simple=True)) for key in path]
-            if self.label is not None:
-                labels.append(self.label("/".join(parts), leaf))
-            else:
-                labels.append("/".join(parts[:-1] or parts))
+        if self.label is None:
+            labels = [path_name(path[:-1] or path) for path, _ in leaves]
+        elif callable(self.label):
+            labels = [self.label(path_name(path), leaf) for path, leaf in leaves]
+        else:
+            labels = jax.tree.leaves(
+                jax.tree.map(
+                    lambda name, part: jax.tree.map(lambda _: name, part), self.label, params
+                )
+            )
         names = list(dict.fromkeys(labels))
         unknown = set(self.weights or {}) - set(names)
         if unknown:

@@ -28,7 +28,9 @@ __all__ = ["Checkpoints", "discard_key"]
 _KEY_FILE = "noise_key.json"
 _MAGIC = b"dpjax checkpoint 1\n"
 _KEPT = 2
-_NEVER_SHOWN = {"data", "loss", "optimiser", "initial parameters", "mechanism's numbers"}  # digests
+# Digests.
+_NEVER_SHOWN = {"data", "loss", "optimiser", "mechanism's numbers"}
+_NEVER_SHOWN |= {"initial parameters", "frozen parameters"}
 
 
 class Checkpoints:

@@ -8,6 +8,7 @@ whose jaxpr has such rules written out.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["array_digest", "program_digest", "text_digest"]
+__all__ = ["array_digest", "program_digest", "strategy_digest", "text_digest"]
 
 # These can be called, and their text says all there is to them.
 _SPEAKING = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
@@ -47,7 +48,7 @@ def program_digest(
     shapes = jax.tree.map(
         lambda leaf: str(jax.typeof(leaf)) if _is_array(leaf) else leaf, arguments
     )
-    digest.update(str(jax.tree.structure(arguments)).encode() + str(shapes).encode())
+    digest.update(_text(jax.tree.structure(arguments)) + _text(shapes))
     _closed(digest, jax.make_jaxpr(function)(*arguments), exact)
     return digest.hexdigest()
 
@@ -61,10 +62,26 @@ def array_digest(arrays: Any, *, secret: bytes = b"") -> str:
     """
     digest = hashlib.blake2b(key=secret[:64], digest_size=32)
     leaves, structure = jax.tree.flatten(arrays)
-    digest.update(str(structure).encode())
+    digest.update(_text(structure))
     for leaf in leaves:
         _array(digest, leaf)
     return digest.hexdigest()
+
+
+def strategy_digest(strategy: Any) -> str:
+    """What tells a strategy of clipping from another: its kind and the values of its fields.
+
+    Example:
+        >>> from dpjax.gradients import Automatic
+        >>> strategy_digest(Automatic(0.1))
+        'Automatic(gamma=0.1)'
+    """
+    names = (
+        [f.name for f in dataclasses.fields(strategy)] if dataclasses.is_dataclass(strategy) else []
+    )
+    values = [np.asarray(getattr(strategy, name)).tolist() for name in names]
+    shown = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+    return f"{type(strategy).__name__}({shown})"
 
 
 def text_digest(texts: Sequence[str], *, secret: bytes = b"") -> str:
@@ -79,6 +96,11 @@ def text_digest(texts: Sequence[str], *, secret: bytes = b"") -> str:
         written = text.encode()
         digest.update(len(written).to_bytes(8, "little") + written)
     return digest.hexdigest()
+
+
+def _text(value: Any) -> bytes:
+    """A value's text without addresses, which differ from process to process."""
+    return _ADDRESS.sub("", str(value)).encode()
 
 
 def _is_array(leaf: Any) -> bool:
@@ -139,7 +161,7 @@ def _parameter(digest: Any, value: Any, exact: bool) -> None:
             raise Opaque(str(value))
         digest.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
     else:
-        digest.update(_ADDRESS.sub("", str(value)).encode())
+        digest.update(_text(value))
 
 
 def _array(digest: Any, value: Any) -> None:

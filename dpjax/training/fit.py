@@ -28,14 +28,17 @@ from dpjax._numerics.explicit import (
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
+from dpjax.gradients import Flat, Strategy
 from dpjax.training.arguments import check_functions, check_key, check_names, whole
 from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.feeding import FromHost, OnDevice
 from dpjax.training.fingerprint import program_digest, text_digest
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Saver
+from dpjax.training.parts import parts_of
 from dpjax.training.placement import (
     Placement,
+    placed,
     placed_parameters,
     placed_rows,
     placed_state,
@@ -57,7 +60,8 @@ class Fit(NamedTuple):
     """What a run leaves.
 
     Fields:
-        params: the released parameters, covered by the plan's certificate.
+        params: the released parameters, covered by the plan's certificate, in the tree that `fit`
+            was given, with all that is not trained as it was.
         metrics: columns of equal length: step, epsilon (ε spent up to that step) and what
             `evaluate` returned; with `log_private_losses` also train_loss (mean over the batches
             since the last row) and nonfinite (records whose gradient was NaN or infinite and
@@ -77,6 +81,22 @@ class Fit(NamedTuple):
     average: Any = None
     steps: int = 0
     looks: int = 1
+
+
+def _of_the_trained_part(train: Callable[..., Fit]) -> Callable[..., Fit]:
+    """What is inside trains a tree of floating arrays; what is outside gives and gets a model."""
+
+    @functools.wraps(train)
+    def whole(loss, params, data, plan, *, trainable=None, evaluate=None, **options):
+        parts = parts_of(params, trainable)
+        check_functions(evaluate=evaluate)
+        if evaluate is not None:
+            options["evaluate"] = lambda trained: evaluate(parts.whole(trained))
+        result = train(loss, parts, data, plan, **options)
+        found = parts.whole(result.params), parts.whole(result.average)
+        return result._replace(params=found[0], average=found[1])
+
+    return whole
 
 
 def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
@@ -101,7 +121,7 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
                 return None
             if mesh is not None:
                 return on_explicit_mesh(tree, devices)
-            return placed_like(tree, params)
+            return placed_like(tree, params.trained)
 
         return result._replace(params=back(result.params), average=back(result.average))
 
@@ -109,6 +129,7 @@ def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
 
 
 @taught
+@_of_the_trained_part
 @_on_any_mesh
 def fit(
     loss: Callable[..., Float[Array, ""]],
@@ -123,6 +144,8 @@ def fit(
     log_every: int | None = None,
     capacity: int | None = None,
     method: str = "auto",
+    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    trainable: Callable[[str, Any], bool] | Any | None = None,
     loss_takes_key: bool = False,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
@@ -146,7 +169,9 @@ def fit(
 
     Args:
         loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
-        params: any tree of floating arrays: flax linen, nnx (as a pure dict), or plain.
+        params: any tree: of flax linen, nnx (as a pure dict), an equinox module, or plain. Trained
+            are its floating-point arrays; all else (functions, numbers of Python's own, counters,
+            keys) is carried along and comes back as it was.
         data: a tree of arrays with a leading axis of `plan.population` records; or records on the
             host, of which a step loads those it drew: a memory map, a table, a list of records, any
             object with `__len__` and `__getitem__` (see `HostData`).
@@ -160,6 +185,12 @@ def fit(
         capacity: records worked on at once, which bounds memory; by default a size that a draw
             almost never exceeds.
         method: how per-example gradients are clipped, see `clipped_grad`.
+        strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
+            parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
+        trainable: which of the floating-point arrays are trained: `trainable(path, leaf) -> bool`
+            with a path such as "dense_0/kernel", or a tree of booleans as `optax.masked` takes, a
+            prefix of `params`. The others are frozen: no gradient, no noise, no optimiser's state,
+            and no part in the clip norm.
         loss_takes_key: whether the loss takes a key, for dropout or augmentation: one a record,
             `fold_in(fold_in(fold_in(key, 2), step), record's number)`, so that a resumed run, or
             one with another `capacity`, repeats it.
@@ -192,7 +223,7 @@ def fit(
 
     Raises:
         ValueError: data that is not `plan.population` records (or users), users without a plan of
-            that unit or such a plan without users, parameters that are not floating, an
+            that unit or such a plan without users, parameters none of which is trained, an
             optimiser that draws from the run's own key, `resume` without a folder.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
@@ -212,6 +243,8 @@ def fit(
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     placement: Any = mesh  # what `_on_any_mesh` made of it
+    params, held, join = params  # what `_of_the_trained_part` made of them
+    del trainable
     host = data if isinstance(data, HostData) else None
     if host is not None and placement is not None:
         raise ValueError("data must be arrays where mesh is given, got HostData")
@@ -235,10 +268,6 @@ def fit(
         raise ValueError(
             f"data must hold the plan's {plan.population} {plan.unit}s, got {population}"
         )
-    if not all(
-        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in jax.tree.leaves(params)
-    ):
-        raise ValueError("params must be floating-point arrays, got another type")
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     every = max(1, math.ceil(plan.steps / _ROWS)) if log_every is None else log_every
     log_every = whole("log_every", every)
@@ -248,6 +277,7 @@ def fit(
     if placement is not None:
         data = placed_rows(placement, data, population)
         params = placed_parameters(placement, params)
+        held = jax.tree.map(lambda leaf: placed(leaf, placement.sharding()), held)
     else:
         data = jax.tree.map(jnp.asarray, data) if host is None else host
         params = jax.tree.map(jnp.asarray, params)
@@ -263,7 +293,7 @@ def fit(
     stopping = Stopping(stop_when, time_limit)
     failure = failure_probability(plan, plan.spent(plan.steps))
     made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
-    recipe = Recipe(*made_of, placement, average)
+    recipe = Recipe(*made_of, placement, average, strategy, jax.eval_shape(lambda: held), join)
     example = _one_of(data) if host is None else host.example
     store = None if folder is None else Checkpoints(pathlib.Path(folder))
     chosen = stop_when is not None  # by what was released, when the run ends
@@ -283,7 +313,7 @@ def fit(
                     settings |= who_owns | {"users": text_digest(named, secret=secret)}
                 if average is not None:
                     settings["average"] = program_digest(average, np.int32(1))
-                return identity_of_run(recipe, data, example, key, settings)
+                return identity_of_run(recipe, data, example, key, settings, held)
 
             key = store.bind(key, who, resume=resume)
             chosen = store.noted("stop_when", chosen)
@@ -314,7 +344,7 @@ def fit(
                     stop = min(int(stops[row]), saver.stop(step), feed.stop(step))
                     began = time.monotonic()
                     state, totals = programs.advance(
-                        progress.state, progress.totals, key, feed.at(step), np.int32(stop)
+                        progress.state, progress.totals, key, feed.at(step), np.int32(stop), held
                     )
                     jax.block_until_ready(state)
                     feed.took(stop - step, time.monotonic() - began)

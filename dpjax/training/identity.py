@@ -9,25 +9,25 @@ import jax
 import numpy as np
 
 import dpjax
-from dpjax.training.fingerprint import array_digest, program_digest
+from dpjax.training.fingerprint import array_digest, program_digest, strategy_digest
 from dpjax.training.sources import HostData
 from dpjax.training.step import Recipe, arguments_after_example
 
 
 def identity_of_run(
-    recipe: Recipe, data: Any, example: Any, key: Any, settings: Mapping[str, Any]
+    recipe: Recipe, data: Any, example: Any, key: Any, settings: Mapping[str, Any], held: Any = ()
 ) -> dict[str, Any]:
     """Names and values that all have to agree before a stored key draws noise again.
 
     With one of them changed, the same key would add the same noise to another sum, and the
     difference of the two outputs would be free of noise. Digests are keyed by the run's key.
     """
-    loss, params, plan, optimizer = recipe[:4]
+    _, params, plan, optimizer = recipe[:4]
     secret = np.asarray(jax.random.key_data(key)).tobytes()
     state = optimizer.init(params)
     # By their shapes: where the arrays lie is no part of what is computed.
     shapes, shapes_of_state = jax.eval_shape(lambda *trees: trees, params, state)
-    given = (shapes, example, *arguments_after_example(recipe.loss_takes_key))
+    given = (shapes, recipe.held, example, *arguments_after_example(recipe.loss_takes_key))
     return {
         **settings,
         "data": data.fingerprint(secret)
@@ -44,8 +44,10 @@ def identity_of_run(
         "reserved delta": dict(plan.extra_delta),
         "adjacency": plan.adjacency.value,
         "initial parameters": array_digest(params, secret=secret),
+        "frozen parameters": array_digest(held, secret=secret),
+        "strategy of clipping": strategy_digest(recipe.scaling),
         # The derivative has the rules of custom derivatives written out.
-        "loss": program_digest(jax.value_and_grad(loss), *given, secret=secret),
+        "loss": program_digest(jax.value_and_grad(recipe.loss_of_parts), *given, secret=secret),
         "optimiser": program_digest(
             optimizer.update, shapes, shapes_of_state, shapes, secret=secret
         )

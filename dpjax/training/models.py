@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from dpjax._extras import extra
 
@@ -28,7 +28,8 @@ class Model(NamedTuple):
 
     Fields:
         init: key -> parameters, drawn without looking at data.
-        apply: (parameters, features of one record) -> logits, [classes].
+        apply: (parameters, features of one record) -> logits, [classes]; of models with dropout
+            also (parameters, features, key), which drops units as training does.
         architecture: what `load_model` rebuilds it from, if it is one of `logistic`, `softmax` and
             `mlp`.
 
@@ -39,7 +40,7 @@ class Model(NamedTuple):
     """
 
     init: Callable[[Key[Array, ""]], Params]
-    apply: Callable[[Params, Float[Array, " features"]], Float[Array, " classes"]]
+    apply: Callable[..., Float[Array, " classes"]]
     architecture: Mapping[str, Any] | None = None
 
 
@@ -121,8 +122,21 @@ def built(architecture: Mapping[str, Any]) -> Model:
     return kinds[kind](**settings)
 
 
-def from_linen(module: Any, example: Float[Array, ...]) -> Model:
-    """A flax.linen module as a model; `example` is one record's features, for their shape.
+def from_linen(
+    module: Any,
+    example: Float[Array, ...],
+    *,
+    when_training: Mapping[str, Any] | None = None,
+    otherwise: Mapping[str, Any] | None = None,
+) -> Model:
+    """A flax.linen module as a model; `apply(params, x, key)` runs it with dropout.
+
+    Args:
+        module: of flax.linen, of batches.
+        example: one record's features, for their shape.
+        when_training: arguments of the module's call where a key is given, such as
+            `{"deterministic": False}` or `{"train": True}`.
+        otherwise: the same where none is, such as `{"deterministic": True}`.
 
     Raises:
         ValueError: a module with batch statistics, or with state besides its parameters.
@@ -132,10 +146,18 @@ def from_linen(module: Any, example: Float[Array, ...]) -> Model:
         >>> model = from_linen(nn.Dense(2), jnp.ones(3))
         >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
         (2,)
+        >>> dropped = from_linen(
+        ...     nn.Dropout(0.5), jnp.ones(4), when_training={"deterministic": False},
+        ...     otherwise={"deterministic": True})
+        >>> dropped.apply({}, jnp.ones(4)).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+        >>> set(dropped.apply({}, jnp.ones(4), jax.random.key(0)).tolist()) <= {0.0, 2.0}
+        True
     """
+    dropping, plain = dict(when_training or {}), dict(otherwise or {})
 
     def init(key):
-        collections = dict(module.init(key, example[None]))
+        collections = dict(module.init(key, example[None], **plain))
         if "batch_stats" in collections:
             raise ValueError(
                 f"{type(module).__name__} must not normalise over a batch, got batch_stats: "
@@ -149,13 +171,21 @@ def from_linen(module: Any, example: Float[Array, ...]) -> Model:
             )
         return params
 
+    def apply(params, x, key=None):
+        if key is None:
+            return module.apply({"params": params}, x[None], **plain)[0]
+        return module.apply({"params": params}, x[None], rngs={"dropout": key}, **dropping)[0]
+
     # Shapes alone tell; a refusal belongs where the model is made, not in the middle of a run.
     jax.eval_shape(init, jax.random.key(0))
-    return Model(init, lambda params, x: module.apply({"params": params}, x[None])[0])
+    return Model(init, apply)
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Model:
     """A flax.nnx module as a model; `make(rngs)` builds it.
+
+    `apply(params, x)` is the module in its `eval()` form. `apply(params, x, key)` is it in its
+    `train()` form, every stream of its random numbers begun anew from the key.
 
     Raises:
         ValueError: a module with batch statistics or other state that a call would change.
@@ -165,14 +195,24 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
         >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
         >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
         (2,)
+        >>> dropped = from_nnx(lambda rngs: nnx.Dropout(0.5, rngs=rngs))
+        >>> dropped.apply({}, jnp.ones(4)).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+        >>> set(dropped.apply({}, jnp.ones(4), jax.random.key(0)).tolist()) <= {0.0, 2.0}
+        True
     """
     with extra("train"):
         from flax import nnx
 
-    def build(key):
-        return nnx.split(make(nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
+    def build(key, training=False):
+        module = make(nnx.Rngs(key))
+        module.train() if training else module.eval()
+        return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
-    graph, _, statistics, rest = nnx.eval_shape(lambda: build(jax.random.key(0)))
+    def shapes(training=False):
+        return nnx.eval_shape(lambda: build(jax.random.key(0), training))
+
+    _, _, statistics, rest = shapes()
     if jax.tree.leaves(statistics):
         raise ValueError(
             f"the module must not normalise over a batch, got BatchStat: {_WHY_NO_BATCH_NORM}"
@@ -182,27 +222,40 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
         raise ValueError(
             f"the module must hold parameters alone, got other variables: {_WHY_PARAMETERS_ALONE}"
         )
-    if jax.tree.leaves(rest):
-        raise ValueError(
-            "the module must hold parameters alone, got random-number state (dropout?), which a "
-            "pure loss cannot advance; build it with rngs=None in nnx.Dropout or a rate of 0"
-        )
 
     def init(key):
         return nnx.to_pure_dict(build(key)[1])
 
-    def apply(params, x):
-        state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(jax.random.key(0)))), nnx.Param)[1]
+    def apply(params, x, key=None):
+        graph, state, _, random = shapes(training=key is not None)
         nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state)(x[None])[0]
+        return nnx.merge(graph, state, _streams(random, key))(x[None])[0]
 
     return Model(init, apply)
 
 
+def _streams(random: Any, key: Any) -> Any:
+    """The state of a module's random numbers as at their beginning, one key a stream."""
+    if key is None:
+        key = jax.random.key(0)  # which the module in its `eval()` form does not draw from
+    elif not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)
+    numbers = itertools.count()
+
+    def begun(leaf):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.fold_in(key, next(numbers))
+        return jnp.zeros(leaf.shape, leaf.dtype)
+
+    return jax.tree.map(begun, random)
+
+
 def cross_entropy(
     model: Model,
-) -> Callable[[Params, tuple[Float[Array, " features"], Int[Array, ""]]], Float[Array, ""]]:
+) -> Callable[..., Float[Array, ""]]:
     """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
+
+    With a key as its third argument, `fit(loss_takes_key=True)`, the model drops units.
 
     Example:
         >>> loss = cross_entropy(logistic(3))
@@ -211,8 +264,8 @@ def cross_entropy(
         0.6931
     """
 
-    def loss(params, example):
+    def loss(params, example, *key):
         features, label = example
-        return -jax.nn.log_softmax(model.apply(params, features))[label]
+        return -jax.nn.log_softmax(model.apply(params, features, *key))[label]
 
     return loss

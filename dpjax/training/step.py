@@ -19,7 +19,8 @@ from dpjax.training.averaging import first_average, next_average
 from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
 from dpjax.training.feeding import Batch
-from dpjax.training.fingerprint import Opaque, array_digest, program_digest
+from dpjax.training.fingerprint import Opaque, array_digest, program_digest, strategy_digest
+from dpjax.training.parts import parts_of
 from dpjax.training.phases import noise_of, rate_of
 from dpjax.training.placement import Placement
 from dpjax.training.plan import ARITHMETIC, Plan
@@ -62,6 +63,8 @@ def training_step(
     optimizer: optax.GradientTransformation,
     capacity: int | None = None,
     method: Any = "auto",
+    strategy: gradients.Strategy = gradients.Flat(),  # noqa: B008 (frozen)
+    trainable: Any = None,
     loss_takes_key: bool = False,
 ) -> TrainingStep:
     """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
@@ -71,15 +74,17 @@ def training_step(
 
     Args:
         loss: `loss(params, example) -> scalar`, of one record.
-        params: any tree of floating arrays.
+        params: any tree, see `fit`.
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
         capacity: records worked on at once, see `fit`.
         method: how per-example gradients are clipped, see `clipped_grad`.
+        strategy: how a gradient is scaled, see `fit`.
+        trainable: which floating-point arrays are trained, see `fit`.
         loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
 
     Returns:
-        A `TrainingStep`.
+        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
 
     Raises:
         ValueError: `capacity` below 1.
@@ -95,11 +100,14 @@ def training_step(
         (100,)
     """
     failure = failure_probability(plan, plan.spent(plan.steps))
-    recipe = Recipe(loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
-    update = _update(recipe, draws_of(plan, capacity, failure))
+    trained, held, join = parts_of(params, trainable)
+    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
+    recipe = Recipe(*made_of, strategy=strategy, held=held, join=join)
+    update = functools.partial(_update(recipe, draws_of(plan, capacity, failure)), held=held)
 
     def init(params):
-        return first_state(params, plan, optimizer, jnp.zeros((), jnp.int32))
+        trained = parts_of(params, trainable).trained
+        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
 
     return TrainingStep(init, update)
 
@@ -136,6 +144,9 @@ class Recipe(NamedTuple):
         loss_takes_key: whether the loss has a key as its third argument.
         placement: of records and parameters on several devices, None on one.
         average: the weights of an average of the iterates, or None.
+        strategy: how a gradient is scaled.
+        held: what is not trained, arrays or their shapes; each step is given its values.
+        join: the model from the parameters and what is held; None for the parameters themselves.
     """
 
     loss: Any
@@ -148,6 +159,25 @@ class Recipe(NamedTuple):
     loss_takes_key: bool = False
     placement: Placement | None = None
     average: Callable[[Any], Any] | None = None
+    strategy: gradients.Strategy = gradients.Flat()
+    held: Any = ()
+    join: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def loss_of_parts(self) -> Callable[..., Any]:
+        """`loss(params, held, example)`, of what is trained and what is not."""
+
+        def of_parts(params, held, *example_and_key):
+            model = params if self.join is None else self.join(params, held)
+            return self.loss(model, *example_and_key)
+
+        return of_parts
+
+    @property
+    def scaling(self) -> gradients.Strategy:
+        """The strategy with the groups of these parameters worked out."""
+        found: Any = self.strategy
+        return found.bind(self.params) if hasattr(found, "bind") else found
 
 
 def compiled(recipe: Recipe, example: Any):
@@ -157,12 +187,13 @@ def compiled(recipe: Recipe, example: Any):
         recipe: of the step.
         example: the shapes and dtypes of one record.
     """
-    loss, params, plan, optimizer, capacity, method, failure = recipe[:7]
-    loss_takes_key, placement, average = recipe[7:]
-    given = (params, example, *arguments_after_example(loss_takes_key))
+    _, params, plan, optimizer, capacity, method, failure = recipe[:7]
+    loss_takes_key, placement, average = recipe[7:10]
+    given = (params, recipe.held, example, *arguments_after_example(loss_takes_key))
     try:
         computes = (
-            program_digest(jax.value_and_grad(loss), *given, exact=True),
+            program_digest(jax.value_and_grad(recipe.loss_of_parts), *given, exact=True),
+            strategy_digest(recipe.scaling),
             program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
             None if average is None else program_digest(average, np.int32(1), exact=True),
         )
@@ -195,7 +226,8 @@ class Compiled(NamedTuple):
     """The programs of a run, compiled when they are first called.
 
     Fields:
-        advance: `advance(state, totals, key, data, stop)`: steps until `state["step"]` is `stop`.
+        advance: `advance(state, totals, key, data, stop, held=())`: steps until `state["step"]` is
+            `stop`; `held` are the values of what is not trained.
             The totals of a row of the metrics travel with the state, so that a row may be worked
             through in any number of calls and still adds up to the same bits. `data` is all
             records, or the `Batch` of the one step that is taken.
@@ -217,9 +249,9 @@ def _compiled(recipe: Recipe) -> Compiled:
         results = {"out_shardings": (state, placement.sharding())}
 
     @functools.partial(jax.jit, **results)
-    def advance(state, totals, key, data, stop):
+    def advance(state, totals, key, data, stop, held=()):
         def step(carry):
-            state, seen = update(carry[0], data, key)
+            state, seen = update(carry[0], data, key, held)
             return state, jax.tree.map(jnp.add, carry[1], seen)
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
@@ -232,10 +264,11 @@ def _compiled(recipe: Recipe) -> Compiled:
 
 
 def _update(recipe: Recipe, draws: Draws):
-    """The pure `update(state, data, key) -> (state, seen)` of one step."""
-    loss, params, plan, optimizer, _, method, failure, loss_takes_key, placement, average = recipe
+    """The pure `update(state, data, key, held) -> (state, seen)` of one step."""
+    _, params, plan, optimizer, _, method, failure, loss_takes_key, placement, average = recipe[:10]
+    loss, settings = recipe.loss_of_parts, {"method": method, "strategy": recipe.scaling}
     draw, capacity, largest = draws
-    clipped = gradients.clipped_grad(loss, plan.clip_norm, method, share_of=capacity)
+    settings["share_of"] = capacity
     slack = slack_of(params, capacity, largest, failure)
     if placement is not None:
         specs = placement.specs(params)
@@ -246,8 +279,13 @@ def _update(recipe: Recipe, draws: Draws):
     stddevs = [noise_of(p.step) * plan.clip_norm * (1 + slack) for p in plan.phases]
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
-    def sum_of(params, data, drawn, key, step, first_record=0):
+    def sum_of(params, data, drawn, key, step, held, first_record=0):
         """The clipped sum of the records drawn from those whose numbers begin at the first."""
+
+        def of_trained(params, *example_and_key):
+            return loss(params, held, *example_and_key)
+
+        clipped = gradients.clipped_grad(of_trained, plan.clip_norm, **settings)
         indices, size = drawn
         slots = jnp.arange(capacity, dtype=jnp.int32)
         keys_of = keys_of_records(key, step) if loss_takes_key else lambda records: None
@@ -273,24 +311,25 @@ def _update(recipe: Recipe, draws: Draws):
         total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
         return total, (loss_sum, size.astype(jnp.float32), nonfinite)
 
-    def batch_sum(params, data, key, step):
+    def batch_sum(params, data, key, step, held):
         if isinstance(data, Batch):
-            return sum_of(params, data, (data.numbers, data.size), key, step)
+            return sum_of(params, data, (data.numbers, data.size), key, step, held)
         sampling_key = jax.random.fold_in(key, _SAMPLING)
         if placement is None:
-            return sum_of(params, data, draw(sampling_key, step), key, step)
+            return sum_of(params, data, draw(sampling_key, step), key, step, held)
 
-        def one_block(params, data, flags, first_record, key, step):
+        def one_block(params, data, flags, first_record, key, step, held):
             drawn = listed(flags, divided.padded)
-            return sum_of(params, data, drawn, key, step, first_record)
+            return sum_of(params, data, drawn, key, step, held, first_record)
 
         over_blocks = sum_over_blocks(placement, specs, one_block)
-        total, seen = over_blocks(params, data, divided.inclusion(sampling_key, step), key, step)
+        flags = divided.inclusion(sampling_key, step)
+        total, seen = over_blocks(params, data, flags, key, step, held)
         return placement.constrained(total, specs), seen
 
-    def update(state, data, key):
+    def update(state, data, key, held=()):
         params = state["params"]
-        total, seen = batch_sum(params, data, key, state["step"])
+        total, seen = batch_sum(params, data, key, state["step"], held)
         number = phase(state["step"])
         # Noise is a function of (key, step), both given at each call: no key is compiled into
         # the program, and none travels with the state into a checkpoint.

@@ -105,8 +105,13 @@ def test_batch_normalisation_is_refused_with_the_reason(lenient_promotion):
 
 
 def test_other_state_is_refused(lenient_promotion):
-    with pytest.raises(ValueError, match="random-number state"):
-        training.from_nnx(lambda rngs: NnxNet(rngs, dropout=True))
+    class Moving(nnx.Module):
+        def __init__(self, rngs):
+            self.inner = nnx.Linear(3, 2, rngs=rngs)
+            self.seen = nnx.Variable(jnp.zeros(()))
+
+    with pytest.raises(ValueError, match="hold parameters alone, got other variables"):
+        training.from_nnx(Moving)
 
     class Counting(nn.Module):
         @nn.compact
