@@ -8,8 +8,8 @@ compilation.
 The sampler that trains has to be the sampler that is priced: `poisson` belongs to
 `accounting.PoissonSampled`, `truncated_poisson` to `accounting.TruncatedPoissonSampled`,
 `random_allocation` to `accounting.RandomAllocation`, `fixed_batch` to
-`accounting.FixedBatchSampled`, `cyclic_permutation` to `accounting.Shuffled`, and none of them may
-stand in for another.
+`accounting.FixedBatchSampled`, `with_replacement` to `accounting.WithReplacement`,
+`cyclic_permutation` to `accounting.Shuffled`, and none of them may stand in for another.
 """
 
 from dpjax.sampling.allocation import allocation_inclusion, random_allocation
@@ -28,6 +28,7 @@ from dpjax.sampling.poisson import (
     poisson_inclusion,
     realised_rate,
 )
+from dpjax.sampling.replacement import with_replacement
 from dpjax.sampling.truncated import truncated_poisson
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "random_allocation",
     "realised_rate",
     "truncated_poisson",
+    "with_replacement",
 ]

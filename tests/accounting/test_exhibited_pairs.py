@@ -155,6 +155,10 @@ PAIRS = {
         response(0.5, 4), response(0.5, 4)
     ),
     (acc.Repeated(_FIXED(_G(0.8), 3, 10), 2), REPLACE_ONE): both(*[sampled(0.3, 0.8, 2)] * 2),
+    # all others contribute what the replacement does, and so do the draws of them
+    (acc.WithReplacement(_G(2.0), 3, 10), REPLACE_ONE): cells(
+        [(float(stats.binom.pmf(j, 3, 0.1)), 2 * j, 2.0) for j in range(4)], [(1, 0, 2.0)]
+    ),
     (acc.PureDP(0.5, "add-remove"), ADD_REMOVE): coin(0.5),
     (acc.ApproximateDP(0.5, 1e-3, "add-remove"), ADD_REMOVE): coin(0.5, 1e-3),
     (acc.Composed((acc.PureDP(0.5, "add-remove"), _G(2.0))), ADD_REMOVE): both(

@@ -70,11 +70,12 @@ def _answer(run, adjacency):
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
 @_EXAMPLES
 def test_bad_numbers_of_every_field_are_priced_as_infinite(run, wide):
-    only_replaced = isinstance(run, (acc.FixedBatchSampled, acc.NoisySampledDescent))
-    adjacency = REPLACE if only_replaced else ADD
+    only_replaced = acc.FixedBatchSampled | acc.NoisySampledDescent | acc.WithReplacement
+    adjacency = REPLACE if isinstance(run, only_replaced) else ADD
     price = _answer(run, adjacency)
     values = [(n, v) for n in type(run)._ranges for v in _BAD if _refused(run, n, v)]
-    dear = acc.NoisySampledDescent | acc.TruncatedPoissonSampled  # a quarter of a second each
+    # a quarter of a second each
+    dear = acc.NoisySampledDescent | acc.TruncatedPoissonSampled | acc.WithReplacement
     if isinstance(run, dear):  # one a field
         values = list({n: (n, v) for n, v in values}.values())
     ask = jax.jit(jax.vmap(lambda fields: price(dataclasses.replace(run, **fields))))

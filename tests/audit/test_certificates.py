@@ -374,6 +374,19 @@ def _truncated(sigma, rate, population, capacity):
     return Case(mechanism, release, (others, others.at[-1, 0].set(1.0)), _REPLACE, 1e-3, 0.1)
 
 
+def _with_replacement(sigma, draws, population):
+    """The others contribute −1 each, and so does the record that takes the place of a 1."""
+
+    def release(key, records):
+        sample_key, noise_key = jax.random.split(key)
+        draw = sampling.with_replacement(sample_key, 0, population=population, batch_size=draws)
+        return _sum(records[draw.indices], draw.mask)[0] + sigma * normal(noise_key)
+
+    others = -jnp.ones((population, 1))
+    mechanism = acc.WithReplacement(acc.Gaussian(sigma), draws, population)
+    return Case(mechanism, release, (others, others.at[-1, 0].set(1.0)), _REPLACE)
+
+
 def _users(sigma, rate, records):
     """All records of a user contribute 1, each if it is drawn."""
 
@@ -451,6 +464,7 @@ CASES = {
     "Exponential": _exponential(2.0),
     "RandomAllocation": _random_allocation(0.7, 4),
     "TruncatedPoissonSampled": _truncated(0.7, 0.3, 4, 2),
+    "WithReplacement": _with_replacement(1.5, 4, 5),
     "UserLevel": _users(1.0, 0.3, 3),
     "CorrelatedGaussian": _correlated(3.0, 5, 20),
     "MatrixGaussian": _tree(4.0, 8, 4),

@@ -27,6 +27,7 @@ from dpjax.accounting.mechanisms import (
     RandomizedResponse,
     Repeated,
     TruncatedPoissonSampled,
+    WithReplacement,
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
@@ -104,7 +105,6 @@ _LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": np.inf}
 _REFUSED = {
     "NonPrivateDpEvent": "a release without a guarantee",
     "UnsupportedDpEvent": "a release that says nothing of itself",
-    "SampledWithReplacementDpEvent": "sampling with replacement, for which no theorem is used here",
     "MixtureOfGaussiansDpEvent": "a Gaussian of random sensitivity",
 }
 
@@ -127,9 +127,9 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             `RandomizedResponseDpEvent` (with noise), `ZCDpEvent` (of ξ = 0), `NoOpDpEvent`,
             `SingleEpochTreeAggregationDpEvent`, `RepeatAndSelectDpEvent` (of shape 0, 1 or ∞),
             `PoissonSampledDpEvent`, `SampledWithoutReplacementDpEvent`,
-            `TruncatedSubsampledGaussianDpEvent`, `SelfComposedDpEvent` or
-            `ComposedDpEvent`, nested as one likes. A tree becomes the Gaussian releases of the
-            nodes that one record enters.
+            `SampledWithReplacementDpEvent`, `TruncatedSubsampledGaussianDpEvent`,
+            `SelfComposedDpEvent` or `ComposedDpEvent`, nested as one likes. A tree becomes the
+            Gaussian releases of the nodes that one record enters.
         adjacency: the relation that a `ZCDpEvent` holds for, which the event does not say.
 
     Raises:
@@ -187,6 +187,8 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             return FixedBatchSampled(
                 read(event.event), event.sample_size, event.source_dataset_size
             )
+        if isinstance(event, library.SampledWithReplacementDpEvent):
+            return WithReplacement(read(event.event), event.sample_size, event.source_dataset_size)
         if isinstance(event, library.SelfComposedDpEvent):
             return Repeated(read(event.event), event.count)
         if isinstance(event, library.ComposedDpEvent):
@@ -196,8 +198,8 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         raise TypeError(
             "event must be a Gaussian, Laplace, DiscreteLaplace, RandomizedResponse (with noise), "
             "ZC (of xi = 0), NoOp, SingleEpochTreeAggregation, RepeatAndSelect (of shape 0, 1 or "
-            "inf), PoissonSampled, SampledWithoutReplacement, TruncatedSubsampledGaussian, "
-            f"SelfComposed or Composed event, got {shown(event)}{why}"
+            "inf), PoissonSampled, SampledWithoutReplacement, SampledWithReplacement, "
+            f"TruncatedSubsampledGaussian, SelfComposed or Composed event, got {shown(event)}{why}"
         )
 
     return read(event)
@@ -212,8 +214,8 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     Args:
         mechanism: built from `Gaussian`, `Laplace`, `DiscreteLaplace`, `RandomizedResponse`,
             `ZeroConcentrated`, `BestOf`, `PoissonSampled`, `FixedBatchSampled`,
-            `TruncatedPoissonSampled` of a Gaussian, `Repeated` and `Composed`, with plain numbers
-            in its fields.
+            `WithReplacement`, `TruncatedPoissonSampled` of a Gaussian, `Repeated` and `Composed`,
+            with plain numbers in its fields.
         adjacency: the relation that the event will be priced under. Only `ZeroConcentrated` knows
             its own, and must agree.
 
@@ -277,6 +279,9 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
         if isinstance(step, FixedBatchSampled):
             sizes = int(number(step, "population")), int(number(step, "batch_size"))
             return library.SampledWithoutReplacementDpEvent(*sizes, write(step.mechanism))
+        if isinstance(step, WithReplacement):
+            sizes = int(number(step, "population")), int(number(step, "batch_size"))
+            return library.SampledWithReplacementDpEvent(*sizes, write(step.mechanism))
         if isinstance(step, Repeated):
             return library.SelfComposedDpEvent(write(step.mechanism), int(number(step, "steps")))
         if isinstance(step, Composed):
@@ -284,7 +289,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
         raise TypeError(
             "mechanism must be built from Gaussian, Laplace, DiscreteLaplace (with noise), "
             "RandomizedResponse, ZeroConcentrated, BestOf, PoissonSampled, FixedBatchSampled, "
-            "TruncatedPoissonSampled of a Gaussian, "
+            "WithReplacement, TruncatedPoissonSampled of a Gaussian, "
             f"Repeated and Composed, got {type(step).__name__}"
         )
 

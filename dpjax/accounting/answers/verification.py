@@ -31,6 +31,7 @@ from dpjax.accounting.mechanisms import (
     PoissonSampled,
     RandomAllocation,
     TruncatedPoissonSampled,
+    WithReplacement,
     flatten,
 )
 from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
@@ -147,6 +148,10 @@ def _parts(run: Mechanism, kind: type) -> list[Any]:
     return [step for step in walk(run) if isinstance(step, kind)]
 
 
+# Whose price is for so many records.
+_SIZED = FixedBatchSampled, TruncatedPoissonSampled, WithReplacement
+
+
 def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
     def refuse(why: str) -> None:
         raise CertificateError("declared", why)
@@ -163,7 +168,7 @@ def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
         expected = step.chosen / step.steps
         if None not in (records, batch) and not _close(expected * records, batch):
             refuse(f"batch_size = {batch} of {records} records, but the rate is {expected}")
-    for step in (*_parts(run, FixedBatchSampled), *_parts(run, TruncatedPoissonSampled)):
+    for step in (s for kind in _SIZED for s in _parts(run, kind)):
         if records is not None and not _close(step.population, records):
             refuse(f"records = {records}, priced {step.population}")
         own = getattr(step, "batch_size", batch)  # a cut batch's is checked above

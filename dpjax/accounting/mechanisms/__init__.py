@@ -38,6 +38,7 @@ from dpjax.accounting.mechanisms.sampling import (
     RandomAllocation,
     Shuffled,
     TruncatedPoissonSampled,
+    WithReplacement,
 )
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
 from dpjax.accounting.mechanisms.steps import flatten
@@ -82,6 +83,7 @@ __all__ = [
     "TruncatedPoissonSampled",
     "UniformBall",
     "UserLevel",
+    "WithReplacement",
     "ZeroConcentrated",
     "draw_trials",
     "flatten",

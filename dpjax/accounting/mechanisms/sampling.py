@@ -1,4 +1,4 @@
-"""Which records a release sees: Poisson samples, random allocation, fixed batches, shuffles."""
+"""Which records a release sees: Poisson samples, allocation, batches of one size, shuffles."""
 
 from __future__ import annotations
 
@@ -169,6 +169,42 @@ def batch_fits(batch_size: Real, population: Real) -> Relation:
     """No batch has more records than the data set."""
     size: Any = batch_size
     return Relation(("batch_size", "population"), size <= population, "at most the population")
+
+
+@register_mechanism
+class WithReplacement(Mechanism):
+    """The mechanism applied to `batch_size` draws with replacement from the records.
+
+    A record that is drawn j times counts j times. REPLACE_ONE only: of n ± 1 records every other
+    record's share changes too, and no theorem is known. J ~ Bin(batch_size, 1/population) draws
+    are the record that differs, η being the probability of any. Upper ends are Balle, Barthe and
+    Gaboardi's: a fixed batch's pair of displacement 2j and rate η, with the number j of copies
+    released. Lower ends are those of `Σ_j P(J = j) N(2j, σ²)` against `N(0, σ²)`, which a record
+    attains whose replacement is like all the others.
+
+    Fields:
+        mechanism: what is done with the batch.
+        batch_size: draws of a step, a whole number >= 0.
+        population: records in the data set (public), a whole number >= 1.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.WithReplacement(acc.Gaussian(4.0), batch_size=256, population=60_000).batch_size
+        256
+
+    References:
+        Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 10.
+    """
+
+    mechanism: Mechanism
+    batch_size: Real = number(whole=True)
+    population: Real = number(1.0, whole=True)
+
+    released = "{mechanism}, over {batch_size} draws with replacement from {population} records"
+
+    rests_on = (
+        "each draw of each step is uniform over the records, independent of all others, in secret",
+    )
 
 
 @register_mechanism

@@ -27,6 +27,7 @@ from dpjax.accounting.mechanisms import (
     Shuffled,
     TruncatedPoissonSampled,
     UserLevel,
+    WithReplacement,
     flatten,
 )
 from dpjax.accounting.mechanisms.base import walk
@@ -95,6 +96,15 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
             f"around {type(inner).__name__} is charged by group privacy, of a whole run that has a "
             f"price: put UserLevel around all of it{why}",
         )
+    if isinstance(step, WithReplacement):
+        why = (
+            "is priced around one Gaussian release only"
+            if adjacency is Adjacency.REPLACE_ONE
+            else "is priced for REPLACE_ONE only: a record more or less changes with which "
+            "probability each of the others is drawn, and no theorem covers that; ask with "
+            "adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled"
+        )
+        raise _refuse(step, why)
     if isinstance(step, Repeated):
         return _kind_of(step.mechanism, adjacency)
     if isinstance(step, Composed):

@@ -33,6 +33,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
+from dpjax.accounting.pairs.labelled import Labelled, Part
 from dpjax.accounting.pairs.poisson import Poisson
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.release import Known
@@ -71,7 +72,9 @@ class Cut:
         return Known(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
     def grid(self, own: Known) -> Discretisable:
-        return Mixture(own)
+        mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
+        pair: Discretisable = Replace() if replaced else Poisson()
+        return Labelled(pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)])
 
 
 CUT = Cut()
@@ -93,40 +96,3 @@ def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
         found = np.where(full > 0, kept / full * _ROUND, 0.0)
     # As n records are in the data, and K are kept, c ≤ min(q, K/(K + 1)).
     return uncut, cut, np.minimum(np.where(np.isfinite(found), found, rate), rate)
-
-
-class Mixture:
-    """τ of one sampled pair at twice the displacement and rate c, and the rest of another's."""
-
-    folded = False
-
-    def __init__(self, own: Known) -> None:
-        _, uncut, cut, cut_rate, replaced = own.numbers
-        self._pair: Discretisable = Replace() if replaced else Poisson()
-        self._uncut, self._cut, self._cut_rate = float(uncut), float(cut), float(cut_rate)
-        self.name, self.directed = self._pair.name, self._pair.directed
-
-    def _parts(self, mu: float, rate: float) -> list[tuple[float, float, float]]:
-        parts = [(self._uncut, mu, rate), (self._cut, 2 * mu, self._cut_rate)]
-        return [part for part in parts if part[0] > 0 and part[2] > 0]
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        parts = self._parts(mu, rate)
-        ends = [self._pair.loss_range(sign, m, q, reach) for _, m, q in parts]
-        return min(low for low, _ in ends), max(high for _, high in ends)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        p, q, above = np.zeros(len(losses) - 1), np.zeros(len(losses) - 1), 0.0
-        for weight, m, r in self._parts(mu, rate):
-            found = self._pair.masses(sign, m, r, losses)
-            p, q, above = p + weight * found[0], q + weight * found[1], above + weight * found[2]
-        return p, q, float(above)
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        # A step that is hardly ever cut lumps where it would without.
-        return self._pair.origin(sign, mu, rate, h) if self._cut == 0 else (0.0, False)

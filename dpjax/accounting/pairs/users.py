@@ -52,6 +52,7 @@ _ROUND = 1e-12  # beyond the relative error of the binomial masses, with _ROUND_
 _ROUND_SPREAD = 1e-14  # of it for each standard deviation of how many are drawn
 _ROWS = 1 << 14  # points worked on at a time
 _COARSE = 2049
+_EPS = float(np.finfo(np.float64).eps)
 
 
 class Group:
@@ -268,7 +269,21 @@ class Mixture:
         return normal_mass(y)[::-1], self._mixed(y)[::-1], float(ndtr(y[0]))
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
+        def lump(at: float) -> float:
+            edges = self._inverse(np.sort(sign * (at + np.array([-h, h]))))
+            without, mixed = normal_mass(edges)[0], self._mixed(edges)[0]
+            return sign * float(np.log(max(mixed, 1e-300) / max(without, 1e-300)))
+
+        # A fixed point, as of `pairs.poisson`: there is one where most of the mass is in one bin.
+        origin = sign * self._floor
+        for _ in range(40):
+            last, origin = origin, lump(origin)
+            if not np.isfinite(origin):
+                return 0.0, False
+            if abs(origin - last) < 1e-18:
+                break
+        origin -= 1e-9 * h + 16 * _EPS * (1 + abs(origin))
+        return origin, bool(lump(origin) >= origin)
 
 
 def _hermite(x: np.ndarray, y: np.ndarray, slope: np.ndarray, at: np.ndarray) -> np.ndarray:
