@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dpjax import accounting as acc
-from experiments import chourasia2021
+from experiments import cells, chourasia2021, common, protocol
 from experiments.chourasia2021 import dynamics, lower_bound
 from experiments.chourasia2021.findings import exponents
 from experiments.chourasia2021.published import composition
@@ -95,3 +95,20 @@ def test_theorem_3_on_adult_keeps_its_budget_and_its_bound():
     lines = (HERE / "certificates" / "theorem3.jsonl").read_text().splitlines()
     assert len(lines) == len(table)
     assert all(acc.Certificate.from_json(line).epsilon <= 1.0 for line in lines)
+
+
+@pytest.mark.parametrize("name", ["figure1", "theorem4"])
+def test_figures_are_drawn_from_the_cells(name, tmp_path, monkeypatch):
+    run = common.Run(tmp_path, tmp_path)
+    monkeypatch.setattr(common.cells, "run", lambda *args, **kept: _stored(name))
+    files = chourasia2021.TARGETS[name](run)
+    assert {file.suffix for file in files} >= {".csv", ".png"}
+
+
+def _stored(name: str) -> list[dict]:
+    table = protocol.tables("chourasia2021")[name]
+    found = [
+        cells.read(cells.file_of(HERE, table, settings), table)[1]["rows"]
+        for settings in table.small.cells()
+    ]
+    return [row for rows in found for row in rows]
