@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -77,7 +78,7 @@ def train_privately(
 
 
 class _Bar:
-    """Test accuracy and ε so far, and the exact training loss where that was asked for."""
+    """Test accuracy, ε so far, speed and memory; loss and clipped share where asked for."""
 
     def __init__(self, console, steps: int, quiet: bool, private_losses: bool):
         from rich.progress import (
@@ -92,15 +93,16 @@ class _Bar:
             TextColumn("training"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            *([TextColumn("loss {task.fields[loss]:.3f}")] if private_losses else []),
+            *([TextColumn("{task.fields[private]}")] if private_losses else []),
             TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
             TextColumn("ε {task.fields[epsilon]:.3f}"),
+            TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             console=console,
             disable=quiet,
         )
         self._task = self._bar.add_task(
-            "", total=steps, loss=float("nan"), accuracy=float("nan"), epsilon=0.0
+            "", total=steps, private="", accuracy=float("nan"), epsilon=0.0, speed=""
         )
 
     def __enter__(self):
@@ -108,12 +110,18 @@ class _Bar:
         return self._log
 
     def _log(self, row: dict[str, float]) -> None:
+        private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
+        if not math.isnan(row.get("train_loss", math.nan)):
+            private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
+        if not math.isnan(row["records_per_second"]):
+            speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
         self._bar.update(
             self._task,
             completed=row["step"],
-            loss=row.get("train_loss", float("nan")),
+            private=private,
             accuracy=row["test_accuracy"],
             epsilon=row["epsilon"],
+            speed=speed,
         )
 
     def __exit__(self, *_):

@@ -92,7 +92,8 @@ def uncovered(
     ]
     if private_losses:
         lines.append(
-            "metrics.csv: train_loss and nonfinite are exact functions of the training records"
+            "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
+            "records"
         )
     if compared:
         lines.append(

@@ -34,6 +34,7 @@ from dpjax.training.placement import Placement, data_parallel, fully_sharded
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.sources import HostData
+from dpjax.training.speed import progress_line
 from dpjax.training.step import TrainingStep, training_step
 from dpjax.training.users import per_user
 
@@ -63,6 +64,7 @@ __all__ = [
     "mlp",
     "per_user",
     "probabilities",
+    "progress_line",
     "save_model",
     "softmax",
     "tail_average",

@@ -12,8 +12,10 @@ from dpjax._numerics.checks import Range, one_number, shown
 
 __all__ = ["check_functions", "check_key", "check_names", "whole"]
 
-# What every row of the metrics says by itself.
-_OWN = ("step", "epsilon", "train_loss", "nonfinite")
+# What a row that is shown has beside what the metrics keep.
+SHOWN = ("steps_per_second", "records_per_second", "memory")
+# What every row says by itself.
+_OWN = ("step", "epsilon", "train_loss", "nonfinite", "clipped", *SHOWN)
 
 
 def whole(name: str, value: Any, low: int = 1, high: float = float("inf")) -> int:

@@ -47,6 +47,7 @@ from dpjax.training.placement import (
 from dpjax.training.plan import Plan
 from dpjax.training.progress import Progress, no_totals, row_done
 from dpjax.training.sources import HostData, on_host
+from dpjax.training.speed import Speed
 from dpjax.training.step import Recipe, compiled, failure_probability, first_state
 from dpjax.training.stopping import Stopping
 from dpjax.training.users import per_user
@@ -64,8 +65,9 @@ class Fit(NamedTuple):
             was given, with all that is not trained as it was.
         metrics: columns of equal length: step, epsilon (ε spent up to that step) and what
             `evaluate` returned; with `log_private_losses` also train_loss (mean over the batches
-            since the last row) and nonfinite (records whose gradient was NaN or infinite and
-            counted as zero, so far). Of these only step and epsilon are free of private data.
+            since the last row), nonfinite (records whose gradient was NaN or infinite and counted
+            as zero, so far) and clipped (the share of the records since the last row whose gradient
+            was above the clip norm). Of these only step and epsilon are free of private data.
         average: of the iterates, where `fit` was asked for one; else None. Released as params are.
         steps: how many were taken.
         looks: at how many rows `stop_when` could have stopped; 1 where no session of the run had
@@ -200,9 +202,11 @@ def fit(
             the last completed step when the run is interrupted (Ctrl-C, an exception). Where a
             checkpoint falls does not change the result.
         identity: anything else that has to agree for a checkpoint to be continued.
-        on_log: called with every new row.
-        log_private_losses: record train_loss and nonfinite, exact functions of the training
-            records that ε does not cover; nothing else in the result is one.
+        on_log: called with every new row, and with what is not kept: steps_per_second and
+            records_per_second (expected ones) since the last row, and memory, the most bytes that a
+            device held so far, or else the process; `progress_line(row)` is one line of it.
+        log_private_losses: record train_loss, nonfinite and clipped, exact functions of the
+            training records that ε does not cover; nothing else in the result is one.
         users: whom each record of the data belongs to, for a plan whose unit is the user: users are
             sampled, and a user's summed gradient is clipped once (`training.per_user`).
         records_per_user: with `users`, the most records of one that are used, the first ones in the
@@ -283,14 +287,14 @@ def fit(
         params = jax.tree.map(jnp.asarray, params)
     first = dict(evaluate(params)) if evaluate else {}
     check_names(first)
-    private = ["train_loss", "nonfinite"] if log_private_losses else []
+    private = ["train_loss", "nonfinite", "clipped"] if log_private_losses else []
     names = [*private, *first]
     stops = np.unique([*range(0, plan.steps, log_every), plan.steps])
     table = np.full((len(stops), len(names)), np.nan)
-    table[0] = [*[np.nan, 0.0][: len(private)], *map(float, first.values())]
+    table[0] = [*[np.nan, 0.0, np.nan][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
     check_key(key)
-    stopping = Stopping(stop_when, time_limit)
+    stopping, speed = Stopping(stop_when, time_limit), Speed(plan)
     failure = failure_probability(plan, plan.spent(plan.steps))
     made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
     recipe = Recipe(*made_of, placement, average, strategy, jax.eval_shape(lambda: held), join)
@@ -326,7 +330,7 @@ def fit(
             values = dict(zip(names, progress.table[row].tolist(), strict=True))
             values = {"step": int(stops[row]), "epsilon": plan.spent(int(stops[row])), **values}
             if on_log is not None:
-                on_log(values)
+                on_log(values | speed.row(progress.state["params"]))
             stopping.see({name: values[name] for name in values if name not in private})
 
         if host is None:
@@ -347,7 +351,9 @@ def fit(
                         progress.state, progress.totals, key, feed.at(step), np.int32(stop), held
                     )
                     jax.block_until_ready(state)
-                    feed.took(stop - step, time.monotonic() - began)
+                    seconds = time.monotonic() - began
+                    feed.took(stop - step, seconds)
+                    speed.took(step, stop, seconds)
                     totals = totals if log_private_losses else no_totals()
                     progress = progress._replace(state=state, totals=totals)
                     timed_out = stop < plan.steps and stopping.time_is_up()

@@ -15,7 +15,7 @@ class Progress(NamedTuple):
 
     Fields:
         state: parameters, the optimiser's state, the number of steps done.
-        totals: of the losses, records and non-finite gradients since the last row.
+        totals: of the losses, records, and non-finite and clipped gradients since the last row.
         table: the rows of the metrics.
         rows: how many of them are complete.
     """
@@ -36,9 +36,9 @@ def row_done(
     table, row = progress.table.copy(), int(progress.rows)
     values: list[float] = []
     if private_losses:
-        loss_sum, records, nonfinite = (float(total) for total in progress.totals)
-        mean = loss_sum / records if records else np.nan
-        values = [mean, table[row - 1, 1] + nonfinite]
+        loss_sum, records, nonfinite, clipped = (float(total) for total in progress.totals)
+        mean, share = (loss_sum / records, clipped / records) if records else (np.nan, np.nan)
+        values = [mean, table[row - 1, 1] + nonfinite, share]
     if evaluate is not None:
         found = dict(evaluate(progress.state["params"]))
         check_names(found, first=names)
@@ -47,6 +47,6 @@ def row_done(
     return progress._replace(totals=no_totals(), table=table, rows=np.int32(row + 1))
 
 
-def no_totals() -> tuple[Any, Any, Any]:
-    """The totals before any step: sum of losses, records seen, records left out."""
-    return np.float32(0), np.float32(0), np.int32(0)
+def no_totals() -> tuple[Any, Any, Any, Any]:
+    """The totals before any step: sum of losses, records seen, left out, and clipped."""
+    return np.float32(0), np.float32(0), np.int32(0), np.int32(0)

@@ -42,7 +42,7 @@ class TrainingStep(NamedTuple):
     Fields:
         init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
         update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
-            `seen` (sum of losses, records, records that were not finite) is private.
+            `seen` (sum of losses, records, those not finite, those clipped) is private.
 
     Example:
         >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
@@ -302,14 +302,17 @@ def _update(recipe: Recipe, draws: Draws):
             out = clipped(params, batch, mask=mask, rng=keys_of(first_record + rows))
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
-            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), out.nonfinite)
+            above = jnp.isfinite(out.norms) & (out.norms > plan.clip_norm)
+            counts = out.nonfinite, jnp.sum(above, dtype=jnp.int32)
+            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
             return jax.tree.map(jnp.add, totals, found)
 
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _at_least_float32(leaf)), params)
-        first = (zero, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+        none = jnp.zeros((), jnp.int32)
+        first = (zero, jnp.zeros((), jnp.float32), none, none)
         pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
-        total, loss_sum, nonfinite = jax.lax.fori_loop(0, pieces, piece, first)
-        return total, (loss_sum, size.astype(jnp.float32), nonfinite)
+        total, loss_sum, *counts = jax.lax.fori_loop(0, pieces, piece, first)
+        return total, (loss_sum, size.astype(jnp.float32), *counts)
 
     def batch_sum(params, data, key, step, held):
         if isinstance(data, Batch):

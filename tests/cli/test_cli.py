@@ -84,10 +84,10 @@ def test_nothing_of_the_run_without_privacy_or_of_exact_losses_unless_asked_for(
     assert result.exit_code == 0, result.output
     assert "same model without privacy" in result.output
     header = (tmp_path / "asked" / "metrics.csv").read_text().splitlines()[0]
-    assert header == "step,epsilon,train_loss,nonfinite,test_accuracy"
+    assert header == "step,epsilon,train_loss,nonfinite,clipped,test_accuracy"
     certificate = json.loads((tmp_path / "asked" / "certificate.json").read_text())
     text = " ".join(certificate["not_covered"])
-    assert "train_loss and nonfinite" in text
+    assert "train_loss, nonfinite and clipped" in text
     assert "accuracy without privacy" in text
     # The parameters are the same: what is shown changes nothing of what is trained.
     assert (out / "params.npz").read_bytes() == (tmp_path / "asked" / "params.npz").read_bytes()

@@ -43,7 +43,7 @@ def test_nothing_is_resumed_without_a_folder(run):
         run(folder=None, resume=True)
 
 
-@pytest.mark.parametrize("name", ["step", "epsilon", "train_loss", "nonfinite"])
+@pytest.mark.parametrize("name", ["step", "train_loss", "clipped", "memory"])
 def test_evaluate_hides_no_value_of_the_row(name, run):
     """A "step" of its own used to keep `stop_when` from ever being asked."""
     with pytest.raises(ValueError, match="evaluate must return names other than"):

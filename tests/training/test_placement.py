@@ -173,11 +173,11 @@ def test_no_device_ever_holds_the_noise_of_anothers_share():
     # The momentum lies as its parameter does.
     shares = [leaf.addressable_shards[0].data.size for leaf in jax.tree.leaves(state)]
     assert shares.count(64 * 128 // 8) == 2
-    # What the devices tell each other: parameters, sums, and three counts of the step.
+    # What the devices tell each other: parameters, sums, and four counts of the step.
     assert traffic(program) == {
         "all-gather": 4 * 64 * 128,
         "reduce-scatter": 4 * 64 * 128 // 8,
-        "all-reduce": 4 * (2 * 128 + 3),
+        "all-reduce": 4 * (2 * 128 + 4),
     }
 
 
@@ -222,7 +222,7 @@ def test_the_traffic_is_that_of_training_without_privacy():
     without = traffic(plain.lower(params, optimizer.init(params), batch).compile().as_text())
     private = traffic(compiled_step(training.data_parallel(mesh))[1])
     assert private.keys() == without.keys() == {"all-reduce"}
-    assert 0 <= private["all-reduce"] - without["all-reduce"] <= 8  # two more counts
+    assert 0 <= private["all-reduce"] - without["all-reduce"] <= 12  # three more counts
 
 
 def test_what_is_no_mesh_is_refused():
