@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics import arrays
+from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.scope import enable_x64, float64_scope
 
 _FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
@@ -81,11 +84,11 @@ class Program:
     """
 
     def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
-        self._core = core
+        self._core, self._ndims, self._batch = core, ndims, batch
         # NumPy cannot differentiate: Jacobians are compiled for one setting too.
         self._compile_one = getattr(core, "derivative", False)
         self._function = jax.jit(batched(core, ndims, batch))
-        self._compiled: dict[tuple, Any] = {}
+        self._compiled: dict[tuple, Any] = {}  # by shapes, device and devices
 
     def one(self, args: Sequence[np.ndarray], device: Any = None) -> Any:
         """One setting, on NumPy (a derivative: compiled)."""
@@ -99,22 +102,51 @@ class Program:
                     found = self._core(*args)
             return arrays.tree_map(np.asarray, found)
 
-    def block(self, args: Sequence[np.ndarray], device: Any) -> Any:
-        """A block of a sweep, compiled for its shapes."""
+    def block(self, args: Sequence[np.ndarray], device: Any, devices: tuple[Any, ...] = ()) -> Any:
+        """A block of a sweep, compiled for its shapes; one as large on each of several devices."""
         shapes = tuple([np.shape(a) for a in args])
-        key = shapes, device
+        key = shapes, device, devices
         if key not in self._compiled:
-            arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
-            with float64_scope(device):
-                lowered = self._function.trace(*arguments).lower()
+            function, places = self._function, [None] * len(args)
+            if devices:
+                function, places = self._divided(shapes, devices)
+            arguments = [
+                jax.ShapeDtypeStruct(shape, np.float64, sharding=place)
+                for shape, place in zip(shapes, places, strict=True)
+            ]
+            # A mesh of the caller's is about the caller's arrays.
+            with float64_scope(device), on_one_device() if devices else contextlib.nullcontext():
+                lowered = function.trace(*arguments).lower()
             try:  # half the time to compile on CPUs, and programs as fast
                 found = lowered.compile({"xla_cpu_use_fusion_emitters": False})
             except Exception:  # a release of XLA that has no such option, or an error of its own
                 found = lowered.compile()
-            self._compiled[key] = found
+            self._compiled[key] = found, places
+        compiled, places = self._compiled[key]
         # What is compiled does not see the caller's trace.
-        with enable_x64():
-            return jax.tree.map(np.asarray, self._compiled[key](*args))
+        with enable_x64(), on_one_device() if devices else contextlib.nullcontext():
+            if devices:
+                args = [jax.device_put(a, place) for a, place in zip(args, places, strict=True)]
+            return jax.tree.map(np.asarray, compiled(*args))
+
+    def _divided(self, shapes: Sequence[tuple], devices: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """The program of settings that are divided over devices, and where its arguments lie.
+
+        Every device works through its own settings as one device would; nothing is exchanged.
+        """
+        mesh = Mesh(np.asarray(devices), ("settings",))
+        specs = tuple(
+            PartitionSpec("settings") if len(shape) > n else PartitionSpec()
+            for shape, n in zip(shapes, self._ndims, strict=True)
+        )
+        mapped = jax.shard_map(
+            batched(self._core, self._ndims, self._batch),
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=PartitionSpec("settings"),
+            check_vma=False,  # cores carry constants through their loops
+        )
+        return jax.jit(mapped), [NamedSharding(mesh, spec) for spec in specs]
 
 
 @functools.lru_cache(maxsize=256)
@@ -154,8 +186,11 @@ def _sweep(
     device: Any,
     index: np.ndarray,
     threads: int,
+    devices: tuple[Any, ...],
 ) -> Any:
     """The settings at these flat indices, in blocks of one size, as many at a time as threads.
+
+    Or as devices: each takes a block as one device would.
 
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
     """
@@ -168,16 +203,20 @@ def _sweep(
         answers = [settings.one(rows(one), device) for one in index]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
     # A block that is the whole of a GPU's work is not cut.
-    whole = 1 << (len(index) - 1).bit_length()
-    on_cpu = device is not None or jax.default_backend() == "cpu"
+    whole = 1 << (-(-len(index) // max(1, len(devices))) - 1).bit_length()
+    named = devices[0].platform if devices else jax.default_backend()
+    on_cpu = device is not None or named == "cpu"
     width = min(whole, width) if on_cpu else whole
     blocks = -(-len(index) // width)
-    padded = np.resize(index, blocks * width).reshape(blocks, width)
+    devices = devices[:blocks]
+    together = max(1, len(devices))
+    blocks = -(-blocks // together)
+    padded = np.resize(index, blocks * together * width).reshape(blocks, together * width)
 
     def block(part: np.ndarray) -> Any:
-        return settings.block(rows(part), device)
+        return settings.block(rows(part), device, devices)
 
-    if blocks == 1 or threads == 1:
+    if blocks == 1 or threads == 1 or devices:
         parts = [block(part) for part in padded]
     else:
         first = block(padded[0])  # compiles, so that the threads do not each
@@ -194,6 +233,7 @@ def concrete(
     device: Any,
     ladder: Ladder | None = None,
     threads: int = 1,
+    devices: tuple[Any, ...] = (),
 ) -> Any:
     """The core's results as NumPy float64, with the ladder's where they are poor.
 
@@ -211,7 +251,7 @@ def concrete(
         chosen = program(core, ndims, batch)
         if lead == ():
             return chosen.one(args, device)
-        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, threads)
+        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, threads, devices)
 
     if size == 0:
         return program(core, ndims, batch).block(args, device)

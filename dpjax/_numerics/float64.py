@@ -27,7 +27,7 @@ import numpy as np
 
 from dpjax._numerics.concrete import Ladder as Ladder
 from dpjax._numerics.concrete import batched, concrete, leading, processors
-from dpjax._numerics.scope import best_device, cpu, plain_rules
+from dpjax._numerics.scope import best_device, cpu, plain_rules, sweep_devices
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
 
@@ -128,7 +128,9 @@ def evaluate(
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
-        return concrete(core, args, ndims, batch, best_device(), ladder, processors())
+        return concrete(
+            core, args, ndims, batch, best_device(), ladder, processors(), sweep_devices()
+        )
     if jax.config.read("jax_enable_x64") and ladder is None and derivative is None:
         with plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]

@@ -7,6 +7,7 @@
 1.71
 """
 
+from dpjax._numerics.scope import over_devices
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import ImpossibleBudget, calibrate
@@ -115,6 +116,7 @@ __all__ = [
     "epsilon_interval",
     "gdp_mu",
     "methods",
+    "over_devices",
     "price",
     "rdp",
     "rdp_to_epsilon",
