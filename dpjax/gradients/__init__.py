@@ -2,6 +2,7 @@
 
 from dpjax.gradients.clipping import clipped_grad as clipped_grad
 from dpjax.gradients.explain import explain_clipping as explain_clipping
+from dpjax.gradients.low_rank import low_rank_sum as low_rank_sum
 from dpjax.gradients.quantile import AdaptiveQuantile as AdaptiveQuantile
 from dpjax.gradients.result import ClippedGradient as ClippedGradient
 from dpjax.gradients.rounding import rounding_slack as rounding_slack
@@ -21,5 +22,6 @@ __all__ = [
     "Strategy",
     "clipped_grad",
     "explain_clipping",
+    "low_rank_sum",
     "rounding_slack",
 ]

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool
 
 from dpjax.gradients import outer
 from dpjax.gradients.equations import Program, trace
+from dpjax.gradients.low_rank import Side, sides_of
 from dpjax.gradients.parameters import overlap
 from dpjax.gradients.per_example import (
     Clipping,
@@ -37,6 +38,7 @@ class Family:
         sizes: (g, t, k, n) with the scans folded in and the sites joined.
         work: multiplications per record for the norm.
         memory: numbers written per record for the norm.
+        side: which factor of a low-rank sum the parameter is, whose uses the sites are; or None.
     """
 
     sites: tuple[Site, ...]
@@ -44,6 +46,7 @@ class Family:
     sizes: tuple[int, int, int, int]
     work: int
     memory: int
+    side: Side | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,13 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
             if found is None:
                 copied.add(index)
                 reasons[index] = "uses that do not add up"
+        for pair, found in _factors(walk.sites, families, leaves).items():
+            if found is None:
+                copied.update(pair)
+                reasons.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
+            else:
+                for index, family in zip(pair, found, strict=True):
+                    families[index] = [family]
         reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
         if copied == before:
             break
@@ -121,6 +131,35 @@ def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
             if overlap(uses[0].view, other[0].view):
                 return None
     return [_family(tuple(uses)) for uses in groups]
+
+
+def _factors(
+    sites: dict[Any, Site], families: Sequence[Any], leaves: Sequence[Any]
+) -> dict[tuple[int, int], tuple[Family, Family] | None]:
+    """The families of the factors of every low-rank sum; None where they have to be copied."""
+    used: dict[Any, list[Site]] = {}
+    for site in sites.values():
+        if isinstance(site.view.leaf, tuple):
+            used.setdefault(site.view.leaf, []).append(site)
+    factors = [index for pair in used for index in pair]
+    found: dict[tuple[int, int], tuple[Family, Family] | None] = {}
+    for pair, uses in used.items():
+        sides = sides_of(pair, uses, leaves[pair[0]].shape[0])
+        alone = all(factors.count(index) == 1 and families[index] == [] for index in pair)
+        found[pair] = None
+        if sides is not None and alone:
+            whole, rank = _family(tuple(uses)), leaves[pair[0]].shape[1]
+            left, right = (_side(whole, side, rank) for side in sides)
+            found[pair] = left, right
+    return found
+
+
+def _side(whole: Family, side: Side, rank: int) -> Family:
+    g, t, k, n = whole.sizes
+    sizes = side.sizes(whole.sizes, rank)
+    form, work, memory = outer.cheapest_form(sizes, lookup=False)
+    work += g * t * rank * (n if side.left else k)
+    return Family(whole.sites, form, sizes, work, memory + g * t * rank, side)
 
 
 def _family(sites: tuple[Site, ...]) -> Family:
@@ -179,7 +218,7 @@ def clipped_sum(
     parts = [
         cotangents[leaf_key(index)]
         if index in plan.copied
-        else [_part(family, saved, cotangents) for family in families]
+        else [_part(family, saved, cotangents, leaves) for family in families]
         for index, families in enumerate(plan.families)
     ]
     dtype = norms_dtype(leaves)
@@ -224,9 +263,11 @@ def _spread(value: Any, size: int) -> Any:
     return jnp.broadcast_to(value.value, (size, *jnp.shape(value.value)))
 
 
-def _part(family: Family, saved: dict, cotangents: dict) -> Any:
+def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
     """What stands for the family's gradients: the gradients, or the outer products they sum."""
     products = [_fold_scans(site, saved[site.tap], cotangents[site.tap]) for site in family.sites]
+    if family.side is not None:
+        products = [family.side.products(p, leaves) for p in products]
     dense = [p for p in products if not p.is_lookup]
     lookups = [p for p in products if p.is_lookup]
     joined = [outer.concatenate(some) for some in (dense, lookups) if some]
@@ -296,6 +337,9 @@ def _leaf_total(
             rows = family.sizes[2]
             totals = [outer.weighted_total(p, factors, rows, share_of) for p in products]
             gradient = sum(totals[1:], start=totals[0])
+        if family.side is not None:
+            total = total + gradient.reshape(leaf.shape).astype(total.dtype)
+            continue
         site = family.sites[0]
         lengths = tuple(length for length, scanned in site.scans if scanned)
         gradient = site.rule.unpack(gradient.reshape((*lengths, -1, *gradient.shape[1:])))

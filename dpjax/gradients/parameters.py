@@ -22,7 +22,7 @@ class ParameterView:
     """A rearranged piece of one parameter.
 
     Fields:
-        leaf: which parameter.
+        leaf: which parameter; a pair of them for what `low_rank_sum` makes of its two factors.
         dims: for every dimension of this value, the parameter's dimension that it runs along, or
             None for a dimension of size one that the parameter does not have; None altogether where
             a reshape mixed dimensions.
@@ -32,7 +32,7 @@ class ParameterView:
         scan: the scan of which this value is one step's slice of the parent, or None.
     """
 
-    leaf: int
+    leaf: int | tuple[int, int]
     dims: tuple[int | None, ...] | None
     box: tuple[tuple[int, int], ...]
     parent: ParameterView | None = None
@@ -93,7 +93,7 @@ def joined(views: list[Any], eqn: Equation) -> JoinedViews | None:
     return JoinedViews(tuple(views), axis, tuple(itertools.accumulate(sizes)))
 
 
-def whole(leaf: int, shape: tuple[int, ...]) -> ParameterView:
+def whole(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
     """The parameter itself."""
     return ParameterView(leaf, tuple(range(len(shape))), tuple((0, size) for size in shape))
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.equations import Equation, Program, Scan, literal
+from dpjax.gradients.low_rank import is_low_rank_sum
 from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
 from dpjax.gradients.rules import Rule, find_rule
 
@@ -170,6 +171,10 @@ class Interpreter:
             )
         if eqn.name == "stop_gradient":
             return list(map(Constant, self.constant(eqn, ins)))
+        if pair := _factors(eqn, ins):
+            # The sum is a parameter of its own, known by its two factors.
+            leaves, (value,) = frozenset(pair), self.constant(eqn, ins)
+            return [Parametric(value, leaves, whole(pair, eqn.outs[0].shape))]
         if called := eqn.called():
             return self.run(called, ins, path)
         if loop := eqn.scan():
@@ -352,6 +357,17 @@ class Interpreter:
         for kind, y in zip(kinds, ys, strict=True):
             outs.append(Batched(jnp.moveaxis(y, 0, 1)) if kind is Batched else Constant(y))
         return outs
+
+
+def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
+    """The two parameters whose product a low-rank sum adds to what is no parameter."""
+    if not is_low_rank_sum(eqn) or not isinstance(ins[0], Constant):
+        return None
+    views = [v.view if isinstance(v, Parametric) else None for v in ins[1:]]
+    if not all(isinstance(view, ParameterView) and view.parent is None for view in views):
+        return None
+    a, b = (view.leaf for view in views)  # pyrefly: ignore
+    return None if a == b else (a, b)
 
 
 def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:

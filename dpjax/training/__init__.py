@@ -20,6 +20,7 @@ from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
 from dpjax.training.files import write_atomically
 from dpjax.training.fit import Fit, fit
+from dpjax.training.lora import Lora, lora
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
     Model,
@@ -43,6 +44,7 @@ __all__ = [
     "Checkpoints",
     "Fit",
     "HostData",
+    "Lora",
     "Model",
     "Placement",
     "Plan",
@@ -60,6 +62,7 @@ __all__ = [
     "fully_sharded",
     "load_model",
     "logistic",
+    "lora",
     "make_plan",
     "mlp",
     "per_user",

@@ -1,0 +1,111 @@
+"""A matrix plus a product of two thin ones, whose gradients the ghost method knows.
+
+With W = W₀ + A·B and a record's gradient by W given as a sum of outer products Σₜ xₜ ⊗ yₜ, its
+gradient by A is Σₜ xₜ ⊗ B·yₜ and its gradient by B is Σₜ Aᵀ·xₜ ⊗ yₜ (the chain rule). So one use of
+W gives the outer products of A and of B, and no gradient of W's size is ever formed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.rules import OuterProducts
+
+__all__ = ["Side", "is_low_rank_sum", "low_rank_sum", "sides_of"]
+
+_NAME = "_dpjax_low_rank_sum"
+
+
+def _dpjax_low_rank_sum(base: Array, a: Array, b: Array) -> Array:
+    dtype = jnp.promote_types(base.dtype, a.dtype)
+    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST).astype(dtype)
+    return (base.astype(dtype) + product.reshape(base.shape)).astype(base.dtype)
+
+
+_compiled = jax.jit(_dpjax_low_rank_sum)
+
+
+def low_rank_sum(
+    base: Float[Array, "..."], a: Float[Array, "rows rank"], b: Float[Array, "rank columns"]
+) -> Float[Array, "..."]:
+    """base + (a @ b) in base's shape, where the ghost method clips a and b without copies.
+
+    Args:
+        base: with rows · columns entries, its leading dimensions those of `a`; not trained.
+        a: the left factor.
+        b: the right factor.
+
+    Example:
+        >>> low_rank_sum(jnp.ones((2, 2)), jnp.ones((2, 1)), jnp.ones((1, 2))).tolist()
+        [[2.0, 2.0], [2.0, 2.0]]
+    """
+    return _compiled(base, a, b)
+
+
+def is_low_rank_sum(eqn: Any) -> bool:
+    """Whether an equation is a call of `low_rank_sum`."""
+    return eqn.params.get("name") == _NAME and len(eqn.ins) == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One factor of a low-rank sum: how its outer products follow from those of the sum.
+
+    Fields:
+        left: whether it is the left factor.
+        other: the index of the other one among the parameters.
+    """
+
+    left: bool
+    other: int
+
+    def products(self, of_sum: OuterProducts, leaves: Sequence[Any]) -> OuterProducts:
+        """The outer products of this factor."""
+        other = leaves[self.other]
+        if self.left:
+            return OuterProducts(of_sum.rows, _times(of_sum.columns, other.T))
+        return OuterProducts(_times(of_sum.rows, other), of_sum.columns)
+
+    def sizes(self, of_sum: tuple[int, int, int, int], rank: int) -> tuple[int, int, int, int]:
+        """(g, t, k, n) of this factor."""
+        g, t, k, n = of_sum
+        return (g, t, k, rank) if self.left else (g, t, rank, n)
+
+
+def _times(vectors: Array, matrix: Array) -> Array:
+    dtype = accumulation_dtype(jnp.promote_types(vectors.dtype, matrix.dtype))
+    return jnp.einsum(
+        "bgtn,nr->bgtr",
+        vectors.astype(dtype),
+        matrix.astype(dtype),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+
+
+def sides_of(pair: tuple[int, int], sites: Sequence[Any], rows: int) -> tuple[Side, Side] | None:
+    """The sides of a sum's two factors, or None where a use of it is not a plain matrix product.
+
+    Args:
+        pair: the indices of the factors among the parameters.
+        sites: the uses of the sum.
+        rows: of the left factor.
+    """
+    for site in sites:
+        view, sizes = site.view, [stop - start for start, stop in site.view.box]
+        whole = view
+        while whole.parent is not None:
+            whole = whole.parent
+        cut = next(c for c in range(len(sizes) + 1) if math.prod(sizes[:c]) >= rows)
+        dimensions = tuple(range(len(sizes)))
+        layout = ("outer", (), dimensions[:cut], dimensions[cut:])
+        if view.scans or view.box != whole.box or site.rule.layout != layout:
+            return None
+    return Side(True, pair[1]), Side(False, pair[0])

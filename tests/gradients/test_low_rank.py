@@ -1,0 +1,112 @@
+"""Low-rank sums under the ghost method: no copies, and the gradients of autodiff in float64."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.gradients import PerGroup, clipped_grad, low_rank_sum
+from dpjax.gradients.explain import choose
+
+RNG = np.random.default_rng(0)
+BASE = RNG.normal(size=(4, 3, 2))
+BATCH = RNG.normal(size=(5, 6, 4))  # six positions a record
+PARAMS = {"a": RNG.normal(size=(4, 2)), "b": RNG.normal(size=(2, 6))}
+
+
+def merged(params, shape=BASE.shape):
+    base = jnp.asarray(BASE).astype(params["a"].dtype).reshape(shape)
+    return low_rank_sum(base, params["a"], params["b"])
+
+
+def dense(params, x):
+    return jnp.sum(jnp.tanh(jnp.einsum("td,dhk->thk", x, merged(params))))
+
+
+def cast(params, x):
+    wide = merged(params).astype(jnp.float32).astype(x.dtype)
+    return jnp.sum(jnp.tanh(jnp.einsum("td,dhk->thk", x, wide)))
+
+
+def twice(params, x):
+    w = merged(params, (4, 6))
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w.T))
+
+
+def one_position(params, x):
+    return jnp.sum(jnp.tanh(x[0] @ merged(params, (4, 6))))
+
+
+def in_a_loop(params, x):
+    w = merged(params, (4, 6))
+
+    def step(h, row):
+        return jnp.tanh(h + row @ w), None
+
+    return jnp.sum(jax.lax.scan(step, jnp.zeros(6, x.dtype), x)[0])
+
+
+def checkpointed(params, x):
+    return jax.checkpoint(dense)(params, x)
+
+
+def elementwise(params, x):
+    return jnp.sum(x[0][:, None, None] * merged(params) ** 2)
+
+
+def used_beside(params, x):
+    return dense(params, x) + jnp.sum(x[:2, :2] @ params["b"])
+
+
+def mixed(params, x):
+    return jnp.sum(jnp.tanh(x @ merged(params).reshape(4, 6)))
+
+
+def joined(params, x):
+    w = jnp.concatenate([merged(params, (4, 6)), jnp.ones((4, 2), x.dtype)], axis=1)
+    return jnp.sum(jnp.tanh(x @ w))
+
+
+def both(loss, batch, **options):
+    found = []
+    for method in ("ghost", "vmap"):
+        clip = jax.jit(clipped_grad(loss, 1.5, method, **options))
+        found.append(clip(jax.tree.map(jnp.asarray, PARAMS), batch))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loss", "copies"),
+    [
+        (dense, 0), (cast, 0), (twice, 0), (one_position, 0), (in_a_loop, 0), (checkpointed, 0),
+        (elementwise, 2), (used_beside, 2), (joined, 2), (mixed, 2),
+    ],
+)  # fmt: skip
+def test_ghost_is_autodiff(loss, copies):
+    with jax.enable_x64(True):
+        batch = jnp.asarray(BATCH)
+        ghost, vmap = both(loss, batch)
+        choice = choose("ghost", lambda p, r: (loss(p, r[0]), None), PARAMS, (batch, None))
+        assert choice.method == "ghost"
+        assert len(choice.plan.copied) == copies
+        tolerance = 1e-6 if loss is cast else 1e-10  # its gradient goes through float32
+        np.testing.assert_allclose(ghost.norms, vmap.norms, rtol=tolerance)
+        assert (np.asarray(vmap.norms) > 1.5).any()
+        for name in PARAMS:
+            np.testing.assert_allclose(ghost.sum[name], vmap.sum[name], rtol=tolerance, atol=1e-12)
+
+
+def test_the_factors_may_be_groups():
+    with jax.enable_x64(True):
+        strategy = PerGroup(lambda path, leaf: path)
+        ghost, vmap = both(dense, jnp.asarray(BATCH), strategy=strategy)
+        for name in PARAMS:
+            np.testing.assert_allclose(ghost.sum[name], vmap.sum[name], rtol=1e-10)
+
+
+def test_low_rank_sum_is_the_sum():
+    found = low_rank_sum(*(jnp.asarray(v, jnp.float32) for v in (BASE, PARAMS["a"], PARAMS["b"])))
+    expected = BASE + (PARAMS["a"] @ PARAMS["b"]).reshape(BASE.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,151 @@
+"""Low-rank adapters: the model at first, any dense change at full rank, and nothing else moves."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax import accounting as acc
+from dpjax import training
+from dpjax.gradients import ghost, per_example
+
+DATA = (
+    np.random.default_rng(0).normal(size=(12, 6, 4)).astype(np.float32),
+    (np.arange(12) % 2).astype(np.int32),
+)
+
+
+class Attending(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = x + nn.MultiHeadDotProductAttention(2)(nn.LayerNorm()(x))
+        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))).mean(-2)
+
+
+class Equinox(eqx.Module):
+    table: eqx.nn.Embedding
+    first: eqx.nn.Linear
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        keys = jax.random.split(key, 3)
+        self.table = eqx.nn.Embedding(3, 4, key=keys[0])
+        self.first = eqx.nn.Linear(4, 5, key=keys[1])
+        self.last = eqx.nn.Linear(5, 2, use_bias=False, key=keys[2])
+
+    def __call__(self, x):
+        x = x + self.table(jnp.asarray(1))
+        return self.last(jnp.tanh(jax.vmap(self.first)(x)).mean(0))
+
+
+def made(kind):
+    """(base, model's function of one record, names of its kernels)"""
+    if kind == "equinox":
+        return Equinox(jax.random.key(0)), lambda m, x: m(x), ["first/weight", "last/weight"]
+    model = training.from_linen(Attending(), jnp.ones((6, 4)))
+    attention = "MultiHeadDotProductAttention_0"
+    names = [f"{attention}/{part}/kernel" for part in ("key", "out", "query", "value")]
+    names = ["Dense_0/kernel", "Dense_1/kernel", *names]
+    return model.init(jax.random.key(0)), model.apply, names
+
+
+@pytest.mark.parametrize("kind", ["linen", "equinox"])
+def test_adapters_of_full_rank_are_any_change_of_the_kernels(kind, lenient_promotion):
+    base, apply, names = made(kind)
+    adapters, merge = training.lora(base, 8, key=jax.random.key(1))
+    assert sorted(adapters) == sorted(names)
+    x = jnp.asarray(DATA[0][0])
+    # At first the model is the one that was given, to the last bit.
+    for old, new in zip(jax.tree.leaves(base), jax.tree.leaves(merge(adapters)), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+    rng = np.random.default_rng(2)
+    paths, structure = jax.tree_util.tree_flatten_with_path(base)
+    dense, factors = [], {}
+    for place, leaf in paths:
+        name = jax.tree_util.keystr(place, simple=True, separator="/")
+        if name not in adapters:
+            dense.append(leaf)
+            continue
+        rows, columns = adapters[name]["a"].shape[0], adapters[name]["b"].shape[1]
+        change = rng.normal(size=(rows, columns))
+        u, s, v = np.linalg.svd(change, full_matrices=False)
+        a, b = np.zeros((rows, 8)), np.zeros((8, columns))
+        a[:, : len(s)], b[: len(s)] = u * s, v
+        factors[name] = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
+        dense.append(np.asarray(leaf, np.float64) + change.reshape(leaf.shape))
+    tuned = merge(factors)
+    for found, wanted in zip(jax.tree.leaves(tuned), dense, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-6)
+    dense = structure.unflatten([jnp.asarray(leaf, jnp.float32) for leaf in dense])
+    np.testing.assert_allclose(apply(tuned, x), apply(dense, x), atol=2e-5)
+    assert not np.allclose(apply(base, x), apply(dense, x), atol=0.01)
+
+
+@pytest.mark.parametrize("kind", ["linen", "equinox"])
+def test_only_adapters_are_trained_and_by_the_ghost_method(kind, lenient_promotion, monkeypatch):
+    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
+    base, apply, _ = made(kind)
+    adapters, merge = training.lora(base, 2, key=jax.random.key(1))
+    copied = []
+
+    def loss(params, example):
+        x, y = example
+        return -jax.nn.log_softmax(apply(merge(params["adapters"], params["base"]), x))[y]
+
+    def no_copies(plan, *arguments):
+        copied.append(plan.copied)
+        return clipped_sum(plan, *arguments)
+
+    def never(*arguments):
+        raise AssertionError("per-example gradients were formed")
+
+    clipped_sum = ghost.clipped_sum
+    monkeypatch.setattr(ghost, "clipped_sum", no_copies)
+    plan = training.Plan(acc.Repeated(acc.Gaussian(1e-5), 3), 0.1, 12, 1e-5)
+    options = {"trainable": {"adapters": True, "base": False}, "optimizer": optax.sgd(1.0)}
+    options["key"] = jax.random.key(2)
+    given = {"adapters": adapters, "base": base}
+    with monkeypatch.context() as patched:
+        patched.setattr(per_example, "clipped_sum", never)
+        found = training.fit(loss, given, DATA, plan, method="ghost", **options).params
+    assert copied
+    assert not any(copied)
+    for old, new in zip(jax.tree.leaves(base), jax.tree.leaves(found["base"]), strict=True):
+        np.testing.assert_array_equal(old, new)
+    expected = training.fit(loss, given, DATA, plan, method="vmap", **options).params["adapters"]
+    for name, own in found["adapters"].items():
+        for side in own:
+            assert not np.array_equal(own[side], adapters[name][side])
+            np.testing.assert_allclose(own[side], expected[name][side], atol=2e-5)
+
+
+def test_targets_and_ranks_are_checked():
+    base = {"kernel": jnp.ones((3, 2)), "embed": {"kernel": jnp.ones((3, 2))}, "bias": jnp.ones(2)}
+    key = jax.random.key(0)
+    assert list(training.lora(base, 1, key=key).adapters) == ["kernel"]
+    every = training.lora(base, 1, key=key, targets=lambda path, leaf: leaf.ndim == 2)
+    assert sorted(every.adapters) == ["embed/kernel", "kernel"]
+    with pytest.raises(ValueError, match=r"rank must be .* got 0"):
+        training.lora(base, 0, key=key)
+    with pytest.raises(ValueError, match=r"two or three axes, got bias of \(2,\)"):
+        training.lora(base, 1, key=key, targets=lambda path, leaf: path == "bias")
+    with pytest.raises(ValueError, match="targets must choose an array of the model, got none"):
+        training.lora({"bias": jnp.ones(2)}, 1, key=key)
+    with pytest.raises(ValueError, match="scale must"):
+        training.lora(base, 1, key=key, scale=float("nan"))
+
+
+def test_the_drawn_factor_is_on_the_side_of_the_inputs():
+    key = jax.random.key(0)
+    flax = training.lora({"kernel": jnp.ones((400, 3))}, 50, key=key, scale=2.0).adapters["kernel"]
+    assert np.asarray(flax["a"]).std() == pytest.approx(2 / 20, rel=0.03)
+    assert not flax["b"].any()
+    own = training.lora({"weight": jnp.ones((3, 400))}, 50, key=key).adapters["weight"]
+    assert np.asarray(own["b"]).std() == pytest.approx(1 / 20, rel=0.03)
+    assert not own["a"].any()
