@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.per_example import norms_dtype
 from dpjax.gradients.rules import OuterProducts
 
 __all__ = ["Side", "is_low_rank_sum", "low_rank_sum", "sides_of"]
@@ -25,8 +25,9 @@ _NAME = "_dpjax_low_rank_sum"
 
 
 def _dpjax_low_rank_sum(base: Array, a: Array, b: Array) -> Array:
-    dtype = jnp.promote_types(base.dtype, a.dtype)
-    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST).astype(dtype)
+    dtype = norms_dtype((base, a, b))
+    a, b = a.astype(dtype), b.astype(dtype)
+    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
     return (base.astype(dtype) + product.reshape(base.shape)).astype(base.dtype)
 
 
@@ -81,7 +82,7 @@ class Side:
 
 
 def _times(vectors: Array, matrix: Array) -> Array:
-    dtype = accumulation_dtype(jnp.promote_types(vectors.dtype, matrix.dtype))
+    dtype = norms_dtype((vectors, matrix))
     return jnp.einsum(
         "bgtn,nr->bgtr",
         vectors.astype(dtype),

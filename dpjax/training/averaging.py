@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._numerics.checks import Range, one_number
+from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.arguments import whole
 
 __all__ = ["exponential_average", "tail_average"]
@@ -83,7 +84,7 @@ def tail_average(begin: int) -> Callable[[Any], Any]:
 
 def first_average(params: Any) -> Any:
     """The average before any step, in float32 at least: 16 bits would stop moving."""
-    return jax.tree.map(lambda leaf: leaf.astype(_wide(leaf.dtype)), params)
+    return jax.tree.map(lambda leaf: leaf.astype(accumulation_dtype(leaf.dtype)), params)
 
 
 def next_average(average: Any, params: Any, weight: Any) -> Any:
@@ -96,7 +97,3 @@ def next_average(average: Any, params: Any, weight: Any) -> Any:
         average,
         params,
     )
-
-
-def _wide(dtype: Any) -> Any:
-    return jnp.promote_types(dtype, jnp.float32)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 from dpjax._numerics.checks import Range, one_number
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.arguments import path_name
+from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.arguments import whole
 
 __all__ = ["Lora", "lora"]
@@ -102,7 +103,7 @@ def lora(
         raise ValueError(f"targets must choose an array of the model, got none of {_some(params)}")
     for number, (path, leaf) in enumerate(used.items()):
         rows, columns = _sides(path, leaf)
-        dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+        dtype = accumulation_dtype(leaf.dtype)
         drawn_right = path.split("/")[-1] == "weight"  # of equinox: [outputs, inputs]
         inputs = columns if drawn_right else rows
         shape = (rank, columns) if drawn_right else (rows, rank)

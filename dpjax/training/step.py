@@ -15,6 +15,7 @@ import optax
 
 from dpjax import gradients, sampling, transforms
 from dpjax._other_names import taught
+from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.averaging import first_average, next_average
 from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
@@ -407,4 +408,4 @@ def slack_of(params, capacity: int, largest: int, failure: float, devices: int =
 
 
 def _at_least_float32(leaf):
-    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+    return accumulation_dtype(leaf.dtype)
