@@ -44,12 +44,12 @@ _THEOREM2 = Column(
     encoding="1,600 records: the entries of a 40 × 40 matrix with eigenvalues 1, 1/2, 1/4, 0, …",
     methods=METHODS,
     grid={
-        "step size": (0.0025, 0.005, 0.01, 0.02),
+        "step size": (0.00125, 0.0025, 0.005, 0.01),
         "radius": (1.0,),
-        "time": (40.0,),
+        "time": (30.0,),
     },
     folds=0,
-    repeats=8,
+    repeats=4,
     seeds=(0,),
 )
 
@@ -93,7 +93,7 @@ TABLES = (
             _THEOREM2,
             repeats=50,
             seeds=(0, 1, 2),
-            grid={**_THEOREM2.grid, "step size": (0.00125, 0.0025, 0.005, 0.01, 0.02)},
+            grid={**_THEOREM2.grid, "step size": (0.000625, 0.00125, 0.0025, 0.005, 0.01, 0.02)},
         ),
         compute="experiments.tholeti2021.landscape:cell",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Array
 
 from dpjax import accounting as acc
@@ -50,9 +52,19 @@ def halved_dp_sgd(
     )
 
 
+def _amp_mechanism(problem, noise, *, ridge, least_ridge, residual, **_):
+    extra = _extra(problem, ridge, least_ridge)
+    price = spec_of(erm.approximate_minima_perturbation).mechanism
+    return price(problem, noise, extra_l2=extra, residual=residual)
+
+
+def _extra(problem: erm.Problem, ridge: float, least_ridge: float) -> float:
+    return max(0.0, ridge * least_ridge - problem.l2)
+
+
 @private_solver(
     noise="noise_std",
-    mechanism=spec_of(erm.approximate_minima_perturbation).mechanism,
+    mechanism=_amp_mechanism,
     adjacency=acc.Adjacency.REPLACE_ONE,
     concrete=True,
 )
@@ -61,26 +73,34 @@ def amp(
     key: Array,
     budget: Budget,
     *,
-    extra_l2: float,
+    ridge: float,
+    least_ridge: float,
     residual: float,
 ) -> erm.Solution:
-    """AMP whose output noise follows from its share of the budget, `residual` (a μ of GDP)."""
-    tolerance = problem.n**-2.0
+    """AMP with a ridge of so many times the least that ε allows.
+
+    Its output noise follows from its share of the budget, `residual` (a μ of GDP).
+    """
+    tolerance, extra = problem.n**-2.0, _extra(problem, ridge, least_ridge)
     return erm.approximate_minima_perturbation(
         problem,
         key,
-        extra_l2=extra_l2,
+        extra_l2=extra,
         gradient_tolerance=tolerance,
-        output_noise_std=2.0 * tolerance / (problem.l2 + extra_l2) / residual,
+        output_noise_std=2.0 * tolerance / (problem.l2 + extra) / residual,
         **budget.keywords(),
     )
 
 
 def _amp_at(classes: int):
     def settings(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
-        ridge = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
+        """The least ridge that the Jacobian's part of ε allows, and what hides the solver's error.
+
+        A ridge above the least trades bias for the part of ε that is left to the noise.
+        """
+        least = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
         share = _RESIDUAL_SHARE * gaussian_budget(epsilon, delta) / classes**0.5
-        return {"extra_l2": max(0.0, ridge - problem.l2), "residual": float(share)}
+        return {"least_ridge": least, "residual": float(share)}
 
     return settings
 
@@ -99,40 +119,29 @@ def _out_sgd_noise(classes: int):
     return price
 
 
-def methods(classes: int, clip_norm: float, records: int, size: str) -> list[Method]:
-    """The private lines of Table 4: the paper's grid in a full run, the middle of it otherwise.
+def method_for(name: str, grid: dict[str, Any], classes: int) -> tuple[Method, bool]:
+    """A line of Table 4 with the settings it is tuned over, and whether it needs rows of norm 1.
 
-    Clip norm 1, and 0.5 with twice the step sizes for high dimension; DP-SGD at rate 0.1 with twice
-    DP-GD's step size, halved midway (§4).
+    Clip norm 1; DP-SGD at rate 0.1 with twice DP-GD's step size, halved midway (§4).
     """
-    steps = {"tiny": [5], "small": [50, 200], "full": [50, 200, 800]}[size]
-    rates = {"tiny": [1.0], "small": [1.0, 5.0], "full": [0.1, 1.0, 5.0]}[size]
-    if classes > 2 and size == "small":  # ten times the work a step: what does best at ε = 1
-        steps, rates = [200], [5.0]
-    passes = {"tiny": [1], "small": [5], "full": [1, 5, 10, 20]}[size]
-    scale = 2.0 if clip_norm < 1 else 1.0
-    clip = {"clip_norm": clip_norm}
-    sampled = {**clip, "rate": RATE}
-    gd = {"steps": steps, "step_size": [scale * r for r in rates]}
-    sgd = {"steps": steps, "step_size": [2 * scale * r for r in rates]}
-    alone = {"noise_of": ("steps",)}
-    unpaired = {"adjacency": acc.Adjacency.ADD_REMOVE, **alone}
+    kind, _, relation = name.partition(", ")
+    adjacency = acc.Adjacency.ADD_REMOVE if relation else acc.Adjacency.REPLACE_ONE
     each = classes if classes > 2 else 1
-    return [
-        Method("DP-GD", erm.dp_gd, gd, fixed=clip, **alone),
-        Method("DP-GD, add/remove", erm.dp_gd, gd, fixed=clip, **unpaired),
-        Method("DP-SGD", halved_dp_sgd, sgd, fixed=sampled, **alone),
-        Method("DP-SGD, add/remove", halved_dp_sgd, sgd, fixed=sampled, **unpaired),
-        Method(
-            "AMP", amp, {}, at_epsilon=_amp_at(each), classes=each, repeats=2 if each > 1 else None
-        ),
-        Method(
-            "Out-SGD",
-            erm.output_perturbed_sgd,
-            {"passes": passes, "step_size": [0.1, 1.0] if size != "tiny" else [1.0]},
-            fixed={"batch_size": min(50, records)},
-            noise=_out_sgd_noise(each),
-            at_the_end=True,
-            classes=each,
-        ),
-    ]
+    clip = {"clip_norm": 1.0}
+    descent: dict[str, Any] = {"adjacency": adjacency, "noise_of": ("steps",)}
+    if kind == "DP-GD":
+        tuned = {"steps": grid["steps"], "step_size": grid["step size"]}
+        return Method(name, erm.dp_gd, tuned, fixed=clip, **descent), False
+    if kind == "DP-SGD":
+        tuned = {"steps": grid["steps"], "step_size": [2.0 * s for s in grid["step size"]]}
+        return Method(name, halved_dp_sgd, tuned, fixed={**clip, "rate": RATE}, **descent), False
+    if kind == "AMP":
+        tuned = {"ridge": grid["ridge"]}
+        return Method(name, amp, tuned, at_epsilon=_amp_at(each), classes=each), True
+    tuned = {"passes": grid["passes"], "step_size": grid["output step size"]}
+    price = _out_sgd_noise(each)
+    batch = {"batch_size": 50}
+    return Method(
+        name, erm.output_perturbed_sgd, tuned, fixed=batch, noise=price, at_the_end=True,
+        classes=each,
+    ), True  # fmt: skip

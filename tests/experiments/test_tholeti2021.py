@@ -81,9 +81,9 @@ def test_the_stationary_distance_is_that_of_the_recursion(known, size):
 
 
 def test_runs_are_measured(known):
-    # At the saddle for 5 steps, then one at −√λ₁v₁ + 0.3v₃ for 7.
-    path = np.stack([known.saddle] * 5 + [0.3 * known.vectors[:, 2] - known.minimum] * 7)
-    assert landscape._measured(path, known, 12) == (pytest.approx(0.3), 6.0)
+    # At the saddle for 9 steps, then at −√λ₁v₁ + 0.3v₃ for 3.
+    path = np.stack([known.saddle] * 9 + [0.3 * known.vectors[:, 2] - known.minimum] * 3)
+    assert landscape._measured(path, known, 12) == (pytest.approx(0.3), 10.0)
     stays = np.stack([known.saddle] * 12)
     assert landscape._measured(stays, known, 12) == (pytest.approx(1.5**0.5), np.inf)
 
