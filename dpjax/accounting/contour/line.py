@@ -179,12 +179,13 @@ def evaluate(
         moment_error = quadrature[0] + step.truncated + step.moment_error
         return OnLine(step.log_moment, moment_error, real, imag, absolute), decay
 
-    def contributions(pair: Any, mu: Array, rate: Array, _: Array) -> dict[str, Array]:
+    def contributions(pair: Any, mu: Array, rate: Array, count: Array) -> dict[str, Array]:
         if not hasattr(pair, "on_line"):
             step, decay = from_nodes(pair, mu, rate)
+            cap = xp.zeros_like(t)
         else:
-            step = pair.on_line(sign, mu, rate, c, t)
-            decay = pair.log_decay(mu, rate, ends)
+            step = pair.on_line(sign, mu, rate, c, t, count)
+            decay, cap = (pair.log_decay(mu, rate, at) for at in (ends, t))
         real, imag, absolute = step.real, step.imag, step.error
         # |φ|² = 1 + square loses |φ| to the 1 where it is small: there it is taken from φ itself.
         # No size is said to be less than its own error, which is the relative error's denominator.
@@ -203,6 +204,7 @@ def evaluate(
             "argument": argument,
             "relative": relative + 8 * _EPS * (xp.abs(log_size) + xp.abs(argument)),
             "decay": decay,
+            "cap": cap,
         }
 
     mu2 = run.gaussian_mu2
@@ -213,6 +215,7 @@ def evaluate(
         "argument": 0.5 * mu2 * t * (2 * c + 1),
         "relative": 8 * _EPS * mu2 * t * (t + 2 * c + 1),
         "decay": -0.5 * mu2 * ends**2,
+        "cap": xp.zeros_like(t),
     }
     total = composition.weighted_sum(contributions, run, plain)
     weight = spacing / np.pi * xp.where(xp.arange(points) == 0, 0.5, 1.0)
@@ -225,11 +228,11 @@ def evaluate(
 
     within = t <= ends[:-1, None]
     scale = xp.exp(xp.minimum(total["scale_error"], 50.0))
-    most = kernel * scale
+    most = kernel * scale * xp.exp(total["cap"])
     fraction = 1 / ends - xp.append(1 / ends[1:], 0.0)
 
     def errors(b2: Array) -> Array:
-        # |φ| ≤ 1 bounds a point that is lost in its error.
+        # |φ| ≤ 1, or what it is known to decay to, bounds a point that is lost in its error.
         damped = xp.exp(-0.5 * b2 * t * t) * xp.minimum(amplitude * error, amplitude + most)
         # Beyond an end E the points sum to at most hρ(E)/E² + ∫ρ(t)/t² dt, with ρ(t)/t² falling and
         # ρ(t) ≤ ρ(E_j) from E_j on.

@@ -86,9 +86,11 @@ class AllocationLine:
             found = np.interp(more, at[usable], heights[usable], right=np.inf)
         return np.where(np.isfinite(found), found, 1e30)
 
-    def on_line(self, sign: int, mu: float, rate: float, c: float, t: np.ndarray) -> OnLine:
-        steps = moments.steps_of(rate)
-        found = values(float(mu), steps, float(_power(sign, c)), float(t[1]), len(t))
+    def on_line(
+        self, sign: int, mu: float, rate: float, c: float, t: np.ndarray, count: float
+    ) -> OnLine:
+        steps, p = moments.steps_of(rate), float(_power(sign, c))
+        found = values(float(mu), steps, p, float(t[1]), len(t), float(count))
         real, imag = found.value.real - 1, -found.value.imag * sign
         return OnLine(found.log_moment, found.moment_error, real, imag, found.error)
 

@@ -265,8 +265,10 @@ def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
     return scale + float(np.log(found)), error
 
 
-def values(mu: float, t: float, p: float, step: float, count: int) -> Values:
+def values(mu: float, t: float, p: float, step: float, count: int, uses: float = 1.0) -> Values:
     """E[W^{p−iy}] at y = k·step, k < count.
+
+    Where the power `uses` of the bound on the decay is e^{−40} or less, that bound stands in.
 
     Args:
         mu: μ = 1/σ.
@@ -274,6 +276,7 @@ def values(mu: float, t: float, p: float, step: float, count: int) -> Values:
         p: ≤ 0 or ≥ 1.
         step: distance of the points.
         count: how many.
+        uses: of which power the values are wanted.
 
     Example:
         >>> found = values(1.0, 20.0, 2.0, 0.5, 3)
@@ -292,7 +295,8 @@ def values(mu: float, t: float, p: float, step: float, count: int) -> Values:
         return Values(log_moment, moment_error, value, error)
     if not np.isfinite(moment_error):
         return Values(log_moment, moment_error, value, error)
-    last = min(count, int(np.sqrt(2 * _DIGITS / decay) / step) + 2) if step > 0 else 1
+    furthest = np.sqrt(2 * _DIGITS / (decay * max(uses, 1.0)))
+    last = min(count, int(furthest / step) + 2) if step > 0 else 1
     # With tan of the saddle's angle y/a, a ray whose angle belongs to another y costs
     # a·(asinh(y/a) − asinh(y'/a))²/2 digits, or less.
     a = _order(p) - p

@@ -216,8 +216,8 @@ class Transform(Protocol):
         """An upper bound on K(c + α) − K(c) for every α of `more`, ascending; 1e30 for none."""
         ...
 
-    def on_line(self, sign: Any, mu: Any, rate: Any, c: Any, t: Any) -> OnLine:
-        """E_P[e^{(c+it)L}] at evenly spaced t from 0."""
+    def on_line(self, sign: Any, mu: Any, rate: Any, c: Any, t: Any, count: Any) -> OnLine:
+        """E_P[e^{(c+it)L}] at evenly spaced t from 0, of which the power `count` is wanted."""
         ...
 
     def log_moments(self, mu: Any, rate: Any, c: Any, quick: bool) -> Any:
