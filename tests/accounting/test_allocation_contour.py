@@ -15,6 +15,7 @@ from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.contour.allocation import bounds
 from dpjax.accounting.contour.composition import Composition, Steps
 from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs import allocation_powers
 from dpjax.accounting.pairs.allocation_line import AllocationLine
 from dpjax.accounting.pairs.allocation_transform import moment, values
 from tests.accounting.allocation_truth import delta_of_two
@@ -296,3 +297,29 @@ def test_rdp_of_one_step_and_beyond_every_order():
 def test_no_step_is_added_to_those_there_are(steps):
     """Of 10⁹ − 1 steps the contour made 10⁹, whose loss is smaller."""
     assert moments.steps_of(1 / steps) == steps
+
+
+@pytest.mark.parametrize(("mu", "t", "p", "step"), [(0.2, 1e3, 68.7, 4.0), (0.1, 300.0, 40.2, 3.0)])
+def test_a_power_is_bounded_where_few_terms_and_points_are_computed(mu, t, p, step, monkeypatch):
+    """Beside all orders, for one use: sums of other terms."""
+    uses, count = 100.0, 60
+    short = values(mu, t, p, step, count, uses)
+    assert allocation_powers._terms(mu, t, int(p) + 3, 0.5) < p / 2
+    monkeypatch.setattr(allocation_powers, "_terms", lambda mu, t, n, real: n)
+    whole = values(mu, t, p, step, count)
+    assert np.all(np.abs(short.value - whole.value) <= short.error + whole.error)
+    ended = short.value == 0
+    assert 0 < np.sum(ended) < count - 5
+    # There the power is nothing, and so is its error.
+    assert np.all(short.error[ended] ** uses < 1e-17)
+    assert np.all(short.error[~ended] < 1e-8)
+
+
+def test_much_noise_over_many_epochs_has_a_narrow_interval():
+    for sigma, width in ((5.0, 1e-8), (10.0, 1e-6)):
+        run = _run(sigma, 1_000, 100)
+        low, high = _interval(run, 1e-6, "contour")
+        assert 0 < high - low <= width * high
+        other = _interval(run, 1e-6, "pld")
+        assert other[0] <= high
+        assert low <= other[1]

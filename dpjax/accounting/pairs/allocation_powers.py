@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.pairs import allocation_moments as moments
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_NODES = 3e5  # in u, of one band, times the orders of b_k
 _BLOCK = 50_000
 _MOST_WORK = 5e7  # products of one band
+_FEW = 16  # orders that are all computed
+_LEFT_OUT = 60.0  # logarithm of what a b_k that is not computed may count for
+_GROUP = 4  # neighbouring nodes that share a bound
 
 
 class Powers(NamedTuple):
@@ -51,7 +55,9 @@ def powers(
     width = np.sqrt(2 * depth)
     many = int(np.ceil((n * mu + 2 * width) / hz)) + 1
     points = stride_v * (nodes - 1) + stride_z * (many - 1) + 1
-    work = nodes * many * (n + 4)
+    last = first + h * (nodes - 1)
+    terms = _terms(mu, t, n, np.cos(theta) * np.exp(min(last, 50.0)) / t)
+    work = nodes * many * (terms + 4)
     if points > _MOST_NODES or nodes * (n + 1) > _MOST_NODES or work > _MOST_WORK:
         return None
     z = -width + hz * np.arange(many)
@@ -70,10 +76,10 @@ def powers(
         off = (4 + 4 * (1 + np.abs(place)) * size) * grown
         off_less = 4 * np.abs(less) + np.minimum(off, 4 * (1 + np.abs(place)) * size)
     # g(z − iβ) = g(z)e^{β²/2 + iβz}, and X^k turns by −kμβ.
-    k = np.arange(n + 1.0)
+    k = np.arange(terms + 1.0)
     height = 0.5 * z * z + 0.5 * np.log(2 * np.pi)
     log_weight = np.log(hz) + 0.5 * beta * beta - height[:, None]
-    log_weight = log_weight + k * (mu * z[:, None] + shift) - moments.log_factorials(n)
+    log_weight = log_weight + k * (mu * z[:, None] + shift) - moments.log_factorials(terms)
     modulus = np.exp(log_weight)
     angle = beta * z[:, None] - k * mu * beta
     weight = modulus * (np.cos(angle) + 1j * np.sin(angle))
@@ -85,16 +91,16 @@ def powers(
         strides = (stride_v * step, stride_z * step)
         return np.lib.stride_tricks.as_strided(row, (nodes, many), strides, writeable=False)
 
-    b, delta = np.empty((n + 1, nodes), complex), np.empty((n + 1, nodes))
+    b, delta = np.zeros((n + 1, nodes), complex), np.zeros((n + 1, nodes))
     # Two columns: a single one would be a product that is spread over threads.
     b0_less = product_of(shifted(less), weight[:, [0, 0]])[:, 0]
     delta[0] = product_of(shifted(np.abs(less)), units[:, [0, 0]])[:, 0]
     delta[0] += product_of(shifted(off_less), modulus[:, [0, 0]])[:, 0]
-    every = slice(None) if n else [0, 0]
-    direct = product_of(shifted(turned), weight[:, every])[:, : n + 1].T
+    every = slice(None) if terms else [0, 0]
+    direct = product_of(shifted(turned), weight[:, every])[:, : terms + 1].T
     found = product_of(shifted(grown), units[:, every])
-    found = (found + product_of(shifted(off), modulus[:, every]))[:, : n + 1].T
-    b[1:], delta[1:] = direct[1:], found[1:]
+    found = (found + product_of(shifted(off), modulus[:, every]))[:, : terms + 1].T
+    b[1 : terms + 1], delta[1 : terms + 1] = direct[1:], found[1:]
     # b_0 from b_0 − 1 where that is small, and from its own sum where it is small itself.
     near = np.abs(1 + b0_less) ** 2 > 0.5
     b[0] = np.where(near, 1 + b0_less, direct[0])
@@ -103,8 +109,23 @@ def powers(
     eta = 2 * np.exp(0.5 * beta * beta - depth)
     eta += 2.1 * np.exp(0.5 * rise * rise - 2 * np.pi * up / hz)
     eta += 2.1 * np.exp(0.5 * (beta + down) ** 2 - 2 * np.pi * down / hz)
-    delta = _EPS * delta + eta * np.exp(moments.log_coefficients(mu, t, n))[:, None]
+    # What is not computed is 0, off by at most its size at s = 0.
+    eta = np.where(np.arange(n + 1) <= terms, eta, 1.0)
+    delta = _EPS * delta + (eta * np.exp(moments.log_coefficients(mu, t, n)))[:, None]
     return Powers(np.where(near, b0_less, np.nan), b, delta), v
+
+
+def _terms(mu: float, t: float, n: int, real: float) -> int:
+    """Up to which k the b_k count: with X = 1, b_k/b_0 = t^{−k}/k!, so that c_m is C(t, m)t^{−m}.
+
+    A b_k that is left out is one of the errors, of c_{n−k}·t·b_k/b_0 with b_0 about e^{−real}.
+    """
+    if t < n or n < _FEW:
+        return n
+    m = n - np.arange(n + 1.0)
+    size = NUMPY.gammaln(t + 1) - NUMPY.gammaln(m + 1) - NUMPY.gammaln(t - m + 1) - m * np.log(t)
+    share = moments.log_coefficients(mu, t, n) + size - size[0] + np.log(t) + real
+    return max(int(np.flatnonzero(share > -_LEFT_OUT)[-1]), 1)
 
 
 def product_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -118,15 +139,29 @@ def _product(f: np.ndarray, g: np.ndarray) -> np.ndarray:
     return np.array([np.sum(f[: m + 1] * g[m::-1], axis=0) for m in range(len(f))])
 
 
-def _recurrence(ratio: np.ndarray, t: float) -> np.ndarray:
-    """Coefficients of (1 + Σ_{k≥1} r_k y^k)^t: c_m = Σ_k (k(t + 1) − m) r_k c_{m−k}/m."""
+def _recurrence(ratio: np.ndarray, t: float, terms: int) -> np.ndarray:
+    """Coefficients of (1 + Σ_{k≥1} r_k y^k)^t: c_m = Σ_k (k(t + 1) − m) r_k c_{m−k}/m.
+
+    Of the r_k those beyond `terms` are 0.
+    """
     found = np.empty_like(ratio)
     found[0] = 1
     k = np.arange(len(ratio), dtype=float)
     for m in range(1, len(ratio)):
-        factor = (k[1 : m + 1] * (t + 1) - m) / m
-        found[m] = np.einsum("k,kv->v", factor, ratio[1 : m + 1] * found[m - 1 :: -1][:m])
+        some = min(m, terms)
+        factor = (k[1 : some + 1] * (t + 1) - m) / m
+        found[m] = np.einsum("k,kv->v", factor, ratio[1 : some + 1] * found[m - 1 :: -1][:some])
     return found
+
+
+def _majorant(ratio: np.ndarray, t: float) -> np.ndarray:
+    """Upper bounds on the coefficients for ratios ≥ 0, with which they rise: nodes together."""
+    order, nodes = ratio.shape
+    if nodes < 16 * _GROUP:
+        return _recurrence(ratio, t, order)
+    padded = np.pad(ratio, ((0, 0), (0, -nodes % _GROUP)), mode="edge")
+    most = _recurrence(padded.reshape(order, -1, _GROUP).max(axis=2), t, order)
+    return np.repeat(most, _GROUP, axis=1)[:, :nodes]
 
 
 def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -153,8 +188,9 @@ def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     if n == 0:
         top, most = np.ones(b.shape[1]), np.ones((1, b.shape[1]))
     else:
-        top = _recurrence(b / np.where(np.abs(b[0]) < 1e-140, 1e-140, b[0]), t)[n]
-        most = _recurrence(major / major[0], t)
+        terms = int(np.flatnonzero(np.any(b, axis=1))[-1])
+        top = _recurrence(b / np.where(np.abs(b[0]) < 1e-140, 1e-140, b[0]), t, terms)[n]
+        most = _majorant(major / major[0], t)
     lost = t * np.sum(share * most[::-1], axis=0)
     # Of the recurrence: m sums and quotients for c_m, on top of those of c_{m−1}.
     lost = lost + _EPS * (0.5 * n * n + 16 * n + 16 + 8 * np.abs(log)) * most[n]
