@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 
-from maintenance import architecture, extension_points, links, project
+from maintenance import architecture, extension_points, links, measured, project
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def written() -> dict[pathlib.Path, str]:
         texts[root / name] = links.absolute((root / name).read_text(encoding="utf-8"))
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         texts[path] = links.notebook(path)
-    return texts
+    return texts | measured.pages()
 
 
 def main() -> None:

@@ -7,11 +7,12 @@ import re
 
 import pytest
 
-from maintenance import architecture, extension_points, links, project
+from maintenance import architecture, extension_points, links, measured, project
 from maintenance.__main__ import written
 
 _ROOT = project.ROOT
 _PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+_PAPERS = _ROOT / "docs" / "papers"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -57,6 +58,33 @@ def test_links_between_the_documents_lead_somewhere(path):
             headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
             anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
             assert part in anchors, f"{path.name} links to {target}"
+
+
+def test_a_marked_place_takes_the_tables_of_the_file_it_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "ROOT", tmp_path)
+    first, second = "| a |\n|---|\n| 1 |", "| b |\n|---|\n| 2 |"
+    (tmp_path / "r.md").write_text(f"# R\n\n{first}\n\n## More\n\nwords\n\n{second}\n")
+    page = "x\n<!-- from r.md # More -->\nold\n<!-- /from -->\n<!-- from r.md -->\n<!-- /from -->\n"
+    assert measured.page(page) == (
+        f"x\n<!-- from r.md # More -->\n\n{second}\n\n<!-- /from -->\n"
+        f"<!-- from r.md -->\n\n{first}\n\n<!-- /from -->\n"
+    )
+    assert measured.page(measured.page(page)) == measured.page(page)
+    absent = page.replace("r.md", "none.md")
+    assert measured.page(absent) == absent
+    with pytest.raises(ValueError, match="heading must be one of the page's, got 'Less'"):
+        measured.page(page.replace("More", "Less"))
+
+
+def test_every_paper_has_a_page_with_all_its_verdicts():
+    report = (_ROOT / "experiments" / "REPORT.md").read_text(encoding="utf-8")
+    papers = re.findall(r"\((\w+)/RESULTS\.md\)", report)
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in _PAPERS.glob("*.md")}
+    assert sorted(pages) == sorted(papers)
+    verdicts = sum(text.count("**") // 2 for text in pages.values())
+    assert verdicts == report.count("**") // 2 > 10
+    for name, text in pages.items():
+        assert f"python -m experiments {name} " in text
 
 
 def test_metadata_is_complete():
