@@ -1,0 +1,82 @@
+"""yu2020: records as encoded, settings chosen on rows that are not reported, AMP's ridge."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpjax import accounting as acc
+from experiments.yu2020 import cells, records
+from experiments.yu2020.methods import method_for
+
+pytestmark = pytest.mark.usefixtures("lenient_promotion")
+_GRID = {
+    "steps": (8,),
+    "step size": (0.1, 2.0),
+    "ridge": (1.0, 10.0),
+    "passes": (1,),
+    "output step size": (1.0,),
+    "draws to choose": 2,
+    "epsilon": 4.0,
+    "seeds": 0,
+    "repeats": 3,
+    "data": "made up",
+}
+
+
+def _made_up(*, flipped: bool) -> records.Task:
+    rng = np.random.default_rng(0)
+    features = rng.random((1_200, 3)).astype(np.float32)
+    labels = (features @ np.array([1.0, -1.0, 0.5]) > 0.25).astype(np.int32)
+    parts = [(features[a:b], labels[a:b]) for a, b in ((0, 800), (800, 1_000), (1_000, 1_200))]
+    if flipped:
+        parts[1] = (parts[1][0], 1 - parts[1][1])
+    return records.Task(*parts, 2, 2.0)
+
+
+def test_adult_is_encoded_by_its_columns_maxima(data_dir):
+    found = records.task("Adult", data_dir, 0)
+    features, labels = found.train
+    assert features.shape == (36_177, 104)
+    every = [part[1] for part in (found.train, found.choose, found.report)]
+    assert [len(part) for part in every] == [36_177, 4_522, 4_523]
+    assert sum(int(part.sum()) for part in every) == 11_208
+    # Rows are not normalised: eight categories alone give them norm √8.
+    norms = np.linalg.norm(features, axis=1)
+    assert norms.min() >= 8**0.5
+    assert norms.max() <= (found.row_norm**2 - 1) ** 0.5
+    assert features[:, 0].min() == pytest.approx(17 / 90)  # of the maximum, not of the range
+    np.testing.assert_allclose(features.max(0), 1.0, atol=0.05)
+    assert set(np.unique(labels)) == {0, 1}
+
+
+def test_settings_are_chosen_on_rows_that_are_not_reported(monkeypatch):
+    chosen = {}
+    for flipped in (False, True):
+        monkeypatch.setattr(cells, "task", lambda *_, flipped=flipped: _made_up(flipped=flipped))
+        (row,) = cells.private({**_GRID, "methods": "DP-GD, add/remove"}, None)
+        chosen[flipped] = row
+    # With the labels to choose by flipped the other setting is chosen, and reported on true ones.
+    assert chosen[False]["setting"] != chosen[True]["setting"]
+    assert chosen[True]["accuracy"] > 0.6
+    certificate = acc.Certificate.from_json(chosen[False]["certificate"])
+    assert 3.9 < certificate.epsilon <= 4.0
+    assert certificate.delta == 800.0**-2
+    assert any("hyperparameters" in sentence for sentence in certificate.not_covered)
+    assert json.loads(chosen[False]["certificate"])["declared"]["records"] == 800
+
+
+def test_amp_takes_its_ridge_in_multiples_of_the_least():
+    task = _made_up(flipped=False)
+    method, bounded = method_for("AMP", _GRID, 2)
+    assert bounded
+    problem = cells.problem_for(task, 1.0)
+    least = method.at_epsilon(problem, 0.5, 1e-6)["least_ridge"]
+    # 2c/ε of the unnormalised problem, c the smoothness of one record's loss: 1/4 at norm 1.
+    assert least == pytest.approx(2 * 0.25 / (0.5 * 800), rel=1e-5)
+    noises = cells.comparison.calibrate(method, problem, [0.5], 1e-6)
+    # A larger ridge leaves more of ε to the noise, so that less noise is needed.
+    assert noises[0]["noise"] > 1.2 * noises[1]["noise"]
+    assert [row["setting"] for row in noises] == ["ridge=1", "ridge=10"]
