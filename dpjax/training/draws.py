@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.training.phases import Phase, kept_of, length_of, rate_of
+from dpjax.training.phases import IN_TURN, Phase, kept_of, length_of, rate_of
 from dpjax.training.plan import Plan
 
 # Records up to which a sort costs less than compiling `nonzero` would.
@@ -262,6 +262,7 @@ _SCHEMES: dict[type, Callable[[Any, _Run], Sampler]] = {
     acc.FixedBatchSampled: _fixed,
     acc.Gaussian: _everyone,
     acc.CorrelatedGaussian: _in_turn,
+    acc.MatrixGaussian: _in_turn,
     acc.CyclicPoissonCorrelated: _sampled_in_turn,
 }
 
@@ -289,7 +290,7 @@ def _largest(step: Any, population: int, failure: float, rows: int | None = None
     if isinstance(step, acc.CyclicPoissonCorrelated):
         group = -(-rows // int(np.asarray(step.groups)))
         return binomial(group, float(np.asarray(step.rate)))
-    if isinstance(step, acc.CorrelatedGaussian):
+    if isinstance(step, IN_TURN):
         return -(-rows // int(np.asarray(step.separation)))
     if isinstance(step, acc.TruncatedPoissonSampled):
         return min(kept_of(step), rows, binomial(rows, rate_of(step)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._other_names import taught
-from dpjax.correlation import BandedInverse, Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.sampling import realised_rate
 from dpjax.training.plan import ARITHMETIC, Plan, positive
 
@@ -32,7 +32,7 @@ def make_plan(
     epochs: float | None = None,
     sampling: str = "poisson",
     capacity: int | None = None,
-    strategy: Toeplitz | BandedInverse | None = None,
+    strategy: Toeplitz | BandedInverse | Tree | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -187,7 +187,7 @@ def make_plan(
             run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
         )
         noise_multiplier = float(np.asarray(found))
-    drawn = strategy if isinstance(strategy, BandedInverse) else None
+    drawn = strategy if isinstance(strategy, BandedInverse | Tree) else None
     given = (clip_norm, population, delta, adjacency, extra, drawn, unit)
     return Plan(run(noise_multiplier), *given)
 
@@ -197,11 +197,14 @@ def _in_turn(
 ) -> acc.Mechanism:
     if kind == "cyclic":
         batches = _equal_batches(size, population)
+        if isinstance(strategy, Tree):
+            known: Any = strategy.sensitivities(steps, batches)
+            return acc.MatrixGaussian(noise, known, steps, batches)  # pyrefly: ignore
         return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
     if not isinstance(strategy, Toeplitz):
         raise ValueError(
-            "strategy must be a Toeplitz for cyclic-poisson sampling: where C⁻¹ is banded C is "
-            f"full, and no amplification is known, got {strategy!r}"
+            "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
+            f"is banded, C has no bands, and no amplification is known, got {strategy!r}"
         )
     groups = strategy.bands
     if size * groups > population:

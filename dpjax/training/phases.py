@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.correlation import BandedInverse
+from dpjax.correlation import BandedInverse, Tree
 from dpjax.sampling import realised_rate
 
 # The steps that training runs as they are priced.
@@ -21,6 +21,10 @@ _RUN = (
     acc.FixedBatchSampled,
     acc.Gaussian,
 )
+
+
+# Correlated noise over batches in turn, without amplification.
+IN_TURN = acc.CorrelatedGaussian | acc.MatrixGaussian
 
 
 class Phase(NamedTuple):
@@ -43,7 +47,7 @@ def length_of(step: Any) -> int:
     """Steps of training that one mechanism is: those of an epoch, for random allocation."""
     if isinstance(step, acc.CyclicPoissonCorrelated):
         return int(np.asarray(step.groups))
-    several = acc.RandomAllocation | acc.CorrelatedGaussian
+    several = acc.RandomAllocation | IN_TURN
     return int(np.asarray(step.steps)) if isinstance(step, several) else 1
 
 
@@ -65,7 +69,7 @@ def rate_of(step: Any) -> float:
         return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
     if isinstance(step, acc.RandomAllocation):
         return float(np.asarray(step.chosen)) / float(np.asarray(step.steps))
-    if isinstance(step, acc.CorrelatedGaussian):
+    if isinstance(step, IN_TURN):
         return 1.0 / number_of(step.separation)
     if isinstance(step, acc.CyclicPoissonCorrelated):
         return number_of(step.rate) / number_of(step.groups)
@@ -76,12 +80,12 @@ def number_of(value: Any) -> float:
     return float(np.asarray(value))
 
 
-CORRELATED = (acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated)
+CORRELATED = IN_TURN | acc.CyclicPoissonCorrelated
 
 
 def mechanism_of(phase: Phase, steps: Any) -> Any:
     """The mechanism of the first steps of a phase, one or several numbers of them."""
-    if not isinstance(phase.step, acc.CorrelatedGaussian):
+    if not isinstance(phase.step, IN_TURN):
         uses = phase.uses(steps)
         return acc.Repeated(phase.step, int(uses) if np.ndim(uses) == 0 else uses)
     steps = np.clip(steps, 0, phase.steps)
@@ -130,6 +134,9 @@ def check_step(step: Any, population: int) -> None:
 
 def check_same(strategy: Any, run: Any) -> None:
     """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
+    if isinstance(run, acc.MatrixGaussian):
+        _check_tree(strategy, run)
+        return
     if not isinstance(strategy, BandedInverse) or not isinstance(run, acc.CorrelatedGaussian):
         raise ValueError(
             "correlation must be a BandedInverse, of a run that is one CorrelatedGaussian, got "
@@ -143,8 +150,23 @@ def check_same(strategy: Any, run: Any) -> None:
         )
 
 
+def _check_tree(strategy: Any, run: acc.MatrixGaussian) -> None:
+    if not isinstance(strategy, Tree):
+        raise ValueError(
+            "correlation must be a Tree for a run that is one MatrixGaussian, whose sensitivities "
+            f"do not say how to draw its noise, got {strategy!r}"
+        )
+    sizes = (number_of(v) for v in (run.steps, run.separation, run.participations))
+    known = strategy.sensitivities(*sizes)  # pyrefly: ignore
+    if not np.array_equal(known, np.asarray(run.sensitivities)):
+        raise ValueError(
+            "correlation must be the strategy that the mechanism prices over all its steps, got "
+            f"{strategy!r} of other sensitivities"
+        )
+
+
 def _check_correlated(step: Any, population: int) -> None:
-    cyclic = isinstance(step, acc.CorrelatedGaussian)
+    cyclic = isinstance(step, IN_TURN)
     groups = int(number_of(step.separation if cyclic else step.groups))
     if groups > population:
         raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax.correlation import BandedInverse, Toeplitz
+from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.training.arguments import whole
 from dpjax.training.phases import (
     CORRELATED,
@@ -57,16 +57,17 @@ class Plan:
             `TruncatedPoissonSampled(Gaussian)`, `FixedBatchSampled(Gaussian)` or a bare `Gaussian`
             (every record in every step); `Repeated(RandomAllocation(Gaussian, t), epochs)`, which
             is t·epochs steps; or any composition of these, `Composed` and `Repeated` at will, run
-            in that order; or `CorrelatedGaussian` (step t takes the records whose number is t
-            modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of
-            those, modulo the groups).
+            in that order; or `CorrelatedGaussian` or `MatrixGaussian` (step t takes the records
+            whose number is t modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)`
+            (a sample of those, modulo the groups).
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
         adjacency: the neighbouring relation of the certificate.
         extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
         correlation: the strategy of a `CorrelatedGaussian` whose inverse is banded: it draws noise
-            of the same price in another way. None for every other run.
+            of the same price in another way; or the `Tree` of a `MatrixGaussian`. None for every
+            other run.
         unit: whose privacy is priced: of a "record", or of a "user" with all its records, who is
             then what `population` counts, and what `fit(users=…)` samples and clips.
 
@@ -83,7 +84,7 @@ class Plan:
     delta: float
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE
     extra_delta: Mapping[str, float] = field(default_factory=dict)
-    correlation: BandedInverse | None = None
+    correlation: BandedInverse | Tree | None = None
     unit: str = "record"
 
     def __post_init__(self):
@@ -96,7 +97,7 @@ class Plan:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
             check_step(phase.step, self.population)
-        if self.correlation is not None:
+        if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
             check_same(self.correlation, self.mechanism)
 
     @functools.cached_property
@@ -113,8 +114,9 @@ class Plan:
         for phase in unrolled(self.mechanism):
             if isinstance(phase.step, CORRELATED) and phase.step is not self._correlated:
                 raise ValueError(
-                    "mechanism must be one run where noise is correlated (CorrelatedGaussian, or "
-                    "Repeated(CyclicPoissonCorrelated, rounds)), got it within others"
+                    "mechanism must be one run where noise is correlated (CorrelatedGaussian, "
+                    "MatrixGaussian or Repeated(CyclicPoissonCorrelated, rounds)), got it within "
+                    "others"
                 )
             if found and found[-1].step == phase.step:
                 phase = Phase(phase.step, found.pop().steps + phase.steps)
@@ -131,7 +133,7 @@ class Plan:
         return inner if alone and isinstance(inner, CORRELATED) else None
 
     @property
-    def strategy(self) -> Toeplitz | BandedInverse | None:
+    def strategy(self) -> Toeplitz | BandedInverse | Tree | None:
         """The strategy that correlates the noise over the steps, None where it is fresh.
 
         Example:

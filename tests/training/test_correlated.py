@@ -12,13 +12,15 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.correlation import BandedInverse, Toeplitz, inverse_square_root, square_root
+from dpjax.correlation import BandedInverse, Toeplitz, Tree, inverse_square_root, square_root
 
 N = 60
-KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse"]
+KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse", "cyclic, tree"]
 
 
 def strategy_of(kind):
+    if "tree" in kind:
+        return Tree()
     return inverse_square_root(3) if "inverse" in kind else square_root(3)
 
 
@@ -68,6 +70,7 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
             assert size == 15
     if kind != "cyclic-poisson":
         assert counts.tolist() == [3.0 if i % 4 < 2 else 2.0 for i in range(N)]
+    # Of a tree: the noise of its blocks, a row each.
     white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
     assert 0.85 < white.std() < 1.15  # of 600 numbers
     assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
@@ -115,6 +118,8 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     np.testing.assert_array_equal(rest.params, whole.params)
     assert not np.array_equal(whole.params, np.zeros(5))
     other = Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12)))
+    if kind != "cyclic-poisson":
+        assert plan.mechanism.separation == 4
     if "inverse" in kind:  # another way to draw noise of the same price
         other = inverse_square_root(3).toeplitz(10)
     other = plan_of(kind, strategy=other)
@@ -164,6 +169,33 @@ def test_a_banded_inverse_is_the_one_that_is_priced():
             acc.Repeated(acc.Gaussian(1.0), 3), 1.0, N, 1e-5, correlation=BandedInverse((1.0,))
         ),
         lambda: plan_of("cyclic-poisson", strategy=inverse_square_root(3)),
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            bad()
+
+
+def test_a_tree_is_the_one_that_is_priced():
+    plan = plan_of("cyclic, tree")
+    truth = Tree().sensitivity(10, 4) / 2.0
+    assert plan.epsilon() == pytest.approx(acc.epsilon(acc.Gaussian(1 / truth), 0.999e-5))
+    assert plan.spent(4) == pytest.approx(
+        acc.epsilon(acc.Gaussian(2.0 / Tree().sensitivity(4, 4)), 0.999e-5)
+    )
+    run = acc.MatrixGaussian(2.0, Tree(), 10, 4)
+    sooner = acc.MatrixGaussian(2.0, Tree(), 10, 5)
+    less = dataclasses.replace(run, sensitivities=np.asarray(run.sensitivities) * 0.9)
+    for bad in (
+        lambda: training.Plan(run, 1.0, N, 1e-5),  # how its noise is drawn is not said
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=inverse_square_root(3)),
+        lambda: training.Plan(less, 1.0, N, 1e-5, correlation=Tree()),
+        lambda: training.Plan(
+            dataclasses.replace(sooner, separation=4), 1.0, N, 1e-5, correlation=Tree()
+        ),
+        lambda: training.Plan(
+            acc.CorrelatedGaussian(2.0, [1.0], 10, 4), 1.0, N, 1e-5, correlation=Tree()
+        ),
+        lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=Tree()),
+        lambda: plan_of("cyclic-poisson", strategy=Tree()),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()
