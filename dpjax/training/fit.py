@@ -45,10 +45,19 @@ from dpjax.training.placement import (
     placement_of,
 )
 from dpjax.training.plan import Plan
+from dpjax.training.processes import (
+    SharedCheckpoints,
+    agreed,
+    as_placed,
+    everywhere,
+    everywhere_key,
+    gathered,
+    same_key,
+)
 from dpjax.training.progress import Progress, no_totals, row_done
 from dpjax.training.sources import HostData, on_host
 from dpjax.training.speed import Speed
-from dpjax.training.step import Recipe, compiled, failure_probability, first_state
+from dpjax.training.step import Recipe, compiled, failure_probability, first_state, first_state_on
 from dpjax.training.stopping import Stopping
 from dpjax.training.users import per_user
 
@@ -247,6 +256,12 @@ def fit(
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     placement: Any = mesh  # what `_on_any_mesh` made of it
+    several = placement is not None and placement.several
+    joined: Any = placement.mesh if several else None
+    if several and evaluate is not None:
+        of_devices = evaluate
+        # Every process evaluates the same parameters, on a device of its own.
+        evaluate = lambda params: of_devices(jax.tree.map(jnp.asarray, gathered(params)))  # noqa: E731
     params, held, join = params  # what `_of_the_trained_part` made of them
     del trainable
     host = data if isinstance(data, HostData) else None
@@ -279,9 +294,11 @@ def fit(
     if checkpoint_every is not None:
         checkpoint_every = whole("checkpoint_every", checkpoint_every)
     if placement is not None:
+        first_params, records = gathered(params) if several else None, data
         data = placed_rows(placement, data, population)
         params = placed_parameters(placement, params)
-        held = jax.tree.map(lambda leaf: placed(leaf, placement.sharding()), held)
+        put = everywhere if several else placed
+        held = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), held)
     else:
         data = jax.tree.map(jnp.asarray, data) if host is None else host
         params = jax.tree.map(jnp.asarray, params)
@@ -294,16 +311,24 @@ def fit(
     table[0] = [*[np.nan, 0.0, np.nan][: len(private)], *map(float, first.values())]
     key = fresh_key() if key is None else key
     check_key(key)
+    if several:
+        key = same_key(joined, key)
     stopping, speed = Stopping(stop_when, time_limit), Speed(plan)
     failure = failure_probability(plan, plan.spent(plan.steps))
     made_of = (loss, params, plan, optimizer, capacity, method, failure, loss_takes_key)
     recipe = Recipe(*made_of, placement, average, strategy, jax.eval_shape(lambda: held), join)
     example = _one_of(data) if host is None else host.example
-    store = None if folder is None else Checkpoints(pathlib.Path(folder))
+    store: Any = None
+    if folder is not None:
+        where = pathlib.Path(folder)
+        store = SharedCheckpoints(where, joined) if several else Checkpoints(where)
     chosen = stop_when is not None  # by what was released, when the run ends
     try:
-        state = first_state(params, plan, optimizer, np.int32(0), average)
-        if placement is not None:
+        if placement is not None and several:
+            state = first_state_on(placement, params, plan, optimizer, average)
+        else:
+            state = first_state(params, plan, optimizer, np.int32(0), average)
+        if placement is not None and not several:
             state = placed_state(placement, state)
         progress = Progress(state, no_totals(), table, np.int32(1))
         if store is not None:
@@ -317,6 +342,9 @@ def fit(
                     settings |= who_owns | {"users": text_digest(named, secret=secret)}
                 if average is not None:
                     settings["average"] = program_digest(average, np.int32(1))
+                if several:  # the leader has to see all of it, and sees its own copies
+                    kept = recipe._replace(params=jax.tree.map(jnp.asarray, first_params))
+                    return identity_of_run(kept, as_placed(records), example, key, settings, held)
                 return identity_of_run(recipe, data, example, key, settings, held)
 
             key = store.bind(key, who, resume=resume)
@@ -325,6 +353,7 @@ def fit(
             progress = progress if found is None else found[1]
         _check_own_key(key, state["optimizer"])
         programs = compiled(recipe, example)
+        used_key = everywhere_key(placement, key) if several else key
 
         def report(row):
             values = dict(zip(names, progress.table[row].tolist(), strict=True))
@@ -332,6 +361,9 @@ def fit(
             if on_log is not None:
                 on_log(values | speed.row(progress.state["params"]))
             stopping.see({name: values[name] for name in values if name not in private})
+            if several:
+                last = agreed(joined, np.uint32(stopping.last_row_done))
+                stopping.last_row_done = bool(last)
 
         if host is None:
             feed = OnDevice(data)
@@ -342,13 +374,21 @@ def fit(
         try:
             for row in range(int(progress.rows)):
                 report(row)
+            due = None
             while progress.rows < len(stops) and not (timed_out or stopping.last_row_done):
                 row = int(progress.rows)
                 while (step := int(progress.state["step"])) < stops[row] and not timed_out:
                     stop = min(int(stops[row]), saver.stop(step), feed.stop(step))
+                    if several:  # clocks differ
+                        stop = int(agreed(joined, np.int64(stop)))
                     began = time.monotonic()
                     state, totals = programs.advance(
-                        progress.state, progress.totals, key, feed.at(step), np.int32(stop), held
+                        progress.state,
+                        progress.totals,
+                        used_key,
+                        feed.at(step),
+                        np.int32(stop),
+                        held,
                     )
                     jax.block_until_ready(state)
                     seconds = time.monotonic() - began
@@ -357,17 +397,22 @@ def fit(
                     totals = totals if log_private_losses else no_totals()
                     progress = progress._replace(state=state, totals=totals)
                     timed_out = stop < plan.steps and stopping.time_is_up()
+                    due = None
+                    if several:
+                        told = np.array([timed_out, saver.due(stop)], np.uint32)
+                        timed_out, due = map(bool, agreed(joined, told))
                     if stop < stops[row]:
-                        saver.save_if_due(progress, last=timed_out)
+                        saver.save_if_due(progress, last=timed_out, due=due)
                 if int(progress.state["step"]) < stops[row]:
                     break
                 progress = row_done(progress, evaluate, log_private_losses, list(first))
-                saver.save_if_due(progress, last=timed_out or progress.rows == len(stops))
+                saver.save_if_due(progress, timed_out or progress.rows == len(stops), due)
                 report(row)
             if stopping.last_row_done:
                 saver.save_if_due(progress, last=True)
         except BaseException:
-            saver.rescue(progress)
+            if not several:  # what one process would save, the others have to hand over
+                saver.rescue(progress)
             raise
         finally:
             feed.close()

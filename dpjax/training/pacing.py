@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 import numpy as np
 
-from dpjax.training.checkpoint import Checkpoints
 from dpjax.training.errors import CheckpointError
 from dpjax.training.progress import Progress
 
@@ -36,7 +36,7 @@ class Pace:
 class Saver:
     """When a checkpoint is due, and what is saved when a run is interrupted."""
 
-    def __init__(self, store: Checkpoints | None, every: int | None, progress: Progress):
+    def __init__(self, store: Any, every: int | None, progress: Progress):
         self._store, self._every = store, every
         self._steps, self._rows = int(progress.state["step"]), int(progress.rows)
         self._at, self._took, self._failed = time.monotonic(), 0.0, False
@@ -47,12 +47,17 @@ class Saver:
             return np.iinfo(np.int32).max
         return max(self._steps + self._every, step + 1)
 
-    def save_if_due(self, progress: Progress, last: bool = False) -> None:
-        steps = int(progress.state["step"]) - self._steps
-        wait = max(_SECONDS_BETWEEN_CHECKPOINTS, _TIMES_A_SAVE * self._took)
-        due = time.monotonic() - self._at > wait if self._every is None else steps >= self._every
-        if due or last:
+    def save_if_due(self, progress: Progress, last: bool = False, due: bool | None = None) -> None:
+        """Save where it is due by itself, or as the processes of a run have agreed that it is."""
+        if last or (self.due(int(progress.state["step"])) if due is None else due):
             self._save(progress)
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint of this step is due."""
+        if self._every is not None:
+            return step - self._steps >= self._every
+        wait = max(_SECONDS_BETWEEN_CHECKPOINTS, _TIMES_A_SAVE * self._took)
+        return time.monotonic() - self._at > wait
 
     def rescue(self, progress: Progress) -> None:
         """Save the last completed step, unless saving is what failed."""

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
+from dpjax.training.processes import everywhere
 
 __all__ = ["Placement", "data_parallel", "fully_sharded", "placement_of"]
 
@@ -24,11 +25,8 @@ __all__ = ["Placement", "data_parallel", "fully_sharded", "placement_of"]
 class Placement:
     """How a run is laid out over the devices of a mesh.
 
-    Raises:
-        ValueError: a mesh of devices of several processes.
-
     Fields:
-        mesh: with automatic axes.
+        mesh: with automatic axes; of one process, or of several that `jax.distributed` has joined.
         records: axes over which the records are divided, in equal blocks in the order of the data.
         parameters: axes over which large parameters are divided too; none for copies.
 
@@ -42,9 +40,10 @@ class Placement:
     records: tuple[str, ...]
     parameters: tuple[str, ...] = ()
 
-    def __post_init__(self):
-        if self.mesh.is_multi_process:
-            raise ValueError("mesh must be of devices of this process, got one of several")
+    @property
+    def several(self) -> bool:
+        """Whether the devices belong to several processes."""
+        return self.mesh.is_multi_process
 
     @property
     def blocks(self) -> int:
@@ -186,8 +185,9 @@ def _placement_of(leaf: Any) -> Placement | None:
 
 def placed_parameters(placement: Placement, params: Any) -> Any:
     """The parameters where the placement has them."""
+    put = everywhere if placement.several else placed
     return jax.tree.map(
-        lambda leaf, spec: placed(leaf, placement.sharding(spec)), params, placement.specs(params)
+        lambda leaf, spec: put(leaf, placement.sharding(spec)), params, placement.specs(params)
     )
 
 

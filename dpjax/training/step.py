@@ -131,6 +131,13 @@ def state_on(placement: Placement, params, plan: Plan, optimizer, average=None) 
     return placement.state(shapes, placement.specs(params))
 
 
+def first_state_on(placement: Placement, params, plan: Plan, optimizer, average=None) -> Any:
+    """`first_state` of parameters on devices of several processes, made where it lies."""
+    first = lambda params: first_state(params, plan, optimizer, jnp.int32(0), average)  # noqa: E731
+    shardings = state_on(placement, params, plan, optimizer, average)
+    return jax.jit(first, out_shardings=shardings)(params)
+
+
 class Recipe(NamedTuple):
     """What a step is made of.
 
