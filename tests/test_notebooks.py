@@ -12,8 +12,8 @@ from notebooks.__main__ import HERE, execute
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
 
-def test_there_are_five():
-    assert len(NOTEBOOKS) == 5
+def test_there_are_nine():
+    assert len(NOTEBOOKS) == 9
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -23,6 +23,7 @@ def test_is_kept_with_outputs(path):
     opening = notebook.cells[0].source
     assert f"/github/dpjax/dpjax/blob/main/notebooks/{path.name})" in opening
     assert re.search(r"Expected run time: \w+", opening)
+    assert re.search(r"What it costs: \w+", opening)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert '"google.colab" in sys.modules' in code[0].source
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))

@@ -20,6 +20,7 @@ __all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _STYLES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 _SCALE = (0.05, 50.0)  # of ε, in sweeps; beyond, the colours of the ends
+_NOISES, _RATES = (0.4, 10.0), (5e-4, 0.2)  # the axes of sweeps; wider for what lies outside
 _GREY, _GRID = "#6b7280", "#e5e7eb"
 
 
@@ -173,8 +174,8 @@ def plot_sweep(
     """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a PNG.
 
     Args:
-        noise_multipliers: [n] increasing, the horizontal axis.
-        rates: [m] increasing, vertical.
+        noise_multipliers: [n] increasing, the horizontal axis: 0.4 to 10, wider where they are.
+        rates: [m] increasing, vertical: 5e-4 to 0.2, wider where they are.
         epsilons: [m, n]; +inf is left white. Colours mean the same ε in every picture.
         path: where the picture goes.
         title: above the picture.
@@ -207,9 +208,11 @@ def plot_sweep(
         if levels:
             drawn = axes.contour(across, up, shown, levels, colors="white", linewidths=1.4)
             axes.clabel(drawn, fmt=lambda value: f"ε = {value:g}", fontsize=8)
-    for axis, values in (("x", across), ("y", up)):
-        if values.size > 1 and values.min() > 0:
+    for axis, values, usual in (("x", across, _NOISES), ("y", up, _RATES)):
+        if values.min() > 0:
             getattr(axes, f"set_{axis}scale")("log")
+            ends = (min(usual[0], values.min() / 1.1), max(usual[1], values.max() * 1.1))
+            getattr(axes, f"set_{axis}lim")(*ends)
             scale = getattr(axes, f"{axis}axis")
             scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             scale.set_major_formatter(lambda value, _: f"{value:g}")

@@ -43,6 +43,20 @@ def test_a_colour_is_the_same_epsilon_in_every_sweep(tmp_path):
     assert not np.allclose(found[0][:3], 1.0)
 
 
+def test_axes_are_the_same_in_every_sweep_and_wider_only_for_what_lies_outside(tmp_path):
+    def strip(low, high):
+        noises, rates = np.geomspace(low, high, 5), np.geomspace(1e-3, 1e-1, 4)
+        cost = np.ones((4, 5))
+        picture = imread(plot_sweep(noises, rates, cost, tmp_path / "x.png", contours=()))
+        return picture[int(0.93 * len(picture)) :], picture[len(picture) // 2]
+
+    (axis, across), (same, other) = strip(0.5, 4.0), strip(1.0, 8.0)
+    assert np.array_equal(axis, same)  # ticks and labels
+    assert not np.array_equal(across, other)  # what is priced
+    wider = strip(0.5, 300.0)[0]
+    assert wider.shape != axis.shape or not np.array_equal(axis, wider)
+
+
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(ValueError, match="increasing"):
         plot_privacy({"one": acc.Gaussian(1.0)}, tmp_path / "x.png", steps=[3, 1])
