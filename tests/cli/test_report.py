@@ -85,6 +85,15 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     assert acc.Certificate.from_json(written) == certificate
 
 
+def test_screen_and_colour_change_nothing_of_the_page(folder, page):
+    before = page.read_bytes()
+    for columns, colour in (("40", {"FORCE_COLOR": "1"}), ("200", {"NO_COLOR": "1"})):
+        told = {"COLUMNS": columns, "TERM": "xterm", **colour}
+        result = CliRunner().invoke(app, ["report", str(folder)], env=told, color=True)
+        assert result.output == f"wrote {page}\n"
+        assert page.read_bytes() == before
+
+
 def test_a_changed_certificate_gets_no_report(folder, tmp_path):
     content = json.loads((folder / "certificate.json").read_text())
     content["epsilon"] = 0.1
