@@ -95,3 +95,15 @@ def test_only_noise_leaves_the_saddle():
         (row,) = landscape.cell({**settings, "methods": method}, pathlib.Path())
         left[method] = row["runs that leave the saddle"]
     assert left == {"all records, ball": 1, "all records": 0}
+
+
+def test_runs_with_the_ball_end_at_the_exact_distance():
+    table = pd.read_csv(HERE / "theorem2.csv")
+    mine = table[table["method"] == "all records, ball"]
+    assert len(mine) >= 4
+    for row in mine.to_dict("records"):
+        exact = landscape.stationary_distance(row["step size"], row["radius"])
+        # The exact one is of the quadratic part of F; the curvature changes over the distance.
+        allowed = 4 * row["standard error"] + 0.02 * exact
+        assert abs(row["distance to a minimum"] - exact) < allowed
+        assert allowed < 0.25 * exact  # a factor √2 in the noise would be told apart
