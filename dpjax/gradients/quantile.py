@@ -85,6 +85,10 @@ class AdaptiveQuantile(Flat):
         """The next step's clip norm from this step's norms; draws the count's noise from `key`."""
         inside = jnp.where(norms <= clip_norm, 0.5, -0.5)
         count = jnp.sum(jnp.where(mask, inside, 0.0)).astype(norms.dtype)
-        noisy = count + self.count_noise * normal(key, (), norms.dtype)
+        return self.moved(clip_norm, count, key)
+
+    def moved(self, clip_norm: Any, count: Float[Array, ""], key: PRNGKeyArray) -> Float[Array, ""]:
+        """The next step's clip norm from Σᵢ (1[‖gᵢ‖ ≤ C] − ½), which is released with noise."""
+        noisy = count + self.count_noise * normal(key, (), count.dtype)
         fraction = 0.5 + noisy / self.batch_size
         return clip_norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))

@@ -81,6 +81,7 @@ class Fit(NamedTuple):
         steps: how many were taken.
         looks: at how many rows `stop_when` could have stopped; 1 where no session of the run had
             one. What the steps taken cost is `plan.certify(steps=fit.steps, looks=fit.looks)`.
+        clip_norm: the last one, where the plan's is adaptive; released as params are.
 
     Example:
         >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
@@ -92,6 +93,7 @@ class Fit(NamedTuple):
     average: Any = None
     steps: int = 0
     looks: int = 1
+    clip_norm: float | None = None
 
 
 def _of_the_trained_part(train: Callable[..., Fit]) -> Callable[..., Fit]:
@@ -427,7 +429,9 @@ def fit(
     epsilons = np.asarray([plan.spent(int(stop)) for stop in stops])
     metrics = {"step": stops, "epsilon": epsilons, **columns}
     state = progress.state
-    return Fit(state["params"], metrics, state.get("average"), int(state["step"]), looks)
+    clip_norm = float(state["clip_norm"]) if "clip_norm" in state else None
+    steps = int(state["step"])
+    return Fit(state["params"], metrics, state.get("average"), steps, looks, clip_norm)
 
 
 def _check_own_key(key: Any, optimizer_state: Any) -> None:
@@ -435,7 +439,7 @@ def _check_own_key(key: Any, optimizer_state: Any) -> None:
     theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
     if not theirs:
         return
-    own = [key, *(jax.random.fold_in(key, number) for number in (0, 1))]
+    own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
     mine = {bits_of_key(one).tobytes() for one in own}
     if any(bits_of_key(one).tobytes() in mine for one in theirs):
         raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")

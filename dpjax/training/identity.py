@@ -39,6 +39,7 @@ def identity_of_run(
         # C and C⁻¹ have one price, and draw other noise.
         **({} if plan.correlation is None else {"strategy": repr(plan.correlation)}),
         "clip norm": plan.clip_norm,
+        **({} if plan.adaptive is None else {"adaptive clip norm": repr(plan.adaptive)}),
         "records": plan.population,
         "delta": plan.delta,
         "reserved delta": dict(plan.extra_delta),

@@ -12,6 +12,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.gradients import AdaptiveQuantile
 from dpjax.sampling import realised_rate
 from dpjax.training.plan import ARITHMETIC, Plan, positive
 
@@ -40,6 +41,7 @@ def make_plan(
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
     extra_delta: Mapping[str, float] | None = None,
     unit: str = "record",
+    adaptive: AdaptiveQuantile | None = None,
 ) -> Plan:
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
@@ -73,6 +75,10 @@ def make_plan(
             for arithmetic.
         unit: "record", or "user" where `fit` is given the users of the records: population and
             batch_size then count users.
+        adaptive: moves the clip norm with a quantile of the gradients' norms (Andrew et al. 2021),
+            from `clip_norm` on: `gradients.AdaptiveQuantile(count_noise=batch_size / 20,
+            batch_size=batch_size)`. The noise multiplier, given or calibrated, then pays for the
+            sum and the count together.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.
@@ -188,7 +194,7 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     drawn = strategy if isinstance(strategy, BandedInverse | Tree) else None
-    given = (clip_norm, population, delta, adjacency, extra, drawn, unit)
+    given = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive)
     return Plan(run(noise_multiplier), *given)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.arguments import whole
 from dpjax.training.phases import (
     CORRELATED,
@@ -42,6 +43,11 @@ OF_USERS = (
     "a record is all that one user contributes: the summed gradient of that user's records, "
     "clipped once"
 )
+# What a certificate of a run with an adaptive clip norm says of its Gaussians.
+ADAPTIVE = (
+    "every step releases the clipped sum and a count of the records below the clip norm, with "
+    "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
+)
 UNITS = ("record", "user")
 
 
@@ -70,6 +76,9 @@ class Plan:
             other run.
         unit: whose privacy is priced: of a "record", or of a "user" with all its records, who is
             then what `population` counts, and what `fit(users=…)` samples and clips.
+        adaptive: moves the clip norm with a quantile of the gradients' norms, from `clip_norm` on.
+            Every step's Gaussian is then the sum and a noisy count together: `mechanism` prices
+            both, and `fit` adds to the sum the noise `adaptive.gradient_noise(noise_multiplier)`.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -86,6 +95,7 @@ class Plan:
     extra_delta: Mapping[str, float] = field(default_factory=dict)
     correlation: BandedInverse | Tree | None = None
     unit: str = "record"
+    adaptive: AdaptiveQuantile | None = None
 
     def __post_init__(self):
         positive("clip_norm", self.clip_norm)
@@ -99,6 +109,14 @@ class Plan:
             check_step(phase.step, self.population)
         if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
             check_same(self.correlation, self.mechanism)
+        if self.adaptive is not None:
+            if self.strategy is not None:
+                raise ValueError(
+                    "adaptive must be None where noise is correlated: the count of a step has no "
+                    f"price there, got {self.adaptive}"
+                )
+            for phase in self.phases:
+                self.adaptive.gradient_noise(noise_of(phase.step))
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -276,13 +294,19 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=extra,
             not_covered=not_covered,
-            assumptions=(SECRET_KEY, GAUSSIAN_NOISE, *((OF_USERS,) if self.unit == "user" else ())),
+            assumptions=(
+                SECRET_KEY,
+                GAUSSIAN_NOISE,
+                *((OF_USERS,) if self.unit == "user" else ()),
+                *(() if self.adaptive is None else (ADAPTIVE,)),
+            ),
             declared={
                 **({"unit": self.unit} if self.unit == "user" else {}),
                 "records": self.population,
                 # Those that are paid: of an epoch that was begun, all.
                 "steps": sum(phase.steps for phase in unrolled(run)),
                 "clip_norm": self.clip_norm,
+                **({} if self.adaptive is None else {"adaptive": repr(self.adaptive)}),
                 **(
                     {
                         "batch_size": self.expected_batch_size,

@@ -33,8 +33,10 @@ _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
 # Whose sums' rounding is always paid for: up to as many devices, a run has one noise.
 _DEVICES = 8
-# What each key that is made of the run's own is for: sampling, noise, and a loss that takes one.
-_SAMPLING, _NOISE, _LOSS = 0, 1, 2
+# What each key made of the run's own is for: sampling, noise, a loss that takes one, a count.
+_SAMPLING, _NOISE, _LOSS, _COUNT = 0, 1, 2, 3
+# An adaptive clip norm stays within this factor of the first one: finite, whatever is drawn.
+_FURTHEST = 1e6
 
 
 class TrainingStep(NamedTuple):
@@ -118,6 +120,8 @@ def first_state(params, plan: Plan, optimizer, step, average=None) -> dict[str, 
     state = {"params": params, "optimizer": optimizer.init(params), "step": step}
     if average is not None:
         state["average"] = first_average(params)
+    if plan.adaptive is not None:
+        state["clip_norm"] = jnp.asarray(plan.clip_norm, jnp.float32)
     if plan.strategy is None:
         return state
     noise = transforms.correlated_noise(plan.strategy, 1.0, jax.random.key(0))
@@ -185,6 +189,11 @@ class Recipe(NamedTuple):
     def scaling(self) -> gradients.Strategy:
         """The strategy with the groups of these parameters worked out."""
         found: Any = self.strategy
+        if isinstance(found, gradients.AdaptiveQuantile):
+            raise ValueError(
+                "strategy must not be AdaptiveQuantile, whose count has a price: give it to "
+                f"make_plan(adaptive=...), got {found}"
+            )
         return found.bind(self.params) if hasattr(found, "bind") else found
 
 
@@ -214,6 +223,7 @@ def compiled(recipe: Recipe, example: Any):
         array_digest(plan.mechanism),
         plan.correlation,
         plan.clip_norm,
+        repr(plan.adaptive),
         plan.population,
         capacity,
         method,
@@ -284,15 +294,17 @@ def _update(recipe: Recipe, draws: Draws):
         slack = slack_of(params, capacity, largest, failure, placement.blocks)
         capacity = divided.capacity
     phase = phase_of(plan)
-    stddevs = [noise_of(p.step) * plan.clip_norm * (1 + slack) for p in plan.phases]
+    stddevs = _stddevs(plan, slack)
     divisors = [rate_of(p.step) * plan.population for p in plan.phases]
 
-    def sum_of(params, data, drawn, key, step, held, first_record=0):
+    def sum_of(params, data, drawn, key, step, held, clip_norm, first_record=0):
         """The clipped sum of the records drawn from those whose numbers begin at the first."""
 
         def of_trained(params, *example_and_key):
             return loss(params, held, *example_and_key)
 
+        # A number of Python's is a constant of the program; an adaptive clip norm is not.
+        bound = plan.clip_norm if plan.adaptive is None else clip_norm
         clipped = gradients.clipped_grad(of_trained, plan.clip_norm, **settings)
         indices, size = drawn
         slots = jnp.arange(capacity, dtype=jnp.int32)
@@ -307,53 +319,64 @@ def _update(recipe: Recipe, draws: Draws):
                 batch = jax.tree.map(lambda leaf: leaf[rows], data)
             # What follows is compiled alike wherever the records come from: the same bits.
             batch, mask = jax.lax.optimization_barrier((batch, start + slots < size))
-            out = clipped(params, batch, mask=mask, rng=keys_of(first_record + rows))
+            keys = keys_of(first_record + rows)
+            out = clipped(params, batch, mask=mask, rng=keys, clip_norm=bound)
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
-            above = jnp.isfinite(out.norms) & (out.norms > plan.clip_norm)
-            counts = out.nonfinite, jnp.sum(above, dtype=jnp.int32)
+            limit = jnp.asarray(bound, out.norms.dtype)
+            above = jnp.isfinite(out.norms) & (out.norms > limit)
+            within = mask & (out.norms <= limit)
+            counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
             found = (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
             return jax.tree.map(jnp.add, totals, found)
 
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _at_least_float32(leaf)), params)
         none = jnp.zeros((), jnp.int32)
-        first = (zero, jnp.zeros((), jnp.float32), none, none)
+        first = (zero, jnp.zeros((), jnp.float32), none, none, none)
         pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
         total, loss_sum, *counts = jax.lax.fori_loop(0, pieces, piece, first)
         return total, (loss_sum, size.astype(jnp.float32), *counts)
 
-    def batch_sum(params, data, key, step, held):
+    def batch_sum(params, data, key, step, held, clip_norm):
         if isinstance(data, Batch):
-            return sum_of(params, data, (data.numbers, data.size), key, step, held)
+            return sum_of(params, data, (data.numbers, data.size), key, step, held, clip_norm)
         sampling_key = jax.random.fold_in(key, _SAMPLING)
         if placement is None:
-            return sum_of(params, data, draw(sampling_key, step), key, step, held)
+            return sum_of(params, data, draw(sampling_key, step), key, step, held, clip_norm)
 
-        def one_block(params, data, flags, first_record, key, step, held):
+        def one_block(params, data, flags, first_record, key, step, held, clip_norm):
             drawn = listed(flags, divided.padded)
-            return sum_of(params, data, drawn, key, step, held, first_record)
+            return sum_of(params, data, drawn, key, step, held, clip_norm, first_record)
 
         over_blocks = sum_over_blocks(placement, specs, one_block)
         flags = divided.inclusion(sampling_key, step)
-        total, seen = over_blocks(params, data, flags, key, step, held)
+        total, seen = over_blocks(params, data, flags, key, step, held, clip_norm)
         return placement.constrained(total, specs), seen
 
     def update(state, data, key, held=()):
         params = state["params"]
-        total, seen = batch_sum(params, data, key, state["step"], held)
+        clip_norm = state.get("clip_norm", plan.clip_norm)
+        total, (*seen, within) = batch_sum(params, data, key, state["step"], held, clip_norm)
         number = phase(state["step"])
         # Noise is a function of (key, step), both given at each call: no key is compiled into
         # the program, and none travels with the state into a checkpoint.
         noise_key = jax.random.fold_in(key, _NOISE)
-        carried = {}
+        carried, stddev = {}, chosen(stddevs, number)
+        if plan.adaptive is not None:
+            counting = jax.random.fold_in(jax.random.fold_in(key, _COUNT), state["step"])
+            count = 2 * within - seen[1].astype(jnp.int32)  # of records, each ±1: halves are exact
+            moved = plan.adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
+            ends = plan.clip_norm / _FURTHEST, plan.clip_norm * _FURTHEST
+            carried["clip_norm"] = jnp.clip(moved, *ends).astype(jnp.float32)
+            stddev = jnp.asarray(stddev, jnp.float32) * clip_norm
         if plan.strategy is None:
-            noise = transforms.gaussian_noise(chosen(stddevs, number), jax.random.key(0))
+            noise = transforms.gaussian_noise(stddev, jax.random.key(0))
             noisy, _ = noise.update(total, transforms.NoiseState(noise_key, state["step"]))
         else:
             noise = transforms.correlated_noise(plan.strategy, stddevs[0], jax.random.key(0))
             before = transforms.CorrelatedState(noise_key, state["step"], state["noise"])
             noisy, after = noise.update(total, before)
-            carried = {"noise": after.past}  # pyrefly: ignore
+            carried["noise"] = after.past  # pyrefly: ignore
         if placement is not None:
             noisy = placement.constrained(noisy, specs)
         divisor = chosen(divisors, number)
@@ -368,9 +391,21 @@ def _update(recipe: Recipe, draws: Draws):
         if average is not None:
             weight = average(state["step"] + 1)
             carried["average"] = next_average(state["average"], new, weight)
-        return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, seen
+        return {"params": new, "optimizer": inner, "step": state["step"] + 1, **carried}, tuple(
+            seen
+        )
 
     return update
+
+
+def _stddevs(plan: Plan, slack: float) -> list[float]:
+    """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
+    multipliers = [noise_of(phase.step) * (1 + slack) for phase in plan.phases]
+    if plan.adaptive is None:
+        return [multiplier * plan.clip_norm for multiplier in multipliers]
+    # Three roundings follow: of this number, of the clip norm, and of their product.
+    up = (1 + slack) * (1 + 2 * float(np.finfo(np.float32).eps))
+    return [plan.adaptive.gradient_noise(noise_of(phase.step)) * up for phase in plan.phases]
 
 
 def keys_of_records(key: Any, step: Any) -> Callable[[Any], Any]:
