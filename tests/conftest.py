@@ -11,10 +11,13 @@ import subprocess
 import sys
 
 # Before jax is imported: sharding tests need several devices; nothing may look for an accelerator.
-# Most of the suite's time is compilation: the compiler is asked for less. The second flag is left
-# out where this release of XLA has lost it, since XLA aborts on flags that it does not know.
+# Most of the suite's time is compilation: the compiler is asked for less. The last flags are left
+# out where this release of XLA has lost one, since XLA aborts on flags that it does not know.
 _FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-_FEWER = f"{_FLAGS} --xla_cpu_use_fusion_emitters=false"
+_FEWER = (
+    f"{_FLAGS} --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_llvm_disable_expensive_passes=true"
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "XLA_FLAGS" not in os.environ:
     known = subprocess.run(
@@ -50,6 +53,17 @@ hypothesis.settings.load_profile("dpjax")
 _SHARED = pathlib.Path(
     os.environ.get("DPJAX_SHARED", pathlib.Path(__file__).resolve().parents[2] / "shared")
 )
+
+
+# Tracing makes objects by the million, and little of it is garbage before a file ends: a tenth of the
+# suite's time went into looking for some.
+gc.set_threshold(100_000, 50, 50)
+
+
+def pytest_collection_finish():
+    """What was imported stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

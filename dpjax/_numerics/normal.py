@@ -211,7 +211,8 @@ def _evaluated_once(pairs: Callable, *args: Array) -> tuple[Array, Array]:
     XLA's CPU backend gives each output a kernel of its own, and would run the generator twice: a
     complex number carries both in one.
     """
-    both = materialised(lambda *args: lax.complex(*pairs(*args)), *args)
+    # Under jit it is traced once for all the branches of `materialised`.
+    both = materialised(jax.jit(lambda *args: lax.complex(*pairs(*args))), *args)
     return lax.real(both), lax.imag(both)
 
 
