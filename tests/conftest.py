@@ -55,8 +55,8 @@ _SHARED = pathlib.Path(
 )
 
 
-# Tracing makes objects by the million, and little of it is garbage before a file ends: a tenth of the
-# suite's time went into looking for some.
+# Tracing makes objects by the million, of which little is garbage before a file ends: looking for
+# some took a tenth of the suite's time.
 gc.set_threshold(100_000, 50, 50)
 
 
