@@ -19,6 +19,7 @@ from dpjax.gradients.per_example import (
     Clipping,
     accumulation_dtype,
     clip_factors,
+    group_sizes,
     norms_dtype,
     squared_norm,
     weighted_sum,
@@ -225,7 +226,8 @@ def clipped_sum(
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
     for group, families, part in zip(groups, plan.families, parts, strict=True):
         rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
-    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask)
+    sizes = group_sizes(leaves, groups)
+    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
     def total(parts):
         return [

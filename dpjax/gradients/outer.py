@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.per_example import accumulation_dtype, flushed
 from dpjax.gradients.rounding import in_runs, pairwise_sum
 from dpjax.gradients.rules import OuterProducts
 
@@ -54,7 +54,13 @@ def _einsum(spec: str, *operands: Array) -> Array:
 
 
 def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
-    return jnp.sum(jnp.square(value.astype(accumulation_dtype(value.dtype))), axis=axes)
+    """At least the sum of the squares, whatever of them becomes zero by being too small.
+
+    One factor's squares may vanish where the other's are so large that their product does not.
+    """
+    dtype = accumulation_dtype(value.dtype)
+    numbers = math.prod(value.shape[axis] for axis in axes)
+    return jnp.sum(jnp.square(value.astype(dtype)), axis=axes) + flushed(numbers, dtype)
 
 
 def gradients(products: OuterProducts) -> Float[Array, "b g k n"]:
@@ -107,17 +113,28 @@ def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Floa
 
     The terms' sizes add up to S = (Σₜ‖rowsₜ‖‖columnsₜ‖)², and their sum is off by about u·S. Where
     that is more than the rounding of the factors allows for, it is added: a norm may come out too
-    large there (the record counts less), never too small.
+    large there (the record counts less), never too small. So is what products may lack that are
+    too small for a number: of n in columnsₜ·columnsₛ, n·tiny times (Σₜ‖rowsₜ‖)², and vice versa.
     """
-    sizes = []
+    sizes, lefts, rights, lengths = [], [], [], [0, 0]
     for part in parts:
-        lengths = jnp.sqrt(_square_sum(part.columns, (-1,)))
+        right = jnp.sqrt(_square_sum(part.columns, (-1,)))
+        left = jnp.ones_like(right)
         if not part.is_lookup:
-            lengths = lengths * jnp.sqrt(_square_sum(part.rows, (-1,)))
-        sizes.append(jnp.sum(lengths, axis=-1))
+            left = jnp.sqrt(_square_sum(part.rows, (-1,)))
+            lengths[0] = part.rows.shape[-1]
+        lengths[1] = part.columns.shape[-1]
+        for found, value in ((sizes, left * right), (lefts, left), (rights, right)):
+            found.append(jnp.sum(value, axis=-1))
+
+    def squared_sum(parts):
+        return jnp.sum(jnp.square(sum(parts[1:], start=parts[0])), axis=-1)
+
     eps = float(jnp.finfo(squared.dtype).eps)
-    error = eps * jnp.sum(jnp.square(sum(sizes[1:], start=sizes[0])), axis=-1)
-    return jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0)
+    error = eps * squared_sum(sizes)
+    k, n = (flushed(length, squared.dtype) for length in lengths)
+    lacking = n * squared_sum(lefts) + k * squared_sum(rights)
+    return jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
 
 
 def weighted_total(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,14 @@ def norms_dtype(leaves: Sequence[Array]) -> Any:
     return jnp.dtype(jnp.float64) if wide else jnp.dtype(jnp.float32)
 
 
+def flushed(numbers: int, dtype: Any) -> float:
+    """The most that a sum of so many squares or products lacks where small ones become zero.
+
+    Processors may flush what lies below the smallest normal number to zero.
+    """
+    return numbers * float(jnp.finfo(dtype).tiny)
+
+
 def squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " b"]:
     """Per-example squared norms of one leaf."""
     return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
@@ -36,6 +45,14 @@ def squared_norms(gradients: Sequence[Array], groups: Sequence[int]) -> Float[Ar
     for leaf, group in zip(gradients, groups, strict=True):
         rows[group] = rows[group] + squared_norm(leaf, dtype)
     return jnp.stack(rows)
+
+
+def group_sizes(leaves: Sequence[Any], groups: Sequence[int], leading: int = 0) -> list[int]:
+    """The number of parameters of every group, of leaves with so many leading axes besides."""
+    sizes = [0] * (max(groups) + 1)
+    for leaf, group in zip(leaves, groups, strict=True):
+        sizes[group] += math.prod(leaf.shape[leading:])
+    return sizes
 
 
 class Clipping(NamedTuple):
@@ -59,13 +76,25 @@ def clip_factors(
     squared: Float[Array, "groups b"],
     clip_norm: Any,
     mask: Bool[Array, " b"],
+    sizes: Sequence[int],
 ) -> Clipping:
-    """The factors of a batch; a record that does not take part has factor 0."""
+    """The factors of a batch; a record that does not take part has factor 0.
+
+    Args:
+        strategy: from squared norms to factors.
+        squared: the squared norms of every group and record.
+        clip_norm: the bound.
+        mask: which records are none.
+        sizes: the number of parameters of every group.
+    """
     total = jnp.sum(squared, axis=0)
     kept = mask & jnp.isfinite(total)
     bound = jnp.asarray(clip_norm, squared.dtype)
     # The replacement keeps factors (and whatever is built on them) free of NaN.
-    safe = jnp.where(kept, squared, jnp.zeros_like(squared))
+    # Squares that became zero are counted at the most that they were: a gradient of many entries
+    # below 1e-19 is not one of norm 0 (in float32, where this changes no other norm).
+    lacking = jnp.asarray([flushed(size, squared.dtype) for size in sizes], squared.dtype)
+    safe = jnp.where(kept, squared + lacking[:, None], jnp.zeros_like(squared))
     factors = strategy.factors(safe, bound)
     # Whatever the clip norm and the strategy are: no record passes whose scaled norm is not at most
     # the bound. NaN fails every comparison. The allowance is the rounding of this sum of squares.
@@ -108,7 +137,8 @@ def clipped_sum(
     leaves, tree = jax.tree.flatten(gradients)
     groups = strategy.groups(params)
     squared = squared_norms(leaves, groups)
-    clipping = clip_factors(strategy, squared, clip_norm, mask)
+    sizes = group_sizes(leaves, groups, leading=1)
+    clipping = clip_factors(strategy, squared, clip_norm, mask, sizes)
 
     sums = [
         weighted_sum(clipping.factors[group], leaf, share_of)

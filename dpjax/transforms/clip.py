@@ -11,7 +11,13 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._other_names import taught
-from dpjax.gradients.per_example import Clipping, clip_factors, squared_norms, weighted_sum
+from dpjax.gradients.per_example import (
+    Clipping,
+    clip_factors,
+    group_sizes,
+    squared_norms,
+    weighted_sum,
+)
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, positive
 from dpjax.transforms.released import reading
@@ -82,7 +88,8 @@ def clipped_sum(
     if hasattr(strategy, "bind"):
         strategy = strategy.bind(updates)
     groups = strategy.groups(updates)
-    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask)
+    sizes = group_sizes(leaves, groups, leading=1)
+    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask, sizes)
 
     sums = [weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
     return tree.unflatten([s.astype(x.dtype) for s, x in zip(sums, leaves, strict=True)]), clipping

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from dpjax import sampling
 from dpjax._numerics.normal import normal_like
-from dpjax.gradients.per_example import clip_factors, squared_norms
+from dpjax.gradients.per_example import clip_factors, group_sizes, squared_norms
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, positive, random_key, whole
 from dpjax.transforms.clip import clipped_sum
@@ -274,7 +274,8 @@ def _scale(updates: Any, clip_norm: float, strategy: Strategy, mask: Array, weig
     if hasattr(strategy, "bind"):
         strategy = strategy.bind(updates)
     groups = strategy.groups(updates)
-    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask)
+    sizes = group_sizes(leaves, groups, leading=1)
+    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask, sizes)
 
     def one(group, leaf):
         factors = (clipping.factors[group] * weights).reshape((-1,) + (1,) * (leaf.ndim - 1))

@@ -15,6 +15,7 @@ from dpjax.gradients import (
     clipped_grad,
     explain_clipping,
     ghost,
+    low_rank_sum,
 )
 
 METHODS = ("vmap", "ghost")
@@ -202,3 +203,49 @@ def test_an_empty_batch_gives_a_zero_sum(method, microbatch_size):
         assert int(out.nonfinite) == 0
     eager = fn(params, batch, rng=jax.random.key(1))
     assert not eager.sum["w"].any()
+
+
+# -- squares that are too small for a number ------------------------------------------------------
+
+
+def of_one_position(params, example):
+    x, s = example
+    return s * jnp.sum(x[0] @ params["w"])
+
+
+def of_two_positions(params, example):
+    x, s = example
+    return s * jnp.sum(x @ params["w"])
+
+
+def of_low_rank(params, example):
+    x, s = example
+    return s * jnp.sum(x[0] @ low_rank_sum(jnp.zeros((64, 400)), params["a"], params["b"]))
+
+
+def of_rows(params, example):
+    x, s = example
+    return s * jnp.sum(params["w"][jnp.array([0, 0, 1])] * x[0, 0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("loss", [of_one_position, of_two_positions, of_low_rank, of_rows])
+def test_a_large_input_does_not_hide_behind_a_small_cotangent(loss, method):
+    """The squares of 1e-19 are zero in float32, and 1e18 times it, 400 times, is no small norm."""
+    if loss is of_low_rank:
+        params = {"a": jnp.ones((64, 2)) / 64, "b": jnp.ones((2, 400))}
+    else:
+        params = {"w": jnp.zeros((64, 400))}
+    batch = jnp.full((3, 2, 64), 1e18), jnp.array([1e-19, 5e-20, 0.0])
+    out = clipped_grad(loss, 0.5, method)(params, batch)
+    total = np.sqrt(sum((np.asarray(x, np.float64) ** 2).sum() for x in jax.tree.leaves(out.sum)))
+    assert 0.4 <= total <= 2 * 0.5 * (1 + 1e-5)
+    assert not out.nonfinite
+
+
+@pytest.mark.parametrize("strategy", [Flat(), Automatic(1e-20), PerGroup()])
+def test_many_small_entries_are_no_gradient_of_norm_zero(strategy):
+    clip_norm = 1.0 if isinstance(strategy, Automatic) else 1e-19
+    fn = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm, "vmap", strategy=strategy)
+    total = np.asarray(fn(jnp.zeros(100_000), jnp.full((1, 100_000), 1e-19)).sum, np.float64)
+    assert 0.9 * clip_norm <= np.sqrt((total**2).sum()) <= clip_norm * (1 + 1e-5)
