@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax._numerics.checks import Range, one_number
 from dpjax.gradients.arguments import path_name
 
 
@@ -187,11 +188,16 @@ class PerGroup(Strategy):
         elif callable(self.label):
             labels = [self.label(path_name(path), leaf) for path, leaf in leaves]
         else:
-            labels = jax.tree.leaves(
-                jax.tree.map(
+            try:
+                spread = jax.tree.map(
                     lambda name, part: jax.tree.map(lambda _: name, part), self.label, params
                 )
-            )
+            except ValueError as error:
+                raise ValueError(
+                    "label must be a tree of names like params or a prefix of it, got "
+                    f"{jax.tree.structure(self.label)}"
+                ) from error
+            labels = jax.tree.leaves(spread)
         names = list(dict.fromkeys(labels))
         unknown = set(self.weights or {}) - set(names)
         if unknown:
@@ -206,10 +212,10 @@ class PerGroup(Strategy):
         return clip_norm * jnp.asarray(self._shares(params))
 
     def _shares(self, params: Any) -> list[float]:
-        weights = [float((self.weights or {}).get(name, 1.0)) for name in self._names(params)[0]]
-        for weight in weights:
-            require_positive("weights", weight)
-        total = math.sqrt(math.fsum(w * w for w in weights))
+        positive = Range(0.0, open_low=True)
+        given = ((self.weights or {}).get(name, 1.0) for name in self._names(params)[0])
+        weights = [one_number("weights", weight, positive) for weight in given]
+        total = math.hypot(*weights)
         return [w / total for w in weights]
 
     def bind(self, params: Any) -> Strategy:

@@ -30,7 +30,7 @@ _MAGIC = b"dpjax checkpoint 1\n"
 _KEPT = 2
 # Digests.
 _NEVER_SHOWN = {"data", "loss", "optimiser", "mechanism's numbers"}
-_NEVER_SHOWN |= {"initial parameters", "frozen parameters"}
+_NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors"}
 
 
 class Checkpoints:

@@ -17,7 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["array_digest", "program_digest", "strategy_digest", "text_digest"]
+from dpjax.gradients.per_example import norms_dtype
+
+__all__ = ["array_digest", "factors_digest", "program_digest", "strategy_digest", "text_digest"]
 
 # These can be called, and their text says all there is to them.
 _SPEAKING = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
@@ -82,6 +84,32 @@ def strategy_digest(strategy: Any) -> str:
     values = [np.asarray(getattr(strategy, name)).tolist() for name in names]
     shown = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
     return f"{type(strategy).__name__}({shown})"
+
+
+def factors_digest(strategy: Any, params: Any, *, exact: bool = False) -> str:
+    """What a strategy of clipping computes for these parameters, whatever it is made of.
+
+    Args:
+        strategy: of `dpjax.gradients`, or one of the user's own.
+        params: arrays, or shapes and dtypes.
+        exact: raise `Opaque` where a function would enter by its name.
+
+    Example:
+        >>> from dpjax.gradients import Automatic
+        >>> one, two = (factors_digest(Automatic(gamma), np.ones(2)) for gamma in (0.1, 0.2))
+        >>> one == two
+        False
+    """
+    groups = tuple(strategy.groups(params))
+    dtype = norms_dtype(jax.tree.leaves(params))
+    squared = jax.ShapeDtypeStruct((max(groups) + 1, 2), dtype)
+    of_norms = program_digest(
+        lambda *given: strategy.factors(*given),
+        squared,
+        jax.ShapeDtypeStruct((), dtype),
+        exact=exact,
+    )
+    return text_digest([repr(groups), of_norms])
 
 
 def text_digest(texts: Sequence[str], *, secret: bytes = b"") -> str:

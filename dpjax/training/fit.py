@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, Float, Key
 
+from dpjax._numerics.checks import shown
 from dpjax._numerics.explicit import (
     automatic,
     automatic_in_force,
@@ -35,7 +36,7 @@ from dpjax.training.feeding import FromHost, OnDevice
 from dpjax.training.fingerprint import program_digest, text_digest
 from dpjax.training.identity import identity_of_run
 from dpjax.training.pacing import Saver
-from dpjax.training.parts import parts_of
+from dpjax.training.parts import Parts, parts_of
 from dpjax.training.placement import (
     Placement,
     placed,
@@ -104,12 +105,23 @@ def _of_the_trained_part(train: Callable[..., Fit]) -> Callable[..., Fit]:
         parts = parts_of(params, trainable)
         check_functions(evaluate=evaluate)
         if evaluate is not None:
-            options["evaluate"] = lambda trained: evaluate(parts.whole(trained))
+            options["evaluate"] = lambda trained: evaluate(_beside(parts, trained))
         result = train(loss, parts, data, plan, **options)
         found = parts.whole(result.params), parts.whole(result.average)
         return result._replace(params=found[0], average=found[1])
 
     return whole
+
+
+def _beside(parts: Parts, trained: Any) -> Any:
+    """The model for `evaluate`: what is not trained lies on the devices of what is."""
+    first: Any = next(leaf for leaf in jax.tree.leaves(trained) if leaf is not None)
+    if not isinstance(first, jax.Array):
+        return parts.whole(trained)
+    place: Any = first.sharding
+    if isinstance(place, NamedSharding):
+        place = NamedSharding(place.mesh, PartitionSpec())
+    return parts.join(trained, jax.tree.map(lambda leaf: placed(leaf, place), parts.held))
 
 
 def _on_any_mesh(train: Callable[..., Fit]) -> Callable[..., Fit]:
@@ -289,6 +301,8 @@ def fit(
         raise ValueError(
             f"data must hold the plan's {plan.population} {plan.unit}s, got {population}"
         )
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {shown(strategy)}")
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     every = max(1, math.ceil(plan.steps / _ROWS)) if log_every is None else log_every
     log_every = whole("log_every", every)

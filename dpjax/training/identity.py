@@ -9,7 +9,12 @@ import jax
 import numpy as np
 
 import dpjax
-from dpjax.training.fingerprint import array_digest, program_digest, strategy_digest
+from dpjax.training.fingerprint import (
+    array_digest,
+    factors_digest,
+    program_digest,
+    strategy_digest,
+)
 from dpjax.training.sources import HostData
 from dpjax.training.step import Recipe, arguments_after_example
 
@@ -47,6 +52,8 @@ def identity_of_run(
         "initial parameters": array_digest(params, secret=secret),
         "frozen parameters": array_digest(held, secret=secret),
         "strategy of clipping": strategy_digest(recipe.scaling),
+        # A strategy of the user's own may keep what it computes with where no field tells.
+        "strategy's factors": factors_digest(recipe.scaling, shapes),
         # The derivative has the rules of custom derivatives written out.
         "loss": program_digest(jax.value_and_grad(recipe.loss_of_parts), *given, secret=secret),
         "optimiser": program_digest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import Range, one_number, shown
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.arguments import whole
@@ -110,6 +112,8 @@ class Plan:
         if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
             check_same(self.correlation, self.mechanism)
         if self.adaptive is not None:
+            # Of Python's own numbers, whose text says them to the last bit.
+            object.__setattr__(self, "adaptive", _in_numbers(self.adaptive))
             if self.strategy is not None:
                 raise ValueError(
                     "adaptive must be None where noise is correlated: the count of a step has no "
@@ -317,6 +321,18 @@ class Plan:
                 ),
             },
         )
+
+
+def _in_numbers(adaptive: Any) -> AdaptiveQuantile:
+    """The same with numbers alone: a trace may leave them open, a run may not."""
+    if not isinstance(adaptive, AdaptiveQuantile):
+        raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {shown(adaptive)}")
+    found = {}
+    for own in dataclasses.fields(adaptive):
+        high = 1.0 if own.name == "quantile" else math.inf
+        allowed = Range(0.0, high, open_low=True, open_high=True)
+        found[own.name] = one_number(own.name, getattr(adaptive, own.name), allowed)
+    return dataclasses.replace(adaptive, **found)
 
 
 @functools.lru_cache(maxsize=4096)

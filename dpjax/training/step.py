@@ -20,7 +20,7 @@ from dpjax.training.averaging import first_average, next_average
 from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws, chosen, draws_of, listed, phase_of
 from dpjax.training.feeding import Batch
-from dpjax.training.fingerprint import Opaque, array_digest, program_digest, strategy_digest
+from dpjax.training.fingerprint import Opaque, array_digest, factors_digest, program_digest
 from dpjax.training.parts import parts_of
 from dpjax.training.phases import noise_of, rate_of
 from dpjax.training.placement import Placement
@@ -210,7 +210,7 @@ def compiled(recipe: Recipe, example: Any):
     try:
         computes = (
             program_digest(jax.value_and_grad(recipe.loss_of_parts), *given, exact=True),
-            strategy_digest(recipe.scaling),
+            factors_digest(recipe.scaling, params, exact=True),
             program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
             None if average is None else program_digest(average, np.int32(1), exact=True),
         )
@@ -223,7 +223,7 @@ def compiled(recipe: Recipe, example: Any):
         array_digest(plan.mechanism),
         plan.correlation,
         plan.clip_norm,
-        repr(plan.adaptive),
+        array_digest(plan.adaptive),
         plan.population,
         capacity,
         method,

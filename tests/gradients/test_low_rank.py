@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import PerGroup, clipped_grad, low_rank_sum
 from dpjax.gradients.explain import choose
 
@@ -85,7 +86,7 @@ def both(loss, batch, **options):
     ],
 )  # fmt: skip
 def test_ghost_is_autodiff(loss, copies):
-    with jax.enable_x64(True):
+    with enable_x64():
         batch = jnp.asarray(BATCH)
         ghost, vmap = both(loss, batch)
         choice = choose("ghost", lambda p, r: (loss(p, r[0]), None), PARAMS, (batch, None))
@@ -99,7 +100,7 @@ def test_ghost_is_autodiff(loss, copies):
 
 
 def test_the_factors_may_be_groups():
-    with jax.enable_x64(True):
+    with enable_x64():
         strategy = PerGroup(lambda path, leaf: path)
         ghost, vmap = both(dense, jnp.asarray(BATCH), strategy=strategy)
         for name in PARAMS:

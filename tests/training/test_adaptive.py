@@ -143,3 +143,34 @@ def test_what_has_no_price_is_refused():
     with pytest.raises(ValueError, match="strategy must not be AdaptiveQuantile"):
         run(plan_of(adaptive=None), strategy=ADAPT)
     assert run(strategy=PerGroup()).clip_norm == pytest.approx(run().clip_norm, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"count_noise": None}, "count_noise must be a number"),
+        ({"count_noise": "5"}, "count_noise must be a number"),
+        ({"count_noise": np.array([5.0, 6.0])}, "count_noise must be one number"),
+        ({"batch_size": np.float32(np.nan)}, "batch_size must be a finite number > 0, got nan"),
+        ({"learning_rate": np.float32(-1.0)}, "learning_rate must be a finite number > 0"),
+        ({"quantile": None}, "quantile must be a number"),
+        ({"quantile": np.float32(2.0)}, r"quantile must be in \(0, 1\), got 2.0"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(wrong, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        plan_of(adaptive=dataclasses.replace(ADAPT, **wrong))
+
+
+@pytest.mark.parametrize("value", [True, "yes", AdaptiveQuantile])
+def test_adaptive_is_one_value(value):
+    with pytest.raises(ValueError, match="adaptive must be an AdaptiveQuantile or None, got"):
+        plan_of(adaptive=value)
+
+
+def test_the_certificate_says_arrays_to_the_last_bit():
+    """An array's text is rounded, and the run's key is bound to the text."""
+    one, two = (dataclasses.replace(ADAPT, count_noise=np.array(c)) for c in (2.0, 2.0 + 1e-12))
+    assert repr(one) == repr(two)
+    told = [plan_of(adaptive=adaptive).certify().declared["adaptive"] for adaptive in (one, two)]
+    assert told[0] != told[1]

@@ -248,6 +248,60 @@ def test_a_resumed_run_has_the_same_frozen_part(tmp_path):
         run(equinox_loss, model, **again, strategy=gradients.Automatic())
 
 
+class Own(gradients.Strategy):
+    """A strategy without fields: what it does is kept beside them."""
+
+    def __init__(self, share):
+        object.__setattr__(self, "share", share)
+
+    def factors(self, squared_norms, clip_norm):
+        return jnp.minimum(1.0, self.share * clip_norm / jnp.sqrt(squared_norms))
+
+
+def test_a_strategy_is_known_by_what_it_computes(tmp_path, stop_at):
+    """With the same key and another strategy, the same noise would fall on another sum."""
+    low, high = (run(two_layers, GROUPS, strategy=Own(share)).params for share in (0.1, 0.9))
+    assert not np.allclose(low["head"]["v"], high["head"]["v"], atol=1e-3)
+    options = {"log_every": 1, "checkpoint_every": 1, "folder": tmp_path}
+    with pytest.raises(stop_at.error):
+        run(two_layers, GROUPS, **options, strategy=Own(0.1), on_log=stop_at(2))
+    options |= {"resume": True, "key": None}
+    with pytest.raises(training.CheckpointError, match="its strategy's factors differs; resume"):
+        run(two_layers, GROUPS, **options, strategy=Own(0.9))
+    assert_same(run(two_layers, GROUPS, **options, strategy=Own(0.1)).params, low, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_evaluate_is_given_a_model_on_one_set_of_devices(kind):
+    axes = (getattr(jax.sharding.AxisType, kind),)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=axes)
+    place = jax.devices()[0]
+    if kind == "Explicit":
+        place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    model = jax.device_put(GROUPS, place)
+    record = DATA[0][0], jnp.asarray(DATA[1][0])
+    of_record = jax.jit(lambda p: two_layers(p, record, None))
+    settings = {"trainable": FROZEN["mask"], "evaluate": lambda p: {"own": float(of_record(p))}}
+    found = run(two_layers, model, mesh=mesh, **settings).metrics["own"]
+    np.testing.assert_allclose(found, run(two_layers, GROUPS, **settings).metrics["own"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ("flat", "strategy must be a Strategy of dpjax.gradients, got 'flat'"),
+        (None, "strategy must be a Strategy of dpjax.gradients, got None"),
+        (gradients.PerGroup, "strategy must be a Strategy of dpjax.gradients, got"),
+        (gradients.PerGroup({"body": "a"}), "label must be a tree of names like params"),
+        (gradients.PerGroup(weights={"body": "x"}), "weights must be a number"),
+        (gradients.PerGroup(weights={"body": -1.0}), "weights must be a finite number > 0"),
+    ],
+)
+def test_bad_strategies_are_refused(strategy, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        run(two_layers, GROUPS, strategy=strategy)
+
+
 def test_the_pure_step_has_the_same_parts():
     pure = training.training_step(
         two_layers, GROUPS, QUIET, optimizer=optax.sgd(0.5), loss_takes_key=True,
