@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -83,11 +83,11 @@ def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
     compiled programs differ.
 
     Args:
-        devices: of this process, of one platform that computes in float64 (no TPU), or a mesh of
-            them.
+        devices: one or several of this process, each once, of one platform that computes in float64
+            (no TPU), or a mesh of them.
 
     Raises:
-        ValueError: no devices, those of another process, or TPUs.
+        ValueError: no devices, those of another process, TPUs, or one device twice.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -99,12 +99,14 @@ def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
         True
     """
     found = devices.devices.flat if isinstance(devices, jax.sharding.Mesh) else devices
-    named = tuple(found)
+    named = tuple(found) if isinstance(found, Iterable) else (found,)
     local = {*jax.local_devices(), *jax.local_devices(backend="cpu")}
     if not named or not set(named) <= local or any(one.platform == "tpu" for one in named):
         raise ValueError(
             f"devices must be some of this process's CPUs or GPUs, got {checks.shown(named)}"
         )
+    if len(set(named)) < len(named):
+        raise ValueError(f"devices must be named once each, got {checks.shown(named)}")
     token = _NAMED.set(named)
     try:
         yield

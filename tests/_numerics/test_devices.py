@@ -91,8 +91,16 @@ def test_few_settings_stay_with_numpy():
     np.testing.assert_array_equal(found, acc.epsilon(acc.Gaussian([1.0, 2.0]), 1e-5))
 
 
-@pytest.mark.parametrize("devices", [[], ["cpu"], [None]])
+@pytest.mark.parametrize("devices", [[], ["cpu"], [None], None, 2, "cpu"])
 def test_what_is_no_device_of_this_process_is_refused(devices):
     refused = pytest.raises(ValueError, match="devices must be some of this process's CPUs or GPUs")
     with refused, acc.over_devices(devices):
+        pass
+
+
+def test_one_device_needs_no_list_and_none_is_named_twice():
+    first = jax.devices()[0]
+    np.testing.assert_array_equal(asked(first)["cube"], asked([first])["cube"])
+    refused = pytest.raises(ValueError, match="devices must be named once each")
+    with refused, acc.over_devices([first, first]):
         pass

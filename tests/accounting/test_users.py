@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.discrete import binomial
-from dpjax.accounting.pairs.users import mass_error, multiplicities
+from dpjax.accounting.pairs.users import Users, mass_error, multiplicities
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -403,3 +403,17 @@ def test_users_of_users_of_very_many_records_end():
     (j, weight) = multiplicities(1e18, 0.01, True)
     assert weight.sum() == pytest.approx(1, abs=1e-6)
     assert j @ weight >= 1e16 * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mu", "records", "rate"), [(38.481565, 50, 0.0338449), (12.832426, 34, 0.0912723)]
+)
+def test_outcomes_of_a_loss_have_that_loss_where_numbers_of_records_lie_far_apart(
+    mu, records, rate
+):
+    """One step's loss changes its slope at once: the outcome of 1,483 had a loss of 1,483.08."""
+    mixture = Users(mu, records, rate).side(1, mu, rate, 9.0, True)
+    least, most = mixture.loss_range(1, mu, rate, 9.0)
+    losses = np.linspace(max(least, 0.0), most, 10_001)[1:]
+    found = mixture.loss(mixture._inverse(losses))
+    np.testing.assert_allclose(found, losses, rtol=1e-12)

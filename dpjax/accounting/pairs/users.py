@@ -227,9 +227,15 @@ class Mixture:
             table = self._solve(table_goal)
             slope = 1 / self._exponent(table)[1]
             y = _hermite(table_goal, table, slope, goal)
-            for _ in range(2):
-                value, slope = self._exponent(y)
-                y = y - (value - goal) / slope
+            rows = np.arange(len(y))
+            for _ in range(40):
+                value, slope = self._exponent(y[rows])
+                step = (value - goal[rows]) / slope
+                y[rows] -= step
+                # Convergence is quadratic, but not between numbers of records that lie far apart.
+                rows = rows[np.abs(step) > 1e-9 * (1 + np.abs(y[rows]))]
+                if not len(rows):
+                    break
         else:
             y = self._solve(goal)
         found[some] = y
