@@ -80,7 +80,7 @@ def test_per_group_bounds():
 def test_16_bits_and_empty_batches():
     tree = jax.tree.map(lambda x: x.astype(jnp.float16), gradients())
     out, _ = transforms.clip_per_example(1.0).update(tree, None)
-    assert out["w"].dtype == jnp.float16
+    assert out["w"].dtype == jnp.float32
     expected = brute_force(tree, 1.0, STRATEGIES["flat"][1], range(6))
     chex.assert_trees_all_close(out, expected, atol=3e-3)
     empty, _ = transforms.clip_per_example(1.0).update(jnp.zeros((0, 3)), None)
@@ -118,3 +118,15 @@ def test_bad_clip_norm(bad):
 def test_updates_without_records(bad):
     with pytest.raises(ValueError, match="updates"):
         transforms.clip_per_example(1.0).update(bad, None)
+
+
+def test_one_record_moves_a_sum_of_16_bit_gradients_by_at_most_the_clip_norm():
+    updates = jnp.full((1001, 64), 0.125, jnp.bfloat16)  # each of norm 1
+    clip = transforms.clip_per_example(1.0)
+
+    def total(records):
+        found, _ = clip.update(updates, clip.init(None), mask=jnp.arange(1001) < records)
+        return np.asarray(found, np.float64)
+
+    moved = [np.linalg.norm(total(k + 1) - total(k)) for k in range(510, 530)]
+    assert max(moved) <= 1.0 + 1e-5
