@@ -55,6 +55,8 @@ _SHARED = pathlib.Path(
 )
 
 
+_ENOUGH = 2e9  # bytes of a worker's memory
+
 # Tracing makes objects by the million, of which little is garbage before a file ends: looking for
 # some took a tenth of the suite's time.
 gc.set_threshold(100_000, 50, 50)
@@ -67,14 +69,25 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def programs_of_one_file():
-    """Drop what a file has compiled: it adds up to gigabytes, and the next has no use for it."""
+def programs_of_some_files():
+    """Drop what was compiled once it has added up; until then the next file may use some of it."""
     yield
+    if _resident() < _ENOUGH:
+        return
     jax.clear_caches()
     concrete.program.cache_clear()
     gc.collect()
     if _HAND_BACK is not None:
         _HAND_BACK(0)
+
+
+def _resident() -> float:
+    """Bytes of memory that this process holds; infinitely many where the system does not say."""
+    try:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("inf")
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="session")
