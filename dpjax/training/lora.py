@@ -67,8 +67,8 @@ def lora(
         for a large model let the base be an argument of the compiled step, as in the example.
 
     Raises:
-        ValueError: a rank below 1, a scale out of range, nothing to adapt, or a target without two
-            or three axes.
+        ValueError: a rank below 1, a scale out of range, nothing to adapt, a target without two
+            or three axes, or two leaves of one path.
 
     Guarantee:
         Only the adapters change and only they are clipped and perturbed: the sensitivity is that of
@@ -126,9 +126,12 @@ def lora(
 
 def _chosen(params: Any, targets: Callable[[str, Any], bool] | None) -> dict[str, Any]:
     tables = _tables(params)
-    found = {}
+    found, seen = {}, set()
     for place, leaf in jax.tree_util.tree_leaves_with_path(params):
         path = path_name(place)
+        if path in seen:
+            raise ValueError(f"params must have a path of its own for every leaf, got {path} twice")
+        seen.add(path)
         if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
             continue
         if targets is not None:

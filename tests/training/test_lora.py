@@ -137,6 +137,9 @@ def test_targets_and_ranks_are_checked():
         training.lora(base, 1, key=key, targets=lambda path, leaf: path == "bias")
     with pytest.raises(ValueError, match="targets must choose an array of the model, got none"):
         training.lora({"bias": jnp.ones(2)}, 1, key=key)
+    twice = {"a": {"b/kernel": jnp.eye(2)}, "a/b": {"kernel": jnp.eye(2)}}
+    with pytest.raises(ValueError, match="a path of its own for every leaf, got a/b/kernel twice"):
+        training.lora(twice, rank=1, key=jax.random.key(0))
     with pytest.raises(ValueError, match="scale must"):
         training.lora(base, 1, key=key, scale=float("nan"))
 
