@@ -33,6 +33,22 @@ def path_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def spread(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
+    """The value of every leaf of `params`, from a tree like it or a prefix of it.
+
+    Raises:
+        ValueError: a tree of another structure, by the argument's name and what it is a tree `of`.
+    """
+    try:
+        found = jax.tree.map(lambda x, part: jax.tree.map(lambda _: x, part), prefix, params)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a tree of {of} like params or a prefix of it, got "
+            f"{jax.tree.structure(prefix)}"
+        ) from error
+    return jax.tree.leaves(found)
+
+
 def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
     """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpjax._numerics.checks import Range, one_number
-from dpjax.gradients.arguments import path_name
+from dpjax.gradients.arguments import path_name, spread
 
 
 def _is_replacement(adjacency: Any) -> bool:
@@ -188,16 +188,7 @@ class PerGroup(Strategy):
         elif callable(self.label):
             labels = [self.label(path_name(path), leaf) for path, leaf in leaves]
         else:
-            try:
-                spread = jax.tree.map(
-                    lambda name, part: jax.tree.map(lambda _: name, part), self.label, params
-                )
-            except ValueError as error:
-                raise ValueError(
-                    "label must be a tree of names like params or a prefix of it, got "
-                    f"{jax.tree.structure(self.label)}"
-                ) from error
-            labels = jax.tree.leaves(spread)
+            labels = spread("label", self.label, params, of="names")
         names = list(dict.fromkeys(labels))
         unknown = set(self.weights or {}) - set(names)
         if unknown:

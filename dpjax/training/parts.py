@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax._numerics.checks import shown
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients.arguments import path_name
+from dpjax.gradients.arguments import path_name, spread
 
 __all__ = ["Parts", "parts_of"]
 
@@ -85,7 +85,7 @@ def parts_of(model: Any, trainable: Any = None) -> Parts:
         array and jnp.issubdtype(leaf.dtype, jnp.inexact)
         for leaf, array in zip(leaves, arrays, strict=True)
     ]
-    wanted = _wanted(trainable, paths, structure, model)
+    wanted = _wanted(trainable, paths, model)
     trains = [a and b for a, b in zip(inexact, wanted, strict=True)]
     if not any(trains):
         why = "none" if not any(inexact) else "trainable that leaves all of them out"
@@ -108,23 +108,14 @@ def parts_of(model: Any, trainable: Any = None) -> Parts:
     return Parts(trained, held, _Join(structure, tuple(kinds), static, typed))
 
 
-def _wanted(trainable: Any, paths: Any, structure: Any, model: Any) -> list[bool]:
+def _wanted(trainable: Any, paths: Any, model: Any) -> list[bool]:
     if trainable is None:
         return [True] * len(paths)
     # A tree of booleans may be a module, and be callable too.
     if callable(trainable) and jax.tree_util.all_leaves([trainable]):
         found = [trainable(path_name(path), leaf) for path, leaf in paths]
     else:
-        try:
-            spread = jax.tree.map(
-                lambda flag, part: jax.tree.map(lambda _: flag, part), trainable, model
-            )
-        except ValueError as error:
-            raise ValueError(
-                "trainable must be a tree of booleans like params or a prefix of it, got "
-                f"{jax.tree.structure(trainable)}"
-            ) from error
-        found = jax.tree.leaves(spread)
+        found = spread("trainable", trainable, model, of="booleans")
     for flag in found:
         if not isinstance(flag, bool | np.bool_):
             raise ValueError(f"trainable must say True or False of every leaf, got {shown(flag)}")

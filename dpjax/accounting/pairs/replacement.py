@@ -26,8 +26,6 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
@@ -78,39 +76,20 @@ class Drawn:
 DRAWN = Drawn()
 
 
-class Copies:
+class Copies(Users):
     """How often the record was drawn: released for an upper bound, hidden for a lower one."""
 
     name = "copies"
-    directed = True
-    folded = False
-
-    def __init__(self, mu: float, draws: float, share: float) -> None:
-        self._own = mu, draws, share
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, draws, share = self._own
         if not upper:
-            return Users(mu, draws, share).side(sign, mu, share, reach, False)
+            return super().side(sign, mu, share, reach, False)
         j, weight = multiplicities(draws, share, True)
         near = labelled(Symmetrised(), mu, j, weight, mass_error(draws, share), reach)
-        hidden = Users(mu, draws, share).side(1, mu, share, reach, True)
+        hidden = super().side(1, mu, share, reach, True)
         without = float(weight[0]) * (1 - mass_error(draws, share))
         return Spliced(near, hidden, -float(np.log(without))) if without > 1e-9 else near
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        raise NotImplementedError("its weights are known from above and from below: ask side")
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
 
 def labelled(
