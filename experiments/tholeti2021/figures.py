@@ -104,11 +104,14 @@ def theorem2(run: Run) -> list[pathlib.Path]:
     for axis in axes:
         axis.set_xscale("log")
         axis.set_yscale("log")
+        axis.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
+        axis.set_xticks([], minor=True)
         axis.set_xlabel("step size η")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylim(0.02, 3.0)
     axes[0].set_ylabel("distance to the nearest minimum")
     axes[1].set_ylabel("median steps to leave the saddle")
-    axes[0].legend(frameon=False, fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle("tholeti2021, Theorem 2: a 40 × 40 factorisation from its saddle", fontsize=10)
     return [run.save_table("theorem2", rows), run.save_figure("theorem2", figure)]
