@@ -20,7 +20,7 @@ QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
 ENDS := tests/accounting tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
   --ignore-glob="*_soundness.py" -k "not test_public_api or README"
 
-.PHONY: run check test test-oldest test-newest package written docs lint types clean
+.PHONY: run check test test-browser test-oldest test-newest package written docs lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -50,6 +50,11 @@ check: lint types
 
 test: lint types
 	$(BIN)/python $(PYTEST) --durations 15
+
+# The HTML report in Qt's Chromium, which the extra `browser` brings (650 MB).
+test-browser: $(TEST_STAMP)
+	$(BIN)/python $(INSTALL) '.[test,browser]'
+	$(BIN)/python -m pytest tests/cli/test_report.py
 
 # In fresh environments: the lowest versions that pyproject.toml declares, and the newest releases.
 test-oldest:

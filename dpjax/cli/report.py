@@ -21,6 +21,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto
        color: #1f2937; background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
+dd + dd { margin-top: .25rem; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.5rem .2rem 0;
        border-bottom: 1px solid #e5e7eb; vertical-align: top; }
 img { max-width: 100%; height: auto; }
@@ -109,19 +110,28 @@ def _title(certificate: Certificate) -> str:
 
 
 def _definitions(lines: list[str]) -> str:
-    pairs = [line.partition(": ") for line in lines]
-    rows = (f"<dt>{html.escape(a)}</dt><dd>{html.escape(b)}</dd>" for a, _, b in pairs)
+    """Lines of the form "term: words", each term once with all its words."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        term, _, words = line.partition(": ")
+        found.setdefault(term, []).append(words)
+    rows = (
+        f"<dt>{html.escape(term)}</dt>" + "".join(f"<dd>{html.escape(w)}</dd>" for w in words)
+        for term, words in found.items()
+    )
     return f"<dl>{''.join(rows)}</dl>"
 
 
 def _plan(certificate: Certificate) -> str:
+    from dpjax.accounting.answers.plain_words import shown
+
     facts = {
         "ε": f"{certificate.epsilon:.6g}",
         "δ": f"{certificate.delta:g}",
         "adjacency": certificate.adjacency.value,
         "bound": certificate.method,
         "tier": certificate.tier,
-        **{name.replace("_", " "): f"{value}" for name, value in certificate.declared.items()},
+        **{name.replace("_", " "): shown(value) for name, value in certificate.declared.items()},
     }
     rows = (
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -13,17 +14,17 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.attacker import line
+from dpjax.plotting.style import COLOURS, DOTTED, GREY, style
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 
-# Distinguishable without colour vision (Okabe and Ito), and by line style in print.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# In print, by line style too.
 _STYLES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 _SCALE = (0.05, 50.0)  # of ε, in sweeps; beyond, the colours of the ends
 _NOISES, _RATES = (0.4, 10.0), (5e-4, 0.2)  # the axes of sweeps; wider for what lies outside
-_GREY, _GRID = "#6b7280", "#e5e7eb"
 
 
+@matplotlib.rc_context(style())
 def plot_privacy(
     mechanisms: Mapping[str, acc.Mechanism],
     path: str | pathlib.Path,
@@ -59,18 +60,17 @@ def plot_privacy(
     if not mechanisms or counts.ndim != 1 or counts.size == 0 or np.any(np.diff(counts) <= 0):
         raise ValueError(f"steps must be increasing numbers, and mechanisms not empty, got {steps}")
     most = int(counts[-1])
-    figure = Figure(figsize=(13.2, 4.7), dpi=150, layout="constrained")
+    figure = Figure(figsize=(13.2, 4.7))
     renyi, trade, growth = figure.subplots(1, 3)
     if title:
-        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+        figure.suptitle(title, x=0.01, ha="left")
     orders = 1 + np.logspace(-2, 2, 81)
     rates = np.concatenate([[0.0], np.logspace(-6, 0, 200)])
     lines = []
     for k, (name, step) in enumerate(mechanisms.items()):
         look: dict[str, Any] = {
-            "color": _COLOURS[k % len(_COLOURS)],
+            "color": COLOURS[k % len(COLOURS)],
             "linestyle": _STYLES[k % len(_STYLES)],
-            "linewidth": 2,
             "label": name,
         }
         run = acc.Repeated(step, most)
@@ -87,35 +87,29 @@ def plot_privacy(
 
     shown = f"{most:,} steps" if most > 1 else "1 step"
     renyi.set(xscale="log", yscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
-    renyi.set_title(f"Rényi curve, {shown}", fontsize=10, loc="left")
-    trade.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=(0, (1, 2)))
+    renyi.set_title(f"Rényi curve, {shown}")
+    trade.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=DOTTED)
     trade.annotate(
-        "guessing", (0.5, 0.5), (4, 4), textcoords="offset points", color=_GREY, fontsize=8
+        "guessing", (0.5, 0.5), (4, 4), textcoords="offset points", color=GREY, fontsize=8
     )
     trade.set(xlim=(0, 1), ylim=(0, 1.005), aspect="equal")
     trade.set(xlabel="false-positive rate of an attack", ylabel="false-negative rate, at least")
-    trade.set_title(f"Trade-off curve, {shown}", fontsize=10, loc="left")
+    trade.set_title(f"Trade-off curve, {shown}")
     growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
     if counts.size > 1:
         growth.set(xscale="log", yscale="log", xlim=(int(counts[0]), most))
-    growth.set_title(f"ε against steps ({adjacency.value})", fontsize=10, loc="left")
-    for axes in (renyi, trade, growth):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color=_GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=8)
+    growth.set_title(f"ε against steps ({adjacency.value})")
     figure.legend(
         handles=lines,
         loc="outside lower center",
         ncols=min(len(lines), 3),
-        frameon=False,
-        fontsize=9,
         handlelength=3.2,
     )
     figure.savefig(path, format="png")
     return path
 
 
+@matplotlib.rc_context(style())
 def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathlib.Path:
     """Draw how often the best attack is right, at most, against its false alarms, to a PNG.
 
@@ -140,17 +134,14 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
         bound = np.minimum(bound, 1 - missed + sum(c.extra_delta.values()))
     except acc.UnsupportedQuery:
         pass
-    figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
+    figure = Figure()
     axes = figure.subplots()
-    axes.plot(rates, np.clip(bound, 0, 1), color=_COLOURS[0], linewidth=2)
-    axes.plot(rates, rates, color=_GREY, linewidth=1, linestyle=(0, (1, 2)))
+    axes.plot(rates, np.clip(bound, 0, 1), color=COLOURS[0])
+    axes.plot(rates, rates, color=GREY, linewidth=1, linestyle=DOTTED)
     axes.set(xscale="log", yscale="log", xlim=(rates[0], 1), ylim=(rates[0], 1.2))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
     figure.savefig(path, format="png")
     return pathlib.Path(path)
 
@@ -162,6 +153,7 @@ def _ask(question: Any, run: acc.Mechanism, given: Any, adjacency: acc.Adjacency
         return None
 
 
+@matplotlib.rc_context(style())
 def plot_sweep(
     noise_multipliers: Sequence[float],
     rates: Sequence[float],
@@ -194,15 +186,14 @@ def plot_sweep(
             f"epsilons must have shape {(up.size, across.size)} (rates by noises), "
             f"got {epsilons.shape}"
         )
-    figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.2, 5.4))
     axes = figure.subplots()
+    axes.grid(False)
     shown = np.ma.masked_where(~np.isfinite(epsilons) | (epsilons <= 0), epsilons)
     if shown.count() == 0:
         raise ValueError("epsilons must hold a finite, positive value, got none")
     norm = LogNorm(*_SCALE)  # a colour is the same ε in every picture
-    picture = axes.pcolormesh(
-        across, up, shown, norm=norm, cmap="viridis_r", shading="nearest", rasterized=True
-    )
+    picture = axes.pcolormesh(across, up, shown, norm=norm, shading="nearest", rasterized=True)
     if min(epsilons.shape) >= 2:
         levels = [level for level in contours if shown.min() < level < shown.max()]
         if levels:
@@ -219,7 +210,7 @@ def plot_sweep(
             scale.set_minor_formatter(NullFormatter())
     axes.set(xlabel="noise multiplier", ylabel="sampling rate")
     if title:
-        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_title(title)
     bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

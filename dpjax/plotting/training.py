@@ -5,15 +5,19 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from dpjax.plotting.style import COLOURS, reference_line, style
+
 __all__ = ["plot_training"]
 
-_ACCURACY, _EPSILON, _REFERENCE = "#1f6f8b", "#c8553d", "#6b7280"
+_ACCURACY, _EPSILON, *_ = COLOURS
 
 
+@matplotlib.rc_context(style())
 def plot_training(
     metrics: Mapping[str, np.ndarray],
     path: str | pathlib.Path,
@@ -41,12 +45,12 @@ def plot_training(
     """
     path = pathlib.Path(path)
     steps = np.asarray(metrics["step"])
-    figure = Figure(figsize=(7.2, 5.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.2, 5.6))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     if title:
-        figure.suptitle(title, fontsize=11, x=0.02, ha="left")
+        figure.suptitle(title, x=0.02, ha="left")
     values = np.asarray(metrics["test_accuracy"])
-    upper.plot(steps, values, color=_ACCURACY, linewidth=2)
+    upper.plot(steps, values, color=_ACCURACY)
     _end_label(upper, steps[-1], values[-1], f"{values[-1]:.1%}", _ACCURACY, below=True)
     upper.set_ylabel("test accuracy")
     upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -55,39 +59,22 @@ def plot_training(
     margin = 0.12 * max(top - bottom, 0.02)
     upper.set_ylim(max(0.0, bottom - margin), min(1.0, top + margin) + 1e-3)
     if reference is not None:
-        _line(upper, reference, f"same model without privacy: {reference:.1%}")
+        reference_line(upper, reference, f"same model without privacy: {reference:.1%}")
     spent = np.asarray(metrics["epsilon"])
-    lower.plot(steps, spent, color=_EPSILON, linewidth=2)
+    lower.plot(steps, spent, color=_EPSILON)
     _end_label(lower, steps[-1], spent[-1], f"{spent[-1]:.3g}", _EPSILON, below=True)
     lower.set_ylabel("ε spent" + (f"  (δ = {delta:g})" if delta is not None else ""))
     lower.set_xlabel("step")
     lower.set_xlim(0, max(float(steps[-1]), 1.0))
     lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
     if budget is not None:
-        _line(lower, budget, f"budget: {budget:g}")
-    for axes in (upper, lower):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
-        axes.set_axisbelow(True)
+        reference_line(lower, budget, f"budget: {budget:g}")
     figure.savefig(path, format="png")
     return path
 
 
-def _line(axes, height: float, text: str) -> None:
-    axes.axhline(height, color=_REFERENCE, linewidth=1.2, linestyle=(0, (5, 3)))
-    axes.annotate(
-        text,
-        (0.015, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 4),
-        textcoords="offset points",
-        fontsize=9,
-        color=_REFERENCE,
-    )
-
-
 def _end_label(axes, x, y, text: str, color: str, *, below: bool) -> None:
-    axes.plot([x], [y], "o", color=color, markersize=5, clip_on=False)
+    axes.plot([x], [y], "o", color=color, clip_on=False)
     axes.annotate(
         text,
         (x, y),

@@ -6,8 +6,10 @@ import base64
 import html.parser
 import io
 import json
+import pathlib
 import shutil
 import subprocess
+import sys
 
 import matplotlib.image
 import numpy as np
@@ -47,7 +49,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     run = acc.Repeated(acc.Gaussian(8.0), 10)
     uncovered = ["a column called <b>age</b> & more"]
-    certificate = acc.certify(run, 1e-5, not_covered=uncovered, declared={"records": 600})
+    certificate = acc.certify(
+        run, 1e-5, not_covered=uncovered, declared={"records": 600, "batch_size": 59.00000007}
+    )
     (folder / "certificate.json").write_text(certificate.to_json(), encoding="utf-8")
     (folder / "metrics.csv").write_text("step,epsilon,test_accuracy\n0,0,0.5\n10,1,0.875\n")
     metrics = {"step": np.arange(2), "epsilon": np.arange(2.0), "test_accuracy": np.ones(2)}
@@ -79,6 +83,8 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
         assert line.partition(": ")[2] in shown  # texts of the run are shown, never obeyed
     assert "87.5%" in shown
     assert "600" in shown
+    assert "59.00000007" not in shown[: shown.index("How to check it")]
+    assert text.count("<dt>Assumes</dt>") == 1  # with all that is assumed
     assert "dpjax verify" in shown
     start = shown.index('{\n  "')
     written = shown[start : shown.rindex("}") + 1]
@@ -104,7 +110,30 @@ def test_a_changed_certificate_gets_no_report(folder, tmp_path):
     assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
 
 
-def test_it_opens_in_a_browser(page, tmp_path):
+def _opened(page, width):
+    """What Qt's Chromium shows of the page; skips where there is none."""
+    command = [sys.executable, str(pathlib.Path(__file__).with_name("browser.py")), page.as_uri()]
+    done = subprocess.run(
+        [*command, str(width)], capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode == 3:
+        pytest.skip(f"needs Qt's Chromium, pip install '.[browser]': {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_browser_shows_it_whole_on_a_telephone_and_on_a_screen(page, width):
+    shown = _opened(page, width)
+    assert "How to check it" in shown["text"]
+    assert "<b>age</b>" in shown["text"]  # shown, not obeyed
+    assert len(shown["pictures"]) == 2
+    assert min(shown["pictures"]) > 500  # decoded
+    assert shown["width"] <= width  # nothing to scroll sideways for
+    assert shown["requests"] == []
+
+
+def test_chromium_opens_it(page):
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:

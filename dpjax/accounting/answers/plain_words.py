@@ -32,6 +32,16 @@ _AGAINST = {
 }
 
 
+def shown(value: object) -> str:
+    """A declared fact in words: a fraction to six digits, anything else as it is.
+
+    Example:
+        >>> shown(359.0000000772998), shown(200), shown("user")
+        ('359', '200', 'user')
+    """
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
+
 def percent(share: float) -> str:
     """A share of one as a percentage, rounded up to two digits.
 
@@ -153,6 +163,7 @@ def details(certificate: Certificate) -> list[str]:
         lines.append(f"Reserved of δ: {share:g} for {reason}.")
     lines += [f"Assumes: {a}." for a in c.assumptions]
     if c.declared:
-        lines.append("Declared: " + ", ".join(f"{k} = {v}" for k, v in c.declared.items()) + ".")
+        facts = (f"{k} = {shown(v)}" for k, v in c.declared.items())
+        lines.append(f"Declared: {', '.join(facts)}.")
     lines.append(f"Software: dpjax {c.version}, {c.created}.")
     return lines
