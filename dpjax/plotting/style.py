@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib
+from matplotlib import rcsetup
 
 __all__ = ["reference_line", "style"]
 
@@ -33,7 +33,7 @@ def style() -> dict[str, Any]:
         "axes.axisbelow": True,
         "axes.grid": True,
         "axes.labelsize": 10,
-        "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+        "axes.prop_cycle": rcsetup.cycler(color=COLOURS),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlelocation": "left",
