@@ -151,6 +151,20 @@ PAIRS = {
         [(float(stats.binom.pmf(j, 3, 0.1)), j, 2.0) for j in range(4)], [(1, 0, 2.0)]
     ),
     (acc.UserLevel(_G(2.0), 3), REPLACE_ONE): gaussian(6, 2.0),
+    # and each replaced by its opposite
+    (acc.UserLevel(_P(_G(2.0), 0.1), 3), REPLACE_ONE): cells(
+        *[
+            [(float(stats.binom.pmf(j, 3, 0.1)), sign * j, 2.0) for j in range(4)]
+            for sign in (1, -1)
+        ]
+    ),
+    # 0 to 2 records of one user among others that contribute what the replacements do
+    (acc.UserLevel(_FIXED(_G(2.0), 3, 10), 2), REPLACE_ONE): cells(
+        [(float(stats.hypergeom.pmf(j, 10, 2, 3)), 2 * j, 2.0) for j in range(3)], [(1, 0, 2.0)]
+    ),
+    (acc.UserLevel(acc.WithReplacement(_G(3.0), 3, 10), 2), REPLACE_ONE): cells(
+        [(float(stats.binom.pmf(j, 3, 0.2)), 2 * j, 3.0) for j in range(4)], [(1, 0, 3.0)]
+    ),
     (acc.UserLevel(acc.RandomizedResponse(0.5, 4), 2), ADD_REMOVE): both(
         response(0.5, 4), response(0.5, 4)
     ),

@@ -64,9 +64,10 @@ def directions(
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
-    directed |= any(own.rate < 1 and not (upper and own.symmetric) for own, _ in releases)
-    laid = [own for own, _ in releases if own.release.kind in LAID]
-    directed |= any(not (upper and own.symmetric) for own in laid)
+    for own, _ in releases:
+        laid = own.release.kind in LAID
+        both = own.release.grid(own).directed if laid else own.rate < 1
+        directed |= both and not (upper and own.symmetric)
     mu2 = float(atoms.gaussian_mu2)
     found = []
     for sign in (1, -1) if directed else (1,):

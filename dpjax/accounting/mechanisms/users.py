@@ -33,9 +33,12 @@ class UserLevel(Mechanism):
 
     ADD_REMOVE adds or removes up to `records` records at once, REPLACE_ONE replaces up to as many.
     Priced exactly where the displacement grows with the number of records (Gaussian and Laplace
-    noise) and for Poisson samples of Gaussians under ADD_REMOVE, whose pair is
-    `Σ_j Bin(k, q)(j) N(j, σ²)` against `N(0, σ²)`. Everything else is charged k steps of its own
-    adjacency: ε becomes kε and δ becomes `δ(e^{kε} − 1)/(e^ε − 1)`.
+    noise) and for Poisson samples of Gaussians, whose pair is `Σ_j Bin(k, q)(j) N(j, σ²)` against
+    `N(0, σ²)` under ADD_REMOVE and against `Σ_j Bin(k, q)(j) N(−j, σ²)` under REPLACE_ONE. For
+    batches of fixed size with and without replacement upper ends are those of fixed batches of
+    displacement 2j, the number j of the user's records released, and lower ends those where it is
+    hidden. Everything else is charged k steps of its own adjacency: ε becomes kε and δ becomes
+    `δ(e^{kε} − 1)/(e^ε − 1)`.
 
     It goes around sampling, never inside: records are sampled, not users. Where a user's summed
     contribution is clipped once, and users are sampled, the user is the record, and no `UserLevel`
@@ -52,7 +55,8 @@ class UserLevel(Mechanism):
 
     References:
         Vadhan 2017, Lemma 2.2 (group privacy); Dong, Roth, Su 2022, Theorem 2.14; Ganesh 2024
-        (arXiv 2401.10294).
+        (arXiv 2401.10294); Balle, Barthe, Gaboardi 2018, Theorem 10; derived for dpjax
+        (`pairs/group.py`).
     """
 
     mechanism: Mechanism

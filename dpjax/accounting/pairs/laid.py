@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.pairs import replacement, truncated, users
+from dpjax.accounting.pairs import group, replacement, truncated
 from dpjax.accounting.pairs.release import Laid
 
 LAID: dict[type, Laid] = {
-    laid.kind: laid for laid in (truncated.CUT, replacement.DRAWN, users.GROUP)
+    laid.kind: laid for laid in (truncated.CUT, replacement.DRAWN, group.GROUP)
 }

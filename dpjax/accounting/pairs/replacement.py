@@ -32,6 +32,7 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import WithReplacement
+from dpjax.accounting.pairs.counts import Binomial, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
 from dpjax.accounting.pairs.labelled import Labelled, Part
@@ -39,7 +40,7 @@ from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.spliced import Spliced
-from dpjax.accounting.pairs.users import Users, mass_error, multiplicities
+from dpjax.accounting.pairs.users import Users
 
 _REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
 
@@ -70,7 +71,8 @@ class Drawn:
         return Known(self, (mu, step.batch_size, share), rate, symmetric=True)
 
     def grid(self, own: Known) -> Discretisable:
-        return Copies(*(float(number) for number in own.numbers))
+        mu, draws, share = (float(number) for number in own.numbers)
+        return Copies(mu, Binomial(draws, share))
 
 
 DRAWN = Drawn()
@@ -82,13 +84,13 @@ class Copies(Users):
     name = "copies"
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
-        mu, draws, share = self._own
+        mu, law = self._own
         if not upper:
-            return super().side(sign, mu, share, reach, False)
-        j, weight = multiplicities(draws, share, True)
-        near = labelled(Symmetrised(), mu, j, weight, mass_error(draws, share), reach)
-        hidden = super().side(1, mu, share, reach, True)
-        without = float(weight[0]) * (1 - mass_error(draws, share))
+            return super().side(sign, mu, rate, reach, False)
+        (j, weight), off = few(law, True), mass_error(law)
+        near = labelled(Symmetrised(), mu, j, weight, off, reach)
+        hidden = super().side(1, mu, rate, reach, True)
+        without = float(weight[0]) * (1 - off)
         return Spliced(near, hidden, -float(np.log(without))) if without > 1e-9 else near
 
 

@@ -14,11 +14,10 @@ Theorem 10). With w_j = Bin(k, q)(j) the loss
     L(y) = log Σ_j w_j e^{jμy − j²μ²/2} = log w₀ + log(1 + e^{G(y)}),
 
 G(y) = log Σ_{j>0} (w_j/w₀) e^{jμy − j²μ²/2}, rises and is convex, and so is G, whose slope is at
-least μ: Newton's method finds where the loss is. Under REPLACE_ONE no pair is used.
+least μ: Newton's method finds where the loss is.
 
 Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
-(Ganesh 2024, monotonicity): the tails of the binomial law, and neighbouring j where
-there are many.
+(Ganesh 2024, monotonicity; `pairs/counts.py`): what one half line is given rises with j.
 
 References:
   Ganesh 2024 (arXiv 2401.10294), "Tight group-level DP guarantees for DP-SGD with sampling via
@@ -28,107 +27,17 @@ References:
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import jax
 import numpy as np
 
-from dpjax._numerics.scope import is_traced
-from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.atoms import atom_kind
-from dpjax.accounting.pairs.discrete import binomial
+from dpjax.accounting.pairs.counts import Law, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr, normal_mass
-from dpjax.accounting.pairs.release import Known
-from dpjax.accounting.pairs.table import SCHEMES
 
-_PARTS = 256  # records of a user that are told apart
-_MOST = 1e9  # records of a user whose numbers are listed
-_TAIL = 1e-40
-_ROUND = 1e-12  # beyond the relative error of the binomial masses, with _ROUND_SPREAD
-_ROUND_SPREAD = 1e-14  # of it for each standard deviation of how many are drawn
 _ROWS = 1 << 14  # points worked on at a time
 _COARSE = 2049
 _EPS = float(np.finfo(np.float64).eps)
-
-
-class Group:
-    """A user's records in a Poisson-sampled Gaussian, as a `release.Laid`.
-
-    Its numbers are the displacement of one record over the noise, and how many records a user has.
-    """
-
-    kind = UserLevel
-    tight = sampled = True
-
-    def known(self, step: UserLevel, adjacency: Adjacency) -> Known | None:
-        if adjacency is not Adjacency.ADD_REMOVE:
-            return None
-        inner = step.mechanism
-        try:
-            if atom_kind(jax.tree.structure(inner), adjacency) != "poisson":
-                return None
-        except UnsupportedQuery:
-            return None
-        if not is_traced(inner):  # arrays divide by 0
-            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
-        with np.errstate(divide="ignore"):
-            mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
-        return Known(self, (mu, step.records), rate)
-
-    def grid(self, own: Known) -> Discretisable:
-        return Users(float(own.numbers[0]), float(own.numbers[1]), float(own.rate))
-
-
-GROUP = Group()
-
-
-@functools.lru_cache(maxsize=64)
-def multiplicities(records: float, rate: float, upper: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of records in a sample, 0 first, and their probabilities: few, and on one side."""
-    if records > _MOST:  # of users of users: all are drawn, or one at most
-        few = np.array([0.0, records if upper else 1.0])
-        return few, np.array([1e-300, 1.0]) if upper else np.array([1 - rate, rate])
-    with np.errstate(divide="ignore"):
-        first, mass = binomial(records, np.divide(rate, 1 - rate))
-    nothing = float(mass[0]) if first == 0 else 0.0
-    # Numbers whose tails weigh at least about _TAIL, which neither end of the law need reach.
-    below, above = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
-    low = max(int(np.argmax(below > _TAIL)), int(first == 0))
-    high = max(int(np.flatnonzero(above > _TAIL)[-1]), low) + 1
-    j, weight = first + np.arange(low, high), mass[low:high].copy()
-    below = max(float(below[low - 1]) - nothing, 0.0) if low > 0 else 0.0
-    above = float(above[high]) if high < len(mass) else 0.0
-    if upper:
-        j, weight = np.append(j, records), np.append(weight, above)
-        weight[0] += below
-    else:
-        nothing, weight[-1] = nothing + below, weight[-1] + above
-    if len(j) > _PARTS:
-        starts = np.linspace(0, len(j), _PARTS + 1).astype(int)[:-1]
-        weight = np.add.reduceat(weight, starts)
-        j = j[np.append(starts[1:], len(j)) - 1] if upper else j[starts]
-    kept = weight > 0
-    found = np.append(0.0, j[kept]), np.append(max(nothing, 1e-300), weight[kept])
-    for array in found:
-        array.setflags(write=False)  # they are cached
-    return found
-
-
-def mass_error(records: float, rate: float) -> float:
-    """A bound on the relative error of the probabilities of `multiplicities`.
-
-    They are products of ratios, z·√(kq(1 − q)) of them at z standard deviations from the mean:
-    against 50 digits at most 1.4e-15 for each standard deviation, up to z = 12.9.
-
-    Example:
-        >>> mass_error(1e12, 0.25) > 4e-9
-        True
-    """
-    return float(_ROUND + _ROUND_SPREAD * np.sqrt(records * rate * (1 - rate)))
 
 
 class Users:
@@ -138,14 +47,14 @@ class Users:
     directed = True
     folded = False
 
-    def __init__(self, mu: float, records: float, rate: float) -> None:
-        self._own = mu, records, rate
+    def __init__(self, mu: float, law: Law) -> None:
+        self._own = mu, law
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
-        mu, records, rate = self._own
-        j, weight = multiplicities(records, rate, upper)
+        mu, law = self._own
+        j, weight = few(law, upper)
         # The mixture's mass is what δ counts in one direction, and what it takes off in the other.
-        off = mass_error(records, rate)
+        off = mass_error(law)
         more = 1 + off if upper == (sign > 0) else 1 - off
         return Mixture(mu, j, weight * more)
 

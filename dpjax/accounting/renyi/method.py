@@ -46,7 +46,6 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import PAIRS, RELEASES, TRANSFORMS
-from dpjax.accounting.pairs.users import GROUP
 from dpjax.accounting.renyi import conversion, moments, selection, users
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -130,7 +129,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     PureDP: (objective_perturbation.curve, objective_perturbation.holds),
     RandomAllocation: (_of_transforms, _transformed),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
-    UserLevel: (users.curve, lambda step, adjacency: GROUP.known(step, adjacency) is not None),
+    UserLevel: (users.curve, users.has_curve),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
         kind: (one_release.curve, one_release.has_curve)

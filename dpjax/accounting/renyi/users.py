@@ -28,7 +28,8 @@ from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.users import GROUP, mass_error, multiplicities
+from dpjax.accounting.pairs.counts import Binomial, few, mass_error
+from dpjax.accounting.pairs.group import ADDED, GROUP
 from dpjax.accounting.renyi.moments import ABSOLUTE, RELATIVE
 
 _NODES = 4096  # on either side of 0
@@ -38,6 +39,12 @@ _FINEST = 10
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 _EPS = float(np.finfo(np.float64).eps)
 _LOUDEST = 1e3  # μ beyond which no finite bound is looked for
+
+
+def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
+    """Whether it is a Poisson sample, a user's records added or removed."""
+    own = GROUP.known(step, adjacency)
+    return own is not None and own.release is ADDED
 
 
 def curve(step: UserLevel, orders: Any, adjacency: Adjacency, *, quick: bool = False) -> np.ndarray:
@@ -68,9 +75,10 @@ def _divergence(mu: float, records: float, rate: float, alpha: np.ndarray) -> np
         return np.zeros_like(alpha)
     if not mu < _LOUDEST:
         return np.full_like(alpha, np.inf)
-    j, weight = multiplicities(records, rate, True)
+    law = Binomial(records, rate)
+    j, weight = few(law, True)
     # Moved to where they count most; together they are one.
-    taking = weight[1:] * (1 + mass_error(records, rate))
+    taking = weight[1:] * (1 + mass_error(law))
     weight = np.append(max(1 - taking.sum(), weight[0] * (1 - 1e-9)), taking)
     with np.errstate(all="ignore"):
         log_moment = np.maximum(*_log_moments(mu * j, weight, alpha))

@@ -1,0 +1,169 @@
+"""A user's records replaced in a Poisson sample: Σ_j Bin(k, q)(j) N(jμ, 1) against N(−jμ, 1).
+
+J ~ Bin(k, q) of a user's k records take part, and each that does contributes one vector of at most
+μ in one data set and another in its neighbour. Given the other records' batch, which is drawn alike
+on both sides, let E be an event of mass a = Φ(z) under the release without the user, N(0, I). A
+subset S that takes part gives it at most Φ(z + |S|μ) in the one and at least Φ(z − |S|μ) in the
+other (Neyman and Pearson). That is one half line for all S on both sides, so that
+
+    P(E) − e^ε Q(E) ≤ Σ_j Bin(k, q)(j) (Φ(z + jμ) − e^ε Φ(z − jμ)):
+
+what the pair of mixtures gives its half line. They are attained by contributions that are all
+opposite to those that replace them. For one record this is the pair of `pairs/replace.py`, whose
+dominance it proves. Derived for dpjax, by the argument of `pairs/users.py`.
+
+With R(y) = Σ_j w_j e^{jμy − j²μ²/2} the loss D(y) = log R(y) − log R(−y) is odd and rises. A bound
+that rises with j for every half line stays one where weights are moved to larger j.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpjax.accounting.pairs.counts import Law, few, mass_error
+from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.ratio import ndtr, normal_mass
+
+_ROWS = 1 << 14  # points worked on at a time
+_TABLE = 4096
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Opposed:
+    """The pair, laid on grids: an upper bound's and a lower one's weights differ."""
+
+    name = "opposed"
+    directed = False
+    folded = False
+
+    def __init__(self, mu: float, law: Law) -> None:
+        self._own = mu, law
+
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+        mu, law = self._own
+        off = mass_error(law)
+        return Mixtures(mu, *few(law, upper), off if upper else -off)
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        raise NotImplementedError("its weights are known from above and from below: ask side")
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
+
+
+class Mixtures:
+    """(1 + off)·Σ_j w_j N(jμ, 1) against (1 − off)·Σ_j w_j N(−jμ, 1); j ascends from 0."""
+
+    name = "mixtures"
+    directed = False
+    folded = False
+
+    def __init__(self, mu: float, j: np.ndarray, weight: np.ndarray, off: float) -> None:
+        self._shift, self._weight, self._off = j * mu, weight, off
+        self._level = np.log(weight) - 0.5 * self._shift**2
+        self._more = float(np.log1p(off) - np.log1p(-off))  # of every loss
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def _log_ratio(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log R and its slope at y."""
+        value, slope = np.empty_like(y), np.empty_like(y)
+        for start in range(0, len(y), _ROWS):
+            rows = slice(start, start + _ROWS)
+            terms = y[rows, None] * self._shift + self._level
+            top = terms.max(axis=1)
+            with np.errstate(under="ignore"):
+                part = np.exp(terms - top[:, None])
+            total = part.sum(axis=1)
+            value[rows] = top + np.log(total)
+            slope[rows] = part @ self._shift / total
+        return value, slope
+
+    def loss(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """D and its slope at y."""
+        (there, rise), (back, fall) = self._log_ratio(y), self._log_ratio(-y)
+        return there - back, rise + fall
+
+    def _solve(self, goal: np.ndarray) -> np.ndarray:
+        """y >= 0 with D(y) = goal >= 0, ascending: Newton's method between two points of a table.
+
+        R(−y) ≤ 1 for y ≥ 0, so that D(y) is at least the log of any term of R.
+        """
+        with np.errstate(divide="ignore"):
+            ends = (goal[-1] - self._level[1:]) / self._shift[1:]
+        table = np.linspace(0.0, max(float(ends.min()), 1.0), _TABLE)
+        known = np.maximum.accumulate(self.loss(table)[0])
+        place = np.clip(np.searchsorted(known, goal), 1, _TABLE - 1)
+        low, high = table[place - 1], table[place]
+        rise = known[place] - known[place - 1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = (goal - known[place - 1]) / rise
+        y = low + np.where(np.isfinite(share), np.clip(share, 0.0, 1.0), 0.5) * (high - low)
+        rows = np.arange(len(y))
+        for _ in range(60):
+            value, slope = self.loss(y[rows])
+            over = value > goal[rows]
+            high[rows] = np.where(over, y[rows], high[rows])
+            low[rows] = np.where(over, low[rows], y[rows])
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                new = y[rows] - (value - goal[rows]) / slope
+            inside = (new >= low[rows]) & (new <= high[rows])
+            new = np.where(inside, new, 0.5 * (low[rows] + high[rows]))
+            step = np.abs(new - y[rows])
+            y[rows] = new
+            # Convergence is quadratic, but not between numbers of records that lie far apart.
+            rows = rows[~inside | (step > 1e-9 * (1 + np.abs(new)))]
+            if not len(rows):
+                break
+        return y
+
+    def inverse(self, losses: np.ndarray) -> np.ndarray:
+        """y with D(y) = loss, ascending."""
+        size = np.abs(losses)
+        order = np.argsort(size, kind="stable")
+        found = np.empty_like(size)
+        found[order] = self._solve(size[order])
+        return np.maximum.accumulate(np.sign(losses) * found)
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        if len(self._shift) < 2:
+            return 0.0, 0.0
+        # Where the mixture has as little mass as a normal law beyond `reach`.
+        rare, a, b = float(ndtr(-reach)), 0.0, float(self._shift.max()) + reach
+        for _ in range(60):
+            middle = 0.5 * (a + b)
+            if self._weight @ ndtr(self._shift - middle) > rare:
+                a = middle
+            else:
+                b = middle
+        low, high = self.loss(np.array([-reach, b]))[0] + self._more
+        return float(low), float(high)
+
+    def _mixed(self, edges: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(edges) - 1)
+        for shift, weight in zip(self._shift, self._weight, strict=True):
+            total += weight * normal_mass(edges - shift)
+        return total
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        y = self.inverse(losses - self._more)
+        above = float(self._weight @ ndtr(self._shift - y[-1])) * (1 + self._off)
+        p, q = self._mixed(y), self._mixed(-y[::-1])[::-1]
+        return p * (1 + self._off), q * (1 - self._off), above
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        # By symmetry what lies within h of it has this loss.
+        return self._more - 1e-9 * h - 16 * _EPS * abs(self._more), True
