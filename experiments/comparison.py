@@ -38,6 +38,8 @@ class Method:
         noise_of: hyperparameters that the noise depends on; the others share a calibration.
         at_the_end: the only noise is one Gaussian on the result, of the noise argument's size, so
             that one run without it serves every ε.
+        orders: runs without noise that the repeats of a setting share in turn, where the noise is
+            at the end; None: one each. 1 is exact where such a run draws nothing.
         repeats: of every setting; None: as many as the comparison asks for.
         at_epsilon: (problem, ε, δ) -> hyperparameters that follow from the budget.
         classes: one binary classifier per class, which share the budget; 1: none of that.
@@ -51,6 +53,7 @@ class Method:
     noise: Callable[..., float] | None = None
     noise_of: tuple[str, ...] | None = None
     at_the_end: bool = False
+    orders: int | None = None
     repeats: int | None = None
     at_epsilon: Callable[..., dict[str, float]] | None = None
     classes: int = 1
@@ -187,11 +190,13 @@ def run_method(
 
 def _noise_at_the_end(method, problem, test, noises, common, run_key, noise_key) -> pd.DataFrame:
     """Runs without noise once, then the noise of every ε on their results."""
-    points = method.points()
-    exact = erm.sweep(method.solver, problem, points, key=run_key, **common)
-    repeats = common["repeats"]
-    params = np.asarray(exact.params).reshape(len(points), repeats, -1)
-    where = {label(point): number for number, point in enumerate(points)}
+    points = {row["setting"]: row["point"] for row in noises}
+    repeats, orders = common["repeats"], method.orders or common["repeats"]
+    common = {**common, "repeats": orders}
+    exact = erm.sweep(method.solver, problem, [*points.values()], key=run_key, **common)
+    params = np.asarray(exact.params).reshape(len(points), orders, -1)
+    params = params[:, np.arange(repeats) % orders]
+    where = {setting: number for number, setting in enumerate(points)}
     # The rows are arguments: constants of a compiled program would be folded, slowly.
     features = _features.as_features(test[0])
     signs = jnp.where(jnp.asarray(test[1]) > 0, 1.0, -1.0)

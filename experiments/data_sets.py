@@ -86,13 +86,19 @@ def adult(folder: str | pathlib.Path) -> DataSet:
 
 def bank(folder: str | pathlib.Path) -> DataSet:
     """Bank marketing: 45,211 rows, the 32 columns of Lee and Kifer's file (5,289 positive)."""
+    features, labels = bank_rows(folder)
+    return DataSet("Bank", _unit(features), labels)
+
+
+def bank_rows(folder: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """The features and labels of `bank`, columns in [0, 1], rows not normalised."""
     file = pathlib.Path(folder) / "bank" / "BANK.dat.xz"
     table = _read(file, sep=r"\s+", header=None)
     labels = table.pop(32).to_numpy(np.int32)
     rest = table.drop(columns=list(_BANK_RANGES)).to_numpy(np.float32)
     features = np.concatenate([_scaled(table, _BANK_RANGES), rest], axis=1)
     _check(file, features.shape, (45_211, 32), labels, 5_289)
-    return DataSet("Bank", _unit(features), labels)
+    return features, labels
 
 
 def kddcup99(folder: str | pathlib.Path) -> DataSet:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
+from jaxtyping import Array
+
 from dpjax import accounting as acc
 from dpjax import erm
-from experiments.chen2019.routes import noise_by_route
+from dpjax.erm.solver import Budget, private_solver, spec_of
+from experiments.chen2019.routes import noise_as_published
 from experiments.comparison import Method
 
-BATCH, L2, HUBER = 4000, 1e-3, 0.5
+BATCH = 4000
 STYLES = {
     "RSGD-AR": ("#1f4e79", "o"),
     "RSGD-AR, priced as in 2019": ("#7fa8d1", "o"),
@@ -22,13 +26,54 @@ STYLES = {
     "SGD-MA": ("#c2185b", "X"),
     "SGD-MA, add/remove as in 2019": ("#e9a0bd", "X"),
 }
+# Every line of the figures but those that are another price of the same run.
+METHODS = ("RSGD-AR", "RSGD (no averaging)", "NSGD", "ObjPert", "OutPert-GD", "DP-AGD", "SGD-MA")
+ORDERS = 4  # of the batches, that a setting's draws of noise at the end share
+
+
+def _interval(epochs: int, restarts: int) -> int:
+    """τ, for so many averagings in a run."""
+    return epochs // restarts
+
+
+def _ar_mechanism(problem, noise, *, epochs, restarts, **settings):
+    price = spec_of(erm.rsgd_ar).mechanism
+    every = _interval(epochs, restarts)
+    return price(problem, noise, epochs=epochs, average_every=every, **settings)
+
+
+@private_solver(
+    noise="noise_std",
+    mechanism=_ar_mechanism,
+    copies_data=True,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+)
+def rsgd_ar(
+    problem: erm.Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    restarts: int,
+    batch_size: int,
+    step_size,
+) -> erm.Solution:
+    """RSGD-AR that averages and restarts so many times: τ = epochs / restarts."""
+    return erm.rsgd_ar(
+        problem,
+        key,
+        epochs=epochs,
+        batch_size=batch_size,
+        step_size=step_size,
+        average_every=_interval(epochs, restarts),
+        **budget.keywords(),
+    )
 
 
 def _noise_of_2019(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
     """RSGD-AR's σ by the paper's route: Proposition 3, then the classic conversion."""
-    run: Any = erm.mechanism_of(erm.rsgd_ar, problem, 1.0, **setting)
-    routes = noise_by_route(run.sensitivities, run.weights, epsilon=epsilon, delta=delta)
-    return routes.classic
+    run: Any = erm.mechanism_of(rsgd_ar, problem, 1.0, **setting)
+    return noise_as_published(run.sensitivities, run.weights, epsilon=epsilon, delta=delta)
 
 
 def _multiplier_of_2019(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
@@ -43,63 +88,76 @@ def _multiplier_of_2019(problem: erm.Problem, epsilon: float, delta: float, sett
     )
 
 
-def even_batch(rows: int) -> int:
-    """About 4,000 rows, so that all batches are of one size, or short by a few rows.
+def even_batch(rows: int, size: int = BATCH) -> int:
+    """About `size` rows, so that all batches are of one size, or short by a few rows.
 
-    4,000 exactly would leave a last batch of 176 of Adult's 36,176 training rows, which is 23 times
-    as sensitive as the others and would set the noise of the whole run.
+    A short last batch is more sensitive than the others and would set the noise of the whole run.
     """
-    return -(-rows // max(2, round(rows / BATCH)))
+    return -(-rows // max(2, round(rows / size)))
 
 
-def kifer_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
-    """Kifer et al.'s rule n(l2 + extra) ≥ 2c/ε: how much regularisation the Jacobian needs."""
-    ridge = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)
-    return {"extra_l2": max(0.0, ridge - problem.l2)}
+def least_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str, float]:
+    """Kifer et al.'s rule n·ridge ≥ 2c/ε, or the problem's own ridge where that is more."""
+    jacobian = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)
+    return {"least_ridge": max(jacobian, problem.l2)}
 
 
-def methods(problem: erm.Problem, size: str) -> list[Method]:
-    """Every private line of Figures 1 and 2, with the grid of a small or a full run."""
-    batch = even_batch(problem.n)
+def _objective_mechanism(problem, noise, *, ridge, least_ridge, **_):
+    price = spec_of(erm.objective_perturbation).mechanism
+    return price(problem, noise, extra_l2=ridge * least_ridge - problem.l2)
+
+
+@private_solver(
+    noise="noise_std",
+    mechanism=_objective_mechanism,
+    adjacency=acc.Adjacency.REPLACE_ONE,
+    concrete=True,
+)
+def objective_perturbation(
+    problem: erm.Problem, key: Array, budget: Budget, *, ridge: float, least_ridge: float
+) -> erm.Solution:
+    """Objective perturbation with a ridge of so many times the least."""
+    extra = ridge * least_ridge - problem.l2
+    return erm.objective_perturbation(problem, key, extra_l2=extra, **budget.keywords())
+
+
+def needs_unit_rows(name: str) -> bool:
+    """Whether a method's price rests on rows of norm 1; the others clip gradients."""
+    return name not in ("DP-AGD", "SGD-MA")
+
+
+def variants(name: str, grid: dict[str, Any], problem: erm.Problem) -> list[Method]:
+    """A method with the settings it is tuned over, once a price."""
     limit = 2.0 / (problem.smoothness + problem.strong_convexity)
-    small = size != "full"
-    epochs = [5] if size == "tiny" else [10, 20] if small else [5, 10, 20, 50]
-    # Up to the largest step that contracts: at a tenth of it ten epochs learn the majority alone.
-    shares = [1.0] if size == "tiny" else [0.125, 0.4, 1.0] if small else [0.05, 0.125, 0.4, 0.7, 1]
-    rates = [limit * share for share in shares]
-    ma_steps = [20] if size == "tiny" else [400] if small else [200, 400, 1000, 4000]
-    ma_rates = [1.0] if size == "tiny" else [1.0, 4.0] if small else [0.3, 1.0, 3.0, 6.0]
-    gd_steps = [10] if size == "tiny" else [20, 60] if small else [10, 20, 60, 200]
-    cyclic = {"epochs": epochs, "step_size": rates}
-    descent = {"steps": ma_steps, "step_size": ma_rates}
-    batches = {"batch_size": batch}
-    return [
-        Method("RSGD-AR", erm.rsgd_ar, cyclic, fixed=batches, at_the_end=True),
-        Method(
-            "RSGD-AR, priced as in 2019",
-            erm.rsgd_ar,
-            cyclic,
-            fixed=batches,
-            noise=_noise_of_2019,
-            at_the_end=True,
-        ),
-        Method("RSGD (no averaging)", erm.rsgd, cyclic, fixed=batches, at_the_end=True),
-        Method("NSGD", erm.nsgd, cyclic, fixed=batches, at_the_end=True),
-        Method("ObjPert", erm.objective_perturbation, {}, at_epsilon=kifer_ridge),
-        Method(
-            "OutPert-GD",
-            erm.output_perturbed_gd,
-            {"steps": gd_steps, "step_size": [limit / 4, limit]},
-            at_the_end=True,
-        ),
-        Method("DP-AGD", erm.dp_agd, {"planned_steps": [60] if small else [30, 60, 120]}),
-        Method("SGD-MA", erm.sgd_ma, descent, noise_of=("steps",)),
-        Method(
-            "SGD-MA, add/remove as in 2019",
-            erm.sgd_ma,
-            descent,
-            adjacency=acc.Adjacency.ADD_REMOVE,
-            noise=_multiplier_of_2019,
-            noise_of=("steps",),
-        ),
-    ]
+    shares = [limit * share for share in grid["step share"]]
+    batch = {"batch_size": even_batch(problem.n, grid["batch"])}
+    cyclic = {"epochs": grid["epochs"], "step_size": shares}
+    permuted: dict[str, Any] = {"fixed": batch, "at_the_end": True, "orders": ORDERS}
+    if name == "RSGD-AR":
+        few = [limit * share for share in grid["step share of RSGD-AR"]]
+        tuned = {"epochs": grid["epochs"], "restarts": grid["restarts"], "step_size": few}
+        tight = Method(name, rsgd_ar, tuned, **permuted)
+        then = dataclasses.replace(tight, name=f"{name}, priced as in 2019", noise=_noise_of_2019)
+        return [tight, then]
+    if name == "RSGD (no averaging)":
+        return [Method(name, erm.rsgd, cyclic, **permuted)]
+    if name == "NSGD":
+        return [Method(name, erm.nsgd, cyclic, **{**permuted, "orders": 1})]
+    if name == "ObjPert":
+        tuned = {"ridge": grid["ridge"]}
+        return [Method(name, objective_perturbation, tuned, at_epsilon=least_ridge)]
+    if name == "OutPert-GD":
+        tuned = {"steps": grid["full steps"], "step_size": [1.0, limit]}
+        return [Method(name, erm.output_perturbed_gd, tuned, at_the_end=True, orders=1)]
+    if name == "DP-AGD":
+        tuned = {"planned_steps": grid["planned steps"], "clip_norm": grid["clip norm"]}
+        return [Method(name, erm.dp_agd, tuned, noise_of=())]
+    tuned = {"steps": grid["sampled steps"], "step_size": grid["step size"]}
+    tight = Method(name, erm.sgd_ma, tuned, noise_of=("steps",))
+    then = dataclasses.replace(
+        tight,
+        name=f"{name}, add/remove as in 2019",
+        adjacency=acc.Adjacency.ADD_REMOVE,
+        noise=_multiplier_of_2019,
+    )
+    return [tight, then]

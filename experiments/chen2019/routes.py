@@ -11,6 +11,8 @@ from scipy.optimize import brentq
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
 
+_Excess = Callable[[acc.Mechanism], float]
+
 
 class Route(NamedTuple):
     """Noise standard deviation that each way of accounting asks for; smaller is better.
@@ -47,16 +49,48 @@ def noise_by_route(
     sensitivities: np.ndarray, weights: np.ndarray, *, epsilon: float, delta: float
 ) -> Route:
     """The noise that each way of accounting asks for at the same (ε, δ)."""
-    worst_batch = float(np.max(sensitivities)) / gaussian_dp.mu(epsilon, delta)
 
-    def smallest(excess: Callable[[acc.Mechanism], float]) -> float:
-        def at(log_share: float) -> float:
-            noise = worst_batch * np.exp(log_share)
-            return excess(acc.RandomizedSensitivity(sensitivities, weights, noise))
+    def exact(run: acc.Mechanism) -> float:
+        found = acc.delta(run, epsilon, adjacency=acc.Adjacency.REPLACE_ONE, method="hockey_stick")
+        return float(np.log(max(found, 1e-300) / delta))
 
-        return worst_batch * float(np.exp(brentq(at, -4.0, 1.0, xtol=1e-11)))
+    target = {"epsilon": epsilon, "delta": delta}
+    start = _worst_batch(sensitivities, **target)
+    return Route(
+        noise_as_published(sensitivities, weights, **target),
+        _smallest(sensitivities, weights, start, _by_orders(classic=False, **target)),
+        start,
+        _smallest(sensitivities, weights, start, exact),
+    )
 
-    def by_orders(run: acc.Mechanism, classic: bool) -> float:
+
+def noise_as_published(
+    sensitivities: np.ndarray, weights: np.ndarray, *, epsilon: float, delta: float
+) -> float:
+    """The noise by Proposition 3 and the conversion of 2017."""
+    start = _worst_batch(sensitivities, epsilon=epsilon, delta=delta)
+    excess = _by_orders(classic=True, epsilon=epsilon, delta=delta)
+    return _smallest(sensitivities, weights, start, excess)
+
+
+def _worst_batch(sensitivities: np.ndarray, *, epsilon: float, delta: float) -> float:
+    return float(np.max(sensitivities)) / gaussian_dp.mu(epsilon, delta)
+
+
+def _smallest(sensitivities, weights, start: float, excess: _Excess) -> float:
+    """The noise at which `excess`, which falls with it, is zero."""
+
+    def at(log_share: float) -> float:
+        noise = start * np.exp(log_share)
+        return excess(acc.RandomizedSensitivity(sensitivities, weights, noise))
+
+    return start * float(np.exp(brentq(at, -4.0, 1.0, xtol=1e-11)))
+
+
+def _by_orders(*, classic: bool, epsilon: float, delta: float) -> _Excess:
+    """ln(ε by the best Rényi order / ε)."""
+
+    def excess(run: acc.Mechanism) -> float:
         def bound(log_order: np.ndarray) -> np.ndarray:
             orders = 1 + np.exp(log_order)
             curve = acc.rdp(run, orders, adjacency=acc.Adjacency.REPLACE_ONE)
@@ -68,13 +102,4 @@ def noise_by_route(
             width /= 16
         return float(np.log(max(bound(logs).min(), 1e-300) / epsilon))
 
-    def exact(run: acc.Mechanism) -> float:
-        found = acc.delta(run, epsilon, adjacency=acc.Adjacency.REPLACE_ONE, method="hockey_stick")
-        return float(np.log(max(found, 1e-300) / delta))
-
-    return Route(
-        smallest(lambda run: by_orders(run, True)),
-        smallest(lambda run: by_orders(run, False)),
-        worst_batch,
-        smallest(exact),
-    )
+    return excess

@@ -18,7 +18,6 @@ from dpjax import erm
 from dpjax.cli import app
 from experiments import (
     certificates,
-    chen2019,
     comparison,
     data_sets,
     report,
@@ -43,71 +42,6 @@ def on_data(run, data_dir) -> Run:
 
 def _table(files) -> pd.DataFrame:
     return pd.read_csv(next(file for file in files if file.suffix == ".csv"))
-
-
-def _certificates(files) -> list[acc.Certificate]:
-    file = next(file for file in files if file.suffix == ".jsonl")
-    return [acc.Certificate.from_json(line) for line in file.read_text().splitlines()]
-
-
-def test_noise_of_rsgd_ar_by_the_published_route_and_by_ours(run):
-    (file,) = chen2019.TARGETS["noise"](run)
-    table = pd.read_csv(file).set_index(["step size", "epochs", "epsilon"])
-    # σ recomputed in mpmath: published route, direct mixture.
-    for setting, published, direct in (
-        ((1.0, 10, 0.05), 0.1996, 0.1440),
-        ((0.1, 10, 0.5), 2.039e-3, 1.628e-3),
-        ((4.0, 50, 1.0), 0.1532, 0.1258),
-    ):
-        row = table.loc[setting]
-        assert row["RSGD-AR as published"] == pytest.approx(published, rel=5e-4)
-        assert row["RSGD-AR, direct mixture"] == pytest.approx(direct, rel=5e-4)
-
-
-@pytest.fixture(scope="module")
-def first_figure(tmp_path_factory, data_dir):
-    """Figure 1 of chen2019, run once: (its run, its files)."""
-    run = Run(tmp_path_factory.mktemp("chen2019"), data_dir, tiny=True)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        return run, chen2019.TARGETS["figure1"](run)
-
-
-@pytest.mark.parametrize("figure", ["figure1", "figure2"])
-def test_every_private_line_has_a_certificate_that_keeps_its_budget(figure, on_data, first_figure):
-    files = first_figure[1] if figure == "figure1" else chen2019.TARGETS[figure](on_data)
-    table = _table(files)
-    private = table[table["epsilon"].notna()]
-    assert {"NonPrivate", "Majority"} <= set(table["method"])
-    assert table["accuracy"].between(0.0, 1.0).all()
-    found = _certificates(files)
-    assert [c.declared["method"] for c in found] == list(private["method"])
-    for certificate in found:
-        assert certificate.delta == 1e-8
-        assert 0.9 < certificate.epsilon <= certificate.declared["target epsilon"] == 1.0
-        assert any("hyperparameters" in sentence for sentence in certificate.not_covered)
-
-
-def test_a_second_run_reads_the_cache_and_an_interrupted_one_goes_on(first_figure, monkeypatch):
-    run, files = first_figure
-    first = _table(files)
-    cached = sorted((run.out / "cache").glob("figure1-Adult-runs-*"))
-    assert len(cached) == 3
-    cached[0].unlink()  # as if the run had been killed before this part
-    again, original = [], comparison.run_method
-    monkeypatch.setattr(
-        comparison,
-        "run_method",
-        lambda method, *args, **kept: again.append(method.name) or original(method, *args, **kept),
-    )
-    second = _table(chen2019.TARGETS["figure1"](run))
-    assert len(again) == 1
-    pd.testing.assert_frame_equal(first, second)
-
-
-def test_seconds_per_fit_on_kddcup99(on_data):
-    table = _table(chen2019.TARGETS["figure3"](on_data))
-    assert (table["seconds"] > 0).all()
-    assert {"RSGD-AR", "ObjPert"} <= set(table["method"])
 
 
 def test_dp_sgd_halves_its_step_midway():
