@@ -260,8 +260,8 @@ def trained(
 
 HEAD = (
     "# CIFAR-10 (JPEG) at a budget, after De et al. 2022\n\n"
-    "Written by `python -m benchmarks.cifar10`: δ = 1e-5, add/remove, Poisson batches, clip norm 1, no "
-    "tuning. Accuracy on the 10,000 test images, with its standard error, of the last "
+    "Written by `python -m benchmarks.cifar10`: δ = 1e-5, add/remove, Poisson batches, clip norm "
+    "1, no tuning. Accuracy on the 10,000 test images, with its standard error, of the last "
     "parameters and of their average; guessing has 10 %.\n\n"
     "| network, parameters | ε | accuracy, % | of the average, % | steps | batch, copies | rate | "
     "noise multiplier | device | wall, processor s |\n|---|---|---|---|---|---|---|---|---|---|"
