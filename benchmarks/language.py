@@ -124,8 +124,10 @@ def gradients_of(of_record, clip_norm: float, peers: bool = False):
         noisy, _ = noise.update(total, transforms.NoiseState(key, jnp.int32(0)))
         return jax.tree.map(lambda leaf: leaf / len(batch), noisy)
 
-    def private(own, held, batch, key):
-        clipped = gradients.clipped_grad(lambda p, t: of_record(p, held, t), clip_norm, "ghost")
+    def private(own, held, batch, key, pieces: Any = "auto"):
+        clipped = gradients.clipped_grad(
+            lambda p, t: of_record(p, held, t), clip_norm, "ghost", microbatch_size=pieces
+        )
         return noisy(clipped(own, batch).sum, batch, key)
 
     def by_vmap(own, held, batch, key):
@@ -136,6 +138,7 @@ def gradients_of(of_record, clip_norm: float, peers: bool = False):
 
     found = {"plain": plain, "private": private}
     if peers:
+        found["private, pieces of 1"] = partial(private, pieces=1)
         found["vmap"] = by_vmap
     if peers and importlib.util.find_spec("jax_privacy"):
         from jax_privacy import clipping  # pyrefly: ignore
