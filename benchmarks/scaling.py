@@ -5,7 +5,8 @@ to compile of three models beside the steps of other libraries that are installe
 batch, width, depth, records and steps, with the slope of each; and on 2 to 8 devices of one CPU the
 bytes that the devices exchange in a step, beside those of training without privacy. Memory and
 traffic are read off the compiled programs, so they do not depend on who else uses the machine; time
-is processor time, of all threads. `--size full` takes the models at the sizes they are trained at.
+is processor time, of all threads. `--size full` takes the models at the sizes they are trained at;
+`--model NAME` prints the rows of one model and writes no file.
 """
 
 from __future__ import annotations
@@ -160,9 +161,10 @@ def line(*cells: str) -> str:
 def beside_others(tasks: dict[str, Task], repeats: int) -> Iterator[str]:
     yield head("model", "step", "time, ms", "temporaries, MB", "to compile, s")
     for name, task in tasks.items():
-        costs = {which: cost(step, task, repeats) for which, step in programs(task).items()}
-        base = costs["plain"]
-        for which, one in costs.items():
+        base = None
+        for which, step in programs(task).items():
+            one = cost(step, task, repeats)
+            base = base or one  # the plain step is the first
             times = one.seconds / base.seconds, one.megabytes / base.megabytes
             cells = [f"{1e3 * one.seconds:,.0f} ({times[0]:.2f}×)"]
             cells += [f"{one.megabytes:,.0f} ({times[1]:.2f}×)", f"{one.compiling:.1f}"]
@@ -320,9 +322,31 @@ def devices(small: tuple[int, int, int, int, int]) -> Iterator[str]:
             yield line(str(number), divided.__name__, *cells)
 
 
+def tasks_of(sizes: Sizes) -> dict[str, Callable[[], Task]]:
+    """The models, by what the report calls them; made when they are called."""
+    images, width = sizes.images
+    batch, *shape = sizes.transformer
+    return {
+        f"language model of width {sizes.language[1]}, batch {sizes.language[0]}": (
+            lambda: language_model(*sizes.language, scanned=True)
+        ),
+        f"transformer, {shape[1]} layers of width {shape[0]}, batch {batch}": (
+            lambda: language_model(*sizes.transformer)
+        ),
+        f"ResNet-18 of width {width}, batch {images}": lambda: residual_network(images, width),
+    }
+
+
+def models(size: str, repeats: int, chosen: str) -> Iterator[str]:
+    """The table of those models whose name holds `chosen`."""
+    tasks = tasks_of(_SIZES[size])
+    yield "## Models\n\nIn brackets the multiple of the plain step."
+    yield from beside_others({n: make() for n, make in tasks.items() if chosen in n}, repeats)
+
+
 def sections(size: str, repeats: int) -> Iterator[str]:
     """The report, part by part: the quick parts first."""
-    load, sizes = os.getloadavg()[0], _SIZES[size]
+    load = os.getloadavg()[0]
     small = (8, 64, 2, 32, 500) if size != "tiny" else (2, 64, 1, 8, 32)
     yield "# A private step beside the plain one"
     yield (
@@ -342,19 +366,7 @@ def sections(size: str, repeats: int) -> Iterator[str]:
         "log size: 1 where one is proportional to the other."
     )
     yield from growth(small, repeats)
-    yield "## Models\n\nIn brackets the multiple of the plain step."
-    images, width = sizes.images
-    batch, *shape = sizes.transformer
-    tasks = {
-        f"language model of width {sizes.language[1]}, batch {sizes.language[0]}": language_model(
-            *sizes.language, scanned=True
-        ),
-        f"transformer, {shape[1]} layers of width {shape[0]}, batch {batch}": language_model(
-            *sizes.transformer
-        ),
-        f"ResNet-18 of width {width}, batch {images}": residual_network(images, width),
-    }
-    yield from beside_others(tasks, repeats)
+    yield from models(size, repeats, "")
     yield (
         f"Load of the machine {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end, "
         f"{os.cpu_count()} cores; jax {jax.__version__}; {repeats} repeats. Made by "
@@ -367,7 +379,12 @@ def main() -> None:
     parser.add_argument("--size", choices=list(_SIZES), default="small")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path, default=_FILE)
+    parser.add_argument("--model", help="print the rows of models whose name holds this, no more")
     options = parser.parse_args()
+    if options.model is not None:
+        for part in models(options.size, options.repeats, options.model):
+            print(part, flush=True)
+        return
     options.out.parent.mkdir(exist_ok=True)
     text = ""
     for part in sections(options.size, options.repeats):
