@@ -29,7 +29,7 @@ import optax
 
 from dpjax import gradients, training, transforms
 
-_SYMBOLS = 128
+_SYMBOLS, _HELD_OUT = 128, 1024
 
 
 def text(folder: pathlib.Path, characters: int) -> np.ndarray:
@@ -273,9 +273,9 @@ def main() -> None:
             print(f"{name}: {value / 1e9:.2f} GB, {value / found['plain']:.2f} × plain", flush=True)
         return
     window = options.context + 1
-    codes = text(options.text, (options.records + 4096) * window).reshape(-1, window)
+    codes = text(options.text, (options.records + _HELD_OUT) * window).reshape(-1, window)
     codes = np.random.default_rng(0).permutation(codes)
-    data, held_out = codes[:-4096], codes[-4096:]
+    data, held_out = codes[:-_HELD_OUT], codes[-_HELD_OUT:]
     params = init(jax.random.key(0), *size)
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{count / 1e6:.2f}M parameters, {len(data):,} records, {options}", flush=True)
