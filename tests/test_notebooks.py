@@ -7,7 +7,7 @@ import re
 import nbformat
 import pytest
 
-from notebooks.__main__ import HERE, execute
+from notebooks.__main__ import HERE, execute, kernel
 
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
@@ -34,7 +34,14 @@ def test_is_kept_with_outputs(path):
     assert not re.search(r"/(home|root|tmp|work|Users)/", text), "a path of one machine"
 
 
+@pytest.fixture(scope="module")
+def client():
+    """One process for all: what one notebook has imported and compiled, the next one finds."""
+    with kernel(small=True) as running:
+        yield running
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_at_a_small_size(path):
-    notebook = execute(path, small=True)
+def test_runs_at_a_small_size(path, client):
+    notebook = execute(path, client)
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")

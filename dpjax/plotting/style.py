@@ -56,13 +56,17 @@ def style() -> dict[str, Any]:
     }
 
 
-def reference_line(axes: Any, height: float, text: str) -> None:
+def reference_line(axes: Any, height: float, text: str, *, at: str = "left") -> None:
     """A dashed grey line across a picture, with words on it: the model without privacy, a budget.
 
     Args:
         axes: of matplotlib.
         height: where the line is.
-        text: what it shows, written above the line at its left end.
+        text: what it shows, written above the line.
+        at: the end of the line at which the words are, "left" or "right".
+
+    Raises:
+        ValueError: `at` is another word.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -72,13 +76,16 @@ def reference_line(axes: Any, height: float, text: str) -> None:
         >>> axes.texts[0].get_text()
         'without privacy: 95 %'
     """
+    if at not in ("left", "right"):
+        raise ValueError(f"at must be 'left' or 'right', got {at!r}")
     axes.axhline(height, color=GREY, linewidth=1.2, linestyle=DASHED, zorder=1.5)
     axes.annotate(
         text,
-        (0.015, height),
+        (0.015 if at == "left" else 0.985, height),
         xycoords=("axes fraction", "data"),
         xytext=(0, 4),
         textcoords="offset points",
+        ha=at,
         fontsize=9,
         color=GREY,
     )

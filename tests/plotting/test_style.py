@@ -1,0 +1,29 @@
+"""One look for all pictures, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+
+def test_a_picture_leaves_the_settings_as_they_were(tmp_path):
+    before = dict(matplotlib.rcParams)
+    metrics = {name: np.arange(3.0) / 4 for name in ("step", "epsilon", "test_accuracy")}
+    plotting.plot_training(metrics, tmp_path / "run.png", reference=0.9, budget=1.0)
+    with pytest.raises(ValueError, match="shape"):
+        plotting.plot_sweep([1.0], [0.1], np.ones((2, 2)), tmp_path / "x.png")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_line_of_reference_has_its_words_at_the_end_that_is_asked_for():
+    axes = Figure().subplots()
+    axes.set_xlim(3, 5)
+    plotting.reference_line(axes, 0.5, "left")
+    plotting.reference_line(axes, 0.75, "right", at="right")
+    places = {text.get_text(): (text.get_ha(), text.xy) for text in axes.texts}
+    assert places == {"left": ("left", (0.015, 0.5)), "right": ("right", (0.985, 0.75))}
+    with pytest.raises(ValueError, match="at must be 'left' or 'right', got 'top'"):
+        plotting.reference_line(axes, 0.5, "x", at="top")
