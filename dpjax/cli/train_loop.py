@@ -45,7 +45,7 @@ def train_privately(
     params = model.init(jax.random.key(0))  # public: it depends on no record
     score = training.accuracy(model, held_out.features, held_out.labels)
     records = (data.features, data.labels)
-    with _Bar(console, plan.steps, quiet, private_losses) as on_log:
+    with Bar(console, plan.steps, quiet, private_losses) as on_log:
         try:
             result = training.fit(
                 loss,
@@ -77,8 +77,18 @@ def train_privately(
     return model, result, score(result.params), reference
 
 
-class _Bar:
-    """Test accuracy, ε so far, speed and memory; loss and clipped share where asked for."""
+class Bar:
+    """Test accuracy, ε so far, speed and memory; loss and clipped share where asked for.
+
+    On a narrow screen what is left out is speed and memory, then loss, then words.
+
+    Example:
+        >>> import io
+        >>> from rich.console import Console
+        >>> with Bar(Console(file=io.StringIO()), 10, False, False) as log:
+        ...     callable(log)
+        True
+    """
 
     def __init__(self, console, steps: int, quiet: bool, private_losses: bool):
         from rich.progress import (
@@ -89,14 +99,16 @@ class _Bar:
             TimeRemainingColumn,
         )
 
+        losses = 25 if private_losses else 0  # what they take of the screen
+        width = console.width
         self._bar = Progress(
-            TextColumn("training"),
-            BarColumn(bar_width=None),
+            *([TextColumn("training")] if width >= 60 else []),
+            BarColumn(bar_width=None if width >= 60 else 4),
             MofNCompleteColumn(),
-            *([TextColumn("{task.fields[private]}")] if private_losses else []),
-            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
+            *([TextColumn("{task.fields[private]}")] if losses and width >= 70 + losses else []),
+            TextColumn(("test accuracy " if width >= 60 else "") + "{task.fields[accuracy]:.1%}"),
             TextColumn("ε {task.fields[epsilon]:.3f}"),
-            TextColumn("{task.fields[speed]}"),
+            *([TextColumn("{task.fields[speed]}")] if width >= 100 + losses else []),
             TimeRemainingColumn(),
             console=console,
             disable=quiet,

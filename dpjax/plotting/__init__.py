@@ -6,7 +6,7 @@ with extra("plot"):
     import matplotlib  # noqa: F401
 
 from dpjax.plotting.accounting import plot_attack, plot_privacy, plot_sweep
-from dpjax.plotting.style import reference_line, style
+from dpjax.plotting.appearance import reference_line, style
 from dpjax.plotting.training import plot_training
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training", "reference_line", "style"]

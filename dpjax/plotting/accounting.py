@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.attacker import line
-from dpjax.plotting.style import COLOURS, DOTTED, GREY, style
+from dpjax.plotting.appearance import COLOURS, DOTTED, GREY, style
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 

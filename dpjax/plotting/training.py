@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from dpjax.plotting.style import COLOURS, reference_line, style
+from dpjax.plotting.appearance import COLOURS, reference_line, style
 
 __all__ = ["plot_training"]
 

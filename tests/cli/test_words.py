@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax.cli import app
+from dpjax.cli.train_loop import Bar
 from dpjax.cli.words import WIDEST, show_labelled
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -50,3 +51,23 @@ def test_nothing_is_lost_by_wrapping(columns):
     show_labelled(Console(file=out, width=columns), text)
     assert out.getvalue().split() == text.split()
     assert out.getvalue().count("\n\n") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("losses", [False, True])
+def test_the_bar_of_a_run_is_whole_on_every_screen(columns, losses):
+    out = io.StringIO()
+    console = Console(file=out, width=columns, force_terminal=True, color_system=None)
+    row = {"step": 2_000, "epsilon": 3.25, "test_accuracy": 0.936, "memory": 4.48e8}
+    row |= {"records_per_second": 605_585.0, "train_loss": 0.512, "clipped": 0.75}
+    with Bar(console, 2_000, False, losses) as log:
+        log(row)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    line = shown.rstrip().split("\n")[-1].split("\r")[-1]
+    assert len(line) <= columns
+    assert "…" not in line
+    for part in ("2000/2000", "93.6%", "ε 3.250", "0:00:00"):
+        assert part in line, line
+    if columns == 200:
+        assert "605,585 records/s" in line
+        assert ("loss 0.512, 75% clipped" in line) == losses

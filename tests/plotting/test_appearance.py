@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 
+
 def test_a_picture_leaves_the_settings_as_they_were(tmp_path):
     before = dict(matplotlib.rcParams)
     metrics = {name: np.arange(3.0) / 4 for name in ("step", "epsilon", "test_accuracy")}
