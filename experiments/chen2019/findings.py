@@ -123,7 +123,7 @@ def time_verdicts(folder: pathlib.Path) -> list[Verdict]:
     verdict = HOLDS if (ratio < 1.5).all() else CONDITIONS if (ratio < 1.5).any() else FAILS
     why = f"RSGD-AR takes {ratio.min():.2g} to {ratio.max():.2g} times ObjPert's processor time; "
     why += f"the fastest at {rows.index[-1]:,} rows is {rows.iloc[-1].idxmin()}"
-    sizes = f"{len(rows)} of 5 sizes, 2 fits each"
+    sizes = f"{len(rows)} of 5 sizes, 1 fit each"
     return [Verdict(FIGURE_3, verdict, why, scale=sizes)]
 
 

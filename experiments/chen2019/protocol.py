@@ -94,7 +94,7 @@ _TIME = Column(
     methods=("RSGD-AR", "NSGD", "ObjPert", "OutPert-GD", "DP-AGD", "SGD-MA"),
     grid={"rows": (50_000, 100_000, 150_000, 200_000, 250_000), "epsilon": (0.5,)},
     folds=0,
-    repeats=2,
+    repeats=1,
     seeds=(0,),
 )
 _NOISE = Column(

@@ -1,4 +1,4 @@
-"""Theorem 1 against a run: measured excess risk, the bound by expected curvature, the one by μ."""
+"""Cells of Theorem 1: measured excess risk, the bound by expected curvature, the one by μ."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dpjax import accounting as acc
 from dpjax import erm
 from dpjax.erm import utility_bounds
 from experiments import data_sets
-from experiments.common import Rows, Run
 from experiments.comparison import certificate_line
+from experiments.protocol import Rows
 
 _L2 = 1e-3
 
 
-def _rows(
-    data: pathlib.Path, epsilon: float, steps: int, repeats: int, rows: int | None
-) -> list[dict[str, Any]]:
+def excess_risk(settings: dict[str, Any], data: pathlib.Path) -> Rows:
+    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD on Adult."""
+    epsilon, steps, repeats = (settings[name] for name in ("epsilon", "steps", "repeats"))
     table = data_sets.adult(data)
-    problem = erm.logistic_regression(table.features[:rows], table.labels[:rows], l2=_L2)
+    problem = erm.logistic_regression(table.features, table.labels, l2=_L2)
     best = erm.lbfgs(problem).params
     least = problem.objective(best)
     size, delta = 1.0 / problem.smoothness, 1.0 / problem.n**2
@@ -119,61 +119,3 @@ def _rows(
 
 def _shown(steps: int) -> set[int]:
     return set(np.unique(np.round(np.geomspace(1, steps, 24)).astype(int)).tolist())
-
-
-def bound(run: Run) -> list[pathlib.Path]:
-    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD on Adult."""
-    import matplotlib.pyplot as plt
-
-    settings: dict[str, Any] = {
-        "steps": run.choose(400, 2_000, 8),
-        "repeats": run.choose(20, 100, 4),
-        "rows": run.choose(None, None, 500),
-    }
-    rows: Rows = []
-    for epsilon in (0.1, 1.0):
-        rows += run.rows(
-            "bound",
-            {**settings, "epsilon": epsilon},
-            lambda epsilon=epsilon: _rows(run.data, epsilon, **settings),
-            code=(_rows, data_sets.adult),
-        )
-    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained", sharey=True)
-    for axis, epsilon in zip(axes, (0.1, 1.0), strict=True):
-        mine = [row for row in rows if row["epsilon"] == epsilon]
-        steps = [row["steps"] for row in mine]
-        axis.errorbar(
-            steps,
-            [row["excess risk"] for row in mine],
-            [2 * row["standard error"] for row in mine],
-            color="#111111",
-            marker="o",
-            ms=3,
-            capsize=2,
-            label="measured",
-        )
-        for name, colour, style in (
-            ("curvature along the path", "#1f4e79", "-"),
-            ("smallest curvature so far", "#7fa8d1", "--"),
-            ("minimum curvature", "#b5542b", ":"),
-        ):
-            label = f"bound, {name}" + (" μ = λ" if name.startswith("minimum") else " ν")
-            axis.plot(
-                steps, [row[f"bound, {name}"] for row in mine], style, color=colour, label=label
-            )
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_title(f"ε = {epsilon:g}", fontsize=10)
-        axis.set_xlabel("steps T (noise of the whole run)")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    axes[0].set_ylabel("excess empirical risk")
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.suptitle("yu2020, Theorem 1 (Eq. 9): DP-GD on Adult, λ = 0.001, η = 1/β", fontsize=10)
-    table = [{k: v for k, v in row.items() if k != "certificate"} for row in rows]
-    lines = list(dict.fromkeys(row["certificate"] for row in rows))
-    return [
-        run.save_table("bound", table),
-        run.save_figure("bound", figure),
-        run.save_certificates("bound", lines),
-    ]

@@ -163,6 +163,7 @@ def test_seconds_of_a_fit(monkeypatch):
     (row,) = timing.seconds(settings, None)
     assert 0 < row["seconds"] <= row["first fit"]
     assert 0.4 < row["accuracy"] < 0.6
+    assert row["non-private"] == pytest.approx(row["accuracy"], abs=0.05)
 
 
 def _folder(folder, subject: float, rival: float, exact: float, error: float):

@@ -22,7 +22,6 @@ from experiments import (
     data_sets,
     report,
     tholeti2021,
-    yu2020,
 )
 from experiments.common import Run
 from experiments.yu2020.methods import halved_dp_sgd
@@ -81,22 +80,6 @@ def test_noise_at_the_end_is_the_solver_with_noise():
         )["objective"]
     spread = np.hypot(*(values.sem() for values in found.values()))
     assert abs(found[True].mean() - found[False].mean()) < 4 * spread
-
-
-def test_excess_risk_stays_below_the_bound_by_expected_curvature(on_data):
-    table = _table(yu2020.TARGETS["bound"](on_data))
-    assert (table["excess risk"] < table["bound, curvature along the path"]).all()
-    chain = table[[c for c in table if c.startswith("bound")]].to_numpy()
-    assert (np.diff(chain, axis=1) >= -1e-9 * chain[:, :-1]).all()
-
-
-def test_curvatures_of_table_2(on_data):
-    (file,) = yu2020.TARGETS["table2"](on_data)
-    table = pd.read_csv(file).set_index("data set")
-    admission = table.loc["admission"]
-    assert admission["minimum measured"] == pytest.approx(6.68e-3, rel=1e-3)
-    assert admission["average measured"] == pytest.approx(0.40, abs=5e-3)
-    assert table.loc["sonar", "average measured"] == pytest.approx(0.19, abs=5e-3)
 
 
 def test_a_line_of_certificates_verifies_and_a_changed_one_does_not(run, tmp_path):

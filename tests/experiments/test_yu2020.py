@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from experiments.yu2020 import cells, records
+from experiments import data_sets
+from experiments.yu2020 import cells, curvature, protocol, records
+from experiments.yu2020.bound import excess_risk
 from experiments.yu2020.methods import method_for
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -80,3 +82,25 @@ def test_amp_takes_its_ridge_in_multiples_of_the_least():
     # A larger ridge leaves more of ε to the noise, so that less noise is needed.
     assert noises[0]["noise"] > 1.2 * noises[1]["noise"]
     assert [row["setting"] for row in noises] == ["ridge=1", "ridge=10"]
+
+
+def test_excess_risk_stays_below_the_bound_by_expected_curvature(monkeypatch):
+    rng = np.random.default_rng(0)
+    features = data_sets._unit(rng.random((500, 5)))
+    made_up = data_sets.DataSet("made up", features, (features[:, 0] > 0.4).astype(np.int32))
+    monkeypatch.setattr(data_sets, "adult", lambda _: made_up)
+    rows = excess_risk({"epsilon": 1.0, "steps": 8, "repeats": 4}, None)
+    for row in rows:
+        assert row["excess risk"] < row["bound, curvature along the path"]
+        chain = [value for name, value in row.items() if name.startswith("bound")]
+        assert len(chain) == 3
+        assert (np.diff(chain) >= -1e-9 * np.array(chain[:-1])).all()
+
+
+@pytest.mark.parametrize("name", protocol.REGRESSIONS)
+def test_curvatures_of_table_2(name, data_dir):
+    (row,) = curvature.extremes({"data": name}, data_dir)
+    # Three digits, as printed.
+    assert row["minimum measured"] == pytest.approx(row["minimum published"], rel=2e-3)
+    # Two digits; Sonar's are cut, not rounded.
+    assert row["average measured"] == pytest.approx(row["average published"], abs=8e-3)

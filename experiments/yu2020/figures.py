@@ -1,0 +1,92 @@
+"""Table 2, Figure 1 and Theorem 1, drawn from the cells."""
+
+from __future__ import annotations
+
+import pathlib
+
+from experiments.common import Run
+from experiments.yu2020.protocol import TABLES
+from experiments.yu2020.published import TABLE2
+
+_TABLES = {table.name: table for table in TABLES}
+
+
+def table2(run: Run) -> list[pathlib.Path]:
+    """Table 2: smallest and average eigenvalue of the Hessian, four data sets."""
+    return [run.save_table("table2", run.cells(_TABLES["table2"]))]
+
+
+def figure1(run: Run) -> list[pathlib.Path]:
+    """Figure 1: expected curvature against noise, by Equation 5 and by simulation."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["figure1"])
+    figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.2), layout="constrained", sharex=True)
+    for axis, name in zip(axes.flat, TABLE2, strict=True):
+        mine = [row for row in rows if row["data set"] == name]
+        noise = [row["noise in the iterate"] for row in mine]
+        axis.fill_between(
+            noise,
+            [row["simulated low"] for row in mine],
+            [row["simulated high"] for row in mine],
+            color="#c9d7e8",
+            label="simulation of Definition 3, ±3 standard errors",
+        )
+        axis.plot(noise, [row["expected curvature"] for row in mine], color="#1f4e79", label="ν")
+        axis.axhline(mine[0]["average curvature"], ls="--", color="#b5542b", label="average")
+        axis.axhline(mine[0]["minimum curvature"], ls=":", color="#555555", label="minimum")
+        axis.set_xscale("log")
+        axis.set_title(name)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[1]:
+        axis.set_xlabel("noise in the iterate, τ = ησ")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("curvature")
+    axes[0, 1].legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(0.0, 0.9))
+    figure.suptitle("yu2020, Figure 1: expected curvature against noise (at x = 0)", fontsize=11)
+    return [run.save_table("figure1", rows), run.save_figure("figure1", figure)]
+
+
+def bound(run: Run) -> list[pathlib.Path]:
+    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD on Adult."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["bound"])
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained", sharey=True)
+    for axis, epsilon in zip(axes, (0.1, 1.0), strict=True):
+        mine = [row for row in rows if row["epsilon"] == epsilon]
+        steps = [row["steps"] for row in mine]
+        axis.errorbar(
+            steps,
+            [row["excess risk"] for row in mine],
+            [2 * row["standard error"] for row in mine],
+            color="#111111",
+            marker="o",
+            ms=3,
+            capsize=2,
+            label="measured",
+        )
+        for name, colour, style in (
+            ("curvature along the path", "#1f4e79", "-"),
+            ("smallest curvature so far", "#7fa8d1", "--"),
+            ("minimum curvature", "#b5542b", ":"),
+        ):
+            label = f"bound, {name}" + (" μ = λ" if name.startswith("minimum") else " ν")
+            axis.plot(
+                steps, [row[f"bound, {name}"] for row in mine], style, color=colour, label=label
+            )
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(f"ε = {epsilon:g}", fontsize=10)
+        axis.set_xlabel("steps T (noise of the whole run)")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("excess empirical risk")
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.suptitle("yu2020, Theorem 1 (Eq. 9): DP-GD on Adult, λ = 0.001, η = 1/β", fontsize=10)
+    lines = list(dict.fromkeys([row.pop("certificate") for row in rows]))
+    return [
+        run.save_table("bound", rows),
+        run.save_figure("bound", figure),
+        run.save_certificates("bound", lines),
+    ]
