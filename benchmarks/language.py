@@ -291,7 +291,10 @@ def main() -> None:
         }
         shown = ", ".join(f"{which} {value:.4f}" for which, value in losses.items())
         ratio = losses["private"] / losses["non-private"]
-        print(f"{name}: noise multiplier {noise:.3f}, held-out loss {shown}, ratio {ratio:.3f}")
+        print(
+            f"{name}: noise multiplier {noise:.3f}, held-out loss {shown}, ratio {ratio:.3f}",
+            flush=True,
+        )
 
     # One half for the whole model; adapters of what is trained there without privacy on the other.
     base = non_private(whole, params, {}, data[::2], options)
