@@ -1,6 +1,7 @@
 # `make run` trains privately from start to certificate; `make check` is for every change (90 s) and
-# `make test` for every commit; `make test-oldest` and `make test-newest` try the ends of what is
-# supported in fresh environments, `make package` what a user installs. Everything sets itself up.
+# `make test` for every commit; `make test-results` runs experiments and notebooks; `make test-oldest`
+# and `make test-newest` try the ends of what is supported in fresh environments, `make package` what a
+# user installs. Everything sets itself up.
 PYTHON ?= python3
 # Pythons that jax 0.7.2 and the lowest versions have wheels for, and the newest that dpjax supports.
 OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)
@@ -15,12 +16,14 @@ PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
 QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
+# Tests of what is made with the package, run by `make test-results`.
+RESULTS := tests/experiments tests/test_notebooks.py
 # What both ends of the supported versions must pass; the long comparisons with exact integrals are
 # of the mathematics, which no version changes.
 ENDS := tests/accounting tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
   --ignore-glob="*_soundness.py" -k "not test_public_api or README"
 
-.PHONY: run check test test-browser test-oldest test-newest package written docs lint types clean
+.PHONY: run check test test-results test-browser test-oldest test-newest package written docs lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -49,7 +52,11 @@ check: lint types
 	$(BIN)/python $(PYTEST) $(QUICK)
 
 test: lint types
-	$(BIN)/python $(PYTEST) --durations 15
+	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(RESULTS))
+
+# What is made with the package: the papers' experiments and the notebooks, each at a small size.
+test-results: $(TEST_STAMP)
+	$(BIN)/python $(PYTEST) --durations 15 $(RESULTS)
 
 # The HTML report in Qt's Chromium, which the extra `browser` brings (650 MB).
 test-browser: $(TEST_STAMP)

@@ -41,8 +41,12 @@ def people():
     return frame, np.where(age + 20 * (job == "field") > 64, "yes", "no")
 
 
-# The checks are of the interface, and nearly each compiles: one epoch, on all records.
-QUICK = DPSGDClassifier(epochs=1, sampling="full")
+def one_layer(features, classes):
+    return nn.Dense(classes)
+
+
+# The checks are of the interface, and nearly each compiles: one layer and epoch, on all records.
+QUICK = DPSGDClassifier(one_layer, epochs=1, sampling="full")
 
 
 @pytest.mark.parametrize(
