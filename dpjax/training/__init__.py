@@ -19,7 +19,7 @@ from dpjax.training.checkpoint import Checkpoints, discard_key
 from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
 from dpjax.training.files import write_atomically
-from dpjax.training.fit import Fit, fit
+from dpjax.training.fit import fit
 from dpjax.training.lora import Lora, lora
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
@@ -33,10 +33,11 @@ from dpjax.training.models import (
 )
 from dpjax.training.placement import Placement, data_parallel, fully_sharded
 from dpjax.training.plan import Plan
+from dpjax.training.result import Fit
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.sources import HostData
 from dpjax.training.speed import progress_line
-from dpjax.training.step import TrainingStep, training_step
+from dpjax.training.training_step import TrainingStep, training_step
 from dpjax.training.users import per_user
 
 __all__ = [

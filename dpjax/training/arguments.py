@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from dpjax._numerics.checks import Range, one_number, shown
+from dpjax.gradients import Strategy
 
-__all__ = ["check_functions", "check_key", "check_names", "whole"]
+__all__ = ["check_functions", "check_key", "check_names", "check_strategy", "whole"]
 
 # What a row that is shown has beside what the metrics keep.
 SHOWN = ("steps_per_second", "records_per_second", "memory")
@@ -43,6 +44,20 @@ def check_functions(**given: Callable[..., Any] | None) -> None:
     for name, value in given.items():
         if value is not None and not callable(value):
             raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what is no strategy of clipping.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> from dpjax.gradients import Flat
+        >>> check_strategy(Flat())
+    """
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {shown(strategy)}")
 
 
 def check_key(key: Any) -> None:

@@ -96,6 +96,20 @@ class FromHost:
             return jax.device_put(Batch(rows, numbers, np.int32(count)))
 
 
+def feed_of(data: Any, programs: Any, key: Any, steps: int) -> OnDevice | FromHost:
+    """What gives a run its records.
+
+    Args:
+        data: a tree of arrays, or `HostData`.
+        programs: of the run.
+        key: of the run.
+        steps: of its plan.
+    """
+    if isinstance(data, HostData):
+        return FromHost(data, programs.draws, programs.draw, key, steps)
+    return OnDevice(data)
+
+
 def _cpu() -> Any:
     try:
         return jax.local_devices(backend="cpu")[0]

@@ -14,13 +14,20 @@ from dpjax.training.fingerprint import (
     factors_digest,
     program_digest,
     strategy_digest,
+    text_digest,
 )
+from dpjax.training.recipe import Recipe, arguments_after_example
 from dpjax.training.sources import HostData
-from dpjax.training.step import Recipe, arguments_after_example
 
 
 def identity_of_run(
-    recipe: Recipe, data: Any, example: Any, key: Any, settings: Mapping[str, Any], held: Any = ()
+    recipe: Recipe,
+    data: Any,
+    example: Any,
+    key: Any,
+    settings: Mapping[str, Any],
+    held: Any = (),
+    owners: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Names and values that all have to agree before a stored key draws noise again.
 
@@ -33,6 +40,11 @@ def identity_of_run(
     # By their shapes: where the arrays lie is no part of what is computed.
     shapes, shapes_of_state = jax.eval_shape(lambda *trees: trees, params, state)
     given = (shapes, recipe.held, example, *arguments_after_example(recipe.loss_takes_key))
+    if owners:
+        named = [str(user) for user in np.asarray(owners["users"]).tolist()]
+        settings = {**settings, **owners, "users": text_digest(named, secret=secret)}
+    if recipe.average is not None:
+        settings = {**settings, "average": program_digest(recipe.average, np.int32(1))}
     return {
         **settings,
         "data": data.fingerprint(secret)

@@ -14,7 +14,7 @@ from dpjax import accounting as acc
 from dpjax import training
 from dpjax._numerics.normal import normal
 from dpjax.gradients import AdaptiveQuantile, PerGroup
-from dpjax.training.step import failure_probability, slack_of
+from dpjax.training.slack import failure_probability, slack_of
 
 N, STEPS, KEY, FIRST = 40, 6, jax.random.key(5), 0.5
 DATA = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32) * 4

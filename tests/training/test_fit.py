@@ -17,7 +17,7 @@ from dpjax import gradients, sampling, training, transforms
 from dpjax.training import step as step_module
 from dpjax.training.arguments import SHOWN
 from dpjax.training.progress import Progress, no_totals
-from dpjax.training.step import failure_probability, slack_of
+from dpjax.training.slack import failure_probability, slack_of
 
 RECORDS, FEATURES = 60, 4
 

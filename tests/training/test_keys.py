@@ -10,7 +10,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import sampling, training
-from dpjax.training.step import failure_probability, slack_of
+from dpjax.training.slack import failure_probability, slack_of
 
 N, STEPS, KEY = 20, 4, jax.random.key(5)
 DATA = (

@@ -19,6 +19,7 @@ from dpjax._numerics.normal import drawn_in_place, normal_like
 from dpjax.training import step
 from dpjax.training.placement import placed_parameters, placed_rows, placed_state
 from dpjax.training.progress import no_totals
+from dpjax.training.state import first_state
 
 RECORDS = 60  # not a multiple of eight: the last blocks are padded
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -132,7 +133,7 @@ def compiled_step(placement, params=None):
     params = placed_parameters(placement, task()[0] if params is None else params)
     rows = placed_rows(placement, task()[1], RECORDS)
     plan, optimizer = plan_of("poisson"), optax.sgd(1.0, momentum=0.9)
-    state = placed_state(placement, step.first_state(params, plan, optimizer, np.int32(0)))
+    state = placed_state(placement, first_state(params, plan, optimizer, np.int32(0)))
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
     recipe = step.Recipe(loss, params, plan, optimizer, None, "auto", 1e-9, placement=placement)
     advance = step.compiled(recipe, example).advance
