@@ -57,6 +57,11 @@ class Range(NamedTuple):
         return next(x for x in (1.0, 0.5, self.low, self.low + 1, self.high) if self.holds(x))
 
 
+# Clip norms whose squares float32 holds. Of a smaller one the squared norms vanish, and with them
+# digits of every sum; above a larger one norms are infinite, and no record takes part.
+CLIP_NORMS = Range(1e-18, 1e19)
+
+
 def shown(value: Any) -> str:
     """A value for an error message, whatever it is."""
     if isinstance(value, int) and abs(value) > 10**20:

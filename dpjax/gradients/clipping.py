@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, get_args
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from dpjax._numerics.checks import CLIP_NORMS, one_number
 from dpjax._numerics.explicit import along_records, explicit_mesh, on_auto_axes, spec_of
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._other_names import taught
@@ -64,7 +64,7 @@ def clipped_grad(
             share's sum is rounded no more than its part of the whole batch's would be.
 
     Raises:
-        ValueError: a clip norm that is not positive, an unknown method, a batch whose leaves
+        ValueError: a clip norm outside [1e-18, 1e19], an unknown method, a batch whose leaves
             disagree about the number of records, or a loss that is not a scalar.
 
     Guarantee:
@@ -207,5 +207,5 @@ def _nothing(fn: Callable[..., ClippedGradient], params: Any, batch: Any, rng: A
 
 
 def _check_clip_norm(clip_norm: Any) -> None:
-    if isinstance(clip_norm, int | float) and not (clip_norm > 0 and math.isfinite(clip_norm)):
-        raise ValueError(f"clip_norm must be a positive, finite number, got {clip_norm!r}")
+    if isinstance(clip_norm, int | float):
+        one_number("clip_norm", clip_norm, CLIP_NORMS)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import CLIP_NORMS, one_number
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
@@ -152,7 +153,7 @@ def make_plan(
             )
         if sampling == "full" and size != population:
             raise ValueError(f"batch_size must be {population} for full batches, got {size}")
-    positive("clip_norm", clip_norm)
+    one_number("clip_norm", clip_norm, CLIP_NORMS)
     extra = {ARITHMETIC: _SHARE * delta, **(extra_delta or {})}
     if sum(extra.values()) >= delta:
         raise ValueError(

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import Range, one_number, shown
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, shown
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.arguments import whole
@@ -51,6 +51,8 @@ ADAPTIVE = (
     "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
 )
 UNITS = ("record", "user")
+# The largest standard deviation of noise whose draws, up to |z| = 9.3, and sums float32 holds.
+_MOST_NOISE = 1e36
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Plan:
     adaptive: AdaptiveQuantile | None = None
 
     def __post_init__(self):
-        positive("clip_norm", self.clip_norm)
+        one_number("clip_norm", self.clip_norm, CLIP_NORMS)
         if self.population < 1:
             raise ValueError(f"population must be at least 1, got {self.population}")
         if self.unit not in UNITS:
@@ -109,6 +111,12 @@ class Plan:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
             check_step(phase.step, self.population)
+            noise = noise_of(phase.step) * self.clip_norm
+            if not noise <= _MOST_NOISE:
+                raise ValueError(
+                    "clip_norm times the noise multiplier must be at most "
+                    f"{_MOST_NOISE:g} for float32 to hold the noise, got {noise:g}"
+                )
         if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
             check_same(self.correlation, self.mechanism)
         if self.adaptive is not None:
@@ -329,7 +337,7 @@ def _in_numbers(adaptive: Any) -> AdaptiveQuantile:
         raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {shown(adaptive)}")
     found = {}
     for own in dataclasses.fields(adaptive):
-        high = 1.0 if own.name == "quantile" else math.inf
+        high = 1.0 if own.name == "quantile" else _MOST_NOISE
         allowed = Range(0.0, high, open_low=True, open_high=True)
         found[own.name] = one_number(own.name, getattr(adaptive, own.name), allowed)
     return dataclasses.replace(adaptive, **found)

@@ -10,15 +10,20 @@ import numpy as np
 
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
-    """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite."""
+    """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite.
+
+    It has to be so in the widest floats that JAX computes with: as float32, 1e39 is infinite, and
+    1e-39 loses digits or is 0.
+    """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
         return
     # NumPy: under a trace even constants of jax.numpy are traced.
     array = np.asarray(value)
-    ok = np.all(np.isfinite(array)) and np.all(array >= 0 if allow_zero else array > 0)
-    if not ok:
+    known = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
+    inside = (array >= known.tiny) & (array <= known.max)
+    if not np.all(inside | (array == 0) if allow_zero else inside):
         least = "zero or positive" if allow_zero else "positive"
-        raise ValueError(f"{name} must be {least} and finite, got {value!r}")
+        raise ValueError(f"{name} must be {least} and finite as {known.dtype}, got {value!r}")
 
 
 def random_key(key: Any) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from dpjax._numerics.checks import CLIP_NORMS, number
 from dpjax._other_names import taught
 from dpjax.gradients.per_example import (
     Clipping,
@@ -19,7 +20,7 @@ from dpjax.gradients.per_example import (
     weighted_sum,
 )
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, positive
+from dpjax.transforms.checks import batch_of
 from dpjax.transforms.released import reading
 
 
@@ -41,7 +42,7 @@ def clip_per_example(
         Its `update` takes an optional `mask`, [batch] booleans, False for padding.
 
     Raises:
-        ValueError: clip norm not positive, leaves without a common leading axis.
+        ValueError: clip norm outside [1e-18, 1e19], leaves without a common leading axis.
 
     Guarantee:
         Adding or removing one record moves the sum by at most C in l2 norm, exchanging one by at
@@ -61,7 +62,7 @@ def clip_per_example(
     References:
         Abadi et al. 2016, "Deep learning with differential privacy", Algorithm 1.
     """
-    positive("clip_norm", clip_norm)
+    number("clip_norm", clip_norm, CLIP_NORMS)
     strategy = Flat() if strategy is None else strategy
 
     def update(updates, state, params=None, *, mask=None, **extra):

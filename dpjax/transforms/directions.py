@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from dpjax._numerics.checks import CLIP_NORMS, number
 from dpjax._numerics.normal import normal
 from dpjax.transforms.checks import positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
@@ -169,7 +170,7 @@ def _directed(
     """A mechanism that releases a direction and, apart from it, a length."""
     positive("noise_std", fields["noise_std"], allow_zero=True)
     positive("batch_size", fields["batch_size"])
-    positive("clip_norm", clip_norm)
+    number("clip_norm", clip_norm, CLIP_NORMS)
     positive("norm_noise_std", norm_noise_std, allow_zero=True)
 
     def estimate(updates, anchor, mask, key):

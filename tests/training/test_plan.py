@@ -44,6 +44,12 @@ def test_full_batches_are_not_called_sampled():
         ({"batch_size": 0}, "batch_size must .* got 0"),
         ({"clip_norm": 0.0}, "clip_norm must .* got 0.0"),
         ({"clip_norm": -1.0}, "clip_norm must .* got -1.0"),
+        ({"clip_norm": 1e39}, r"clip_norm must .* got 1e\+39"),
+        ({"clip_norm": 1e-39}, "clip_norm must .* got 1e-39"),
+        (
+            {"clip_norm": 1e15, "noise_multiplier": 1e25, "epsilon": None},
+            r"clip_norm times .* got 1e\+40",
+        ),
         ({"noise_multiplier": 1.0}, "either epsilon, a budget, or noise_multiplier"),
         ({"extra_delta": {"an accident": 1.0}}, "reserved for .*an accident"),
     ],

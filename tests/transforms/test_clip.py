@@ -108,7 +108,7 @@ def test_in_a_chain_one_trace_whatever_the_draw():
         np.testing.assert_allclose(update, -0.25 * (np.arange(3) < n), atol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), 1e39, 1e-39])
 def test_bad_clip_norm(bad):
     with pytest.raises(ValueError, match="clip_norm must"):
         transforms.clip_per_example(bad)

@@ -121,7 +121,7 @@ def test_16_bit_updates_are_perturbed_before_rounding():
     np.testing.assert_array_equal(out, wide.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1e39, 1e-39])
 @every_noise
 def test_bad_scale(factory, bad):
     with pytest.raises(ValueError, match=r"(stddev|radius) must be"):
