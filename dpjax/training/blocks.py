@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from dpjax.training.draws import inclusion_of, largest_of_block
+from dpjax.training.draws import Draws, inclusion_of, largest_of_block
 from dpjax.training.placement import Placement
 from dpjax.training.plan import Plan
 
@@ -27,37 +27,38 @@ class BlockDraws(NamedTuple):
         inclusion: `inclusion(key, step)`, a flag a record, the last block's padding included.
         padded: slots for the records of a block, a whole number of pieces.
         capacity: records of a piece of one block.
+        largest: records of a block in a step, exceeded with at most the probability that
+            `block_draws` was given.
     """
 
     inclusion: Callable[[Any, Any], Any]
     padded: int
     capacity: int
+    largest: int
 
 
-def block_draws(plan: Plan, placement: Placement, pieces: int, failure: float) -> BlockDraws:
+def block_draws(plan: Plan, placement: Placement, draws: Draws, failure: float) -> BlockDraws:
     """The draws of `draws_of`, record by record the same, block by block.
 
     Args:
         plan: its phases say how records are sampled.
         placement: of the records.
-        pieces: in which every block's records of a step are worked through.
+        draws: of the plan; a block's records are worked through in as many pieces as all are.
         failure: with what probability a step may need more of them.
     """
     blocks, rows, n = placement.blocks, placement.rows(plan.population), plan.population
     largest = largest_of_block(plan, rows, failure / blocks)
-    size = -(-largest // pieces)
+    size = -(-largest // -(-draws.largest // draws.capacity))
     inclusion = inclusion_of(plan)
-    divided = placement.sharding(PartitionSpec(placement.records))
 
     def padded(key, step):
-        flags = jnp.pad(inclusion(key, step), (0, rows * blocks - n))
-        return jax.lax.with_sharding_constraint(flags, divided)
+        return jnp.pad(inclusion(key, step), (0, rows * blocks - n))
 
-    return BlockDraws(padded, -(-rows // size) * size, size)
+    return BlockDraws(padded, -(-rows // size) * size, size, largest)
 
 
 def sum_over_blocks(placement: Placement, specs: Any, one_block: Callable[..., Any]) -> Any:
-    """`total(params, data, flags, *shared)`: the sum of what `one_block` finds of every block.
+    """`total(params, records, *shared)`: the sum of what `one_block` finds of every block.
 
     Parameters that are divided over the records' axes are gathered, and their sums are added up
     where they live (a reduce-scatter).
@@ -65,34 +66,30 @@ def sum_over_blocks(placement: Placement, specs: Any, one_block: Callable[..., A
     Args:
         placement: of records and parameters.
         specs: of the parameters.
-        one_block: `one_block(params, data, flags, first_record, *shared) -> (sum, counts)` of one
-            device's records, given the number of the first.
+        one_block: `one_block(params, records, *shared) -> (sum, counts)` of one device's records,
+            a tree whose leading axes are divided.
     """
     axes = set(placement.records)
     is_spec = lambda spec: isinstance(spec, PartitionSpec)  # noqa: E731
     ours = jax.tree.map(lambda spec: _manual(spec, axes), specs, is_leaf=is_spec)
     rows: Any = PartitionSpec(placement.records)
 
-    def everywhere(params, data, flags, numbers, shared):
+    def everywhere(params, records, shared):
         whole = jax.tree.map(_gathered, params, ours)
-        total, counts = one_block(whole, data, flags, numbers[0], *shared)
+        total, counts = one_block(whole, records, *shared)
         total = jax.tree.map(lambda x, spec: _added(x, spec, placement.records), total, ours)
         return total, jax.tree.map(lambda x: jax.lax.psum(x, placement.records), counts)
 
     mapped = jax.shard_map(
         everywhere,
         mesh=placement.mesh,
-        in_specs=(ours, rows, rows, rows, PartitionSpec()),
+        in_specs=(ours, rows, PartitionSpec()),
         out_specs=(ours, PartitionSpec()),
         axis_names=axes,
         check_vma=False,  # a loss may carry constants through its loops
     )
 
-    def total(params, data, flags, *shared):
-        numbers = jnp.arange(flags.shape[0], dtype=jnp.int32)
-        return mapped(params, data, flags, numbers, shared)
-
-    return total
+    return lambda params, records, *shared: mapped(params, records, shared)
 
 
 def _manual(spec: PartitionSpec, axes: set[str]) -> PartitionSpec:

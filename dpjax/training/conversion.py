@@ -67,8 +67,8 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
             HostData(data)  # which says why no stream will do
         placement = placement_of(mesh, data)
         devices = None if placement is None else placement.mesh
-        if placement is None and options.get("users") is None:  # users' blocks are made below
-            data = on_host(data, plan.population) or data
+        if options.get("users") is None:  # users' blocks are made below
+            data = on_host(data, plan.population, divided=placement is not None) or data
         with automatic(params, data), automatic_in_force(devices):
             moved, rows, key = on_auto_mesh((params, data, key))
             if placement is not None:

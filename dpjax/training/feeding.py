@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from dpjax._numerics.explicit import on_one_device
+from dpjax.training.blocks import BlockDraws
 from dpjax.training.draws import Draws
 from dpjax.training.pacing import Pace
+from dpjax.training.placement import Placement
+from dpjax.training.recipe import SAMPLING
 from dpjax.training.sources import HostData
 
 # Steps that are loaded while the device works.
@@ -52,6 +57,85 @@ class OnDevice:
         pass
 
 
+class Loading(NamedTuple):
+    """How a step's records come from the host.
+
+    Fields:
+        draw: `draw(key, step)`, which they are; compiled when it is first called.
+        load: `load(data, *drawn) -> Batch`, from the data and what `draw` returned.
+    """
+
+    draw: Callable[..., Any]
+    load: Callable[..., Batch]
+
+
+def loading(draws: Draws) -> Loading:
+    """Of records for one device.
+
+    Args:
+        draws: of the plan.
+    """
+
+    def draw(key, step):
+        return draws.draw(jax.random.fold_in(key, SAMPLING), step)
+
+    def load(data, indices, size):
+        count = int(size)
+        # As many pieces as a step almost never exceeds: one shape, compiled once.
+        slots = _whole_pieces(max(count, draws.largest), draws.capacity)
+        numbers = np.zeros(slots, np.int32)
+        numbers[:count] = np.asarray(indices)[:count]
+        rows = data.load(numbers[:count], slots)
+        return jax.device_put(Batch(rows, numbers, np.int32(count)))
+
+    return Loading(jax.jit(draw), load)
+
+
+def loading_in_blocks(divided: BlockDraws, placement: Placement) -> Loading:
+    """Of records whose blocks are those of a mesh: a process loads those of its own devices.
+
+    Args:
+        divided: the draws of the plan.
+        placement: of the records.
+    """
+    along = placement.sharding(PartitionSpec(placement.records))
+
+    def draw(key, step):
+        return (divided.inclusion(jax.random.fold_in(key, SAMPLING), step),)
+
+    def load(data, flags):
+        drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]
+        counts = np.array([len(own) for own in drawn], np.int32)
+        slots = _whole_pieces(max(counts.max(), divided.largest), divided.capacity)
+        length = len(flags) // placement.blocks
+
+        @functools.cache  # devices may share a block
+        def block(number):
+            records = (drawn[number] + number * length).astype(np.int32)
+            numbers = np.zeros(slots, np.int32)
+            numbers[: len(records)] = records
+            first = min(number * length, data.records - 1)  # no record of another process is read
+            return jax.tree.leaves((data.load(records, slots, otherwise=first), numbers))
+
+        def divided_leaf(place, like):
+            shape = (placement.blocks * slots, *like.shape)
+            read = lambda index: block((index[0].start or 0) // slots)[place]  # noqa: E731
+            return jax.make_array_from_callback(shape, along, read)
+
+        like = (data.example, jax.ShapeDtypeStruct((), np.int32))
+        leaves, structure = jax.tree.flatten(like)
+        arrays = [divided_leaf(place, leaf) for place, leaf in enumerate(leaves)]
+        sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
+        rows, numbers = structure.unflatten(arrays)
+        return Batch(rows, numbers, sizes)
+
+    return Loading(jax.jit(draw), load)
+
+
+def _whole_pieces(records: int, capacity: int) -> int:
+    return -(-int(records) // capacity) * capacity
+
+
 class FromHost:
     """Records that are loaded by a thread while the device works on those of the step before.
 
@@ -59,8 +143,8 @@ class FromHost:
     CPU: a draw looks at a number for each record, and the device need not hold so many.
     """
 
-    def __init__(self, data: HostData, draws: Draws, draw: Callable, key: Any, steps: int):
-        self._data, self._draws, self._draw, self._steps = data, draws, draw, steps
+    def __init__(self, data: HostData, host: Loading, key: Any, steps: int):
+        self._data, self._host, self._steps = data, host, steps
         self._cpu = _cpu()
         self._key = jax.device_put(key, self._cpu)
         self._target: Any = getattr(jax.config, "jax_default_device", None)
@@ -75,7 +159,7 @@ class FromHost:
         for number in range(step, min(step + 1 + _AHEAD, self._steps)):
             if number not in self._coming:
                 with on_one_device():
-                    drawn = self._draw(self._key, jax.device_put(np.int32(number), self._cpu))
+                    drawn = self._host.draw(self._key, jax.device_put(np.int32(number), self._cpu))
                 self._coming[number] = self._thread.submit(self._load, *drawn)
         return self._coming.pop(step).result()
 
@@ -85,15 +169,9 @@ class FromHost:
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _load(self, indices: Any, size: Any) -> Batch:
-        capacity, count = self._draws.capacity, int(size)
-        # As many pieces as a step almost never exceeds: one shape, compiled once.
-        pieces = -(-max(count, self._draws.largest) // capacity)
-        numbers = np.zeros(pieces * capacity, np.int32)
-        numbers[:count] = np.asarray(indices)[:count]
-        rows = self._data.load(numbers[:count], len(numbers))
+    def _load(self, *drawn: Any) -> Batch:
         with jax.default_device(self._target):
-            return jax.device_put(Batch(rows, numbers, np.int32(count)))
+            return self._host.load(self._data, *drawn)
 
 
 def feed_of(data: Any, programs: Any, key: Any, steps: int) -> OnDevice | FromHost:
@@ -106,7 +184,7 @@ def feed_of(data: Any, programs: Any, key: Any, steps: int) -> OnDevice | FromHo
         steps: of its plan.
     """
     if isinstance(data, HostData):
-        return FromHost(data, programs.draws, programs.draw, key, steps)
+        return FromHost(data, programs.host, key, steps)
     return OnDevice(data)
 
 

@@ -86,7 +86,9 @@ def fit(
         optimizer: any optax optimiser.
         key: decides batches and noise, and must stay secret; by default 64 unpredictable bits.
         mesh: devices to run on, a mesh for `data_parallel(mesh)`, or `fully_sharded(mesh)`; by
-            default where the arrays are. Arrays are then placed there, block by block.
+            default where the arrays are. Arrays are then placed there, block by block; memory maps
+            too, unless they are `HostData`: of records on the host every process loads those of its
+            own blocks that a step drew.
         evaluate: `evaluate(params) -> {name: number}`, recorded at every row of the metrics.
         log_every: steps between rows; by default the run gives about 40.
         capacity: records worked on at once, which bounds memory; by default a size that a draw
@@ -154,7 +156,7 @@ def fit(
     del trainable
     placement: Any = mesh  # what `on_any_mesh` made of it
     joined: Any = placement.mesh if placement is not None and placement.several else None
-    records = records_of(loss, data, plan, users, records_per_user, placement)
+    records = records_of(loss, data, plan, users, records_per_user)
     check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     log_every = interval(plan, log_every)

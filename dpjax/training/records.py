@@ -35,9 +35,7 @@ class Records(NamedTuple):
         return self.data if isinstance(self.data, HostData) else None
 
 
-def records_of(
-    loss: Any, data: Any, plan: Plan, users: Any, most: int | None, placement: Placement | None
-) -> Records:
+def records_of(loss: Any, data: Any, plan: Plan, users: Any, most: int | None) -> Records:
     """The records of a run, as many as its plan has.
 
     Args:
@@ -46,13 +44,10 @@ def records_of(
         plan: whose unit is a record or a user.
         users: whom each record belongs to, or None.
         most: records of one user that are used.
-        placement: of the run.
 
     Raises:
         ValueError: see `fit`.
     """
-    if isinstance(data, HostData) and placement is not None:
-        raise ValueError("data must be arrays where mesh is given, got HostData")
     if (users is None) != (plan.unit == "record"):
         given = "none" if users is None else "some"
         raise ValueError(
@@ -111,7 +106,8 @@ def placed_where(
         params = jax.tree.map(jnp.asarray, params)
         return Placed(data, params, held)
     given = (data, gathered(params)) if placement.several else None
-    data = placed_rows(placement, data, population)
+    if records.host is None:
+        data = placed_rows(placement, data, population)
     params = placed_parameters(placement, params)
     put = everywhere if placement.several else placed
     held = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), held)

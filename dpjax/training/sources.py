@@ -30,10 +30,12 @@ _WHY_NO_STREAM = (
 class HostData:
     """Records on the host, read by number: `fit` loads those that a step drew, and no others.
 
-    `fit` makes one by itself where its data is a memory map, arrays of more than 256 MB, a pandas
-    or Arrow table (a record is a dict of its columns), or any object with `__len__` and
-    `__getitem__`, such as a list of records. Where `source[array of numbers]` gives a batch, equal
-    to the records one by one, it is used; otherwise records are read one by one, and stacked.
+    Over a mesh every device is given the records of its own block that were drawn, and a process
+    reads no others. `fit` makes one by itself where its data is a memory map, arrays of more than
+    256 MB (both without a mesh, over which arrays are divided), a pandas or Arrow table (a record
+    is a dict of its columns), or any object with `__len__` and `__getitem__`, such as a list of
+    records. Where `source[array of numbers]` gives a batch, equal to the records one by one, it is
+    used; otherwise records are read one by one, and stacked.
 
     A run's folder knows the data again by its fingerprint. Of arrays in memory it covers every bit.
     Of anything else it covers shapes, dtypes, the number of records, 1,024 records that the run's
@@ -75,12 +77,13 @@ class HostData:
         first = self._read(np.zeros(1, np.int64))
         self.example = jax.tree.map(_shape_of_record, first)
 
-    def load(self, indices: np.ndarray, slots: int) -> Any:
+    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> Any:
         """The records of these numbers, as JAX's dtypes; empty slots repeat one of them.
 
         Args:
             indices: of the records, ascending or not.
             slots: the length of what is returned, at least theirs.
+            otherwise: the record that fills empty slots where no number is given.
 
         Raises:
             ValueError: a record whose shape, structure or kind of number is not that of record 0,
@@ -90,7 +93,7 @@ class HostData:
         if not self._arrays and len(self._source) != self.records:
             raise ValueError(f"data must keep its {self.records} records, got {len(self._source)}")
         # What an empty slot holds takes no part, but a loss should be defined there.
-        found = self._read(indices if count else np.zeros(1, np.int64))
+        found = self._read(indices if count else np.array([otherwise]))
         if jax.tree.structure(found) != jax.tree.structure(self.example):
             raise ValueError(
                 f"data must have records like record 0, {jax.tree.structure(self.example)}, got "
@@ -146,13 +149,21 @@ class HostData:
         return digest.hexdigest()
 
 
-def on_host(data: Any, population: int) -> HostData | None:
-    """The data as `HostData` where it is to stay on the host, None where it goes to the device."""
+def on_host(data: Any, population: int, divided: bool = False) -> HostData | None:
+    """The data as `HostData` where it is to stay on the host, None where it goes to the device.
+
+    Args:
+        data: as `fit` takes it.
+        population: how many records it has.
+        divided: whether arrays are divided over the devices of a mesh.
+    """
     if isinstance(data, HostData):
         return data
     if isinstance(data, Iterator):
         return HostData(data)  # which says why not
     if _is_tree_of_arrays(data, population):
+        if divided:
+            return None
         own = [leaf for leaf in jax.tree.leaves(data) if isinstance(leaf, np.ndarray)]
         large = sum(leaf.nbytes for leaf in own) > _ON_THE_DEVICE
         mapped = any(isinstance(leaf, np.memmap) for leaf in own)

@@ -19,6 +19,7 @@ from dpjax.training.processes import SharedCheckpoints, as_placed
 from dpjax.training.progress import Progress, no_totals
 from dpjax.training.recipe import Recipe
 from dpjax.training.records import Placed
+from dpjax.training.sources import HostData
 from dpjax.training.state import first_state, first_state_on
 
 
@@ -60,7 +61,7 @@ def known_again(
         if lying.given is not None:
             # The leader has to see all of it, and sees its own copies.
             data, params = lying.given
-            data = as_placed(data)
+            data = data if isinstance(data, HostData) else as_placed(data)
             kept = recipe._replace(params=jax.tree.map(jnp.asarray, params))
         return identity_of_run(kept, data, lying.example, key, settings, lying.held, owners)
 

@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import gradients, sampling, transforms
-from dpjax.training.draws import Draws, draws_of
+from dpjax.training.blocks import block_draws
+from dpjax.training.draws import draws_of
+from dpjax.training.feeding import Loading, loading, loading_in_blocks
 from dpjax.training.fingerprint import Opaque, array_digest, factors_digest, program_digest
-from dpjax.training.recipe import SAMPLING, Recipe, arguments_after_example
+from dpjax.training.recipe import Recipe, arguments_after_example
 from dpjax.training.state import state_on
 from dpjax.training.update import update_of
 
@@ -75,13 +77,11 @@ class Compiled(NamedTuple):
             The totals of a row of the metrics travel with the state, so that a row may be worked
             through in any number of calls and still adds up to the same bits. `data` is all
             records, or the `Batch` of the one step that is taken.
-        draw: `draw(key, step) -> (indices, size)`, the records of a step.
-        draws: how many they are.
+        host: how a step's records come from the host.
     """
 
     advance: Callable[..., Any]
-    draw: Callable[..., Any]
-    draws: Draws
+    host: Loading
 
 
 def _compiled(recipe: Recipe) -> Compiled:
@@ -100,8 +100,7 @@ def _compiled(recipe: Recipe) -> Compiled:
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 
-    @jax.jit
-    def draw(key, step):
-        return draws.draw(jax.random.fold_in(key, SAMPLING), step)
-
-    return Compiled(advance, draw, draws)
+    if placement is None:
+        return Compiled(advance, loading(draws))
+    divided = block_draws(recipe.plan, placement, draws, recipe.failure)
+    return Compiled(advance, loading_in_blocks(divided, placement))

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from dpjax import gradients
 from dpjax.gradients.per_example import accumulation_dtype
@@ -26,7 +27,7 @@ def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
         recipe: of the step.
         draws: of its plan.
     """
-    plan, placement = recipe.plan, recipe.placement
+    placement = recipe.placement
     if placement is None:
         of_records = _sum_of_records(recipe, draws.capacity, draws.capacity)
 
@@ -40,19 +41,25 @@ def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
         return of_draw
 
     specs = placement.specs(recipe.params)
-    pieces = -(-draws.largest // draws.capacity)
-    divided = block_draws(plan, placement, pieces, recipe.failure)
+    divided = block_draws(recipe.plan, placement, draws, recipe.failure)
     of_records = _sum_of_records(recipe, divided.capacity, draws.capacity)
 
-    def one_block(params, data, flags, first_record, key, step, held, clip_norm):
-        drawn = listed(flags, divided.padded)
-        return of_records(params, data, drawn, key, step, held, clip_norm, first_record)
+    def one_block(params, records, *shared):
+        if isinstance(records, Batch):
+            return of_records(params, records, (records.numbers, records.size[0]), *shared)
+        data, flags, numbers = records
+        return of_records(params, data, listed(flags, divided.padded), *shared, numbers[0])
 
     over_blocks = sum_over_blocks(placement, specs, one_block)
+    rows = placement.sharding(PartitionSpec(placement.records))
 
     def of_blocks(params, data, key, step, held, clip_norm):
-        flags = divided.inclusion(jax.random.fold_in(key, SAMPLING), step)
-        total, seen = over_blocks(params, data, flags, key, step, held, clip_norm)
+        records = data
+        if not isinstance(data, Batch):
+            flags = divided.inclusion(jax.random.fold_in(key, SAMPLING), step)
+            flags = jax.lax.with_sharding_constraint(flags, rows)
+            records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
+        total, seen = over_blocks(params, records, key, step, held, clip_norm)
         return placement.constrained(total, specs), seen
 
     return of_blocks

@@ -73,7 +73,8 @@ def process(number, address, out, folder):
     for kind, divided in (("poisson", "fully_sharded"), ("allocation", "data_parallel")):
         # Each has a key of its own; that of the first process counts.
         key = jax.random.key(3 + number)
-        result = trained(kind, divided, mesh, own, key=key, log_private_losses=True)
+        data = training.HostData(own) if kind == "allocation" else own
+        result = trained(kind, divided, mesh, data, key=key, log_private_losses=True)
         for name, leaf in result.params.items():
             share = leaf.addressable_shards[0].data.size
             assert share == (

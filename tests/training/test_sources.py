@@ -380,3 +380,60 @@ def test_records_from_the_host_train_on_a_mesh():
             )
         for one, two in zip(*map(jax.tree.leaves, (found.params, held.params)), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("divided", [training.data_parallel, training.fully_sharded])
+@pytest.mark.parametrize("kind", ["poisson", "fixed", "allocation", "cut"])
+def test_records_of_the_host_are_divided_over_a_mesh(kind, divided):
+    """Every device is given the records of its own block that a step drew, and no others."""
+    mesh = jax.make_mesh((8,), ("data",))
+    source, plan = Numbered(), plan_of(kind, steps=3)
+    found = run(source, plan, mesh=divided(mesh), capacity=16)
+    # To the last bit what arrays on the same devices give; up to rounding what one device gives.
+    same = run((X, Y), plan, mesh=divided(mesh), capacity=16)
+    jax.tree.map(np.testing.assert_array_equal, found.params, same.params)
+    one = run((X, Y), plan, capacity=16)
+    for a, b in zip(*map(jax.tree.leaves, (found.params, one.params)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    taken = found.metrics["step"][-1]
+    assert len(source.seen) < taken * N  # a step's records, and one for a block without any
+    if kind == "fixed":
+        assert taken * 8 < len(source.seen) <= 1 + taken * (8 + 8)
+
+
+def test_a_loss_with_a_key_and_a_resumed_run_over_a_mesh(tmp_path):
+    def noisy(params, example, key):
+        x, y = example
+        return CROSS(params, (x * jax.random.uniform(key, x.shape), y))
+
+    def stop(row):
+        if row["step"] == 2:
+            raise Killed
+
+    mesh, rows = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4]), Batched()
+    options = {"loss": noisy, "loss_takes_key": True, "log_every": 1}
+    one = run((X, Y), plan_of(), **options)
+    options |= {"folder": tmp_path, "resume": True}
+    with pytest.raises(Killed):
+        run(rows, plan_of(), mesh=mesh, on_log=stop, **options)
+    eight = training.fully_sharded(jax.make_mesh((8,), ("data",)))
+    found = run(rows, plan_of(), mesh=eight, **options)
+    for a, b in zip(*map(jax.tree.leaves, (found.params, one.params)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_device_holds_no_more_than_its_share_of_a_step(monkeypatch):
+    """Blocks without a record that was drawn, and blocks of padding alone, work on nothing."""
+    shapes, make = [], jax.make_array_from_callback
+    monkeypatch.setattr(
+        jax, "make_array_from_callback",
+        lambda shape, *a, **k: shapes.append(shape) or make(shape, *a, **k),
+    )  # fmt: skip
+    n = 5001  # the eighth block has padding
+    data = training.HostData((np.zeros((n, 6), np.float32), np.zeros(n, np.int32)))
+    plan = training.Plan(
+        acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(1.0), 8, n), 3), 1.0, n, 1e-5,
+        acc.Adjacency.REPLACE_ONE,
+    )  # fmt: skip
+    run(data, plan, mesh=jax.make_mesh((8,), ("data",)))
+    assert max(shape[0] for shape in shapes) <= 8 * 8
