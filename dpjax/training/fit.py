@@ -140,6 +140,7 @@ def fit(
             in use, or one that cannot be written.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
         >>> from dpjax import accounting as acc
         >>> run = acc.Repeated(acc.Gaussian(1e-3), 60)
