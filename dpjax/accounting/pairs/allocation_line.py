@@ -12,6 +12,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs.allocation_powers import product_of
 from dpjax.accounting.pairs.allocation_transform import moment, values
 from dpjax.accounting.pairs.protocol import OnLine
 
@@ -140,7 +141,8 @@ def _curvatures(sign: int, mu: float, t: float) -> tuple[np.ndarray, np.ndarray]
     z = np.arange(-8.5, 8.5, hz)
     weight = hz * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
     size = np.exp(v[:, None] + mu * z - 0.5 * mu * mu - np.log(t))
-    log_f = t * np.log1p(np.maximum(np.expm1(-size) @ weight, -1 + 1e-15))
+    less = product_of(np.expm1(-size), weight[:, None][:, [0, 0]])[:, 0]
+    log_f = t * np.log1p(np.maximum(less, -1 + 1e-15))
     exponent = c[:, None] * v + log_f
     top = exponent.max(axis=1)
     k = np.log(h * np.exp(exponent - top[:, None]).sum(axis=1)) + top - NUMPY.gammaln(c)

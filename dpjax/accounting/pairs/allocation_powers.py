@@ -7,6 +7,7 @@ as `pairs.allocation_transform` needs them, which says what bounds what.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,20 +16,44 @@ from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.pairs import allocation_moments as moments
 
 _EPS = float(np.finfo(np.float64).eps)
-_MOST_NODES = 3e5  # in u, of one band, times the orders of b_k
-_BLOCK = 50_000
+_MOST_NODES = 3e5  # in u and z together, of one band
+_MOST_COEFFICIENTS = 5e5  # nodes in u times the orders of b_k
+_BLOCK = 30_000
 _MOST_WORK = 5e7  # products of one band
 _FEW = 16  # orders that are all computed
 _LEFT_OUT = 60.0  # logarithm of what a b_k that is not computed may count for
 _GROUP = 4  # neighbouring nodes that share a bound
+_COLUMNS = 1024  # numbers of a coefficient that are worked on at a time
 
 
 class Powers(NamedTuple):
-    """b_k at the nodes of a ray, bounds on the errors, and b_0 − 1 where |b_0|² > 1/2, else NaN."""
+    """b_k at the nodes of a ray.
+
+    Fields:
+        less: b_0 − 1 where |b_0|² > 1/2, else NaN.
+        b, delta: the first b_k, a row each, and bounds on their errors.
+        rest: bounds on the further ones up to n, at all nodes; they are taken for 0.
+    """
 
     less: np.ndarray
     b: np.ndarray
     delta: np.ndarray
+    rest: np.ndarray
+
+
+def joined(parts: Sequence[Powers]) -> Powers:
+    """The nodes of several rays, of the same μ, t and n, side by side."""
+    rows = max(len(part.b) for part in parts)
+
+    def filled(part: Powers) -> tuple[np.ndarray, np.ndarray]:
+        more = np.zeros((rows - len(part.b), part.b.shape[1]))
+        errors = part.rest[: len(more), None] + more
+        return np.concatenate([part.b, more]), np.concatenate([part.delta, errors])
+
+    b, delta = zip(*(filled(part) for part in parts), strict=True)
+    less = np.concatenate([part.less for part in parts])
+    least = min(parts, key=lambda part: len(part.rest)).rest
+    return Powers(less, np.concatenate(b, axis=1), np.concatenate(delta, axis=1), least)
 
 
 def powers(
@@ -58,7 +83,11 @@ def powers(
     last = first + h * (nodes - 1)
     terms = _terms(mu, t, n, np.cos(theta) * np.exp(min(last, 50.0)) / t)
     work = nodes * many * (terms + 4)
-    if points > _MOST_NODES or nodes * (n + 1) > _MOST_NODES or work > _MOST_WORK:
+    if (
+        points > _MOST_NODES
+        or nodes * (n + 1) > (_MOST_COEFFICIENTS if t >= n else _MOST_NODES)
+        or work > _MOST_WORK
+    ):
         return None
     z = -width + hz * np.arange(many)
     v = first + h * np.arange(nodes)
@@ -91,28 +120,27 @@ def powers(
         strides = (stride_v * step, stride_z * step)
         return np.lib.stride_tricks.as_strided(row, (nodes, many), strides, writeable=False)
 
-    b, delta = np.zeros((n + 1, nodes), complex), np.zeros((n + 1, nodes))
     # Two columns: a single one would be a product that is spread over threads.
     b0_less = product_of(shifted(less), weight[:, [0, 0]])[:, 0]
-    delta[0] = product_of(shifted(np.abs(less)), units[:, [0, 0]])[:, 0]
-    delta[0] += product_of(shifted(off_less), modulus[:, [0, 0]])[:, 0]
+    less_off = product_of(shifted(np.abs(less)), units[:, [0, 0]])[:, 0]
+    less_off += product_of(shifted(off_less), modulus[:, [0, 0]])[:, 0]
     every = slice(None) if terms else [0, 0]
-    direct = product_of(shifted(turned), weight[:, every])[:, : terms + 1].T
-    found = product_of(shifted(grown), units[:, every])
-    found = (found + product_of(shifted(off), modulus[:, every]))[:, : terms + 1].T
-    b[1 : terms + 1], delta[1 : terms + 1] = direct[1:], found[1:]
+    b = np.ascontiguousarray(product_of(shifted(turned), weight[:, every])[:, : terms + 1].T)
+    delta = product_of(shifted(grown), units[:, every])
+    delta += product_of(shifted(off), modulus[:, every])
+    delta = np.ascontiguousarray(delta[:, : terms + 1].T)
     # b_0 from b_0 − 1 where that is small, and from its own sum where it is small itself.
     near = np.abs(1 + b0_less) ** 2 > 0.5
-    b[0] = np.where(near, 1 + b0_less, direct[0])
-    delta[0] = np.where(near, delta[0], found[0])
+    b[0] = np.where(near, 1 + b0_less, b[0])
+    delta[0] = np.where(near, less_off, delta[0])
     # Cut ends, and both aliases; |e^{−sX} − 1| ≤ 2 for k = 0.
     eta = 2 * np.exp(0.5 * beta * beta - depth)
     eta += 2.1 * np.exp(0.5 * rise * rise - 2 * np.pi * up / hz)
     eta += 2.1 * np.exp(0.5 * (beta + down) ** 2 - 2 * np.pi * down / hz)
     # What is not computed is 0, off by at most its size at s = 0.
-    eta = np.where(np.arange(n + 1) <= terms, eta, 1.0)
-    delta = _EPS * delta + (eta * np.exp(moments.log_coefficients(mu, t, n)))[:, None]
-    return Powers(np.where(near, b0_less, np.nan), b, delta), v
+    whole = np.exp(moments.log_coefficients(mu, t, n))
+    delta = _EPS * delta + eta * whole[: terms + 1, None]
+    return Powers(np.where(near, b0_less, np.nan), b, delta, whole[terms + 1 :]), v
 
 
 def _terms(mu: float, t: float, n: int, real: float) -> int:
@@ -130,7 +158,11 @@ def _terms(mu: float, t: float, n: int, real: float) -> int:
 
 def product_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """rows @ columns in blocks that stay in the cache, and too small to be spread over threads."""
-    few = max(_BLOCK // columns.size, 1)
+    inner = max(_BLOCK // (8 * columns.shape[1]), 1)
+    if inner < len(columns) and len(rows) * columns.size > _BLOCK:
+        parts = (slice(k, k + inner) for k in range(0, len(columns), inner))
+        return sum(product_of(rows[:, part], columns[part]) for part in parts)  # pyrefly: ignore
+    few = max(_BLOCK // columns.size, 2)
     starts = range(0, len(rows), few)
     return np.concatenate([rows[start : start + few] @ columns for start in starts])
 
@@ -139,59 +171,72 @@ def _product(f: np.ndarray, g: np.ndarray) -> np.ndarray:
     return np.array([np.sum(f[: m + 1] * g[m::-1], axis=0) for m in range(len(f))])
 
 
-def _recurrence(ratio: np.ndarray, t: float, terms: int) -> np.ndarray:
-    """Coefficients of (1 + Σ_{k≥1} r_k y^k)^t: c_m = Σ_k (k(t + 1) − m) r_k c_{m−k}/m.
+def _recurrence(ratio: np.ndarray, t: float, order: int) -> np.ndarray:
+    """Coefficients of (1 + Σ_{k≥1} r_k y^k)^t up to `order`, of r_k that are 0 beyond the rows.
 
-    Of the r_k those beyond `terms` are 0.
+    c_m = Σ_k (k(t + 1) − m) r_k c_{m−k}/m, some columns at a time, which stay in the cache.
     """
-    found = np.empty_like(ratio)
+    found = np.empty((order + 1, ratio.shape[1]), ratio.dtype)
     found[0] = 1
-    k = np.arange(len(ratio), dtype=float)
-    for m in range(1, len(ratio)):
-        some = min(m, terms)
-        factor = (k[1 : some + 1] * (t + 1) - m) / m
-        found[m] = np.einsum("k,kv->v", factor, ratio[1 : some + 1] * found[m - 1 :: -1][:some])
+    k, width = np.arange(len(ratio), dtype=float), ratio.dtype.itemsize // 8
+    for start in range(0, ratio.shape[1], _COLUMNS // width):
+        columns = slice(start, start + _COLUMNS // width)
+        own, part = np.ascontiguousarray(ratio[1:, columns]), np.empty_like(found[:, columns])
+        part[0] = 1
+        real = part.view(float)  # of a complex number both of its parts
+        for m in range(1, order + 1):
+            some = min(m, len(own))
+            factor = (k[1 : some + 1] * (t + 1) - m) / m
+            terms = own[:some] * part[m - some : m][::-1]
+            np.einsum("k,kv->v", factor, terms.view(float), out=real[m])
+        found[1:, columns] = part[1:]
     return found
 
 
-def _majorant(ratio: np.ndarray, t: float) -> np.ndarray:
-    """Upper bounds on the coefficients for ratios ≥ 0, with which they rise: nodes together."""
-    order, nodes = ratio.shape
-    if nodes < 16 * _GROUP:
-        return _recurrence(ratio, t, order)
-    padded = np.pad(ratio, ((0, 0), (0, -nodes % _GROUP)), mode="edge")
-    most = _recurrence(padded.reshape(order, -1, _GROUP).max(axis=2), t, order)
-    return np.repeat(most, _GROUP, axis=1)[:, :nodes]
+def _shared(values: np.ndarray, largest: bool) -> np.ndarray:
+    """The largest, or the least, of neighbouring nodes."""
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % _GROUP)), mode="edge")
+    grouped = padded.reshape(len(values), -1, _GROUP)
+    return grouped.max(axis=2) if largest else grouped.min(axis=2)
 
 
 def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """[yⁿ](Σ b_k y^k)^t as size·e^{log}, and a bound on its error likewise."""
-    n = len(at.b) - 1
+    n, nodes = len(at.b) + len(at.rest) - 1, at.b.shape[1]
     b, delta = at.b, at.delta
-    major = np.abs(b) + delta
-    if n and t < n:  # so few that no quotient is needed
+    size = np.abs(b)
+    major = size + delta
+    if n and t < n:  # so few that no quotient is needed, and every b_k is known
         top, most = moments.power(b, round(t), _product), moments.power(major, round(t), _product)
         others = np.zeros_like(major)
         others[0] = 1
         if t > 1:
             others = moments.power(major, round(t) - 1, _product)
         lost = t * np.sum(delta * others[::-1], axis=0) + 8 * _EPS * (n + 2) * t * most[n]
-        zero = np.zeros(b.shape[1])
+        zero = np.zeros(nodes)
         return top[n], zero + 0j, lost, zero
     square = 2 * at.less.real + at.less.real**2 + at.less.imag**2
     near = ~np.isnan(square)
-    own = np.maximum(np.abs(b[0]), 1e-140)
+    own = np.maximum(size[0], 1e-140)
     log = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(own))
     log = t * (log + 1j * np.angle(b[0]))
     log_major = t * np.where(near, log.real / t + np.log1p(delta[0] / own), np.log(major[0]))
-    share = delta / major[0]
     if n == 0:
-        top, most = np.ones(b.shape[1]), np.ones((1, b.shape[1]))
+        top, most = np.ones(nodes), np.ones((1, nodes))
     else:
         terms = int(np.flatnonzero(np.any(b, axis=1))[-1])
-        top = _recurrence(b / np.where(np.abs(b[0]) < 1e-140, 1e-140, b[0]), t, terms)[n]
-        most = _majorant(major / major[0], t)
-    lost = t * np.sum(share * most[::-1], axis=0)
+        top = _recurrence(b[: terms + 1] / np.where(size[0] < 1e-140, 1e-140, b[0]), t, n)[n]
+        ratio, least, times = major / major[0], major[:1], 1
+        if nodes >= 16 * _GROUP:
+            ratio, least, times = _shared(ratio, True), _shared(least, False), _GROUP
+        most = _recurrence(np.concatenate([ratio, at.rest[:, None] / least]), t, n)
+        most = np.concatenate(
+            [most[n - len(b) + 1 :][::-1], at.rest[None] @ most[: n - len(b) + 1][::-1]]
+        )
+        most = np.repeat(most, times, axis=1)[:, :nodes]
+    # Σ_k of the k-th error times the coefficient that it meets, the last row being the rest's.
+    lost = np.sum(delta * most[: len(b)], axis=0)
+    lost = t / major[0] * (lost + (most[-1] if len(at.rest) else 0.0))
     # Of the recurrence: m sums and quotients for c_m, on top of those of c_{m−1}.
-    lost = lost + _EPS * (0.5 * n * n + 16 * n + 16 + 8 * np.abs(log)) * most[n]
+    lost = lost + _EPS * (0.5 * n * n + 16 * n + 16 + 8 * np.abs(log)) * most[0]
     return top, log, lost, log_major

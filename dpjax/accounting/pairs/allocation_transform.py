@@ -33,16 +33,19 @@ References:
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dpjax.accounting.pairs import allocation_moments as moments
-from dpjax.accounting.pairs.allocation_powers import nth, powers, product_of
+from dpjax.accounting.pairs.allocation_powers import Powers, joined, nth, powers, product_of
 
 _EPS = float(np.finfo(np.float64).eps)
 _DIGITS = 40.0  # every cut and alias is aimed at e^{−40} of the moment
 _BAND = 1.5  # natural digits that the ends of a band may cost
+_FAR = 300.0  # y from which on more derivatives are taken than are needed
+_MORE, _RISE = 16, 1.0  # how many at most, and what they may add to log E[Wⁿ]
 _TERMS = 24  # of the series to the left
 _MOST_NODES = 3e5  # in u, of one band, times the orders of b_k
 _LARGEST = 600.0  # of log E[Wⁿ], so that nothing overflows
@@ -73,7 +76,7 @@ class _Ray(NamedTuple):
         v, value: nodes, and the integrand there without its factor e^{iaΘ}.
         series: log of E[W^{n+j}]/(j! e^{scale}), the terms that stand in to the left of the nodes.
         error: Σ of the bounds on the errors of the values, and the ends that were cut.
-        scale: logarithm that was taken out.
+        scale: logarithm that was taken out, about that of Γ(a)E[W^p].
     """
 
     a: float
@@ -126,25 +129,57 @@ def _log_caps(mu: float, t: float, n: int, b: np.ndarray, v: np.ndarray | float)
     return (front + known)[:, None] - b[:, None] * np.atleast_1d(v)
 
 
-def _order(p: float) -> int:
-    """n, with n − p between 2 and 3, or n = 0: a smaller one makes the left end long."""
-    return max(int(np.floor(p + 3.0)), 0)
+def _order(mu: float, t: float, p: float, y: float) -> int:
+    """n, with n − p between 2 and 3, or n = 0: a smaller one makes the left end long.
+
+    More where y is large, as long as E[Wⁿ] is about E[W^p]: the saddle point (a + iy)/W then turns
+    less far, aliases decay the faster, and far fewer nodes are needed.
+    """
+    least = max(int(np.floor(p + 3.0)), 0)
+    if least == 0 or least > moments.LARGEST or y < _FAR:
+        return least
+    most = int(max(min(least + _MORE, moments.LARGEST, t), least))  # a sum is short if n ≤ t
+    known = moments.whole_moments(mu, t)[least : most + 1]
+    return least + int(np.sum(known <= known[0] + _RISE)) - 1
 
 
-def _ray(mu: float, t: float, p: float, low: float, high: float) -> _Ray | None:
-    """The integrand of E[W^{p−iy}] for low ≤ y ≤ high, on a ray of its own."""
-    n = _order(p)
+class _Plan(NamedTuple):
+    """A ray whose b_k are known.
+
+    Fields:
+        a, theta, h, v, series, scale: as of `_Ray`.
+        at: the b_k.
+        b, caps: exponents of bounds on D_n, and logarithms of what lies beyond v, less (a − b)v.
+        left: the end that was cut on the left.
+    """
+
+    a: float
+    theta: float
+    h: float
+    v: np.ndarray
+    series: np.ndarray
+    scale: float
+    at: Powers
+    b: np.ndarray
+    caps: np.ndarray
+    left: float
+
+
+def _plan(mu: float, t: float, p: float, n: int, low: float, high: float) -> _Plan | None:
+    """The ray for low ≤ y ≤ high."""
     if n > moments.LARGEST or not moments.whole_moments(mu, t)[n] <= _LARGEST:
         return None
-    a, decay, scale = n - p, mu * mu / t, moments.lower(mu, t, p)
+    a, decay, moment = n - p, mu * mu / t, moments.lower(mu, t, p)
+    whole = float(_log_gamma(a, np.zeros(1))[0].real)
+    scale = moment + whole  # of the integral, which may be larger than any number
     ends = np.array([low, high])
     psi = np.arctan(1 / np.sinh(np.mean(np.arcsinh(ends / a)))) if high > 0 else 0.5 * np.pi
     theta = 0.5 * np.pi - psi
     h = _spacing(a, theta, ends, decay)
-    # 1/Γ(a + iy)·e^{−Θy} is at most about this; everything is cut that much deeper.
-    front = float(np.max(-_log_gamma(a, ends).real - theta * ends))
+    # Γ(a)/|Γ(a + iy)|·e^{−Θy} is at most about this; everything is cut that much deeper.
+    front = whole + float(np.max(-_log_gamma(a, ends).real - theta * ends))
     goal = _DIGITS + max(front, 0.0)
-    rise = max(moments.whole_moments(mu, t)[n] - scale, 0.0)
+    rise = max(moments.whole_moments(mu, t)[n] - moment, 0.0)
     # To the left D_n(s) = Σ_j (−s)^j E[W^{n+j}]/j!, off by at most the first term left out.
     j = np.arange(min(_TERMS, moments.LARGEST - n) + 1.0)
     series = moments.whole_moments(mu, t)[n : n + len(j)] - moments.log_factorials(len(j) - 1)
@@ -166,22 +201,54 @@ def _ray(mu: float, t: float, p: float, low: float, high: float) -> _Ray | None:
         return None
     at, v = found
     h = v[1] - v[0]
-    with np.errstate(all="ignore"):
-        top, log, lost, log_major = nth(at, t)
-        front = a * v + moments.log_factorials(n)[n] - scale
-        value = h * np.exp(front + log.real) * top * np.exp(1j * log.imag)
-        error = h * np.exp(front + log_major) * lost
-        error += 4 * _EPS * (a * np.abs(v) + 2 * np.abs(front) + np.abs(log)) * np.abs(value)
-        cap = np.min(_log_caps(mu, t, n, np.append(b, 0.0), v + np.log(np.sin(psi))), axis=0)
-        cap = h * np.exp(a * v - scale + cap)
-        # Where the quotient overflows or is lost, 0 is as good a value as any.
-        kept = (error <= cap) & np.isfinite(value)
-    value, error = np.where(kept, value, 0.0), np.where(kept, error, cap)
     left = series[cut] + (a + cut) * (first - h) + 1e-9
     left = h * np.exp(left) / -np.expm1(-(a + cut) * h)
+    return _Plan(a, theta, h, v, series[:cut], scale, at, b, caps, float(left))
+
+
+def _rays(
+    mu: float, t: float, p: float, n: int, bands: Sequence[tuple[float, float]]
+) -> list[_Ray | None]:
+    """The integrand of E[W^{p−iy}] for the y of every band, on a ray of its own."""
+    plans = [_plan(mu, t, p, n, low, high) for low, high in bands]
+    known = [plan for plan in plans if plan is not None]
+    if not known:
+        return [None] * len(plans)
+    with np.errstate(all="ignore"):
+        # The nodes of all rays together: each of the sums over orders is one for all.
+        together = nth(joined([plan.at for plan in known]), t)
+        ends = np.cumsum([len(plan.v) for plan in known])[:-1]
+        parts = list(zip(*(np.split(found, ends) for found in together), strict=True))
+        rays = [_ray(mu, t, n, plan, *part) for plan, part in zip(known, parts, strict=True)]
+    found = iter(rays)
+    return [None if plan is None else next(found) for plan in plans]
+
+
+def _ray(
+    mu: float,
+    t: float,
+    n: int,
+    plan: _Plan,
+    top: np.ndarray,
+    log: np.ndarray,
+    lost: np.ndarray,
+    log_major: np.ndarray,
+) -> _Ray:
+    """The rest of it, from what `nth` says of its nodes."""
+    a, theta, h, v, series, scale, _, b, caps, left = plan
+    front = a * v + moments.log_factorials(n)[n] - scale
+    value = h * np.exp(front + log.real) * top * np.exp(1j * log.imag)
+    error = h * np.exp(front + log_major) * lost
+    units = a * np.abs(v) + 2 * np.abs(front) + np.abs(log) + abs(scale)
+    error += 4 * _EPS * units * np.abs(value)
+    inward = np.log(np.cos(theta))
+    cap = np.min(_log_caps(mu, t, n, np.append(b, 0.0), v + inward), axis=0)
+    cap = h * np.exp(a * v - scale + cap)
+    # Where the quotient overflows or is lost, 0 is as good a value as any.
+    kept = (error <= cap) & np.isfinite(value)
+    value, error = np.where(kept, value, 0.0), np.where(kept, error, cap)
     right = np.exp(np.min(caps + (a - b) * v[-1]))
-    error = float(np.sum(error) + left + right)
-    return _Ray(a, theta, h, v, value, series[:cut], error, scale)
+    return _Ray(a, theta, h, v, value, series, float(np.sum(error) + left + right), scale)
 
 
 def _sums(ray: _Ray, start: float, step: float, count: int) -> np.ndarray:
@@ -210,13 +277,14 @@ def _left(ray: _Ray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _band(
-    mu: float, t: float, p: float, y: np.ndarray, log_moment: float | None
+    mu: float, t: float, p: float, y: np.ndarray, log_moment: float | None, ray: _Ray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """E[W^{p−iy}]/e^{log_moment} at evenly spaced y, and its error if that is E[W^p].
 
-    Without a log_moment it is `moments.lower`.
+    Without a log_moment it is `moments.lower`; without a ray it is of the least order.
     """
-    ray = _ray(mu, t, p, float(y[0]), float(y[-1]))
+    if ray is None:
+        ray = _rays(mu, t, p, _order(mu, t, p, 0.0), [(float(y[0]), float(y[-1]))])[0]
     if ray is None:
         return np.zeros(len(y), complex), np.full(len(y), np.inf)
     a, theta = ray.a, ray.theta
@@ -226,7 +294,7 @@ def _band(
     left, left_size = _left(ray, y)
     total = total + left
     front = -gamma.real - theta * y
-    front = front if log_moment is None else front + (ray.scale - log_moment)
+    front += ray.scale - (moments.lower(mu, t, p) if log_moment is None else log_moment)
     with np.errstate(all="ignore"):  # what is not a number counts as lost
         value = np.exp(front) * total * np.exp(1j * (theta * a - gamma.imag))
         error = np.exp(front) * (ray.error + _EPS * ((32 + len(ray.v)) * size + 16 * y * far))
@@ -299,16 +367,21 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
     last = min(count, int(furthest / step) + 2) if step > 0 else 1
     # With tan of the saddle's angle y/a, a ray whose angle belongs to another y costs
     # a·(asinh(y/a) − asinh(y'/a))²/2 digits, or less.
-    a = _order(p) - p
+    n = _order(mu, t, p, y[last - 1])
+    a = n - p
     whole = np.arcsinh(y[last - 1] / a)
     bands = max(int(np.ceil(whole / np.sqrt(8 * _BAND / a))), 1)
     edges = a * np.sinh(whole * np.arange(1, bands + 1) / bands)
-    first = 1
+    parts, first = [], 1
     for edge in edges:
         end = last if edge == edges[-1] else min(last, int(edge / step) + 1)
         if end > first:
-            value[first:end], error[first:end] = _band(mu, t, p, y[first:end], log_moment)
+            parts.append(slice(first, end))
             first = end
+    rays = _rays(mu, t, p, n, [(y[part][0], y[part][-1]) for part in parts])
+    for part, ray in zip(parts, rays, strict=True):
+        if ray is not None:
+            value[part], error[part] = _band(mu, t, p, y[part], log_moment, ray)
     poor = ~(error < bound)
     value, error = np.where(poor, 0.0, value), np.where(poor, bound, error)
     return Values(log_moment, moment_error, value, error)
