@@ -2,15 +2,21 @@
 
     python -m benchmarks.random_allocation           # into results/random_allocation.md
     python -m benchmarks.random_allocation --quick   # two settings, printed and not kept
+    python -m benchmarks.random_allocation --intervals   # the contour's ends beside those kept
 
 Processor time, median of five; every repetition asks at another noise multiplier, so that nothing
 is found in a cache. A package that is not installed is left out. PLD_accounting is not asked for
 100 epochs of 1,000 steps, where it had no answer after eight minutes.
+
+`--intervals` asks the contour for ε of the 100 random settings of
+results/random_allocation_intervals.csv and compares the ends with those kept there, of an
+earlier version: they must overlap, and none may be wider by more than a tenth and 1e-12 of ε.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import pathlib
 import statistics
 import time
@@ -24,6 +30,7 @@ from dpjax import accounting as acc
 
 _MOST = 10_000  # steps in all that the other package is asked for
 RESULTS = pathlib.Path(__file__).parent / "results" / "random_allocation.md"
+INTERVALS = RESULTS.with_name("random_allocation_intervals.csv")
 # noise multiplier, steps of an epoch, epochs, δ
 SETTINGS = [
     (2.0, 20, 1, 1e-5),
@@ -33,6 +40,8 @@ SETTINGS = [
     (1.0, 1_000, 100, 1e-6),
     (2.0, 1_000, 100, 1e-6),
     (5.0, 1_000, 100, 1e-6),
+    (10.0, 1_000, 100, 1e-6),
+    (20.0, 1_000, 100, 1e-6),
 ]
 
 
@@ -72,11 +81,51 @@ def row(name: str, ask: Callable, setting: tuple, repeats: int) -> str:
     )
 
 
+def kept() -> list[tuple[tuple[float, int, int, float], float, float]]:
+    """The random settings, and the ends of ε that an earlier version gave them."""
+    with INTERVALS.open() as file:
+        rows = [tuple(map(float, row)) for row in list(csv.reader(file))[1:]]
+    return [((s, int(t), int(e), d), low, high) for s, t, e, d, low, high in rows]
+
+
+def against(setting: tuple, low: float, high: float) -> tuple[str, float, float]:
+    """How the contour's ends compare with the ones given; ε; and the time in ms."""
+    began = time.process_time()
+    new_low, new_high = ours("contour")(*setting)
+    spent = 1e3 * (time.process_time() - began)
+    if new_low > high or new_high < low:
+        verdict = "apart"
+    elif new_high - new_low > 1.1 * (high - low) + 1e-12 * high:
+        verdict = "wider"
+    elif np.isfinite(new_high) and not np.isfinite(high):
+        verdict = "new"
+    else:
+        verdict = "same" if np.isfinite(new_high) else "none"
+    return verdict, new_high, spent
+
+
+def intervals() -> None:
+    """Print what has changed for each setting, and how many there are of each kind."""
+    found = []
+    for setting, low, high in kept():
+        found.append(against(setting, low, high))
+        if found[-1][0] != "same":
+            print(*setting, low, high, *found[-1], flush=True)
+    verdicts, _, times = zip(*found, strict=True)
+    for verdict in dict.fromkeys(verdicts):
+        print(f"{verdict}: {verdicts.count(verdict)} of {len(verdicts)}")
+    print(f"upper and lower end together: {statistics.median(times):.0f} ms, median")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--intervals", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.intervals:
+        intervals()
+        return
     rows = []
     for setting in SETTINGS[:2] if options.quick else SETTINGS:
         for name, ask, repeats in (

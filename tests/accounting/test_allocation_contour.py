@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from benchmarks import random_allocation
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.contour.allocation import bounds
@@ -84,7 +85,15 @@ def _brute(mu, t, p, y):
 
 @pytest.mark.parametrize(
     ("mu", "t", "p"),
-    [(1.0, 2, 2.5), (1.0, 2, -1.3), (0.4, 2, 6.3), (2.0, 2, 3.1), (2.0, 2, -0.4), (0.5, 3, 2.2)],
+    [
+        (1.0, 2, 2.5),
+        (1.0, 2, -1.3),
+        (0.4, 2, 6.3),
+        (2.0, 2, 3.1),
+        (2.0, 2, -0.4),
+        (0.5, 3, 2.2),
+        (0.05, 2, -190.3),  # Γ(190.3) is larger than any number
+    ],
 )
 def test_complex_moments_are_those_of_brute_force_within_their_bound(mu, t, p):
     count, step = 12, 1.8
@@ -109,6 +118,39 @@ def test_the_integral_gives_the_whole_moments_it_does_not_read(mu, t):
         exact = np.exp(known[int(p)] - moments.lower(mu, float(t), p))
         assert abs(value[0] - exact) <= error[0] + 1e-12 * exact
         assert error[0] <= 1e-8 * exact
+
+
+def test_much_noise_over_many_epochs_is_resolved():
+    """Here the contour once had no answer: the loss distribution brackets it."""
+    run = _run(20.0, 1_000, 100)
+    low, high = _interval(run, 1e-6, "contour")
+    assert 0 < high - low <= 1e-7 * high
+    coarse = _interval(run, 1e-6, "pld")
+    assert coarse[0] <= high
+    assert low <= coarse[1] <= high * (1 + 1e-3)
+
+
+def test_more_derivatives_give_the_same_values():
+    """From |Im w| = 300 on n is larger than it need be."""
+    mu, t, p, step = 0.05, 1e3, 20.4, 40.0
+    found = values(mu, t, p, step, 9, 100.0)  # y up to 320
+    few = values(mu, t, p, step, 7, 100.0)  # and up to 240
+    assert np.all(found.error < 1e-8)
+    assert np.all(np.abs(found.value[:7] - few.value) <= found.error[:7] + few.error)
+    assert np.any(found.value[1:7] != few.value[1:])
+
+
+def test_the_kept_intervals_are_met_again():
+    """Cheap ones of the settings of `python -m benchmarks.random_allocation --intervals`."""
+    every = random_allocation.kept()
+    assert len(every) == 100
+    cheap = [case for case in every if case[0][1] > 100 and case[0][2] > 20 and case[0][0] < 5]
+    for setting, low, high in cheap[:5]:
+        assert random_allocation.against(setting, low, high)[0] == "same"
+        assert random_allocation.against(setting, high * 1.01, high * 1.02)[0] == "apart"
+        middle = 0.5 * (low + high)
+        narrow = random_allocation.against(setting, middle, middle)[0]
+        assert narrow == ("wider" if high - low > 1e-11 * high else "same")
 
 
 def test_a_bound_that_is_a_tenth_would_be_seen():
