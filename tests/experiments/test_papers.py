@@ -94,6 +94,12 @@ def test_a_line_of_certificates_verifies_and_a_changed_one_does_not(run, tmp_pat
     )
     file = run.save_certificates("figure", [line, line])
     said: list[str] = []
+    # Sound, but of no line of the table.
+    assert certificates.verify(run.out, said.append) == 1
+    assert "line 1, DP-GD on none at ε = 1.0: no cell of its table has it" in said[0]
+    cell = run.out / "cells" / "figure" / "one.json"
+    cell.parent.mkdir(parents=True)
+    cell.write_text(json.dumps({"rows": [{"certificate": line}]}))
     assert certificates.verify(run.out, said.append) == 0
     assert said[-1] == "2 of 2 certificates hold"
     alone = tmp_path / "one.json"
