@@ -81,7 +81,10 @@ def contest_verdicts(folder: pathlib.Path) -> list[Verdict]:
     """RSGD-AR against the others, as priced in 2019 and as priced now."""
     return [
         _contest(
-            folder, f"{FIGURES_1_2[0]} (2019's prices)", _AS_2019[0], (*_BASELINES, _AS_2019[1])
+            folder,
+            f"{FIGURES_1_2[0]} (RSGD-AR and SGD-MA at their prices of 2019)",
+            _AS_2019[0],
+            (*_BASELINES, _AS_2019[1]),
         ),
         _contest(
             folder,
