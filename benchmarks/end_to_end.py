@@ -108,9 +108,9 @@ def report(
     options: argparse.Namespace,
 ) -> str:
     base = found["dpjax"]
-    how = "interleaved rounds"
+    how = "interleaved"
     if options.at_once:
-        how = "rounds, the libraries at once, so that wall time is that of a busy machine"
+        how = "all libraries at once, so that wall time is that of a busy machine"
     which = "scattering features"
     if options.every > 1:
         which = f"one in {options.every} of the scattering features"
@@ -122,8 +122,8 @@ def report(
         f"{libraries.EPOCHS} epochs, rate {libraries.RATE:g}, momentum {libraries.MOMENTUM}, clip "
         f"norm {libraries.CLIP}, the same for all; the noise is each library's own calibration. "
         f"Seconds from features in memory to the first look (every {libraries.EVERY} steps) at or "
-        f"above the target on the test images, calibration and compilation included. Medians of "
-        f"{rounds} {how}, ratios within a round; {os.cpu_count()} cores that others used too, "
+        f"above the target on the test images, calibration and compilation included. Rounds: "
+        f"{rounds}, {how}; medians over them, of ratios within each; {os.cpu_count()} cores that others used too, "
         "so that processor time is the steadier figure.",
         "",
         "| library | wall, s | to dpjax's | processor, s | to dpjax's | calibration, s | steps | "
