@@ -123,8 +123,8 @@ def report(
         f"norm {libraries.CLIP}, the same for all; the noise is each library's own calibration. "
         f"Seconds from features in memory to the first look (every {libraries.EVERY} steps) at or "
         f"above the target on the test images, calibration and compilation included. Rounds: "
-        f"{rounds}, {how}; medians over them, of ratios within each; {os.cpu_count()} cores that others used too, "
-        "so that processor time is the steadier figure.",
+        f"{rounds}, {how}; medians over them, of ratios within each; {os.cpu_count()} cores that "
+        "others used too, so that processor time is the steadier figure.",
         "",
         "| library | wall, s | to dpjax's | processor, s | to dpjax's | calibration, s | steps | "
         "noise multiplier |",
