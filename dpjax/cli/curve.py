@@ -35,7 +35,9 @@ def curve(
     ] = AdjacencyOption.add_remove,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
 ) -> None:
-    """Rényi curves, trade-off curves and ε against steps of several mechanisms, as one PNG.
+    """Rényi and trade-off curves, and ε by steps, in one picture.
+
+    Of one or several mechanisms, as a PNG.
 
     dpjax curve poisson:noise=1,rate=0.01 gaussian:noise=20 --steps 1000 --out curve.png
     """

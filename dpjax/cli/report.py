@@ -38,9 +38,10 @@ def report(
         typer.Option(help="[default: report.html beside the certificate]", show_default=False),
     ] = None,
 ) -> None:
-    """A run as one HTML file: what is promised, to whom, the pictures, and how to check it.
+    """A run as one HTML file, for people who run no commands.
 
-    The certificate is recomputed first; the file needs no network and holds its pictures.
+    What is promised, to whom, the pictures, and how to check it. The certificate is recomputed
+    first; the file needs no network and holds its pictures.
 
         dpjax report runs/digits
     """

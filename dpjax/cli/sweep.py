@@ -26,7 +26,9 @@ def sweep(
         pathlib.Path | None, typer.Option(help="Where a heat map (PNG) goes, if wanted.")
     ] = None,
 ) -> None:
-    """Price every pair of noise multiplier and Poisson sampling rate; a CSV and a heat map.
+    """Price a grid of noises and sampling rates: CSV and heat map.
+
+    Every pair of a noise multiplier and a rate of Poisson sampling.
 
     dpjax sweep --noise-multiplier 0.5:4:30 --rate 0.001:0.1:20 --out sweep.csv
     """

@@ -348,6 +348,15 @@ def test_help_teaches_with_an_example_on_a_line_of_its_own(command):
     assert set(taught) <= {line.strip() for line in examples}
 
 
+def test_every_command_says_what_it_does_in_one_whole_line():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    lines = {line.split()[0]: line for line in shown.split("Commands:\n")[1].split("\n") if line}
+    assert list(lines) == _COMMANDS
+    for line in lines.values():
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+
+
 def test_the_version_is_said():
     import dpjax as package
 
