@@ -1,7 +1,7 @@
 """Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
 
 from experiments.yu2020.accuracy import baseline, mnist, table4
-from experiments.yu2020.figures import bound, figure1, table2
+from experiments.yu2020.figures import bound, convex, figure1, table2
 
 TARGETS = {
     "table2": table2,
@@ -10,4 +10,5 @@ TARGETS = {
     "table4": table4,
     "mnist": mnist,
     "bound": bound,
+    "convex": convex,
 }

@@ -124,6 +124,15 @@ TABLES = (
         code=("experiments.data_sets",),
     ),
     Table(
+        name="convex",
+        about="excess risk of DP-GD's averaged iterate beside Theorem 1's bound for ν = 0",
+        published=dict.fromkeys(_PUBLISHED, "a theorem without a run"),
+        small=dataclasses.replace(_BOUND, grid={"epsilon": (0.05, 0.1)}),
+        full=dataclasses.replace(_BOUND, grid={"epsilon": (0.05, 0.1, 0.5, 1.0)}, repeats=100),
+        compute="experiments.yu2020.convex:averaged",
+        code=("experiments.data_sets",),
+    ),
+    Table(
         name="baseline",
         about="what no privacy and what the most frequent class reach",
         published=_PUBLISHED | {"methods": "non-private", "grid": "l2 = 1e-4", "repeats": "1"},

@@ -11,6 +11,7 @@ from dpjax import accounting as acc
 from experiments import data_sets
 from experiments.yu2020 import cells, curvature, protocol, records
 from experiments.yu2020.bound import excess_risk
+from experiments.yu2020.convex import averaged
 from experiments.yu2020.methods import method_for
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -95,6 +96,22 @@ def test_excess_risk_stays_below_the_bound_by_expected_curvature(monkeypatch):
         chain = [value for name, value in row.items() if name.startswith("bound")]
         assert len(chain) == 3
         assert (np.diff(chain) >= -1e-9 * np.array(chain[:-1])).all()
+
+
+def test_averaged_iterates_stay_below_the_bound_without_curvature(monkeypatch):
+    rng = np.random.default_rng(0)
+    features = data_sets._unit(rng.random((500, 5)))
+    made_up = data_sets.DataSet("made up", features, rng.integers(0, 2, 500))
+    monkeypatch.setattr(data_sets, "adult", lambda _: made_up)
+    theorem, calibrated = averaged({"epsilon": 1.0, "repeats": 4, "seeds": 0}, None)
+    # T = nβε/√p with β = 1/4 and p = 6, the intercept counted; its σ is 2√2·√(T ln(1/δ))/ε.
+    assert theorem["steps"] == round(500 * 0.25 / 6**0.5)
+    expected = (8 * theorem["steps"] * np.log(500.0**2)) ** 0.5
+    assert theorem["noise multiplier"] == pytest.approx(expected)
+    assert calibrated["noise multiplier"] < theorem["noise multiplier"]
+    for row in (theorem, calibrated):
+        assert 0 < row["excess risk"] < row["bound"]
+        assert acc.Certificate.from_json(row["certificate"]).epsilon <= 1.0
 
 
 @pytest.mark.parametrize("name", protocol.REGRESSIONS)
