@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import importlib
 import importlib.util
 import inspect
@@ -16,6 +17,7 @@ import dpjax
 from maintenance import pages, project
 
 _DOCS = project.ROOT / "docs"
+_PAGES = [project.ROOT / "README.md", *sorted(_DOCS.rglob("*.md"))]
 
 
 def _menu() -> list[str]:
@@ -32,6 +34,22 @@ def test_every_package_has_a_page_of_the_reference():
     assert {f"api/{name}.md" for name in dpjax._PACKAGES} <= set(_menu())
     for name in dpjax._PACKAGES:
         assert f"::: dpjax.{name}\n" in (_DOCS / "api" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("path", _PAGES, ids=lambda path: path.name)
+def test_an_example_is_code_wherever_it_is_shown_and_can_be_pasted(path):
+    """A bare >>> is a quotation on the page of a repository or a package index."""
+    outside, typed = True, []
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("```"):
+            outside, typed = not outside, []
+        if not line.startswith((">>>", "...")):
+            continue
+        assert not outside, line
+        typed.append(line[4:])
+        # As Python asks line by line: None while more is to come.
+        if codeop.compile_command("\n".join(typed)) is not None:
+            typed = []
 
 
 def test_examples_are_fenced_once():
@@ -75,4 +93,9 @@ def test_it_builds_without_a_warning(tmp_path):
             # A function named as its file is shown under both names.
             assert f'id="{path}"' in page or f'id="{path}.{name}"' in page, path
     assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 10_000
-    assert "fonts.googleapis" not in (tmp_path / "site" / "index.html").read_text()
+    start = (tmp_path / "site" / "index.html").read_text()
+    assert "fonts.googleapis" not in start
+    # The prompts that the copied text leaves out are marked as such.
+    assert 'href="copy.css"' in start
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in start
+    assert "[data-md-copying] .gp" in (tmp_path / "site" / "copy.css").read_text()
