@@ -1,4 +1,4 @@
-"""Hook of the documentation's build: examples that stand bare in a page are shown as code."""
+"""Hook of the documentation's build: examples are shown as what one types at a prompt."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 
 # From a line that starts with >>> to the next empty one, outside of fences.
 _BLOCK = re.compile(r"^>>> .*(?:\n(?!\n|```).+)*", re.M)
+_PROMPTED = re.compile(r"^```python(?=\n>>> )")
 _FENCES = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
 def fenced(text: str) -> str:
-    """The text with a fence around every example that has none.
+    """The text with a fence around every example that has none, and prompts told from code.
 
     Example:
         >>> fenced("a\\n\\n>>> 1\\n1\\n\\nb")
@@ -18,7 +19,9 @@ def fenced(text: str) -> str:
     """
     parts = _FENCES.split(text)
     return "".join(
-        part if part.startswith("```") else _BLOCK.sub(lambda f: f"```pycon\n{f[0]}\n```", part)
+        _PROMPTED.sub("```pycon", part)
+        if part.startswith("```")
+        else _BLOCK.sub(lambda f: f"```pycon\n{f[0]}\n```", part)
         for part in parts
     )
 

@@ -55,8 +55,9 @@ def test_an_example_is_code_wherever_it_is_shown_and_can_be_pasted(path):
 def test_examples_are_fenced_once():
     bare, inside = ">>> a\n1\n>>> b\n2", "```python\n>>> c\n3\n```"
     assert pages.fenced(f"x\n\n{bare}\n\n{inside}\n") == (
-        f"x\n\n```pycon\n{bare}\n```\n\n{inside}\n"
+        f"x\n\n```pycon\n{bare}\n```\n\n```pycon\n>>> c\n3\n```\n"
     )
+    assert pages.fenced("```python\nc = 3\n```") == "```python\nc = 3\n```"
 
 
 def test_the_address_is_the_projects():
