@@ -7,8 +7,10 @@ with extra("data"):
 
 from dpjax.estimators.base import PrivacyWarning
 from dpjax.estimators.checks import forbidden_checks
-from dpjax.estimators.linear import DPLinearRegression, DPLinearSVC, DPLogisticRegression
+from dpjax.estimators.logistic import DPLogisticRegression
+from dpjax.estimators.regression import DPLinearRegression
 from dpjax.estimators.sgd import DPSGDClassifier
+from dpjax.estimators.svc import DPLinearSVC
 
 __all__ = [
     "DPLinearRegression",
