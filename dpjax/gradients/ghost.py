@@ -145,11 +145,11 @@ def _factors(
     factors = [index for pair in used for index in pair]
     found: dict[tuple[int, int], tuple[Family, Family] | None] = {}
     for pair, uses in used.items():
-        sides = sides_of(pair, uses, leaves[pair[0]].shape[0])
+        sides = sides_of(pair, uses, leaves[pair[0]].shape)
         alone = all(factors.count(index) == 1 and families[index] == [] for index in pair)
         found[pair] = None
         if sides is not None and alone:
-            whole, rank = _family(tuple(uses)), leaves[pair[0]].shape[1]
+            whole, rank = _family(tuple(uses)), leaves[pair[0]].shape[-1]
             left, right = (_side(whole, side, rank) for side in sides)
             found[pair] = left, right
     return found

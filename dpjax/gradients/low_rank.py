@@ -35,14 +35,17 @@ _compiled = jax.jit(_dpjax_low_rank_sum)
 
 
 def low_rank_sum(
-    base: Float[Array, "..."], a: Float[Array, "rows rank"], b: Float[Array, "rank columns"]
+    base: Float[Array, "..."],
+    a: Float[Array, "*layers rows rank"],
+    b: Float[Array, "*layers rank columns"],
 ) -> Float[Array, "..."]:
     """base + (a @ b) in base's shape, where the ghost method clips a and b without copies.
 
     Args:
         base: with rows · columns entries, its leading dimensions those of `a`; not trained.
-        a: the left factor.
-        b: the right factor.
+        a: the left factor; with an axis of layers before, where `base` has one, one a layer.
+        b: the right factor, alike. Layers are clipped without copies where `jax.lax.scan` loops
+            over them.
 
     Example:
         >>> low_rank_sum(jnp.ones((2, 2)), jnp.ones((2, 1)), jnp.ones((1, 2))).tolist()
@@ -72,7 +75,7 @@ class Side:
         """The outer products of this factor."""
         other = leaves[self.other]
         if self.left:
-            return OuterProducts(of_sum.rows, _times(of_sum.columns, other.T))
+            return OuterProducts(of_sum.rows, _times(of_sum.columns, other.swapaxes(-1, -2)))
         return OuterProducts(_times(of_sum.rows, other), of_sum.columns)
 
     def sizes(self, of_sum: tuple[int, int, int, int], rank: int) -> tuple[int, int, int, int]:
@@ -82,31 +85,38 @@ class Side:
 
 
 def _times(vectors: Array, matrix: Array) -> Array:
+    """Every block's vectors times the matrix of its layer."""
     dtype = norms_dtype((vectors, matrix))
     return jnp.einsum(
-        "bgtn,nr->bgtr",
+        "bgtn,gnr->bgtr",
         vectors.astype(dtype),
-        matrix.astype(dtype),
+        matrix.reshape(-1, *matrix.shape[-2:]).astype(dtype),
         precision=jax.lax.Precision.HIGHEST,
     )
 
 
-def sides_of(pair: tuple[int, int], sites: Sequence[Any], rows: int) -> tuple[Side, Side] | None:
+def sides_of(
+    pair: tuple[int, int], sites: Sequence[Any], shape: tuple[int, ...]
+) -> tuple[Side, Side] | None:
     """The sides of a sum's two factors, or None where a use of it is not a plain matrix product.
+
+    Where the factors have an axis of layers, a use is one of a loop over these.
 
     Args:
         pair: the indices of the factors among the parameters.
         sites: the uses of the sum.
-        rows: of the left factor.
+        shape: of the left factor.
     """
+    layers, rows = len(shape) - 2, shape[-2]
     for site in sites:
         view, sizes = site.view, [stop - start for start, stop in site.view.box]
         whole = view
         while whole.parent is not None:
             whole = whole.parent
-        cut = next(c for c in range(len(sizes) + 1) if math.prod(sizes[:c]) >= rows)
+        cut = next(c for c in range(layers, len(sizes) + 1) if math.prod(sizes[layers:c]) >= rows)
         dimensions = tuple(range(len(sizes)))
-        layout = ("outer", (), dimensions[:cut], dimensions[cut:])
-        if view.scans or view.box != whole.box or site.rule.layout != layout:
+        layout = ("outer", (), dimensions[layers:cut], dimensions[cut:])
+        sliced = layers <= 1 and len(view.scans) == layers
+        if not sliced or view.box != whole.box or site.rule.layout != layout:
             return None
     return Side(True, pair[1]), Side(False, pair[0])

@@ -23,7 +23,8 @@ class Lora(NamedTuple):
     """Adapters and what they are adapters of.
 
     Fields:
-        adapters: {path of a kernel: {"a": [rows, rank], "b": [rank, columns]}}, to be trained.
+        adapters: {path of a kernel: {"a": [rows, rank], "b": [rank, columns]}}, to be trained; of
+            a stack of kernels, one a layer, both have an axis of layers before.
         merge: `merge(adapters, base)`, the model with a·b added to every adapted kernel; the
             model that was adapted where `base` is left out.
 
@@ -44,6 +45,7 @@ def lora(
     key: Key[Array, ""],
     targets: Callable[[str, Any], bool] | None = None,
     scale: float = 1.0,
+    stacked: Callable[[str, Any], bool] | None = None,
 ) -> Lora:
     """Adapters of rank r for the kernels of a model, which stays as it is:
 
@@ -51,28 +53,34 @@ def lora(
 
     where rows and columns are a kernel's inputs and outputs (of equinox, outputs and inputs). The
     factor on the side of the inputs is drawn, the other is zero, so that the model is at first the
-    one that was given.
+    one that was given. Kernels of several layers in one array, as a model whose layers are in
+    `jax.lax.scan` has them, get an adapter each.
 
     Args:
         params: of flax, of equinox, or any tree.
         rank: r; at most the smaller side of a kernel is of use.
         key: draws the adapters; not the run's own.
-        targets: of the floating-point arrays with two or three axes, which: `targets(path, leaf)`;
-            by default those named kernel, weight or weights and no embedding.
+        targets: of the floating-point arrays of kernels, which: `targets(path, leaf)`; by default
+            those named kernel, weight or weights and no embedding.
         scale: of the drawn factor, whose entries have standard deviation scale / √inputs: what
             others call α / r.
+        stacked: `stacked(path, leaf)`, whether an array's first axis is one of layers, a kernel
+            each; by default that of all with three axes, except the kernels with heads of flax's
+            attention (query, key and value [inputs, heads, width], out [heads, width, outputs]),
+            and of those with four.
 
     Returns:
         `Lora(adapters, merge)`. Train `adapters` with the loss `loss(merge(adapters), example)`;
         for a large model let the base be an argument of the compiled step, as in the example.
 
     Raises:
-        ValueError: a rank below 1, a scale out of range, nothing to adapt, a target without two
-            or three axes, or two leaves of one path.
+        ValueError: a rank below 1, a scale out of range, nothing to adapt, a target that is no
+            kernel and no stack of kernels, or two leaves of one path.
 
     Guarantee:
         Only the adapters change and only they are clipped and perturbed: the sensitivity is that of
-        their gradient. The ghost method clips them without a gradient of any kernel's size.
+        their gradient. The ghost method clips them without a gradient of any kernel's size; those
+        of a stack where `jax.lax.scan` loops over its layers.
 
     Example:
         >>> import optax
@@ -98,18 +106,22 @@ def lora(
     """
     rank = whole("rank", rank)
     scale = one_number("scale", scale, Range(0.0, open_low=True))
+    heads = _heads(params)
+    if stacked is None:
+        stacked = lambda path, leaf: leaf.ndim == (4 if path in heads else 3)  # noqa: E731
     adapters, used = {}, _chosen(params, targets)
     if not used:
         raise ValueError(f"targets must choose an array of the model, got none of {_some(params)}")
     for number, (path, leaf) in enumerate(used.items()):
-        rows, columns = _sides(path, leaf)
+        layers, rows, columns = _sides(path, leaf, stacked(path, leaf))
         dtype = accumulation_dtype(leaf.dtype)
         drawn_right = path.split("/")[-1] == "weight"  # of equinox: [outputs, inputs]
         inputs = columns if drawn_right else rows
-        shape = (rank, columns) if drawn_right else (rows, rank)
+        shape = (*layers, rank, columns) if drawn_right else (*layers, rows, rank)
         drawn = jax.random.normal(jax.random.fold_in(key, number), shape, dtype)
         drawn = drawn * jnp.asarray(scale / math.sqrt(inputs), dtype)
-        zero = jnp.zeros((rows, rank) if drawn_right else (rank, columns), dtype)
+        other = (*layers, rows, rank) if drawn_right else (*layers, rank, columns)
+        zero = jnp.zeros(other, dtype)
         a, b = (zero, drawn) if drawn_right else (drawn, zero)
         adapters[path] = {"a": a, "b": b}
 
@@ -125,7 +137,8 @@ def lora(
 
 
 def _chosen(params: Any, targets: Callable[[str, Any], bool] | None) -> dict[str, Any]:
-    tables = _tables(params)
+    tables, heads = _tables(params), _heads(params)
+    kernels = lambda path: (2, 3, 4) if path in heads else (2, 3)  # noqa: E731
     found, seen = {}, set()
     for place, leaf in jax.tree_util.tree_leaves_with_path(params):
         path = path_name(place)
@@ -137,11 +150,11 @@ def _chosen(params: Any, targets: Callable[[str, Any], bool] | None) -> dict[str
         if targets is not None:
             if not targets(path, leaf):
                 continue
-            if leaf.ndim not in (2, 3):
+            if leaf.ndim not in kernels(path):
                 raise ValueError(
                     f"targets must choose arrays with two or three axes, got {path} of {leaf.shape}"
                 )
-        elif leaf.ndim not in (2, 3) or id(leaf) in tables or not _is_kernel(path):
+        elif leaf.ndim not in kernels(path) or id(leaf) in tables or not _is_kernel(path):
             continue
         found[path] = leaf
     return found
@@ -158,11 +171,33 @@ def _tables(params: Any) -> set[int]:
     return {id(leaf) for node in nodes if is_table(node) for leaf in jax.tree.leaves(node)}
 
 
-def _sides(path: str, leaf: Any) -> tuple[int, int]:
-    """Rows and columns: of attention, (inputs, heads · width), or (heads · width, outputs)."""
-    closing = leaf.ndim == 3 and "out" in path.split("/")[-2:-1]
+def _heads(params: Any) -> set[str]:
+    """The kernels with heads: of flax's attention, where its query and its out agree about them."""
+    shapes = {
+        path_name(place): tuple(getattr(leaf, "shape", ()))
+        for place, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    found = set()
+    for path, out in shapes.items():
+        *module, name, kernel = ("", *path.split("/"))
+        query = shapes.get("/".join((*module[1:], "query", kernel)), ())
+        if name == "out" and len(out) == len(query) >= 3 and out[-3:-1] == query[-2:]:
+            found |= {"/".join((*module[1:], n, kernel)) for n in ("query", "key", "value", "out")}
+    return found
+
+
+def _sides(path: str, leaf: Any, stacked: bool) -> tuple[tuple[int, ...], int, int]:
+    """(layers,) or (), rows and columns: those of attention are (inputs, heads · width) or
+    (heads · width, outputs)."""
+    layers, shape = leaf.shape[:stacked], leaf.shape[stacked:]
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"stacked must leave a kernel two or three axes, got {bool(stacked)} for {path} of "
+            f"{leaf.shape}"
+        )
+    closing = len(shape) == 3 and "out" in path.split("/")[-2:-1]
     cut = 2 if closing else 1
-    return math.prod(leaf.shape[:cut]), math.prod(leaf.shape[cut:])
+    return layers, math.prod(shape[:cut]), math.prod(shape[cut:])
 
 
 def _some(params: Any) -> str:

@@ -111,3 +111,60 @@ def test_low_rank_sum_is_the_sum():
     found = low_rank_sum(*(jnp.asarray(v, jnp.float32) for v in (BASE, PARAMS["a"], PARAMS["b"])))
     expected = BASE + (PARAMS["a"] @ PARAMS["b"]).reshape(BASE.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+# Kernels of three layers, [layers, rows, columns], of 4 rows and 2 · 2 columns.
+LAYERS = RNG.normal(size=(3, 4, 2, 2))
+STACK = {"a": RNG.normal(size=(3, 4, 2)), "b": RNG.normal(size=(3, 2, 4))}
+
+
+def layered(params, x, reverse=False, remat=False):
+    def block(h, w):
+        return h + jnp.tanh(jnp.einsum("td,dhk->thk", h, w)).reshape(h.shape), None
+
+    w = low_rank_sum(jnp.asarray(LAYERS).astype(x.dtype), params["a"], params["b"])
+    block = jax.checkpoint(block) if remat else block
+    return jnp.sum(jax.lax.scan(block, x, w, reverse=reverse)[0] ** 2)
+
+
+def layers_backwards(params, x):
+    return layered(params, x, reverse=True, remat=True)
+
+
+def layers_of_steps(params, x):
+    """Every layer is a recurrence over the positions: its kernel is used once a step."""
+
+    def block(rows, w):
+        def step(h, row):
+            h = jnp.tanh(h + row @ w)
+            return h, h
+
+        return rows + jax.lax.scan(step, jnp.zeros(4, x.dtype), rows)[1], None
+
+    w = low_rank_sum(jnp.asarray(LAYERS).reshape(3, 4, 4), params["a"], params["b"])
+    return jnp.sum(jax.lax.scan(block, x, w)[0] ** 2)
+
+
+def layers_by_number(params, x):
+    w = low_rank_sum(jnp.asarray(LAYERS).reshape(3, 4, 4), params["a"], params["b"])
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ w[0]) @ w[2]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "copies"),
+    [(layered, 0), (layers_backwards, 0), (layers_of_steps, 0), (layers_by_number, 2)],
+)
+def test_a_loop_over_layers_has_factors_of_its_own_for_each(loss, copies):
+    with enable_x64():
+        batch = jnp.asarray(BATCH) / 4
+        choice = choose("ghost", lambda p, r: (loss(p, r[0]), None), STACK, (batch, None))
+        assert choice.method == "ghost", choice.reason
+        assert len(choice.plan.copied) == copies
+        given = jax.tree.map(jnp.asarray, STACK)
+        ghost, vmap = (
+            jax.jit(clipped_grad(loss, 1.5, method))(given, batch) for method in ("ghost", "vmap")
+        )
+        np.testing.assert_allclose(ghost.norms, vmap.norms, rtol=1e-10)
+        assert (np.asarray(vmap.norms) > 1.5).any()
+        for name in STACK:
+            np.testing.assert_allclose(ghost.sum[name], vmap.sum[name], rtol=1e-10, atol=1e-12)

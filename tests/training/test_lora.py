@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from dpjax import accounting as acc
-from dpjax import training
+from dpjax import gradients, training
 from dpjax.gradients import ghost, per_example
 
 DATA = (
@@ -152,3 +152,84 @@ def test_the_drawn_factor_is_on_the_side_of_the_inputs():
     own = training.lora({"weight": jnp.ones((3, 400))}, 50, key=key).adapters["weight"]
     assert np.asarray(own["b"]).std() == pytest.approx(1 / 20, rel=0.03)
     assert not own["a"].any()
+
+
+LAYERS, WIDTH = 3, 4
+
+
+def scanned(kind):
+    """(base, loss) of a model whose layers are in one array: plain, and flax's attention."""
+    if kind == "plain":
+        keys = jax.random.split(jax.random.key(0), LAYERS)
+        base = {"blocks": {"kernel": jnp.stack([jax.random.normal(k, (4, WIDTH)) for k in keys])}}
+
+        def apply(model, x):
+            block = lambda h, w: (h + jnp.tanh(h @ w), None)  # noqa: E731
+            return jax.lax.scan(block, x, model["blocks"]["kernel"])[0]
+
+        return base, apply
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return x + nn.MultiHeadDotProductAttention(2)(x), None
+
+    settings = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+    layers = nn.scan(Block, length=LAYERS, **settings)()
+    base = layers.init(jax.random.key(0), jnp.ones((6, 4)), None)
+    return base, lambda model, x: layers.apply(model, x, None)[0]
+
+
+@pytest.mark.parametrize("kind", ["plain", "attention"])
+def test_stacked_kernels_have_an_adapter_a_layer(kind, lenient_promotion):
+    base, apply = scanned(kind)
+    adapters, merge = training.lora(base, 2, key=jax.random.key(1))
+    assert len(adapters) == (1 if kind == "plain" else 4)
+    for own in adapters.values():
+        assert own["a"].shape == (LAYERS, 4, 2)
+        assert own["b"].shape == (LAYERS, 2, 4)
+        assert not np.array_equal(own["a"][0], own["a"][1])
+    for old, new in zip(jax.tree.leaves(base), jax.tree.leaves(merge(adapters)), strict=True):
+        np.testing.assert_array_equal(old, new)
+    # Layer by layer what is added is the layer's own product.
+    moved = jax.tree.map(lambda leaf: leaf + jnp.arange(1.0, 4.0)[:, None, None], adapters)
+    before, after = (
+        {
+            jax.tree_util.keystr(place, simple=True, separator="/"): leaf
+            for place, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (base, merge(moved))
+    )
+    for name, own in moved.items():
+        change = np.stack(
+            [np.asarray(own["a"][i]) @ np.asarray(own["b"][i]) for i in range(LAYERS)]
+        )
+        expected = before[name] + change.reshape(before[name].shape)
+        np.testing.assert_allclose(after[name], expected, rtol=1e-5, atol=1e-5)
+
+    def loss(own, example):
+        return jnp.square(apply(merge(own, base), example[0])).mean()
+
+    ghost_, vmap = (
+        jax.jit(gradients.clipped_grad(loss, 0.1, method))(adapters, DATA)
+        for method in ("ghost", "vmap")
+    )
+    assert (np.asarray(vmap.norms) > 0.1).any()
+    for one, two in zip(*map(jax.tree.leaves, (ghost_, vmap)), strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-6, rtol=1e-4)
+    assert "copied" not in str(gradients.explain_clipping(loss, adapters, DATA, method="ghost"))
+
+
+def test_which_arrays_are_stacks_can_be_said():
+    base = {"wide": {"kernel": jnp.ones((3, 4, 5))}}
+    key = jax.random.key(0)
+    each = training.lora(base, 1, key=key).adapters["wide/kernel"]
+    assert (each["a"].shape, each["b"].shape) == ((3, 4, 1), (3, 1, 5))
+    one = training.lora(base, 1, key=key, stacked=lambda path, leaf: False)
+    assert one.adapters["wide/kernel"]["b"].shape == (1, 20)
+    # Arrays that are named as attention's, and are not: one adapter a layer.
+    own = {name: {"kernel": jnp.ones((6, 4, 4))} for name in ("query", "key", "value", "out")}
+    found = training.lora(own, 1, key=key).adapters
+    assert {adapter["a"].shape for adapter in found.values()} == {(6, 4, 1)}
+    with pytest.raises(ValueError, match="stacked must leave a kernel two or three axes, got True"):
+        training.lora({"kernel": jnp.ones((3, 2))}, 1, key=key, stacked=lambda path, leaf: True)
