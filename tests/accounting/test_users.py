@@ -417,3 +417,29 @@ def test_outcomes_of_a_loss_have_that_loss_where_numbers_of_records_lie_far_apar
     losses = np.linspace(max(least, 0.0), most, 10_001)[1:]
     found = mixture.loss(mixture._inverse(losses))
     np.testing.assert_allclose(found, losses, rtol=1e-12)
+
+
+def test_a_closed_form_of_wrapped_records_has_a_lower_end_when_asked_directly():
+    """This once raised KeyError: the release inside was not looked for."""
+    for inner, same in (
+        (acc.Laplace(3.0), acc.Laplace(1.0)),
+        (acc.Exponential(0.5), acc.Exponential(1.5)),
+    ):
+        ends = [
+            [float(f(run, 1e-5, ADD_REMOVE)) for f in (method.epsilon_lower, method.epsilon)]
+            for run in (acc.UserLevel(inner, 3), same)
+            for method in [acc.methods(run)["closed_form"]]
+        ]
+        assert ends[0] == pytest.approx(ends[1], rel=1e-12)
+        assert ends[0][0] <= ends[0][1]
+
+
+def test_very_many_records_are_priced_between_ends_that_are_close():
+    run = acc.UserLevel(acc.Repeated(acc.PoissonSampled(acc.Gaussian(1e3), 0.01), 100), 1e6)
+    low, high = acc.epsilon_interval(run, 1e-5)
+    # All steps draw 10,000 ± 100 records: a Gaussian release of a few more, and of a few less.
+    more, less = (
+        acc.epsilon(acc.Repeated(acc.Gaussian(1e3 / n), 100), 1e-5) for n in (11_000, 9_000)
+    )
+    assert less <= low <= high <= more
+    assert high - low <= 2e-3 * high

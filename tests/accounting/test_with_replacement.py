@@ -170,3 +170,15 @@ def test_what_no_theorem_covers_is_refused_by_name():
 def test_no_noise_is_no_privacy():
     run = acc.WithReplacement(acc.Gaussian(0.0), 2, 10)
     assert acc.epsilon(run, 1e-5, adjacency=REPLACE_ONE) == np.inf
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1e-4, 1e-6])
+def test_next_to_no_noise_costs_no_more_than_all_copies_at_once(sigma):
+    """Losses lie so far apart that no grid tells them: it was +inf, where a Gaussian's is known."""
+    run = acc.Repeated(acc.WithReplacement(acc.Gaussian(sigma), 2, 10), 3)
+    found = acc.epsilon(run, 1e-5, adjacency=REPLACE_ONE)
+    whole = acc.epsilon(acc.Repeated(acc.Gaussian(sigma / 2), 3), 1e-5, adjacency=REPLACE_ONE)
+    # Both copies are drawn in all three steps with probability 1e-6, in two of them with 3e-4.
+    rare = acc.epsilon(acc.Repeated(acc.Gaussian(sigma / 2), 2), 0.5, adjacency=REPLACE_ONE)
+    assert rare <= found <= whole * (1 + 1e-9)
+    assert acc.delta(run, 1.0, adjacency=REPLACE_ONE) <= 1

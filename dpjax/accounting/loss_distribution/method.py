@@ -10,6 +10,7 @@ import numpy as np
 from dpjax._numerics import float64
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
@@ -30,6 +31,7 @@ from dpjax.accounting.pairs.laid import LAID
 from dpjax.accounting.pairs.release import Known
 from dpjax.accounting.pairs.table import GRIDS
 
+_LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
@@ -87,6 +89,24 @@ def directions(
     return found
 
 
+# How far apart the means of a pair are at rate 1, over its displacement.
+_APART = {"gaussian": 1.0, "poisson": 1.0, "symmetrised": 1.0, "allocation": 1.0, "replace": 2.0}
+
+
+def _unsampled(pairs: list[Pair | Discrete]) -> float:
+    """μ of one Gaussian release that the steps are functions of, as all of them at rate 1 are."""
+    mu2 = 0.0
+    for pair in pairs:
+        if isinstance(pair, Discrete):
+            return np.inf
+        if isinstance(pair.family, str):
+            most = _APART.get(pair.family, np.inf) * pair.mu
+        else:
+            most = getattr(pair.family, "most", np.inf)
+        mu2 += pair.count * most * most
+    return float(np.sqrt(mu2)) * (1 + 1e-12)
+
+
 def _shown(settings: list) -> Iterable:
     """The settings, with a progress bar where someone waits for many at a terminal."""
     if len(settings) <= _UNSHOWN:
@@ -106,8 +126,12 @@ def _shown(settings: list) -> Iterable:
     )
 
 
+_NOTHING = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gaussian_dp.delta)}
+
+
 def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
     """Run over the settings one by one; the worse direction of each."""
+    nothing, plain = _NOTHING[bound]
     if float64.is_traced(run, given):
         raise UnsupportedQuery(
             "method 'pld' runs on the host and cannot be traced; method='contour' or 'rdp' can"
@@ -129,6 +153,10 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
             often[one] = often.get(one, 0.0) + count
         ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
+        if upper and answer[index] >= min(nothing, _LOUD):  # losses too far apart for a fine grid
+            mu = _unsampled(ways[0])
+            if np.isfinite(mu):
+                answer[index] = min(answer[index], plain(mu, float(given[index])))
     return answer
 
 

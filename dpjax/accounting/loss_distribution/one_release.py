@@ -10,6 +10,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.users import unwrapped
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.table import RELEASES
 
@@ -26,6 +27,8 @@ def _has(part: str) -> Any:
 
 
 def _of(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+    # A user's records in a release of a closed form are the same release at other numbers.
+    run = unwrapped(run)
     release = RELEASES[type(run)]
     return getattr(release, part)(*release.numbers(run, adjacency), given)  # pyrefly: ignore
 
@@ -46,7 +49,7 @@ def _lower(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
     found = asked(_lower, "down")(run, delta, adjacency)
-    return found if RELEASES[type(run)].tight else namespace(found).zeros_like(found)
+    return found if RELEASES[type(unwrapped(run))].tight else namespace(found).zeros_like(found)
 
 
 def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:

@@ -24,7 +24,8 @@ import numpy as np
 
 from dpjax.accounting.pairs.counts import Law, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
-from dpjax.accounting.pairs.ratio import ndtr, normal_mass
+from dpjax.accounting.pairs.ratio import ndtr
+from dpjax.accounting.pairs.users import mixed_mass
 
 _ROWS = 1 << 14  # points worked on at a time
 _TABLE = 4096
@@ -40,6 +41,7 @@ class Opposed:
 
     def __init__(self, mu: float, law: Law) -> None:
         self._own = mu, law
+        self.most = 2 * mu * law.most  # where all records are in a batch
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
@@ -151,10 +153,7 @@ class Mixtures:
         return float(low), float(high)
 
     def _mixed(self, edges: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(edges) - 1)
-        for shift, weight in zip(self._shift, self._weight, strict=True):
-            total += weight * normal_mass(edges - shift)
-        return total
+        return mixed_mass(edges, self._shift, self._weight)
 
     def masses(
         self, sign: int, mu: float, rate: float, losses: np.ndarray

@@ -37,6 +37,8 @@ from dpjax.accounting.pairs.ratio import ndtr, normal_mass
 
 _ROWS = 1 << 14  # points worked on at a time
 _COARSE = 2049
+_NOWHERE = 39.0  # standard deviations
+_LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -49,6 +51,7 @@ class Users:
 
     def __init__(self, mu: float, law: Law) -> None:
         self._own = mu, law
+        self.most = mu * law.most  # by how much the means differ where all records are in a batch
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
@@ -112,11 +115,14 @@ class Mixture:
         y = np.full(len(goal), np.inf)
         for slope, level in zip(self._slope, self._level, strict=True):
             y = np.minimum(y, (goal - level) / slope)
+        rows = np.arange(len(y))
         for _ in range(40):
-            value, slope = self._exponent(y)
-            step = (value - goal) / slope
-            y = y - step
-            if np.all(np.abs(step) <= 4e-16 * (1 + np.abs(y))):
+            value, slope = self._exponent(y[rows])
+            step = (value - goal[rows]) / slope
+            y[rows] -= step
+            # The next step is about the square of this one, unless numbers lie far apart.
+            rows = rows[np.abs(step) > 1e-12 * (1 + np.abs(y[rows]))]
+            if not len(rows):
                 break
         return y
 
@@ -168,10 +174,7 @@ class Mixture:
         return float(low), float(high)
 
     def _mixed(self, edges: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(edges) - 1)
-        for j, weight in zip(self._j, self._weight, strict=True):
-            total += weight * normal_mass(edges - j * self._mu)
-        return total
+        return mixed_mass(edges, self._j * self._mu, self._weight)
 
     def masses(
         self, sign: int, mu: float, rate: float, losses: np.ndarray
@@ -184,21 +187,34 @@ class Mixture:
         return normal_mass(y)[::-1], self._mixed(y)[::-1], float(ndtr(y[0]))
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        def lump(at: float) -> float:
+        def lump(at: float) -> tuple[float, float]:
             edges = self._inverse(np.sort(sign * (at + np.array([-h, h]))))
             without, mixed = normal_mass(edges)[0], self._mixed(edges)[0]
-            return sign * float(np.log(max(mixed, 1e-300) / max(without, 1e-300)))
+            loss = sign * float(np.log(max(mixed, 1e-300) / max(without, 1e-300)))
+            return loss, float(mixed if sign > 0 else without)
 
         # A fixed point, as of `pairs.poisson`: there is one where most of the mass is in one bin.
         origin = sign * self._floor
         for _ in range(40):
-            last, origin = origin, lump(origin)
-            if not np.isfinite(origin):
+            last, (origin, mass) = origin, lump(origin)
+            if not np.isfinite(origin) or mass < _LUMP:
                 return 0.0, False
-            if abs(origin - last) < 1e-18:
+            if abs(origin - last) < max(1e-18, 1e-10 * h):
                 break
         origin -= 1e-9 * h + 16 * _EPS * (1 + abs(origin))
-        return origin, bool(lump(origin) >= origin)
+        return origin, bool(lump(origin)[0] >= origin)
+
+
+def mixed_mass(edges: np.ndarray, shift: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Masses of Σ_i weight_i N(shift_i, 1) between successive ascending edges."""
+    total = np.zeros(len(edges) - 1)
+    # Beyond, a normal law has less mass than the least number.
+    first = np.searchsorted(edges, shift - _NOWHERE)
+    last = np.searchsorted(edges, shift + _NOWHERE) + 1
+    for a, b, s, w in zip(np.maximum(first - 1, 0), last, shift, weight, strict=True):
+        part = edges[a:b]
+        total[a : a + max(len(part) - 1, 0)] += w * normal_mass(part - s)
+    return total
 
 
 def _hermite(x: np.ndarray, y: np.ndarray, slope: np.ndarray, at: np.ndarray) -> np.ndarray:
