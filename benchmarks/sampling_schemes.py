@@ -27,6 +27,14 @@ RECORDS, LENGTH, SIGMA, DELTA = 10_000, 100, 1.0, 1e-6
 SIZE = RECORDS // LENGTH
 CUT = SIZE + 30
 EPOCHS = (1, 2, 5, 10, 20, 50)
+# A way to sample has the colour that it has in the notebook on sampling.
+_COLOURS = {
+    "Poisson": "C0",
+    "shuffled or cyclic": "C1",
+    "random allocation": "C2",
+    "Poisson cut": "C3",
+    "fixed": "C4",
+}
 
 
 def schemes() -> dict[str, tuple[acc.Mechanism, acc.Adjacency, int]]:
@@ -74,19 +82,22 @@ def draw(found: dict[str, list[float]], path: pathlib.Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
+    from dpjax import plotting
+
+    pyplot.rcParams.update(plotting.style())
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.6))
     for name, row in found.items():
         dashed = "replace-one" in name
-        axes.plot(EPOCHS, row, "--" if dashed else "-", marker="o", markersize=4, label=name)
+        colour = _COLOURS[name.split(",")[0].split(" cut")[0] + " cut" * ("cut" in name)]
+        axes.plot(EPOCHS, row, "--" if dashed else "-", color=colour, marker="o", label=name)
     axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel=f"ε at δ = {DELTA:g}")
     axes.set_xticks(EPOCHS, [str(e) for e in EPOCHS])
     axes.minorticks_off()
     axes.set_yticks([0.5, 1, 2, 5, 10, 20, 50], ["0.5", "1", "2", "5", "10", "20", "50"])
-    axes.set_title(f"σ = {SIGMA:g}, {RECORDS:,} records, {LENGTH} steps an epoch", loc="left")
+    axes.set_title(f"σ = {SIGMA:g}, {RECORDS:,} records, {LENGTH} steps an epoch")
     order = np.argsort([-row[-1] for row in found.values()])
     handles, names = axes.get_legend_handles_labels()
-    axes.legend([handles[i] for i in order], [names[i] for i in order], frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend([handles[i] for i in order], [names[i] for i in order])
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 

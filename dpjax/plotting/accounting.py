@@ -98,6 +98,7 @@ def plot_privacy(
     growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
     if counts.size > 1:
         growth.set(xscale="log", yscale="log", xlim=(int(counts[0]), most))
+        _plain_ticks(growth.yaxis)
     growth.set_title(f"ε against steps ({adjacency.value})")
     figure.legend(
         handles=lines,
@@ -144,6 +145,13 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
     figure.savefig(path, format="png")
     return pathlib.Path(path)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10, … on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _ask(question: Any, run: acc.Mechanism, given: Any, adjacency: acc.Adjacency) -> Any:
@@ -204,16 +212,11 @@ def plot_sweep(
             getattr(axes, f"set_{axis}scale")("log")
             ends = (min(usual[0], values.min() / 1.1), max(usual[1], values.max() * 1.1))
             getattr(axes, f"set_{axis}lim")(*ends)
-            scale = getattr(axes, f"{axis}axis")
-            scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            scale.set_major_formatter(lambda value, _: f"{value:g}")
-            scale.set_minor_formatter(NullFormatter())
+            _plain_ticks(getattr(axes, f"{axis}axis"))
     axes.set(xlabel="noise multiplier", ylabel="sampling rate")
     if title:
         axes.set_title(title)
     bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
-    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    _plain_ticks(bar.ax.yaxis)
     figure.savefig(path, format="png")
     return path
