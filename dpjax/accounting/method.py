@@ -157,7 +157,7 @@ def _traced(
     for method in dear:
         value = _by_callback(functools.partial(ask, method), open_, run, given)
         best = xp.where(value < best, value, best)
-        open_ = open_ & ~(value < nothing)
+        open_ = open_ & (~(value < nothing) | (not method.tight))
     return best
 
 

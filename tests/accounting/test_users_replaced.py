@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 
+import jax
 import mpmath as mp
 import numpy as np
 import pytest
@@ -336,3 +337,12 @@ def test_a_sweep_is_its_settings():
     assert swept.shape == (2, 2)
     assert np.all(np.diff(swept, axis=0) > 0)
     assert np.all(np.diff(swept, axis=1) > 0)
+
+
+def test_under_a_trace_the_smaller_of_both_prices_is_taken_too():
+    """Of two methods neither of which is always below, the second was not asked."""
+    traced = jax.jit(lambda s: acc.epsilon(_fixed(s, 5, 100, 2), 1e-5, adjacency=REPLACE_ONE))
+    run = _fixed(4.0, 5, 100, 2)
+    best, grid = (acc.epsilon(run, 1e-5, adjacency=REPLACE_ONE, method=m) for m in ("best", "pld"))
+    assert best < 0.9 * grid
+    assert best <= float(traced(4.0)) <= best * (1 + 1e-6)

@@ -89,20 +89,16 @@ def directions(
     return found
 
 
-# How far apart the means of a pair are at rate 1, over its displacement.
-_APART = {"gaussian": 1.0, "poisson": 1.0, "symmetrised": 1.0, "allocation": 1.0, "replace": 2.0}
-
-
 def _unsampled(pairs: list[Pair | Discrete]) -> float:
-    """μ of one Gaussian release that the steps are functions of, as all of them at rate 1 are."""
+    """μ of one Gaussian release that the steps are functions of, where their pairs say how far
+    apart they get.
+    """
     mu2 = 0.0
     for pair in pairs:
         if isinstance(pair, Discrete):
             return np.inf
-        if isinstance(pair.family, str):
-            most = _APART.get(pair.family, np.inf) * pair.mu
-        else:
-            most = getattr(pair.family, "most", np.inf)
+        plain = pair.family == "gaussian"
+        most = pair.mu if plain else getattr(pair.family, "most", np.inf)
         mu2 += pair.count * most * most
     return float(np.sqrt(mu2)) * (1 + 1e-12)
 
