@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -144,6 +145,9 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
         )
     for where in ("figure1", "figure2"):
         for row in table(folder, where).to_dict("records"):
+            note = f"{row['setting']}; objective over its minimum: {row['excess objective']:.2g}"
+            if math.isnan(row["accuracy"]):
+                note = f"{row['setting']}; a draw missed its minimum, and releases nothing"
             lines.append(
                 Line(
                     f"Figure {where[-1]} ({_task(where)})",
@@ -151,7 +155,7 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
                     None,
                     100 * row["accuracy"],
                     100 * row["over the noise"],
-                    f"{row['setting']}; objective over its minimum: {row['excess objective']:.2g}",
+                    note,
                 )
             )
     return lines
