@@ -132,8 +132,10 @@ def _plan(certificate: Certificate) -> str:
         "adjacency": certificate.adjacency.value,
         "bound": certificate.method,
         "tier": certificate.tier,
-        **{name.replace("_", " "): shown(value) for name, value in certificate.declared.items()},
     }
+    for name, value in certificate.declared.items():
+        words = name.replace("_", " ")
+        facts[f"declared {words}" if words in facts else words] = shown(value)
     rows = (
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
         for name, value in facts.items()

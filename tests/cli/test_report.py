@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import plotting
 from dpjax.cli import app
+from dpjax.cli.report import page_of
 
 _EMPTY = {"img", "meta", "br", "link"}
 
@@ -143,3 +144,17 @@ def test_chromium_opens_it(page):
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert "How to check it" in done.stdout
+
+
+def test_what_is_declared_replaces_nothing_that_is_certified(tmp_path):
+    declared = {"ε": 0.001, "tier": "measured", "clip_norm": 1.0}
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5, declared=declared)
+    page = page_of(certificate, tmp_path)
+    for name, value in {
+        "ε": "0.926342",
+        "tier": "proven",
+        "declared ε": "0.001",
+        "declared tier": "measured",
+        "clip norm": "1",
+    }.items():
+        assert f"<tr><th>{name}</th><td>{value}</td></tr>" in page
