@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from dpjax._numerics.explicit import on_one_device
+from dpjax._numerics.scope import enable_x64
 from dpjax.training.blocks import BlockDraws
 from dpjax.training.draws import Draws
 from dpjax.training.pacing import Pace
@@ -147,7 +148,9 @@ class FromHost:
         self._data, self._host, self._steps = data, host, steps
         self._cpu = _cpu()
         self._key = jax.device_put(key, self._cpu)
+        # What holds in a scope holds in the thread that opened it, not in the one that loads.
         self._target: Any = getattr(jax.config, "jax_default_device", None)
+        self._wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "records")
         self._coming: dict[int, concurrent.futures.Future] = {}
 
@@ -170,7 +173,7 @@ class FromHost:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _load(self, *drawn: Any) -> Batch:
-        with jax.default_device(self._target):
+        with jax.default_device(self._target), enable_x64(self._wide):
             return self._host.load(self._data, *drawn)
 
 

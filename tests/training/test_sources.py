@@ -17,6 +17,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._numerics.scope import enable_x64
 
 N = 40
 X = np.random.default_rng(0).normal(size=(N, 6)).astype(np.float32)
@@ -116,9 +117,9 @@ def plan_of(kind="poisson", steps=6, noise=0.8):
     return training.Plan(run, clip_norm=0.7, population=N, delta=1e-5, adjacency=relation)
 
 
-def run(data, plan=None, loss=CROSS, **options):
+def run(data, plan=None, loss=CROSS, params=START, **options):
     settings = {"optimizer": optax.sgd(0.3, momentum=0.9), "key": KEY, **options}
-    return training.fit(loss, START, data, plan or plan_of(), **settings)
+    return training.fit(loss, params, data, plan or plan_of(), **settings)
 
 
 def same(found, held):
@@ -181,6 +182,19 @@ def test_a_loss_with_a_key_is_given_the_same_keys():
     held, found = (run(data, loss=loss, loss_takes_key=True) for data in ((X, Y), Batched()))
     same(found, held)
     assert not np.allclose(found.params[0]["weights"], run((X, Y)).params[0]["weights"])
+
+
+@pytest.mark.parametrize("devices", [None, 2])
+def test_floats_of_64_bits_in_a_scope_are_loaded_as_they_are(devices):
+    with enable_x64():
+        wide, start = X.astype(np.float64) + 1e-9, jax.tree.map(lambda leaf: leaf.astype(jnp.float64), START)
+        some = jax.devices()[:devices]
+        mesh = None if devices is None else jax.make_mesh((devices,), ("data",), devices=some)
+        held = run((wide, Y), plan_of(steps=2), params=start)
+        found = run(training.HostData((wide, Y)), plan_of(steps=2), params=start, mesh=mesh)
+        for one, two in zip(*map(jax.tree.leaves, (found.params, held.params)), strict=True):
+            assert one.dtype == jnp.float64
+            np.testing.assert_allclose(one, two, rtol=0, atol=1e-13)
 
 
 def test_only_the_records_of_a_step_are_loaded_ahead_by_a_thread():
