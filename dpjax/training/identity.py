@@ -17,6 +17,7 @@ from dpjax.training.fingerprint import (
     text_digest,
 )
 from dpjax.training.recipe import Recipe, arguments_after_example
+from dpjax.training.slack import devices_paid_for
 from dpjax.training.sources import HostData
 
 
@@ -45,6 +46,9 @@ def identity_of_run(
         settings = {**settings, **owners, "users": text_digest(named, secret=secret)}
     if recipe.average is not None:
         settings = {**settings, "average": program_digest(recipe.average, np.int32(1))}
+    # The same draws of another scale, subtracted, are the draws.
+    if devices_paid_for(recipe.placement) != devices_paid_for(None):
+        settings = {**settings, "number of devices": devices_paid_for(recipe.placement)}
     return {
         **settings,
         "data": data.fingerprint(secret)

@@ -8,10 +8,16 @@ import jax
 import numpy as np
 
 from dpjax import gradients
+from dpjax.training.placement import Placement
 from dpjax.training.plan import ARITHMETIC, Plan
 
 # Whose sums' rounding is always paid for: up to as many devices, a run has one noise.
 _DEVICES = 8
+
+
+def devices_paid_for(placement: Placement | None) -> int:
+    """Of how many devices the noise of a run allows for the rounding of their sums."""
+    return _DEVICES if placement is None else max(placement.blocks, _DEVICES)
 
 
 def failure_probability(plan: Plan, epsilon: float) -> float:
@@ -34,7 +40,7 @@ def slack_of(params, capacity: int, largest: int, failure: float, devices: int =
     """
     dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
     pieces = -(-largest // capacity)
-    additions = pieces + max(devices, _DEVICES) - 2
+    additions = pieces + devices - 2
     round_off = float(np.finfo(np.float32).eps) / 2
     one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
     return pieces * one + 2 * largest * additions * round_off

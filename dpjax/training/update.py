@@ -16,7 +16,7 @@ from dpjax.training.draws import Draws, chosen, phase_of
 from dpjax.training.phases import noise_of, rate_of
 from dpjax.training.plan import Plan
 from dpjax.training.recipe import COUNT, NOISE, Recipe
-from dpjax.training.slack import slack_of
+from dpjax.training.slack import devices_paid_for, slack_of
 from dpjax.training.sums import sum_of_draw
 
 # An adaptive clip norm stays within this factor of the first one: finite, whatever is drawn.
@@ -70,9 +70,7 @@ def update_of(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
 def _slack(recipe: Recipe, draws: Draws) -> float:
     """By how much rounding can raise the sensitivity of a step's sum."""
     given = recipe.params, draws.capacity, draws.largest, recipe.failure
-    if recipe.placement is None:
-        return slack_of(*given)
-    return slack_of(*given, recipe.placement.blocks)
+    return slack_of(*given, devices_paid_for(recipe.placement))
 
 
 def _moved(plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step: Any) -> Any:

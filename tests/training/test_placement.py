@@ -16,7 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from dpjax import accounting as acc
 from dpjax import correlation, training
 from dpjax._numerics.normal import drawn_in_place, normal_like
-from dpjax.training import step
+from dpjax.training import slack, step
 from dpjax.training.placement import placed_parameters, placed_rows, placed_state
 from dpjax.training.progress import no_totals
 from dpjax.training.state import first_state
@@ -252,3 +252,18 @@ def test_a_run_on_four_devices_is_resumed_on_any_number(tmp_path, devices):
     assert_same(found, expected)
     if devices == 4:
         jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_whose_noise_allows_for_more_devices_is_resumed_on_as_many(
+    tmp_path, monkeypatch, devices
+):
+    # The same draws of noise, of two scales, would leave the draws when one is subtracted.
+    monkeypatch.setattr(slack, "_DEVICES", 2)
+    store = {"folder": tmp_path, "log_every": 1, "resume": True}
+    on = lambda number: training.data_parallel(mesh_of(shape=(number,)))  # noqa: E731
+    trained(mesh=on(4), **store)
+    (tmp_path / "step-000000000003.ckpt").unlink(missing_ok=True)
+    with pytest.raises(training.CheckpointError, match="number of devices differs"):
+        trained(mesh=None if devices == 1 else on(devices), **store)
+    trained(mesh=on(4), **store)
