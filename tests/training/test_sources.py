@@ -187,7 +187,8 @@ def test_a_loss_with_a_key_is_given_the_same_keys():
 @pytest.mark.parametrize("devices", [None, 2])
 def test_floats_of_64_bits_in_a_scope_are_loaded_as_they_are(devices):
     with enable_x64():
-        wide, start = X.astype(np.float64) + 1e-9, jax.tree.map(lambda leaf: leaf.astype(jnp.float64), START)
+        wide = X.astype(np.float64) + 1e-9
+        start = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), START)
         some = jax.devices()[:devices]
         mesh = None if devices is None else jax.make_mesh((devices,), ("data",), devices=some)
         held = run((wide, Y), plan_of(steps=2), params=start)
