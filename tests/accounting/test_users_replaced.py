@@ -9,7 +9,7 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, few, mass_error
@@ -346,3 +346,30 @@ def test_under_a_trace_the_smaller_of_both_prices_is_taken_too():
     best, grid = (acc.epsilon(run, 1e-5, adjacency=REPLACE_ONE, method=m) for m in ("best", "pld"))
     assert best < 0.9 * grid
     assert best <= float(traced(4.0)) <= best * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("sigma", "records"), [(20.0, 1000), (0.02, 1), (3.0, 12)])
+def test_records_that_are_surely_drawn_are_those_of_the_whole_data(sigma, records):
+    """However far apart: a loss may be larger than the logarithm of any number that is listed."""
+    for adjacency, factor in ((ADD_REMOVE, 1), (REPLACE_ONE, 2)):
+        exact = acc.epsilon(acc.Gaussian(sigma / (factor * records)), 1e-5)
+        found = acc.methods(_poisson(sigma, 1.0, records), adjacency)["pld"]
+        high = found.epsilon(_poisson(sigma, 1.0, records), 1e-5, adjacency)
+        assert exact * (1 - 1e-12) <= high <= exact * (1 + 1e-4)
+        assert found.epsilon_lower(_poisson(sigma, 1.0, records), 1e-5, adjacency) <= exact
+
+
+def test_as_many_records_as_are_never_left_out_by_chance():
+    """P(J = 0) = 2^−2000 is no number, and the loss of a likely outcome is 2600."""
+    mu, records = 0.05, 2000
+    j = np.arange(records + 1)
+    log_weight = stats.binom.logpmf(j, records, 0.5)
+    y = np.linspace(35.0, 65.0, 3001)[:, None]
+    ahead, behind = (
+        special.logsumexp(log_weight + s * j * mu * y - (j * mu) ** 2 / 2, axis=1) for s in (1, -1)
+    )
+    loss, center = ahead - behind, np.exp(log_weight) @ stats.norm.cdf(y.T - mu * j[:, None])
+    epsilon = float(loss[np.searchsorted(center, 0.5)])  # half of the mass is above it
+    assert epsilon > 2400
+    run = _poisson(1 / mu, 0.5, records)
+    assert acc.methods(run, REPLACE_ONE)["pld"].epsilon(run, 0.4, REPLACE_ONE) >= epsilon

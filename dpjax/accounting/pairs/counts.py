@@ -25,6 +25,7 @@ _MOST = 1e9  # records of a user whose numbers are listed
 _TAIL = 1e-40
 _ROUND = 1e-12  # beyond the relative error of the masses, with _ROUND_SPREAD
 _ROUND_SPREAD = 1e-14  # of it for each standard deviation of how many are drawn
+_LEAST = 1e-300  # of the probability that is listed of no record at all
 
 
 class Binomial(NamedTuple):
@@ -99,13 +100,15 @@ Law = Binomial | Hypergeometric
 def few(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a batch, 0 first, and their probabilities: few, and on one side.
 
+    No record at all is listed with a probability of 1e-300 at least, which `above` takes away.
+
     Example:
         >>> few(Hypergeometric(2.0, 1.0, 4.0), True)
         (array([0., 1.]), array([0.5, 0.5]))
     """
     if law.most > _MOST:  # of users of users: all are drawn, or one at most
         count = np.array([0.0, law.most if upper else 1.0])
-        return count, np.array([1e-300, 1.0] if upper else [1 - law.rate, law.rate])
+        return count, np.array([_LEAST, 1.0] if upper else [1 - law.rate, law.rate])
     if law.most == 0:
         return np.zeros(1), np.ones(1)
     first, mass = law.masses()
@@ -127,10 +130,25 @@ def few(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
         weight = np.add.reduceat(weight, starts)
         j = j[np.append(starts[1:], len(j)) - 1] if upper else j[starts]
     kept = weight > 0
-    found = np.append(0.0, j[kept]), np.append(max(nothing, 1e-300), weight[kept])
+    found = np.append(0.0, j[kept]), np.append(max(nothing, _LEAST), weight[kept])
     for array in found:
         array.setflags(write=False)  # they are cached
     return found
+
+
+def above(law: Law) -> tuple[np.ndarray, np.ndarray]:
+    """`few` for an upper bound, without the number 0 where that has no probability, or too little.
+
+    Where losses are large, whoever sees that there is a record of the user may learn more than a
+    factor of 1e300.
+
+    Example:
+        >>> above(Binomial(2.0, 1.0))
+        (array([2.]), array([1.]))
+    """
+    j, weight = few(law, True)
+    some = slice(int(weight[0] <= _LEAST and len(j) > 1), None)
+    return j[some], weight[some]
 
 
 def mass_error(law: Law) -> float:

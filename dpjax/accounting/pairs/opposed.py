@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.accounting.pairs.counts import Law, few, mass_error
+from dpjax.accounting.pairs.counts import Law, above, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.users import mixed_mass
@@ -46,7 +46,7 @@ class Opposed:
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
         off = mass_error(law)
-        return Mixtures(mu, *few(law, upper), off if upper else -off)
+        return Mixtures(mu, *(above(law) if upper else few(law, False)), off if upper else -off)
 
     def atom(self, mu: Any, rate: Any) -> Any:
         return 0.0
@@ -64,7 +64,7 @@ class Opposed:
 
 
 class Mixtures:
-    """(1 + off)·Σ_j w_j N(jμ, 1) against (1 − off)·Σ_j w_j N(−jμ, 1); j ascends from 0."""
+    """(1 + off)·Σ_j w_j N(jμ, 1) against (1 − off)·Σ_j w_j N(−jμ, 1); j ascends."""
 
     name = "mixtures"
     directed = False
@@ -102,8 +102,9 @@ class Mixtures:
 
         R(−y) ≤ 1 for y ≥ 0, so that D(y) is at least the log of any term of R.
         """
+        some = self._shift > 0
         with np.errstate(divide="ignore"):
-            ends = (goal[-1] - self._level[1:]) / self._shift[1:]
+            ends = (goal[-1] - self._level[some]) / self._shift[some]
         table = np.linspace(0.0, max(float(ends.min()), 1.0), _TABLE)
         known = np.maximum.accumulate(self.loss(table)[0])
         place = np.clip(np.searchsorted(known, goal), 1, _TABLE - 1)
@@ -139,7 +140,7 @@ class Mixtures:
         return np.maximum.accumulate(np.sign(losses) * found)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        if len(self._shift) < 2:
+        if not self._shift.any():
             return 0.0, 0.0
         # Where the mixture has as little mass as a normal law beyond `reach`.
         rare, a, b = float(ndtr(-reach)), 0.0, float(self._shift.max()) + reach
@@ -149,7 +150,7 @@ class Mixtures:
                 a = middle
             else:
                 b = middle
-        low, high = self.loss(np.array([-reach, b]))[0] + self._more
+        low, high = self.loss(np.array([self._shift[0] - reach, b]))[0] + self._more
         return float(low), float(high)
 
     def _mixed(self, edges: np.ndarray) -> np.ndarray:

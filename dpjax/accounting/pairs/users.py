@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.accounting.pairs.counts import Law, few, mass_error
+from dpjax.accounting.pairs.counts import Law, above, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr, normal_mass
 
@@ -55,7 +55,7 @@ class Users:
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
-        j, weight = few(law, upper)
+        j, weight = above(law) if upper else few(law, False)
         # The mixture's mass is what δ counts in one direction, and what it takes off in the other.
         off = mass_error(law)
         more = 1 + off if upper == (sign > 0) else 1 - off
@@ -77,7 +77,7 @@ class Users:
 
 
 class Mixture:
-    """Σ_j w_j N(jμ, 1) against N(0, 1), and the reverse; j ascends from 0."""
+    """Σ_j w_j N(jμ, 1) against N(0, 1), and the reverse; j ascends, from 0 or more."""
 
     name = "mixture"
     directed = True
@@ -85,9 +85,11 @@ class Mixture:
 
     def __init__(self, mu: float, j: np.ndarray, weight: np.ndarray) -> None:
         self._mu, self._j, self._weight = mu, j, weight
-        self._floor = float(np.log(weight[0]))
-        own = np.log(weight[1:]) - self._floor
-        self._slope, self._level = j[1:] * mu, own - 0.5 * (j[1:] * mu) ** 2
+        some = slice(int(j[0] == 0), None)
+        self._some = j[0] > 0  # surely a record, and no least loss: L = G, the w_j as they are
+        self._floor = 0.0 if self._some else float(np.log(weight[0]))
+        own = np.log(weight[some]) - self._floor
+        self._slope, self._level = j[some] * mu, own - 0.5 * (j[some] * mu) ** 2
 
     def atom(self, mu: Any, rate: Any) -> Any:
         return 0.0
@@ -108,7 +110,8 @@ class Mixture:
 
     def loss(self, y: np.ndarray) -> np.ndarray:
         """L at y."""
-        return self._floor + np.logaddexp(0.0, self._exponent(np.atleast_1d(y))[0])
+        value = self._exponent(np.atleast_1d(y))[0]
+        return value if self._some else self._floor + np.logaddexp(0.0, value)
 
     def _solve(self, goal: np.ndarray) -> np.ndarray:
         """y with G(y) = goal: Newton's method from above, where a convex function's steps stay."""
@@ -133,6 +136,8 @@ class Mixture:
             goal = rise + np.log(-np.expm1(-rise))
         found = np.full(len(losses), -np.inf)
         some = (rise > 0) & (goal > -1e6)
+        if self._some:
+            goal, some = losses, np.isfinite(losses)
         if not some.any():
             return found
         goal = goal[some]
@@ -193,6 +198,8 @@ class Mixture:
             loss = sign * float(np.log(max(mixed, 1e-300) / max(without, 1e-300)))
             return loss, float(mixed if sign > 0 else without)
 
+        if self._some:
+            return 0.0, False
         # A fixed point, as of `pairs.poisson`: there is one where most of the mass is in one bin.
         origin = sign * self._floor
         for _ in range(40):
