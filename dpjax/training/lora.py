@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key
 
-from dpjax._numerics.checks import Range, one_number
+from dpjax._numerics.checks import Range, one_number, shown
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.arguments import path_name
 from dpjax.gradients.per_example import accumulation_dtype
-from dpjax.training.arguments import whole
+from dpjax.training.arguments import check_functions, whole
 
 __all__ = ["Lora", "lora"]
 
@@ -75,7 +76,9 @@ def lora(
 
     Raises:
         ValueError: a rank below 1, a scale out of range, nothing to adapt, a target that is no
-            kernel and no stack of kernels, or two leaves of one path.
+            kernel and no stack of kernels, or two leaves of one path; a `stacked` that says
+            something other than True or False.
+        TypeError: `targets` or `stacked` that is no function.
 
     Guarantee:
         Only the adapters change and only they are clipped and perturbed: the sensitivity is that of
@@ -106,6 +109,7 @@ def lora(
     """
     rank = whole("rank", rank)
     scale = one_number("scale", scale, Range(0.0, open_low=True))
+    check_functions(targets=targets, stacked=stacked)
     heads = _heads(params)
     if stacked is None:
         stacked = lambda path, leaf: leaf.ndim == (4 if path in heads else 3)  # noqa: E731
@@ -186,10 +190,15 @@ def _heads(params: Any) -> set[str]:
     return found
 
 
-def _sides(path: str, leaf: Any, stacked: bool) -> tuple[tuple[int, ...], int, int]:
+def _sides(path: str, leaf: Any, stacked: Any) -> tuple[tuple[int, ...], int, int]:
     """(layers,) or (), rows and columns: those of attention are (inputs, heads · width) or
     (heads · width, outputs)."""
-    layers, shape = leaf.shape[:stacked], leaf.shape[stacked:]
+    if not isinstance(stacked, bool | np.bool_):
+        raise ValueError(
+            f"stacked must say True or False of every kernel, got {shown(stacked)} for {path}"
+        )
+    leading = int(stacked)
+    layers, shape = leaf.shape[:leading], leaf.shape[leading:]
     if len(shape) not in (2, 3):
         raise ValueError(
             f"stacked must leave a kernel two or three axes, got {bool(stacked)} for {path} of "

@@ -233,3 +233,10 @@ def test_which_arrays_are_stacks_can_be_said():
     assert {adapter["a"].shape for adapter in found.values()} == {(6, 4, 1)}
     with pytest.raises(ValueError, match="stacked must leave a kernel two or three axes, got True"):
         training.lora({"kernel": jnp.ones((3, 2))}, 1, key=key, stacked=lambda path, leaf: True)
+    known = training.lora(base, 1, key=key, stacked=lambda path, leaf: np.bool_(leaf.ndim == 3))
+    assert known.adapters["wide/kernel"]["b"].shape == (3, 1, 5)
+    for wrong in (None, 2, "yes"):
+        with pytest.raises(ValueError, match="stacked must say True or False of every kernel, got"):
+            training.lora(base, 1, key=key, stacked=lambda path, leaf, said=wrong: said)
+    with pytest.raises(TypeError, match="stacked must be a function, got"):
+        training.lora(base, 1, key=key, stacked={"wide": True})
