@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from dpjax import transforms
+from dpjax._numerics.checks import CLIP_NORMS
 from dpjax.training.averaging import next_average
 from dpjax.training.draws import Draws, chosen, phase_of
 from dpjax.training.phases import noise_of, rate_of
@@ -19,7 +20,8 @@ from dpjax.training.recipe import COUNT, NOISE, Recipe
 from dpjax.training.slack import devices_paid_for, slack_of
 from dpjax.training.sums import sum_of_draw
 
-# An adaptive clip norm stays within this factor of the first one: finite, whatever is drawn.
+# An adaptive clip norm stays within this factor of the first one, and among those that a plan may
+# have: finite, whatever is drawn.
 _FURTHEST = 1e6
 
 
@@ -79,8 +81,9 @@ def _moved(plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step
     counting = jax.random.fold_in(jax.random.fold_in(key, COUNT), step)
     count = 2 * within - records.astype(jnp.int32)  # of records, each ±1: halves are exact
     moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
-    ends = plan.clip_norm / _FURTHEST, plan.clip_norm * _FURTHEST
-    return jnp.clip(moved, *ends).astype(jnp.float32)
+    least = max(plan.clip_norm / _FURTHEST, CLIP_NORMS.low)
+    most = min(plan.clip_norm * _FURTHEST, CLIP_NORMS.high)
+    return jnp.clip(moved, least, most).astype(jnp.float32)
 
 
 def _noise_of_plan(plan: Plan, slack: float) -> Callable[..., Any]:

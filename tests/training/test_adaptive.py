@@ -12,6 +12,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.normal import normal
 from dpjax.gradients import AdaptiveQuantile, PerGroup
 from dpjax.training.slack import failure_probability, slack_of
@@ -151,8 +152,8 @@ def test_what_has_no_price_is_refused():
         ({"count_noise": None}, "count_noise must be a number"),
         ({"count_noise": "5"}, "count_noise must be a number"),
         ({"count_noise": np.array([5.0, 6.0])}, "count_noise must be one number"),
-        ({"batch_size": np.float32(np.nan)}, "batch_size must be a finite number > 0, got nan"),
-        ({"learning_rate": np.float32(-1.0)}, "learning_rate must be a finite number > 0"),
+        ({"batch_size": np.float32(np.nan)}, r"batch_size must be in \(0, 1e\+36\), got nan"),
+        ({"learning_rate": np.float32(-1.0)}, r"learning_rate must be in \(0, 1e\+36\), got -1.0"),
         ({"quantile": None}, "quantile must be a number"),
         ({"quantile": np.float32(2.0)}, r"quantile must be in \(0, 1\), got 2.0"),
     ],
@@ -174,3 +175,13 @@ def test_the_certificate_says_arrays_to_the_last_bit():
     assert repr(one) == repr(two)
     told = [plan_of(adaptive=adaptive).certify().declared["adaptive"] for adaptive in (one, two)]
     assert told[0] != told[1]
+
+
+@pytest.mark.parametrize(("first", "quantile"), [(1e-15, 0.01), (1e17, 0.99)])
+def test_no_clip_norm_leaves_those_whose_squares_float32_holds(first, quantile):
+    adaptive = dataclasses.replace(ADAPT, learning_rate=60.0, quantile=quantile)
+    data = DATA * np.float32(1e-25 if quantile < 0.5 else 1e18)
+    found = run(plan_of(adaptive=adaptive, clip_norm=first), data=data)
+    assert CLIP_NORMS.low * 0.999 <= found.clip_norm <= CLIP_NORMS.high * 1.001
+    assert np.isfinite(found.params).all()
+    assert found.clip_norm != first
