@@ -237,15 +237,16 @@ def clipped_sum(
             )
         ]
 
-    sums = _sum_of_kept(total, parts, clipping)
+    sums = total(_of_kept(parts, clipping))
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
 
 
-def _sum_of_kept(total: Callable[[Any], Any], parts: Any, clipping: Clipping) -> Any:
-    """`total(parts)`, with the parts of records that are left out cut out if they are not finite.
+def _of_kept(parts: Any, clipping: Clipping) -> Any:
+    """`parts`, with those of records that are left out cut out if some are not finite.
 
     The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass over
-    the data in every step for the sake of the rare bad one.
+    the data in every step for the sake of the rare bad one. A loop of no or one turn works in
+    place, and what follows is compiled once, where each branch of a conditional would have it.
     """
 
     def cut(value):
@@ -254,7 +255,10 @@ def _sum_of_kept(total: Callable[[Any], Any], parts: Any, clipping: Clipping) ->
         keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
         return jnp.where(keep, value, jnp.zeros_like(value))
 
-    return jax.lax.cond(clipping.clean, total, lambda p: total(jax.tree.map(cut, p)), parts)
+    def turn(state):
+        return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1])
+
+    return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]
 
 
 def _spread(value: Any, size: int) -> Any:

@@ -245,7 +245,7 @@ def test_a_large_input_does_not_hide_behind_a_small_cotangent(loss, method):
 
 @pytest.mark.parametrize("strategy", [Flat(), Automatic(1e-20), PerGroup()])
 def test_many_small_entries_are_no_gradient_of_norm_zero(strategy):
-    clip_norm = 1.0 if isinstance(strategy, Automatic) else 1e-19
+    clip_norm = 1.0 if isinstance(strategy, Automatic) else 1e-18
     fn = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm, "vmap", strategy=strategy)
     total = np.asarray(fn(jnp.zeros(100_000), jnp.full((1, 100_000), 1e-19)).sum, np.float64)
     assert 0.9 * clip_norm <= np.sqrt((total**2).sum()) <= clip_norm * (1 + 1e-5)
