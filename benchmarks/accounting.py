@@ -26,17 +26,18 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # read when the rivals' libraries are first loaded
+if __name__ == "__main__":  # read when the rivals' libraries are first loaded
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
-from dpjax import accounting as acc  # noqa: E402
-from dpjax._numerics.arrays import JAX  # noqa: E402
-from dpjax._numerics.scope import float64_scope  # noqa: E402
-from dpjax.accounting.loss_distribution.composition import epsilon_bound  # noqa: E402
-from dpjax.accounting.loss_distribution.discretisation import Pair  # noqa: E402
+from dpjax import accounting as acc
+from dpjax._numerics.arrays import JAX
+from dpjax._numerics.scope import float64_scope
+from dpjax.accounting.loss_distribution.composition import epsilon_bound
+from dpjax.accounting.loss_distribution.discretisation import Pair
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "accounting.md"
 TRUTH = 1.8282366665165795  # σ = 1, rate 0.01, 1,000 steps, δ = 1e-5; contour in long double

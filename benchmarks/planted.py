@@ -201,7 +201,7 @@ def _clipping(change: Callable[[Any, Any, Any, Any], Any]) -> contextlib.Abstrac
 
 def _after_averaging() -> contextlib.AbstractContextManager:
     def change(clipped, params, batch, mask):
-        out = clipped(1e30)(params, batch, mask=mask)
+        out = clipped(1e19)(params, batch, mask=mask)
         count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
         squares = jax.tree.map(lambda total: jnp.sum(total**2), out.sum)
         norm = jnp.sqrt(jax.tree.reduce(jnp.add, squares)) / count
