@@ -25,42 +25,26 @@ import numpy as np
 from dpjax.accounting.pairs.counts import Law, above, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr
-from dpjax.accounting.pairs.users import mixed_mass
+from dpjax.accounting.pairs.users import Users, log_sum, mixed_mass
 
-_ROWS = 1 << 14  # points worked on at a time
 _TABLE = 4096
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Opposed:
+class Opposed(Users):
     """The pair, laid on grids: an upper bound's and a lower one's weights differ."""
 
     name = "opposed"
     directed = False
-    folded = False
 
     def __init__(self, mu: float, law: Law) -> None:
-        self._own = mu, law
-        self.most = 2 * mu * law.most  # where all records are in a batch
+        super().__init__(mu, law)
+        self.most *= 2  # where all records are in a batch
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
         off = mass_error(law)
         return Mixtures(mu, *(above(law) if upper else few(law, False)), off if upper else -off)
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        raise NotImplementedError("its weights are known from above and from below: ask side")
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
 
 class Mixtures:
@@ -78,23 +62,9 @@ class Mixtures:
     def atom(self, mu: Any, rate: Any) -> Any:
         return 0.0
 
-    def _log_ratio(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log R and its slope at y."""
-        value, slope = np.empty_like(y), np.empty_like(y)
-        for start in range(0, len(y), _ROWS):
-            rows = slice(start, start + _ROWS)
-            terms = y[rows, None] * self._shift + self._level
-            top = terms.max(axis=1)
-            with np.errstate(under="ignore"):
-                part = np.exp(terms - top[:, None])
-            total = part.sum(axis=1)
-            value[rows] = top + np.log(total)
-            slope[rows] = part @ self._shift / total
-        return value, slope
-
     def loss(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """D and its slope at y."""
-        (there, rise), (back, fall) = self._log_ratio(y), self._log_ratio(-y)
+        (there, rise), (back, fall) = (log_sum(x, self._shift, self._level) for x in (y, -y))
         return there - back, rise + fall
 
     def _solve(self, goal: np.ndarray) -> np.ndarray:

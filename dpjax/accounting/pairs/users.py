@@ -96,17 +96,7 @@ class Mixture:
 
     def _exponent(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """G and its slope at y."""
-        value, slope = np.empty_like(y), np.empty_like(y)
-        for start in range(0, len(y), _ROWS):
-            rows = slice(start, start + _ROWS)
-            terms = y[rows, None] * self._slope + self._level
-            top = terms.max(axis=1)
-            with np.errstate(under="ignore"):
-                part = np.exp(terms - top[:, None])
-            total = part.sum(axis=1)
-            value[rows] = top + np.log(total)
-            slope[rows] = part @ self._slope / total
-        return value, slope
+        return log_sum(y, self._slope, self._level)
 
     def loss(self, y: np.ndarray) -> np.ndarray:
         """L at y."""
@@ -210,6 +200,21 @@ class Mixture:
                 break
         origin -= 1e-9 * h + 16 * _EPS * (1 + abs(origin))
         return origin, bool(lump(origin)[0] >= origin)
+
+
+def log_sum(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log Σ_i e^{slope_i y + level_i} and its slope, at every y."""
+    value, rise = np.empty_like(y), np.empty_like(y)
+    for start in range(0, len(y), _ROWS):
+        rows = slice(start, start + _ROWS)
+        terms = y[rows, None] * slope + level
+        top = terms.max(axis=1)
+        with np.errstate(under="ignore"):
+            part = np.exp(terms - top[:, None])
+        total = part.sum(axis=1)
+        value[rows] = top + np.log(total)
+        rise[rows] = part @ slope / total
+    return value, rise
 
 
 def mixed_mass(edges: np.ndarray, shift: np.ndarray, weight: np.ndarray) -> np.ndarray:
