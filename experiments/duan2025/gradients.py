@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pathlib
 from functools import partial
 
 import jax
@@ -9,34 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from experiments.common import Run
-from experiments.geodp.models import SmallCNN, initialise, softmax_loss
+from experiments.duan2025.models import SmallCNN, initialise, softmax_loss
 from experiments.images import load_cifar10_jpeg
 
 DIMENSION = 20_000
 _LEARNING_RATE = 0.01
 
 
-def collect(run: Run) -> np.ndarray:
+@functools.lru_cache(maxsize=1)
+def collect(data: pathlib.Path, images_per_class: int, epochs: int, pool: int) -> np.ndarray:
     """Gradients [pool, 20 000] of a CNN (31,340 parameters) trained by SGD with batches of one.
 
     As in the paper, one gradient per training image and 20,000 of its coordinates, drawn once at
     random. The paper keeps 450,000 gradients of nine epochs (36 GB); here an evenly spaced sample
     of the same trajectory is kept, large enough for the largest batch of the figures.
     """
-    settings = {
-        "images_per_class": run.choose(2_000, 5_000, 20),
-        "epochs": run.choose(2, 9, 1),
-        "pool": run.choose(8_192, 32_768, 64),
-    }
-
-    def compute():
-        images = load_cifar10_jpeg(run.data, limit=settings["images_per_class"])
-        return {"gradients": _train(images, settings["epochs"], settings["pool"])}
-
-    return run.arrays(f"gradients-{run.size}", settings, compute, code=(_train, SmallCNN))[
-        "gradients"
-    ]
+    return _train(load_cifar10_jpeg(data, limit=images_per_class), epochs, pool)
 
 
 def _train(images, epochs: int, pool: int) -> np.ndarray:

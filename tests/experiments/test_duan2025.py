@@ -12,8 +12,8 @@ import pytest
 
 from dpjax.accounting.geometric import angles as spherical
 from experiments import common, images
-from experiments.geodp import logistic, models, prices, privacy, tables, training
-from experiments.geodp.angles import angle_between, angles, direction_error
+from experiments.duan2025 import logistic, models, prices, privacy, tables, training
+from experiments.duan2025.angles import angle_between, angles, direction_error
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from experiments.geodp import theory
+from experiments.duan2025 import theory
 
 
 def _angles(vector: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from experiments.common import Rows, Run
-from experiments.geodp.perturbation import BETAS, FIGURE4_BETAS, summary, table
+from experiments.duan2025.protocol import BETAS, FIGURE4_BETAS, TABLES
 
 # One colour a method, one line a quantity.
 _METHODS = (
@@ -28,9 +28,21 @@ _TITLES = {
 }
 
 
-def figure1(run: Run) -> Sequence[pathlib.Path]:
+_TABLE = next(table for table in TABLES if table.name == "perturbation")
+
+
+def perturbation(run: Run) -> Sequence[pathlib.Path]:
+    """Figures 1, 3 and 4: errors of directions and of gradients of one release."""
+    rows = run.cells(_TABLE)
+    drawn = {"figure1": _figure1(rows), "figure3": _figure3(rows), "figure4": _figure4(rows)}
+    return [
+        run.save_table("perturbation", rows),
+        *(run.save_figure(name, figure) for name, figure in drawn.items()),
+    ]
+
+
+def _figure1(rows: Rows):
     """Figure 1: errors of directions and of gradients against the noise multiplier, β = 1."""
-    rows = table(run)
     d, batch = _middle(rows)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
     for axis, quantity in zip(axes, (_THETA, _GRADIENT, _ANGLE), strict=True):
@@ -42,12 +54,11 @@ def figure1(run: Run) -> Sequence[pathlib.Path]:
     axes[0].legend([*lines, random], [*names, "a random direction"], fontsize=8)
     axes[0].set_ylabel("mean squared error")
     figure.suptitle(f"d = {d:,}, B = {batch:,}, β = 1", fontsize=11)
-    return [run.save_figure("figure1", figure)]
+    return figure
 
 
-def figure3(run: Run) -> Sequence[pathlib.Path]:
+def _figure3(rows: Rows):
     """Figure 3: the same against σ, d and B (rows) for β = 1, 0.1 and 0.01 (columns)."""
-    rows = table(run)
     d, batch = _middle(rows)
     large_b = _batch_of_dimensions(rows)
     wide_d = max(r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == min(_values(rows, "B")))
@@ -63,16 +74,11 @@ def figure3(run: Run) -> Sequence[pathlib.Path]:
             axis.set_title(f"{title}, β = {beta:g}", fontsize=10)
         row[0].set_ylabel("mean squared error")
     _legend_below(figure, axes[0][0], columns=6)
-    return [
-        run.save_table("perturbation", rows),
-        run.save_table("perturbation_summary", summary(rows)),
-        run.save_figure("figure3", figure),
-    ]
+    return figure
 
 
-def figure4(run: Run) -> Sequence[pathlib.Path]:
+def _figure4(rows: Rows):
     """Figure 4: errors against the bounding factor; DP-SGD and G3 do not depend on it."""
-    rows = table(run)
     batch = _batch_of_dimensions(rows)
     some = {r["d"] for r in rows if r["sigma"] == 8.0 and r["B"] == batch}
     dims = sorted(some, reverse=True)[:3]
@@ -109,7 +115,7 @@ def figure4(run: Run) -> Sequence[pathlib.Path]:
     axes[0][0].set_ylabel("angles, ‖θ* − θ‖²")
     axes[1][0].set_ylabel("gradient, ‖g* − g‖²")
     _legend_below(figure, axes[0][0], columns=3)
-    return [run.save_figure("figure4", figure)]
+    return figure
 
 
 def _panel(axis, rows, x, beta, quantities, **fixed) -> None:
