@@ -17,13 +17,13 @@ from experiments import protocol
 
 HOLDS, CONDITIONS, FAILS = "holds", "holds under conditions", "does not hold"
 NONE = "no verdict"
-_PAPERS = ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "geodp")
+_PAPERS = ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "duan2025")
 _TITLES = {
     "chen2019": "Chen, Lee and Kifer 2019: Rényi differentially private ERM",
     "yu2020": "Yu et al. 2020: gradient perturbation is underrated",
     "tholeti2021": "Tholeti and Kalyani 2021: perturbed gradient descent",
     "chourasia2021": "Chourasia, Ye and Shokri 2021: dynamics of noisy gradient descent",
-    "geodp": "Duan et al. 2025: GeoDP",
+    "duan2025": "Duan et al. 2025: GeoDP",
 }
 
 # The picture of each paper on the first page.
@@ -32,7 +32,7 @@ _PICTURES = {
     "yu2020": "figure2.png",
     "tholeti2021": "theorem1.png",
     "chourasia2021": "theorem4.png",
-    "geodp": "privacy.png",
+    "duan2025": "privacy.png",
 }
 
 

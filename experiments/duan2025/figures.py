@@ -7,6 +7,8 @@ import pathlib
 from experiments.common import Rows, Run
 from experiments.duan2025.privacy import DELTA, KINDS
 from experiments.duan2025.protocol import TABLES
+from experiments.duan2025.published import accuracy
+from experiments.duan2025.summaries import FREE, by_method, steady_rate
 
 _TABLES = {table.name: table for table in TABLES}
 _COLOURS = {
@@ -26,8 +28,32 @@ def privacy(run: Run) -> list[pathlib.Path]:
 
 def figure5(run: Run) -> list[pathlib.Path]:
     """Figure 5, at the largest step size at which no panel's noise-free loss rises."""
+    import matplotlib.pyplot as plt
+
     rows = run.cells(_TABLES["figure5"])
-    return [run.save_table("figure5", rows)]
+    frame = pd.DataFrame(rows)
+    rate = steady_rate(frame)
+    frame = frame[frame["rate"] == rate]
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), sharey=True, layout="constrained")
+    titles = {"a": "σ = 1", "b": "σ = 10", "c": "B = 256"}
+    for axis, (panel, title) in zip(axes, titles.items(), strict=True):
+        seen: dict[str, int] = {}
+        for (method, sigma, batch), some in frame[frame["panel"] == panel].groupby(
+            ["method", "σ", "B"], sort=False
+        ):
+            name = method.split(" ")[0].removesuffix(",")
+            style = ("-", "--", ":")[seen.get(name, 0)]
+            seen[name] = seen.get(name, 0) + 1
+            noise = "" if method == FREE else f", σ = {sigma:g}"
+            colour = _COLOURS[FREE if method == FREE else name]
+            axis.plot(some["iteration"], some["loss"], style, color=colour, lw=1.4,
+                      label=f"{method}, B = {batch:,}{noise}")  # fmt: skip
+        axis.set(xlabel="iteration", title=f"({panel}) {title}")
+        axis.legend(fontsize=7, frameon=False)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("training loss")
+    figure.suptitle(f"odd against even digits, C = 0.1, step size {rate:g}", fontsize=10)
+    return [run.save_table("figure5", rows), run.save_figure("figure5", figure)]
 
 
 def noise_free(run: Run) -> list[pathlib.Path]:
@@ -38,7 +64,7 @@ def noise_free(run: Run) -> list[pathlib.Path]:
 def table2(run: Run) -> list[pathlib.Path]:
     """Table II at σ = 10: the claim's rows, and the mechanisms that have DP-SGD's proven ε."""
     rows = run.cells(_TABLES["table2"])
-    return [run.save_table("table2", rows)]
+    return [run.save_table("table2", rows), run.save_figure("table2", _accuracies(rows))]
 
 
 def addons(run: Run) -> list[pathlib.Path]:
@@ -58,8 +84,56 @@ def table3(run: Run) -> list[pathlib.Path]:
 
 def figure6(run: Run) -> list[pathlib.Path]:
     """Figure 6: seconds against dimension, alone and with the clipping of a batch."""
+    import matplotlib.pyplot as plt
+
     rows = run.cells(_TABLES["figure6"])
-    return [run.save_table("figure6", rows)]
+    frame = pd.DataFrame(rows)
+    alone, sizes = frame[frame["batch"] == 0], sorted(set(frame["batch"]) - {0})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for column, name in (("gaussian_s", "DP"), ("geodp_s", "GeoDP")):
+        left.plot(alone["d"], alone[column], "o-", color=_COLOURS[name], label=name)
+        for size, style in zip(sizes, ("-", "--", ":", "-."), strict=False):
+            some = frame[frame["batch"] == size]
+            right.plot(some["d"], some[column] + some["clipping_s"], style, marker=".",
+                       color=_COLOURS[name], label=f"{name}, B = {size}")  # fmt: skip
+    for axis, title in ((left, "perturbation"), (right, "clipping, averaging and perturbation")):
+        axis.set(xscale="log", yscale="log", xlabel="dimension", title=title)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8, frameon=False)
+    left.set_ylabel("processor seconds")
+    return [run.save_table("figure6", rows), run.save_figure("figure6", figure)]
+
+
+def _accuracies(rows: Rows):
+    """Every seed a point, their mean a line, the published accuracy a cross."""
+    import matplotlib.pyplot as plt
+
+    frame = pd.DataFrame(rows)
+    summary = by_method(frame)
+    figure, axis = plt.subplots(figsize=(7.2, 0.55 * len(summary) + 1.3), layout="constrained")
+    for at, row in enumerate(summary.to_dict("records")):
+        name = row["method"]
+        colour = _COLOURS[name if name in _COLOURS else name.split(" ")[0]]
+        mine = frame[(frame["method"] == name) & (frame["B"] == row["B"])]
+        points = mine["accuracy %"]
+        axis.plot(points, np.full(len(points), at), "o", color=colour, mfc="none", ms=6)
+        axis.plot([row["accuracy %"]] * 2, [at - 0.25, at + 0.25], color=colour, lw=2)
+        printed = accuracy(name, row["B"], row["σ"])
+        if printed is not None:
+            axis.plot(printed, at, "x", color="0.35", ms=8, mew=2)
+    labels = [f"{r['method']}, B = {r['B']:,}" for r in summary.to_dict("records")]
+    axis.set_yticks(range(len(labels)), labels)
+    axis.invert_yaxis()
+    axis.plot([], [], "ko", mfc="none", label="a seed")
+    axis.plot([], [], "k-", lw=2, label="mean")
+    axis.plot([], [], "x", color="0.35", ms=8, mew=2, label="published")
+    axis.legend(frameon=False, fontsize=8)
+    axis.set_xlabel("accuracy on 5,000 test images, %")
+    axis.set_title("duan2025, Table II: MNIST, σ = 10, batches of B/16", fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.3)
+    return figure
 
 
 def _privacy(rows: Rows):

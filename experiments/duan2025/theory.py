@@ -2,9 +2,9 @@
 
 Theorem 1 is an identity and holds. The densities of Theorems 2 and 3 are no densities as printed:
 the exponent has B² where the variance of an average has B. Lemma 1 holds and says nothing, since a
-factor β towards 0 is noise towards none; Theorem 4 fails at β = 1 and DP-SGD's
-step size. Lemma 2 bounds δ' from below
-by more than from above. The counterexamples are in the tests.
+factor β towards 0 is noise towards none; Theorem 4 fails at β = 1 and DP-SGD's step size, by
+`geodp_distance` against `dp_distance`. Lemma 2 bounds δ' from below by more than from above. The
+counterexamples are in the tests.
 """
 
 from __future__ import annotations
@@ -140,3 +140,38 @@ def dp_distance(
         batch_size=batch_size,
     )
     return float(plain @ plain) + added
+
+
+def geodp_distance(
+    gradient: Float[np.ndarray, " d"],
+    to_optimum: Float[np.ndarray, " d"],
+    *,
+    bounding_factor: float,
+    noise_multiplier: float,
+    step_size: float,
+    clip_norm: float,
+    batch_size: int,
+) -> float:
+    """E‖w − w⋆‖² after one step of GeoDP, Theorem 4's other side, in closed form.
+
+    The noise on an angle of variance s² takes its sine and its cosine to e^{−s²/2} times what they
+    are, on average, and the angles' noises are independent: coordinate k, a product over k angles
+    (the last one over d − 1), comes out e^{−k s²/2} times as long. The norm adds C²σ²/B².
+
+    >>> geodp_distance(np.array([1.0, 0.0]), np.array([-1.0, 0.0]), bounding_factor=1.0,
+    ...                noise_multiplier=0.0, step_size=1.0, clip_norm=1.0, batch_size=1)
+    0.0
+    """
+    dimension = gradient.size
+    variance = geodp_angle_error(
+        bounding_factor=bounding_factor,
+        noise_multiplier=noise_multiplier,
+        batch_size=batch_size,
+        dimension=dimension,
+    )
+    angles = np.minimum(np.arange(1, dimension + 1), dimension - 1)
+    mean = gradient * np.exp(-0.5 * variance * angles)
+    squared = gradient @ gradient + (clip_norm * noise_multiplier / batch_size) ** 2
+    return float(
+        step_size**2 * squared + 2.0 * step_size * mean @ to_optimum + to_optimum @ to_optimum
+    )

@@ -114,8 +114,24 @@ def test_theorem_4_fails_where_the_bounding_factor_keeps_the_noise():
         norm = clip + clip * sigma / batch * rng.normal()
         noisy = _vector(norm, angles + std * rng.normal(size=dimension - 1))
         distances.append(np.sum((size * noisy + to_optimum) ** 2))
-    dp = theory.dp_distance(
-        gradient, to_optimum, noise_multiplier=sigma, step_size=size, clip_norm=clip,
-        batch_size=batch,
-    )  # fmt: skip
-    assert np.mean(distances) - 10 * stats.sem(distances) > dp
+    kept = {
+        "noise_multiplier": sigma, "step_size": size, "clip_norm": clip, "batch_size": batch
+    }  # fmt: skip
+    exact = theory.geodp_distance(gradient, to_optimum, bounding_factor=1.0, **kept)
+    assert abs(np.mean(distances) - exact) < 4 * stats.sem(distances)
+    assert exact > theory.dp_distance(gradient, to_optimum, **kept)
+    # With little enough noise on the angles it holds: what is left is the noise of one number.
+    quiet = theory.geodp_distance(gradient, to_optimum, bounding_factor=1e-4, **kept)
+    assert quiet < theory.dp_distance(gradient, to_optimum, **kept)
+
+
+def test_theorem_4_fails_in_the_plane_too():
+    gradient, to_optimum = np.array([0.6, 0.8]), np.array([-0.6, -0.8])
+    kept = {"noise_multiplier": 1.0, "step_size": 1.0, "clip_norm": 1.0, "batch_size": 8}
+    dp = theory.dp_distance(gradient, to_optimum, **kept)
+    assert dp == pytest.approx(2 / 8**2)
+    # One angle of variance s² = 4π²/B²: E = 1/B² + 2(1 − e^{−s²/2}), by hand.
+    expected = 1 / 8**2 + 2 * (1 - np.exp(-2 * np.pi**2 / 8**2))
+    found = theory.geodp_distance(gradient, to_optimum, bounding_factor=1.0, **kept)
+    assert found == pytest.approx(expected)
+    assert found > 10 * dp

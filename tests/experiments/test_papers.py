@@ -31,12 +31,12 @@ pytestmark = pytest.mark.usefixtures("lenient_promotion")
 
 @pytest.fixture
 def run(tmp_path, request) -> Run:
-    return Run(tmp_path / "out", tmp_path / "no-data", tiny=True)
+    return Run(tmp_path / "out", tmp_path / "no-data")
 
 
 @pytest.fixture
 def on_data(run, data_dir) -> Run:
-    return Run(run.out, data_dir, tiny=True)
+    return Run(run.out, data_dir)
 
 
 def _table(files) -> pd.DataFrame:
@@ -116,7 +116,7 @@ def test_the_report_is_what_the_tables_say(tmp_path):
     here = pathlib.Path(report.__file__).parent
     fresh = report.report(here, tmp_path).read_text()
     assert fresh == (here / "REPORT.md").read_text(), "run python -m experiments report again"
-    for paper in ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "geodp"):
+    for paper in ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "duan2025"):
         page = f"{paper}/RESULTS.md"
         assert (tmp_path / page).read_text() == (here / page).read_text()
         assert f"({page})" in fresh
