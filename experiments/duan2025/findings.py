@@ -110,6 +110,23 @@ def regression_lines(folder: pathlib.Path) -> list[Line]:
     ]
 
 
+def runtime_lines(folder: pathlib.Path) -> list[Line]:
+    """Figure 6: how many times as long GeoDP's perturbation takes."""
+    return [
+        Line(
+            "Figure 6",
+            f"GeoDP's processor time over DP-SGD's, d = {row['d']:,}"
+            + (f", with the clipping of {row['batch']:,} gradients" if row["batch"] else ""),
+            "above 1",
+            row["ratio"],
+            None,
+            f"{1e3 * row['geodp_s']:.3g} and {1e3 * row['gaussian_s']:.3g} ms the perturbation",
+        )
+        for row in table(folder, "figure6").to_dict("records")
+        if row["d"] in (1_000, 100_000, 1_000_000) and row["batch"] in (0, 256)
+    ]
+
+
 def privacy_verdicts(folder: pathlib.Path) -> list[Verdict]:
     """The privacy claim."""
     rows = table(folder, "privacy")
@@ -230,5 +247,6 @@ LINES = (
     lambda folder: training_lines(folder, "table2"),
     lambda folder: training_lines(folder, "addons"),
     lambda folder: training_lines(folder, "quiet"),
+    runtime_lines,
 )
 VERDICTS = (privacy_verdicts, direction_verdicts, regression_verdicts, training_verdicts)
