@@ -68,12 +68,15 @@ class AdaptiveQuantile(Flat):
 
     def gradient_noise(self, noise_multiplier: float) -> float:
         """σ, the noise multiplier to add to the sum, so that sum and count together have z."""
-        if not noise_multiplier < 2 * self.count_noise:
+        own = 2 * self.count_noise
+        if not noise_multiplier < own:
             raise ValueError(
                 f"count_noise must exceed noise_multiplier / 2 = {noise_multiplier / 2!r}, got "
                 f"{self.count_noise!r}: the count alone costs more than is allowed"
             )
-        return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
+        # The difference of the squares as a product: of near numbers it is exact (Sterbenz).
+        left = ((own - noise_multiplier) / own) * (1 + noise_multiplier / own)
+        return noise_multiplier / left**0.5
 
     def next_clip_norm(
         self,

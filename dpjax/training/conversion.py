@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax._numerics.explicit import (
@@ -67,8 +68,9 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
             HostData(data)  # which says why no stream will do
         placement = placement_of(mesh, data)
         devices = None if placement is None else placement.mesh
-        if options.get("users") is None:  # users' blocks are made below
-            data = on_host(data, plan.population, divided=placement is not None) or data
+        users = options.get("users")
+        records = plan.population if users is None else np.size(users)
+        data = on_host(data, records, divided=placement is not None) or data
         with automatic(params, data), automatic_in_force(devices):
             moved, rows, key = on_auto_mesh((params, data, key))
             if placement is not None:

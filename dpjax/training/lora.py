@@ -123,7 +123,7 @@ def lora(
         inputs = columns if drawn_right else rows
         shape = (*layers, rank, columns) if drawn_right else (*layers, rows, rank)
         drawn = jax.random.normal(jax.random.fold_in(key, number), shape, dtype)
-        drawn = drawn * jnp.asarray(scale / math.sqrt(inputs), dtype)
+        drawn = drawn * jnp.asarray(scale / math.sqrt(max(inputs, 1)), dtype)  # 0: nothing is drawn
         other = (*layers, rows, rank) if drawn_right else (*layers, rank, columns)
         zero = jnp.zeros(other, dtype)
         a, b = (zero, drawn) if drawn_right else (drawn, zero)

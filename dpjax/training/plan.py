@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,10 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, shown
+from dpjax._numerics.checks import CLIP_NORMS, one_number
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
+from dpjax.training.adaptive import check_noise, in_numbers
 from dpjax.training.arguments import whole
 from dpjax.training.phases import (
     CORRELATED,
@@ -51,8 +51,6 @@ ADAPTIVE = (
     "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
 )
 UNITS = ("record", "user")
-# The largest standard deviation of noise whose draws, up to |z| = 9.3, and sums float32 holds.
-_MOST_NOISE = 1e36
 
 
 @dataclass(frozen=True)
@@ -111,24 +109,18 @@ class Plan:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
             check_step(phase.step, self.population)
-            noise = noise_of(phase.step) * self.clip_norm
-            if not noise <= _MOST_NOISE:
-                raise ValueError(
-                    "clip_norm times the noise multiplier must be at most "
-                    f"{_MOST_NOISE:g} for float32 to hold the noise, got {noise:g}"
-                )
         if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
             check_same(self.correlation, self.mechanism)
         if self.adaptive is not None:
             # Of Python's own numbers, whose text says them to the last bit.
-            object.__setattr__(self, "adaptive", _in_numbers(self.adaptive))
+            object.__setattr__(self, "adaptive", in_numbers(self.adaptive))
             if self.strategy is not None:
                 raise ValueError(
                     "adaptive must be None where noise is correlated: the count of a step has no "
                     f"price there, got {self.adaptive}"
                 )
-            for phase in self.phases:
-                self.adaptive.gradient_noise(noise_of(phase.step))
+        multipliers = [noise_of(phase.step) for phase in self.phases]
+        check_noise(multipliers, self.clip_norm, self.adaptive)
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -329,18 +321,6 @@ class Plan:
                 ),
             },
         )
-
-
-def _in_numbers(adaptive: Any) -> AdaptiveQuantile:
-    """The same with numbers alone: a trace may leave them open, a run may not."""
-    if not isinstance(adaptive, AdaptiveQuantile):
-        raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {shown(adaptive)}")
-    found = {}
-    for own in dataclasses.fields(adaptive):
-        high = 1.0 if own.name == "quantile" else _MOST_NOISE
-        allowed = Range(0.0, high, open_low=True, open_high=True)
-        found[own.name] = one_number(own.name, getattr(adaptive, own.name), allowed)
-    return dataclasses.replace(adaptive, **found)
 
 
 @functools.lru_cache(maxsize=4096)

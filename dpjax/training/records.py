@@ -57,8 +57,6 @@ def records_of(loss: Any, data: Any, plan: Plan, users: Any, most: int | None) -
     if users is not None:
         if most is None:
             raise ValueError("records_per_user must be given with users, got None")
-        if isinstance(data, HostData):
-            raise ValueError("data must be arrays where users are given, got records on the host")
         loss, data = per_user(loss, data, users, most)
         owners = {"users": users, "records per user": int(most)}
     elif most is not None:

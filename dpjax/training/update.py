@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from dpjax import transforms
-from dpjax._numerics.checks import CLIP_NORMS
+from dpjax.training.adaptive import reach
 from dpjax.training.averaging import next_average
 from dpjax.training.draws import Draws, chosen, phase_of
 from dpjax.training.phases import noise_of, rate_of
@@ -19,10 +19,6 @@ from dpjax.training.plan import Plan
 from dpjax.training.recipe import COUNT, NOISE, Recipe
 from dpjax.training.slack import devices_paid_for, slack_of
 from dpjax.training.sums import sum_of_draw
-
-# An adaptive clip norm stays within this factor of the first one, and among those that a plan may
-# have: finite, whatever is drawn.
-_FURTHEST = 1e6
 
 
 def update_of(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
@@ -81,9 +77,7 @@ def _moved(plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step
     counting = jax.random.fold_in(jax.random.fold_in(key, COUNT), step)
     count = 2 * within - records.astype(jnp.int32)  # of records, each ±1: halves are exact
     moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
-    least = max(plan.clip_norm / _FURTHEST, CLIP_NORMS.low)
-    most = min(plan.clip_norm * _FURTHEST, CLIP_NORMS.high)
-    return jnp.clip(moved, least, most).astype(jnp.float32)
+    return jnp.clip(moved, *reach(plan.clip_norm)).astype(jnp.float32)
 
 
 def _noise_of_plan(plan: Plan, slack: float) -> Callable[..., Any]:

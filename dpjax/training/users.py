@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax._numerics.checks import shown
+from dpjax.training.sources import HostData
 
 __all__ = ["per_user"]
 
@@ -36,20 +37,23 @@ def per_user(
     Args:
         loss: `loss(params, example) -> scalar`, of one record; with a key as its third argument a
             key is split off for each.
-        data: a tree of arrays with a leading axis of records.
+        data: a tree of arrays with a leading axis of records, or `HostData`, of which a step loads
+            the records of the users that it drew.
         users: [records], whom each record belongs to: whole numbers or texts.
         records_per_user: the most records of one user that are used, the first ones in the order of
             the data: a public number, as rounding depends on it. Memory and time are those of
-            users × records_per_user rows; ε does not change with it.
+            users × records_per_user rows (of a step's users, with `HostData`); ε does not change
+            with it.
 
     Returns:
         `loss(params, block)` and the blocks: the data's tree with axes [users, records_per_user],
-        users in ascending order, and a mask of the rows that are records.
+        users in ascending order, and a mask of the rows that are records; of `HostData` they are
+        `HostData` too, a record of which is a user's block.
 
     Raises:
         ValueError: users that are not one axis of as many entries as there are records, or are not
             whole numbers or texts; records_per_user below 1, or so large that this machine's memory
-            does not hold the blocks.
+            does not hold the blocks (of `HostData`: one block).
 
     Guarantee:
         Each user's block is a function of that user's records alone, so that adding or removing a
@@ -63,8 +67,12 @@ def per_user(
         >>> [float(total(1.0, jax.tree.map(lambda leaf: leaf[i], blocks))) for i in (0, 1)]
         [5.0, 2.0]
     """
-    rows, present = _blocks(data, users, records_per_user)
-    blocks = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
+    owned = _owned(data, users, records_per_user)
+    if isinstance(data, HostData):
+        blocks: Any = _UsersOnHost(data, owned)
+    else:
+        rows, present = owned.rows(np.arange(len(owned.counts)))
+        blocks = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data), jnp.asarray(present)
 
     def of_user(params: Any, example: Any, *key: Any) -> Any:
         records, mask = example
@@ -72,7 +80,58 @@ def per_user(
         losses = jax.vmap(loss, (None, 0, *(0 for _ in keys)))(params, records, *keys)
         return jnp.sum(jnp.where(mask, losses, jnp.zeros_like(losses)))
 
-    return of_user, (blocks, jnp.asarray(present))
+    return of_user, blocks
+
+
+class _Owned(NamedTuple):
+    """Which records are whose.
+
+    Fields:
+        order: the records, sorted by their users, of one user in the order of the data.
+        first: [users], where a user's records begin in it.
+        counts: [users], how many a user owns.
+        most: how many of them are used.
+    """
+
+    order: np.ndarray
+    first: np.ndarray
+    counts: np.ndarray
+    most: int
+
+    def rows(self, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which records make these users' blocks, and which of them are more than padding."""
+        place = np.arange(self.most)
+        present = place < self.counts[users, None]
+        # Padding repeats the user's first record: what is finite stays so, nobody else's is near.
+        return self.order[self.first[users, None] + np.where(present, place, 0)], present
+
+
+class _UsersOnHost(HostData):
+    """Users whose records stay on the host: a record of this is a user's block and its mask.
+
+    Args:
+        records: of all users.
+        owned: which are whose.
+    """
+
+    def __init__(self, records: HostData, owned: _Owned):
+        self._of, self._owned, self.records = records, owned, len(owned.counts)
+        padded = lambda like: jax.ShapeDtypeStruct((owned.most, *like.shape), like.dtype)  # noqa: E731
+        self.example = jax.tree.map(padded, records.example), padded(np.zeros((), bool))
+
+    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> Any:
+        """The blocks of these users, see `HostData.load`; no record is read twice."""
+        users = np.asarray(indices) if len(indices) else np.array([otherwise])
+        rows, present = self._owned.rows(users)
+        own = np.cumsum(present).reshape(present.shape) - 1  # where a block's record is loaded
+        places = np.where(present, own, own[:, :1])
+        found = self._of.load(rows[present], int(present.sum()))
+        slot = np.where(np.arange(slots) < len(users), np.arange(slots), 0)
+        return jax.tree.map(lambda leaf: leaf[places[slot]], found), present[slot]
+
+    def fingerprint(self, secret: bytes) -> str:
+        """That of the records: whose they are is compared beside it."""
+        return self._of.fingerprint(secret)
 
 
 def _check_alike(users: list[Any]) -> None:
@@ -93,27 +152,39 @@ def _check_size(most: int, users: int, record: int) -> None:
     if hasattr(os, "sysconf"):
         largest = min(largest, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row)
     if most * users > largest:
+        whose = "one user" if users == 1 else f"{users} users"
         raise ValueError(
-            f"records_per_user must be at most {largest // users} for {users} users of {record} "
-            f"bytes a record on this machine, as every user is padded to it, got {most}"
+            f"records_per_user must be at most {largest // users} for {whose} of {record} bytes a "
+            f"record on this machine, as every user is padded to it, got {most}"
         )
 
 
-def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows of the data make each user's block, and which of them are more than padding."""
-    users = np.asarray(users)
-    leaves = jax.tree.leaves(data)
-    if not all(isinstance(leaf, np.ndarray | jax.Array | np.generic) for leaf in leaves):
-        raise ValueError(
-            "data must be a tree of arrays where users are given, got "
-            f"{sorted({type(leaf).__name__ for leaf in leaves})}"
-        )
-    sizes = {np.shape(leaf)[:1] for leaf in leaves}
+def _check_data(data: Any, users: np.ndarray) -> int:
+    """Refuse data of another length than the users'; how many bytes a record has."""
+    if isinstance(data, HostData):
+        leaves, sizes = jax.tree.leaves(data.example), {(data.records,)}
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    else:
+        leaves = jax.tree.leaves(data)
+        if not all(isinstance(leaf, np.ndarray | jax.Array | np.generic) for leaf in leaves):
+            raise ValueError(
+                "data must be a tree of arrays where users are given, got "
+                f"{sorted({type(leaf).__name__ for leaf in leaves})}"
+            )
+        sizes = {np.shape(leaf)[:1] for leaf in leaves}
+        size = sum(leaf.nbytes for leaf in leaves) // max(users.size, 1)
     if users.ndim != 1 or sizes != {users.shape}:
         raise ValueError(
             f"users must name the user of each record, one axis as long as the data's, got shape "
             f"{users.shape} for data of {sorted(sizes)}"
         )
+    return size
+
+
+def _owned(data: Any, users: Any, most: int) -> _Owned:
+    """Which records of the data are whose, if all of it is allowed."""
+    users = np.asarray(users)
+    record = _check_data(data, users)
     if users.dtype.kind not in "iuUSO":
         raise ValueError(f"users must be whole numbers or texts, got {users.dtype}")
     if users.dtype.kind == "O":
@@ -121,18 +192,14 @@ def _blocks(data: Any, users: Any, most: int) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
     _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
-    _check_size(int(most), len(counts), sum(leaf.nbytes for leaf in leaves) // max(len(users), 1))
-    order = np.argsort(owner, kind="stable")
-    first = np.cumsum(counts) - counts
-    place = np.arange(most)
-    present = place < counts[:, None]
-    # Padding repeats the user's first record: what is finite stays so, and nobody else's is near.
-    rows = order[first[:, None] + np.where(present, place, 0)]
-    if rows.size > _WASTE * present.sum():
+    _check_size(int(most), 1 if isinstance(data, HostData) else len(counts), record)
+    used, rows = int(np.minimum(counts, most).sum()), int(most) * len(counts)
+    if rows > _WASTE * used:
         warnings.warn(
             f"records_per_user = {most} pads {len(counts)} users of {int(np.median(counts))} "
-            f"records at the median to {rows.size} rows, for {int(present.sum())} records: a "
-            "smaller one saves memory and time",
+            f"records at the median to {rows} rows, for {used} records: a smaller one saves memory "
+            "and time",
             stacklevel=3,
         )
-    return rows, present
+    order = np.argsort(owner, kind="stable")
+    return _Owned(order, np.cumsum(counts) - counts, counts, int(most))

@@ -15,8 +15,13 @@ from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.contour.allocation import bounds
 from dpjax.accounting.contour.composition import Composition, Steps
+from dpjax.accounting.pairs import (
+    allocation_line,
+    allocation_powers,
+    allocation_series,
+    allocation_transform,
+)
 from dpjax.accounting.pairs import allocation_moments as moments
-from dpjax.accounting.pairs import allocation_powers
 from dpjax.accounting.pairs.allocation_line import AllocationLine
 from dpjax.accounting.pairs.allocation_transform import moment, values
 from tests.accounting.allocation_truth import delta_of_two
@@ -122,16 +127,18 @@ def test_the_integral_gives_the_whole_moments_it_does_not_read(mu, t):
 
 def test_much_noise_over_many_epochs_is_resolved():
     """Here the contour once had no answer: the loss distribution brackets it."""
-    run = _run(20.0, 1_000, 100)
-    low, high = _interval(run, 1e-6, "contour")
-    assert 0 < high - low <= 1e-7 * high
+    for sigma in (40.0, 20.0):
+        run = _run(sigma, 1_000, 100)
+        low, high = _interval(run, 1e-6, "contour")
+        assert 0 < high - low <= 1e-9 * high
     coarse = _interval(run, 1e-6, "pld")
     assert coarse[0] <= high
     assert low <= coarse[1] <= high * (1 + 1e-3)
 
 
-def test_more_derivatives_give_the_same_values():
+def test_more_derivatives_give_the_same_values(monkeypatch):
     """From |Im w| = 300 on n is larger than it need be."""
+    monkeypatch.setattr(allocation_series, "REACH", 0.0)  # which would have them all
     mu, t, p, step = 0.05, 1e3, 20.4, 40.0
     found = values(mu, t, p, step, 9, 100.0)  # y up to 320
     few = values(mu, t, p, step, 7, 100.0)  # and up to 240
@@ -230,6 +237,24 @@ def test_published_intervals_contain_ours(sigma, steps, low, high):
     lower, upper = acc.epsilon_interval(_run(sigma, steps), delta=1e-5)
     assert low <= lower <= upper <= high
     assert upper - lower <= 1e-7 * upper
+
+
+def test_a_line_beyond_the_whole_moments_is_met_by_one_within_them(monkeypatch):
+    """W varies so little that the saddle lies far beyond the largest whole moment computed."""
+    line, run = AllocationLine(), (40.0, 1_000, 50)
+    best = [_delta(*run, 0.02, sign) for sign in (1, -1)]
+    for sign in (1, -1):
+        assert line.most_tilt(sign, 1 / 40, 1e-3, 50.0) > 1_000
+        assert line.most_tilt(sign, 1 / 40, 1e-3, 1.0) <= 400
+    monkeypatch.setattr(allocation_line, "_summed", lambda *_: 0.0)
+    monkeypatch.setattr(allocation_series, "REACH", 0.0)
+    allocation_transform._moment.cache_clear()
+    for sign, close in zip((1, -1), best, strict=True):
+        rays = _delta(*run, 0.02, sign)
+        assert rays.lower <= close.upper
+        assert close.lower <= rays.upper
+        assert close.upper - close.lower <= 1e-9 * close.upper < 0.1 * (rays.upper - rays.lower)
+    allocation_transform._moment.cache_clear()
 
 
 def test_loss_distributions_agree_in_corners():

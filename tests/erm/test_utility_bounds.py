@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
@@ -73,6 +74,72 @@ def test_noisy_gd_stays_below_its_bound_at_the_theorems_settings(ridge):
     # The theorem's noise keeps its budget, and more.
     mechanism = erm.mechanism_of(erm.noisy_gd, ridge, noise, steps=steps, step_size=size)
     assert acc.epsilon(mechanism, delta=1e-5, adjacency="replace-one") < 2.0
+
+
+def test_a_sampled_gradient_is_as_large_as_stated():
+    # Records that agree: E‖g‖² = C²(1 + (1 − q)/b + pσ²/b²), the statement but for q of a term.
+    rows, n, rate, sigma, dimension = np.zeros((400, 4), np.float32), 400, 0.05, 3.0, 4
+    rows[:, 0] = 1.0
+    problem = erm.logistic_regression(rows, np.ones(n, int), l2=0.0, intercept=0.0)
+    bound = bounds.dp_sgd_gradient_size(
+        lipschitz=problem.lipschitz,
+        clip_norm=problem.gradient_bound,
+        dimension=dimension,
+        noise_multiplier=sigma,
+        batch=rate * n,
+    )
+    # One step of size one from the origin, where the slope of a record's loss is 1/2, not 1.
+    keys = jax.random.split(jax.random.key(0), 4_000)
+    moved = jax.vmap(
+        lambda k: (
+            erm.dp_sgd(
+                problem,
+                k,
+                steps=1,
+                step_size=1.0,
+                rate=rate,
+                clip_norm=1.0,
+                noise_multiplier=sigma / 2,
+            ).params
+        )
+    )(keys)
+    squares = np.square(2.0 * np.asarray(moved, np.float64)).sum(1)
+    error = squares.std() / math.sqrt(4_000)
+    exact = bound**2 - rate / (rate * n)
+    assert abs(squares.mean() - exact) < 4 * error
+    assert error < 0.02 * exact
+
+
+def test_dp_sgd_stays_below_theorem_two(ridge):
+    problem = dataclasses.replace(ridge, radius=4.0)
+    rate, steps, sigma = 0.25, 64, 5.0
+    size = bounds.dp_sgd_gradient_size(
+        lipschitz=problem.lipschitz,
+        clip_norm=problem.gradient_bound,
+        dimension=5,
+        noise_multiplier=sigma,
+        batch=rate * problem.n,
+    )
+    schedules = {
+        bounds.dp_sgd_excess_risk(
+            steps=steps, gradient_size=size, curvature=problem.strong_convexity
+        ): erm.schedules.inverse_time(problem.strong_convexity, steps),
+        bounds.dp_sgd_convex_bound(
+            steps=steps, gradient_size=size, diameter=8.0
+        ): erm.schedules.inverse_sqrt(8.0, size, steps),
+    }
+    keys = jax.random.split(jax.random.key(0), (len(schedules), 100))
+    for mine, (bound, sizes) in zip(keys, schedules.items(), strict=True):
+        run = jax.vmap(
+            lambda k, sizes=sizes: (
+                erm.dp_sgd(
+                    problem, k, steps=steps, step_size=sizes, rate=rate, noise_multiplier=sigma
+                ).params
+            )
+        )
+        excess, distance = _excess(problem, run(mine))
+        assert float(distance) < 4.0  # the minimiser lies in the ball
+        assert float(jnp.mean(excess)) + 5 * float(jnp.std(excess)) / 10.0 < bound
 
 
 def test_the_published_noise_is_private_until_eight_and_wasteful(oracles):

@@ -89,14 +89,14 @@ def test_the_last_angle_is_a_circle():
 def test_models_have_the_published_sizes():
     key = jax.random.key(0)
     sizes = [
-        models.dimension(models.initialise(model, jax.random.fold_in(key, i), shape))
-        for i, (model, shape) in enumerate(
-            [
-                (models.LogisticRegression(), (28, 28, 1)),
-                (models.SmallCNN(), (28, 28, 1)),
-                (models.SmallResNet(), (32, 32, 3)),
-            ]
+        models.dimension(
+            jax.eval_shape(lambda k, m=model, s=shape: models.initialise(m, k, s), key)
         )
+        for model, shape in [
+            (models.LogisticRegression(), (28, 28, 1)),
+            (models.SmallCNN(), (28, 28, 1)),
+            (models.SmallResNet(), (32, 32, 3)),
+        ]
     ]
     assert sizes == [785, 21_840, 24_586]
 
@@ -175,10 +175,10 @@ def test_every_method_has_as_many_settings_and_dp_sgd_among_those_of_g3():
 def test_training_learns_without_noise_and_not_with_much(problem, name):
     assert _accuracy(problem, _trained(problem, name, 1e-6)) > 90.0
     if name != "noise-free, clipped":
-        moved = jnp.linalg.norm(jax.flatten_util.ravel_pytree(
-            _trained(problem, name, 1e4, steps=2).params)[0])  # fmt: skip
-        # Two steps of noise Cσ/B in five numbers, far beyond what clipped gradients can do.
-        assert 3.0 < float(moved) / (CLIP_NORM * 1e4 / 64) < 3.0 * math.sqrt(10) * 1.5
+        after = _trained(problem, name, 1e4, steps=1).params
+        moved = jnp.linalg.norm(jax.flatten_util.ravel_pytree(after)[0])
+        # One draw of noise Cσ/B in five numbers, for two keys in a thousand outside these.
+        assert 0.45 < float(moved) / (CLIP_NORM * 1e4 / 64) < 4.6
 
 
 def test_geodp_turns_directions_and_keeps_lengths(problem):

@@ -185,3 +185,41 @@ def test_no_clip_norm_leaves_those_whose_squares_float32_holds(first, quantile):
     assert CLIP_NORMS.low * 0.999 <= found.clip_norm <= CLIP_NORMS.high * 1.001
     assert np.isfinite(found.params).all()
     assert found.clip_norm != first
+
+
+def test_noise_that_float32_does_not_hold_at_some_clip_norm_is_refused():
+    """At the largest and the smallest clip norm there may be, not at the first one alone."""
+    loud = dataclasses.replace(ADAPT, count_noise=1e35, learning_rate=60.0, quantile=0.99)
+    for noise, first, words in (
+        (1e32, 1.0, r"noise of a step must be in \[1.2e-38, 1e\+36\] .* got 1e\+38"),
+        (1e20, 1e18, r"got 1e\+39"),  # clip norms end at 1e19
+        (1e-33, 1.0, "got 1e-39"),
+        (1e-200, 1.0, "got 1e-206"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            plan_of(noise=noise, adaptive=loud, clip_norm=first)
+    # The price of the count raises the noise: just below its own, by a factor of 1e8.
+    tight = dataclasses.replace(ADAPT, count_noise=0.5e29 * (1 + 1e-15))
+    with pytest.raises(ValueError, match=r"noise of a step must be .* got 2.*e\+42"):
+        plan_of(noise=1e29, adaptive=tight, clip_norm=1.0)
+    for noise, first in ((9e29, 1.0), (1e-31, 1.0)):
+        plan = plan_of(noise=noise, adaptive=loud, clip_norm=first)
+        found = run(plan, optimizer=optax.sgd(1e-20))
+        assert np.isfinite([*found.params, found.clip_norm]).all()
+
+
+def test_the_noise_of_a_sum_beside_a_count_is_exact_at_both_ends():
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+        for z, own in (
+            (1e-200, 1.0),
+            (1.0, 0.5 * (1 + 1e-15)),
+            (1.1, 0.55 * (1 + 1e-15)),
+            (1e200, 1e300),
+            (1.7, 2.0),
+        ):
+            truth = (mpmath.mpf(z) ** -2 - (2 * mpmath.mpf(own)) ** -2) ** mpmath.mpf("-0.5")
+            adaptive = AdaptiveQuantile(own, 1)
+            assert adaptive.gradient_noise(z) == pytest.approx(float(truth), rel=1e-15)
+    with pytest.raises(ValueError, match="count_noise must exceed"):
+        AdaptiveQuantile(1.0, 1).gradient_noise(2.0)

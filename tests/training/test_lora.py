@@ -240,3 +240,18 @@ def test_which_arrays_are_stacks_can_be_said():
             training.lora(base, 1, key=key, stacked=lambda path, leaf, said=wrong: said)
     with pytest.raises(TypeError, match="stacked must be a function, got"):
         training.lora(base, 1, key=key, stacked={"wide": True})
+
+
+@pytest.mark.parametrize(
+    "empty", [{"kernel": (0, 3)}, {"weight": (3, 0)}, {"kernel": (3, 0)}, {"kernel": (0, 3, 4)}]
+)
+def test_a_kernel_without_entries_has_adapters_without_any(empty):
+    base = {"none": jax.tree.map(jnp.zeros, empty, is_leaf=lambda x: isinstance(x, tuple))}
+    base["some"] = {"kernel": jnp.ones((2, 3))}
+    adapters, merge = training.lora(base, 2, key=jax.random.key(1))
+    (name,) = empty
+    a, b = (adapters[f"none/{name}"][factor] for factor in "ab")
+    assert (a @ b).shape == base["none"][name].shape
+    jax.tree.map(np.testing.assert_array_equal, merge(adapters), base)
+    clipped = gradients.clipped_grad(lambda p, x: jnp.sum(merge(p)["some"]["kernel"] * x), 1.0)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(clipped(adapters, jnp.ones(2))))

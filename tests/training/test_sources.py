@@ -160,6 +160,9 @@ here.acc.epsilon = lambda run, *_, **__: np.ones(())
 pair = ((here.X, here.Y), here.Batched())
 one, two = (here.run(data, here.plan_of(steps=3), capacity=3) for data in pair)
 assert here.bits(one) == here.bits(two)
+from tests.training import test_users_on_host as users
+one, two = (users.run(data, users.plan_of(steps=3), capacity=3) for data in pair)
+assert here.bits(one) == here.bits(two)
 print("the same bits")
 """
 

@@ -10,7 +10,6 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import audit, training
-from dpjax.training.sources import HostData
 
 SIZES = [1, 3, 2, 7, 1, 4]
 USERS, MOST, FEATURES = len(SIZES), 5, 3
@@ -261,9 +260,6 @@ def test_the_unit_of_the_plan_and_the_users_of_the_data_agree(problem):
             training.per_user(_loss, (data[0][:6], data[1][:6]), wrong, 2)
     with pytest.raises(ValueError, match="data must be a tree of arrays where users are given"):
         training.per_user(_loss, [1.0, 2.0], ["a", "b"], 2)
-    rows, ids = HostData(data, len(owner)), {"users": owner, "records_per_user": 2}
-    with pytest.raises(ValueError, match="data must be arrays where users are given"):
-        training.fit(_loss, _start(), rows, plan, **ids, **OPTIONS)
     with pytest.raises(ValueError, match="unit must be"):
         _plan(_quiet(), 1, unit="household")
 

@@ -142,8 +142,8 @@ def find(
             one = group.rate * xp.minimum(group.mu, 1.0)
             narrow = narrow + xp.sum(group.count * one * one)
         else:
-            rows = list(zip(group.mu, group.rate, strict=True))
-            variance = xp.stack([pair.variance(*row) for row in rows])
+            rows = list(zip(group.mu, group.rate, group.count, strict=True))
+            variance = xp.stack([pair.variance(*row[:2]) for row in rows])
             narrow = narrow + xp.sum(group.count * variance)
             known = min(known, *(pair.most_tilt(sign, *row) for row in rows))
     most = xp.clip(20.0 / xp.sqrt(xp.maximum(narrow, 1e-30)), _MOST_TILT, 1e12)

@@ -12,6 +12,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs import allocation_series as series
 from dpjax.accounting.pairs.allocation_powers import product_of
 from dpjax.accounting.pairs.allocation_transform import moment, values
 from dpjax.accounting.pairs.protocol import OnLine
@@ -19,6 +20,8 @@ from dpjax.accounting.pairs.protocol import OnLine
 _ALIASES = (2, 4, 6)  # of the tilts offered, where a moment of the direction "add" is computed
 _KNOTS = np.array([0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384])
 _MOST_ADD = 400.0  # tilts of that direction
+_DECAYED = 40.0  # −log of what counts for nothing on a line
+_TILTED = 10.0  # tilts, times the deviation of the whole run's loss, beyond which none is asked for
 
 
 def _above(mu: float, t: float, p: float) -> float:
@@ -45,15 +48,16 @@ class AllocationLine:
         """About the variance of the loss: that of W, if it is small."""
         return float(np.expm1(min(mu * mu, 1.0))) * rate
 
-    def most_tilt(self, sign: int, mu: float, rate: float) -> float:
+    def most_tilt(self, sign: int, mu: float, rate: float, count: float = 1.0) -> float:
         """The largest tilt at which the transform is computed."""
-        t = moments.steps_of(rate)
+        t, mu = moments.steps_of(rate), float(mu)
+        more = _summed(int(sign), mu, t, float(count))
         if sign > 0:
             known = moments.whole_moments(mu, t)[: moments.LARGEST]
-            return max(float(np.sum(known < 500.0)) - 5.0, 0.5)
+            return max(float(np.sum(known < 500.0)) - 5.0, 0.5, more)
         # Where the bound on E[W^{−c}] is e^{300}.
         root = np.sqrt(t * t / 4 + 600.0 * t / (mu * mu)) - t / 2
-        return float(min(root, _MOST_ADD))
+        return float(max(min(root, _MOST_ADD), more))
 
     def look(
         self, sign: int, mu: float, rate: float, tilts: np.ndarray
@@ -76,15 +80,15 @@ class AllocationLine:
         t, p = moments.steps_of(rate), _power(sign, c)
         log, error = moment(mu, t, p)
         log -= 2 * error
-        if sign > 0:
-            found = moments.upper(mu, t, p + more) - log
-        else:
-            known = [moment(mu, t, p - more[i]) for i in _ALIASES]
+        found = moments.upper(mu, t, p + more) - log if sign > 0 else np.full(len(more), np.inf)
+        if sign < 0 or p + more[_ALIASES[1]] > moments.LARGEST:
+            at = list(_ALIASES)
+            known = [moment(mu, t, p + sign * more[i]) for i in at]
             heights = np.array([0.0, *(v + 2 * e - log for v, e in known)])
-            at = np.array([0.0, *more[list(_ALIASES)]])
             usable = np.isfinite(heights)
             # Convex: chords bound it between the tilts where it is known.
-            found = np.interp(more, at[usable], heights[usable], right=np.inf)
+            at = np.array([0.0, *more[at]])[usable]
+            found = np.fmin(found, np.interp(more, at, heights[usable], right=np.inf))
         return np.where(np.isfinite(found), found, 1e30)
 
     def on_line(
@@ -121,6 +125,23 @@ class AllocationLine:
         """At most that of one Gaussian release, and half the root of E[(W − 1)²]."""
         root = 0.5 * np.sqrt(np.expm1(np.minimum(np.square(mu), 50.0)) * rate)
         return np.minimum(NUMPY.erf(np.asarray(mu) / np.sqrt(8.0)), root)
+
+
+def _summed(sign: int, mu: float, t: float, count: float) -> float:
+    """Up to which tilt the series about W = 1 gives the power `count` of the transform, or 0."""
+    s = series.deviation(mu, t)
+    # The power has decayed where |E[W^{p+iy}]| is at most e^{−40/count} of E[W^p].
+    y = np.sqrt(2 * _DECAYED * t / max(count, 1.0)) / mu
+    most = series.REACH**2 - (s * y) ** 2
+    if not (most > 0 and t > 1):
+        return 0.0
+    c = min(0.99 * np.sqrt(most), _TILTED / np.sqrt(max(count, 1.0))) / s
+    for part in (1.0, 0.5):
+        value, error = series.sums(mu, t, _power(sign, part * c), np.array([0.0, y]))
+        error[1] *= np.exp(-_DECAYED * (1 - 1 / max(count, 1.0)))
+        if np.max(error) <= series.CLOSE * value[0].real:
+            return part * c - 1.0
+    return 0.0
 
 
 @functools.lru_cache(maxsize=256)

@@ -25,6 +25,9 @@ Both integrals by the trapezoid rule. What bounds what, with a = n − Re w and 
 log s and in μz that are multiples of one another e^{−sX/t} depends on their sum alone, and is
 computed on one line. NumPy alone.
 
+Where W varies so little that `pairs.allocation_series` has the same numbers to more digits, from a
+sum of some dozen terms, they are taken from there.
+
 References:
   Trefethen, Weideman 2014 (the trapezoid rule); the representation and its bounds were derived for
   dpjax.
@@ -39,6 +42,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs import allocation_moments as moments
+from dpjax.accounting.pairs import allocation_series as series
 from dpjax.accounting.pairs.allocation_powers import Powers, joined, nth, powers, product_of
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -321,6 +325,10 @@ def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
     # At t = 1 and at whole p ≥ 0 it is known.
     if t == 1:
         return 0.5 * mu * mu * p * (p - 1), 4 * _EPS * (1 + mu * mu * p * (p - 1))
+    value, error = series.sums(mu, t, p, np.zeros(1))
+    if error[0] <= series.CLOSE * value[0].real:
+        found, off = float(value[0].real), float(error[0])
+        return float(np.log(found)), off / (found - off) + 2 * _EPS * (1 + abs(np.log(found)))
     if p == np.floor(p) and 0 <= p <= moments.LARGEST:
         known = moments.whole_moments(mu, t)
         return float(known[int(p)]), float(moments.rounding(known)[int(p)])
@@ -331,6 +339,15 @@ def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
         return np.nan, np.inf
     error = error / (1 - error) + 2e-16 * (1 + abs(scale))
     return scale + float(np.log(found)), error
+
+
+def _cut(
+    log_moment: float, moment_error: float, value: np.ndarray, error: np.ndarray, bound: np.ndarray
+) -> Values:
+    """The values, 0 where the bound on the decay is less than the error."""
+    poor = ~(error < bound)
+    value, error = np.where(poor, 0.0, value), np.where(poor, bound, error)
+    return Values(log_moment, moment_error, value, error)
 
 
 def values(mu: float, t: float, p: float, step: float, count: int, uses: float = 1.0) -> Values:
@@ -365,6 +382,15 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
         return Values(log_moment, moment_error, value, error)
     furthest = np.sqrt(2 * _DIGITS / (decay * max(uses, 1.0)))
     last = min(count, int(furthest / step) + 2) if step > 0 else 1
+    sums, off = series.sums(mu, t, p, y[:last])
+    whole = float(sums[0].real)
+    # What an error counts for in the power: the rest of it has decayed.
+    counts = off * bound[:last] ** max(uses - 1, 0.0)
+    if whole > 0 and np.max(counts) <= series.CLOSE * whole:
+        value[:last] = sums / whole
+        error[:last] = (off + (1.01 * off[0] / whole + 4 * _EPS) * np.abs(sums)) / whole
+        value[0], error[0] = 1.0, 0.0
+        return _cut(log_moment, moment_error, value, error, bound)
     # With tan of the saddle's angle y/a, a ray whose angle belongs to another y costs
     # a·(asinh(y/a) − asinh(y'/a))²/2 digits, or less.
     n = _order(mu, t, p, y[last - 1])
@@ -382,6 +408,4 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
     for part, ray in zip(parts, rays, strict=True):
         if ray is not None:
             value[part], error[part] = _band(mu, t, p, y[part], log_moment, ray)
-    poor = ~(error < bound)
-    value, error = np.where(poor, 0.0, value), np.where(poor, bound, error)
-    return Values(log_moment, moment_error, value, error)
+    return _cut(log_moment, moment_error, value, error, bound)

@@ -204,8 +204,8 @@ class Transform(Protocol):
         """About the variance of the loss."""
         ...
 
-    def most_tilt(self, sign: Any, mu: Any, rate: Any) -> Any:
-        """The largest c at which the transform is known."""
+    def most_tilt(self, sign: Any, mu: Any, rate: Any, count: Any) -> Any:
+        """The largest c at which the power `count` of the transform is known on the whole line."""
         ...
 
     def look(self, sign: Any, mu: Any, rate: Any, tilts: Any) -> tuple[Any, Any, Any]:
