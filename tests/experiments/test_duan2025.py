@@ -196,9 +196,9 @@ def test_geodp_turns_directions_and_keeps_lengths(problem):
 
 
 def test_selective_updates_are_counted_both_ways(problem):
-    by_accepted = _trained(problem, "DP+SUR", 1.0, steps=8)
+    by_accepted = _trained(problem, "DP+SUR", 300.0, steps=8)
     assert by_accepted.accepted == 8 < by_accepted.attempts <= loop.MOST_ATTEMPTS * 8
-    by_attempts = _trained(problem, "DP+SUR by attempts", 1.0, steps=8)
+    by_attempts = _trained(problem, "DP+SUR by attempts", 300.0, steps=8)
     assert by_attempts.attempts == 8 > by_attempts.accepted
 
 
