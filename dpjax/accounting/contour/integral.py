@@ -84,10 +84,11 @@ def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
     """0 where nothing is released, +∞ where nothing can be said."""
     xp: Any = namespace(bounds, nothing, unknown)
     certain = nothing | unknown
+    share = xp.where(xp.isnan(bounds.share), xp.inf, bounds.share)
     return Bounds(
         xp.where(certain | xp.isnan(bounds.lower), 0.0, xp.minimum(bounds.lower, bounds.upper)),
         xp.where(unknown, xp.inf, xp.where(nothing, 0.0, bounds.upper)),
-        xp.where(certain | (bounds.upper <= 0), 0.0, xp.nan_to_num(bounds.share, nan=xp.inf)),
+        xp.where(certain | (bounds.upper <= 0), 0.0, share),
     )
 
 
