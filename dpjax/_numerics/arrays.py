@@ -121,6 +121,7 @@ class _NumPy:
     clip = staticmethod(lambda x, low, high: np.minimum(np.maximum(x, low), high))
     sum = staticmethod(lambda x, axis=None, **how: np.add.reduce(x, axis, **how))
     max = staticmethod(lambda x, axis=None, **how: np.maximum.reduce(x, axis, **how))
+    min = staticmethod(lambda x, axis=None, **how: np.minimum.reduce(x, axis, **how))
     any = staticmethod(lambda x, axis=None, **how: np.logical_or.reduce(x, axis, **how))
 
     @staticmethod
@@ -214,15 +215,17 @@ def namespace(*values: Any) -> Any:
     for value in values:
         if type(value) in _PLAIN:
             continue
-        if isinstance(value, jax.Array):
-            return JAX
         if isinstance(value, tuple | list):
-            if namespace(*value) is JAX:
-                return JAX
+            inner: Any = value
         elif isinstance(value, dict):
-            if namespace(*value.values()) is JAX:
-                return JAX
-        elif hasattr(value, "__dataclass_fields__") and namespace(*vars(value).values()) is JAX:
+            inner = value.values()
+        elif isinstance(value, jax.Array):
+            return JAX
+        elif hasattr(value, "__dataclass_fields__"):
+            inner = vars(value).values()
+        else:
+            continue
+        if namespace(*inner) is JAX:
             return JAX
     return NUMPY
 

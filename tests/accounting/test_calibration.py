@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting as acc
+from dpjax.accounting.answers import pricing
 
 
 def by_noise(sigma):
@@ -48,6 +49,16 @@ def test_the_next_float_spends_too_much(epsilon):
     rate = acc.calibrate(by_rate, epsilon, 1e-5, method="rdp")
     assert price(by_rate(rate)) <= epsilon
     assert price(by_rate(float(np.nextafter(np.float32(rate), np.float32(1))))) > epsilon
+
+
+def test_few_prices_are_asked(monkeypatch):
+    """Two of them are the answer's and its neighbour's, which say that it is as full as can be."""
+    asked, ask = [], pricing.epsilon
+    monkeypatch.setattr(pricing, "epsilon", lambda *a, **how: asked.append(a) or ask(*a, **how))
+    for epsilon in (0.1, 0.5, 1, 2, 3, 4, 8):
+        asked.clear()
+        acc.calibrate(by_noise, epsilon, 1e-5, method="rdp")
+        assert len(asked) <= 8, epsilon
 
 
 def test_known_noise():

@@ -171,3 +171,36 @@ def test_a_line_that_ends_before_its_points_do_is_resolved(sigma, rate, steps):
     assert np.isfinite(found)
     for factor, holds in ((1.02, True), (0.98, False)):  # loss distributions are 1 % wide here
         assert (acc.delta(run, factor * found, method="pld") <= 1e-5) == holds
+
+
+def test_delta_beyond_the_largest_loss_of_the_direction_that_adds():
+    """There that direction's δ is 0, and its own line says nothing; "remove" is what counts."""
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.4939541), 0.3713251), 116)
+    found = acc.delta(run, 99.07, method="contour")
+    assert found == pytest.approx(acc.delta(run, 99.07, method="pld"), rel=1e-3)
+    assert found < 6e-4
+
+
+@pytest.mark.parametrize("question", ["epsilon", "delta"])
+def test_both_directions_are_covered_in_whichever_order_they_are_asked(question):
+    """A short line may say of the second direction only that it is no worse."""
+    rng = np.random.default_rng(21)
+    ask = contour.epsilon if question == "epsilon" else contour.delta
+    unlike = 0
+    for _ in range(12):
+        mu, rate = np.exp(rng.uniform(-2, 0.5)), 10 ** rng.uniform(-3, -0.05)
+        step = contour.Steps(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
+        run = contour.Composition(np.float64(0.0), {"poisson": step})
+        with np.errstate(all="ignore"):
+            given = np.float64(10 ** rng.uniform(-9, -2))
+            if question == "delta":
+                given = contour.epsilon(run, given, (1,), contour.RESOLUTIONS[0]).upper
+            one, other, *both = (
+                ask(run, given, signs, contour.RESOLUTIONS[0])
+                for signs in ((1,), (-1,), (1, -1), (-1, 1))
+            )
+        unlike += one.lower > 1.001 * other.upper
+        for bounds in both:
+            assert bounds.upper >= max(one.lower, other.lower)
+            assert bounds.lower <= max(one.upper, other.upper)
+    assert unlike > 6

@@ -125,14 +125,38 @@ class _Ends:
         return np.clip(value, self.low, self.high)
 
 
+def _interpolated(points: list[tuple[np.ndarray, np.ndarray]], order: int) -> np.ndarray:
+    """Where the height is 0, by inverse interpolation in the points nearest to it; NaN for nowhere.
+
+    Neville's scheme, of the highest order up to the given one whose correction is much smaller than
+    the distance that the lower one moved.
+    """
+    z, h = (np.stack(column) for column in zip(*points, strict=True))
+    nearest = np.argsort(np.abs(h), axis=0, kind="stable")[: order + 1]
+    z, h = (np.take_along_axis(values, nearest, axis=0) for values in (z, h))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.where(np.abs(h) < 4.0, z, np.nan)
+        first, root, trust = z[0], z[0], np.inf
+        for m in range(1, len(z)):
+            z = (h[:-m] * z[1:] - h[m:] * z[:-1]) / (h[:-m] - h[m:])
+            moved = np.abs(z[0] - root)
+            good = (moved < trust) & ((m == 1) | np.isfinite(moved))
+            root = np.where(good, z[0], root)
+            trust = np.where(good, 0.3 * np.abs(root - first), 0.0)
+    return root
+
+
 def _solve(
-    make: MakeMechanism, target: np.ndarray, spend: Callable, bounds: tuple[float, float] | None
+    make: MakeMechanism,
+    whole: bool,
+    target: np.ndarray,
+    spend: Callable,
+    bounds: tuple[float, float] | None,
 ) -> np.ndarray:
     """The parameter of every target: a bracket from near one outwards, then its inside.
 
     The search is for the root of log ε − log target in the logarithm of the parameter.
     """
-    whole = _is_whole(make)
     ends = _Ends(make, whole, bounds)
     shape = target.shape
 
@@ -151,10 +175,14 @@ def _solve(
         return ends.inside(np.nextafter(value.astype(np.float32), np.float32(to)).astype(float))
 
     first = np.full(shape, ends.good[0])
-    second = np.full(shape, ends.good[1]) if bounds else ends.inside(2.0 * first)
+    at_first = spend(first)
+    # About where the root is, if ε falls as a power of the parameter, as it does with the noise.
+    guess = height(at_first) / 1.3
+    factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 1.5), guess))
+    second = np.full(shape, ends.good[1]) if bounds else ends.inside(factor * first)
     if np.all(second == first):
         second = ends.inside(np.ceil(0.5 * first) if whole else 0.5 * first)
-    cost = [spend(first), spend(second)]
+    cost = [at_first, spend(second)]
     for far in (4.0, 256.0, 2.0**40):  # away from where ε is infinite or zero throughout
         if bounds or np.any(cost[0] != cost[1]):
             break
@@ -190,18 +218,9 @@ def _solve(
     note(second, cost[1])
     stride, done = 1.0, np.zeros(shape, bool)
     for count in range(_ROUNDS):
-        (z0, h0), (z1, h1) = points[-2:]
         no_safe, no_dear = np.isnan(safe), np.isnan(dear)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            slope = (h1 - h0) / (z1 - z0)
-            close = (np.abs(h1) < 2.0) & (sign * slope > 0) & (np.abs(h0) < 2.0)
-            root = z1 - h1 / slope
-            if len(points) > 2:  # inverse quadratic interpolation
-                z2, h2 = points[-3]
-                bend = ((z1 - z2) / (h1 - h2) - 1 / slope) / (h0 - h2)
-                curved = root + bend * h1 * h0
-                trust = np.isfinite(curved) & (np.abs(curved - root) < 0.3 * np.abs(z1 - z0))
-                root = np.where(trust & close, curved, root)
+        between = ~(no_safe | no_dear)
+        root = np.where(between, _interpolated(points, 3), _interpolated(points, 1))
         a, b = np.log(safe), np.log(dear)
         # Neighbours on either side of the root: as full as can be.
         more = np.where(no_safe, np.nan, beside(np.where(no_safe, first, safe), more_to))
@@ -220,23 +239,19 @@ def _solve(
             raise refusal
         if np.all(done):
             break
-        aim = root
-        # Outwards by the slope, at most a stride that grows; between two ends bisection where the
-        # slope's root is not between them.
-        out = np.where(no_dear, a + sign * stride, b - sign * stride)
-        by_slope = np.where(no_dear, root + sign * 0.05, root - sign * 0.05)
-        nearer = (np.abs(by_slope - z1) < stride) & close & (sign * (by_slope - out) < 0) == no_dear
-        out = np.where(nearer & close, by_slope, out)
-        between = (np.minimum(a, b) < aim) & (aim < np.maximum(a, b)) & close & (count % 8 != 7)
-        inner = np.where(between, aim, 0.5 * (a + b))
-        z = np.where(no_safe | no_dear, out, inner)
-        stride *= 2.0 if np.any(no_safe | no_dear) else 1.0
+        # Outwards to a little beyond the interpolated root, at most a stride that grows.
+        edge, way = np.where(no_dear, a, b), np.where(no_dear, sign, -sign)
+        ahead = way * (root - edge) + 0.05
+        out = edge + way * np.where((ahead > 0) & (ahead < stride), ahead, stride)
+        # Between two ends to the root, or to the middle where it is not between them.
+        near = (np.minimum(a, b) < root) & (root < np.maximum(a, b)) & (count % 12 != 11)
+        z = np.where(between, np.where(near, root, 0.5 * (a + b)), out)
+        stride *= 1.0 if np.all(between) else 2.0
         value = grid(np.where(done, points[-1][0], z), rising)
         # What is asked between the ends is new.
-        inside = ~(no_safe | no_dear)
-        value = np.where(inside & (sign * value <= sign * safe), more, value)
+        value = np.where(between & (sign * value <= sign * safe), more, value)
         less = beside(np.where(no_dear, first, dear), less_to)
-        value = np.where(inside & (sign * value >= sign * dear), less, value)
+        value = np.where(between & (sign * value >= sign * dear), less, value)
         value = np.where(done, safe, value)
         note(value, spend(value))
     return safe
@@ -319,8 +334,9 @@ def calibrate(
     target, probability = np.broadcast_arrays(_given("epsilon", epsilon), _given("delta", delta))
     probability = probability if probability.ndim else float(probability)
     spend = _spend(make_mechanism, probability, adjacency, method)
-    answer = _solve(make_mechanism, target, spend, bounds)
-    if _is_whole(make_mechanism):
+    whole = _is_whole(make_mechanism)
+    answer = _solve(make_mechanism, whole, target, spend, bounds)
+    if whole:
         answer = answer.astype(np.int64)
         return int(answer) if answer.ndim == 0 else answer
     return float(answer) if answer.ndim == 0 else answer

@@ -38,13 +38,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.arrays import namespace
 from dpjax.accounting.contour import composition, one_step, saddle_point
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.composition import Composition as Composition
 from dpjax.accounting.contour.composition import Steps as Steps
 from dpjax.accounting.contour.derivative import slopes
 from dpjax.accounting.contour.line import Resolution
+from dpjax.accounting.contour.saddle_point import Saddle
+from dpjax.accounting.pairs.table import TRANSFORMS
 
 _NEWTON = 16
 _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the least float
@@ -54,6 +56,7 @@ RESOLUTIONS = (
     Resolution(1024, 32, 34.0, 1e-14),
     Resolution(4096, 64, 34.0, 1e-14),
 )
+_SHORT = Resolution(128, 16, 5.0, 1e-14)  # to tell that a direction is no worse than the other
 
 
 class Bounds(NamedTuple):
@@ -81,34 +84,36 @@ def _settle(bounds: Bounds, nothing: Array, unknown: Array) -> Bounds:
     """0 where nothing is released, +∞ where nothing can be said."""
     xp: Any = namespace(bounds, nothing, unknown)
     certain = nothing | unknown
+    share = xp.where(xp.isnan(bounds.share), xp.inf, bounds.share)
     return Bounds(
         xp.where(certain | xp.isnan(bounds.lower), 0.0, xp.minimum(bounds.lower, bounds.upper)),
         xp.where(unknown, xp.inf, xp.where(nothing, 0.0, bounds.upper)),
-        xp.where(certain | (bounds.upper <= 0), 0.0, xp.nan_to_num(bounds.share, nan=xp.inf)),
+        xp.where(certain | (bounds.upper <= 0), 0.0, share),
     )
 
 
 def _delta_direction(
-    run: Composition, sign: Array, epsilon: Array, known: Array, at: Resolution
-) -> Bounds:
+    run: Composition, sign: Array, epsilon: Array, at: Resolution
+) -> tuple[Bounds, Saddle]:
     xp: Any = namespace(run, sign, epsilon)
-    line = lines.evaluate(run, sign, saddle_point.find(run, sign, None, epsilon, at.margin), at)
+    saddle = saddle_point.find(run, sign, None, epsilon, at.margin)
+    line = lines.evaluate(run, sign, saddle, at)
     upper, lower, _ = lines.log_delta(line, lines.waves(line), epsilon)
     growth = xp.expm1(0.5 * line.blur * line.c * (line.c + 1))
-    return _bounds(xp.exp(lower) * (1 - 1e-14), xp.exp(upper) * (1 + 1e-14), line.blur, growth)
+    upper, lower = xp.exp(upper) * (1 + 1e-14), xp.exp(lower) * (1 - 1e-14)
+    return _bounds(lower, upper, line.blur, growth), saddle
 
 
 def _epsilon_direction(
-    run: Composition, sign: Array, delta: Array, known: Array, at: Resolution
-) -> Bounds:
-    """Of a direction that is no worse than what is known: (0, `known`, 0)."""
-    xp: Any = namespace(run, sign, delta, known)
+    run: Composition, sign: Array, delta: Array, at: Resolution
+) -> tuple[Bounds, Saddle]:
+    xp: Any = namespace(run, sign, delta)
     log_delta = xp.log(delta)
     saddle = saddle_point.find(run, sign, log_delta, None, at.margin)
     line = lines.evaluate(run, sign, saddle, at)
     of = lines.waves(line)
     start = xp.maximum((lines.chernoff(line) - log_delta) / saddle.c, 0.0) * (1 + 1e-13)
-    first = xp.minimum(xp.where(known > 0, known, saddle.epsilon), start)
+    first = xp.minimum(saddle.epsilon, start)
 
     # Newton in a bracket, until it leaves the bracket's interior by rounding.
     def improve(state):
@@ -123,56 +128,82 @@ def _epsilon_direction(
         moved = xp.abs(guess - x)
         settled = usable & (moved <= 1e-14 * (1 + x))
         new = xp.where(settled, x, new)
-        return i + 1, low, high, new, xp.abs(new - x), settled | (high <= known)
+        return i + 1, low, high, new, xp.abs(new - x), settled
 
     zero = xp.zeros_like(start)
-    state = (0, zero, start, first, start, start <= known)
+    state = (0, zero, start, first, start, start <= 0)
     _, _, high, root, moved, _ = xp.while_loop(lambda s: (s[0] < _NEWTON) & ~s[5], improve, state)
     pad = 2e-13 * (1 + root) + 2 * moved
-    no_worse = high <= known
 
-    # Three evaluations that count: just above the root, at 0, just below.
+    # The evaluations that count: just above the root, just below, and at 0 where ε may be that.
     def settle(state):
-        i, high, kept = state
+        i, high, lower, below = state
+        at = xp.where(i == 0, root + pad, xp.where(i == 1, below, 0.0))
+        most, least, slope = lines.log_delta(line, of, at)
         # Where the error bounds are small the lower end is this far from the root.
-        gap = xp.where(kept[0, 1] > -600.0, xp.maximum(kept[0, 0] - kept[0, 1], 0.0), 1e300)
-        below = root - pad - 1.05 * (gap + 1e-13) / xp.maximum(-kept[0, 2], 1e-300)
-        at = xp.where(i == 0, root + pad, xp.where(i == 1, 0.0, xp.maximum(below, 0.0)))
-        upper, lower, slope = lines.log_delta(line, of, at)
-        kept = xp.where(xp.arange(3)[:, None] == i, xp.stack([upper, lower, slope, at]), kept)
-        return i + 1, xp.where(upper <= log_delta, xp.minimum(high, at), high), kept
+        gap = xp.where(least > -600.0, xp.maximum(most - least, 0.0), 1e300)
+        next_ = root - pad - 1.05 * (gap + 1e-13) / xp.maximum(-slope, 1e-300)
+        below = xp.where(i == 0, xp.maximum(next_, 0.0), below)
+        lower = xp.where((i == 1) & (least >= log_delta), below, lower)
+        return i + 1, xp.where(most <= log_delta, xp.minimum(high, at), high), lower, below
 
-    state = (xp.where(no_worse, 3, 0), high, xp.zeros((3, 4)))
-    _, high, kept = xp.while_loop(lambda s: s[0] < 3, settle, state)
-    _, (zero_up, _, _, _), (_, below_low, _, below) = kept
-    lower = xp.where((below_low >= log_delta) & ~no_worse, below, 0.0)
-    upper = xp.where((zero_up <= log_delta) & ~no_worse, 0.0, high)
+    def unsettled(state):
+        i, _, lower, _ = state
+        return (i < 2) | ((i == 2) & (lower <= 0))
+
+    _, upper, lower, _ = xp.while_loop(unsettled, settle, (0, high, zero, zero))
     growth = 0.5 * line.blur * (saddle.c + 1) / xp.maximum(upper, 1e-300)
-    return _bounds(lower, upper, line.blur, growth)
+    return _bounds(lower, upper, line.blur, growth), saddle
+
+
+def _no_worse(
+    run: Composition, sign: Array, saddle: Saddle, epsilon: Array, delta: Array, at: Resolution
+) -> Array:
+    """Whether this direction's δ(ε) is at most δ, given the other direction's saddle point.
+
+    By that and a short line where the first line will do: the directions mostly differ by more than
+    its aliases. Rare losses, which take finer lines, have other saddle points.
+    """
+    xp: Any = namespace(run, sign, saddle, epsilon, delta)
+    log_delta = xp.log(delta)
+    if at is RESOLUTIONS[0] and not any(name in TRANSFORMS for name in run.steps):
+        saddle = saddle._replace(epsilon=epsilon, depth=-log_delta, waste=xp.zeros_like(epsilon))
+        at = _SHORT
+    else:
+        at = RESOLUTIONS[0]
+        saddle = saddle_point.find(run, sign, log_delta, None, at.margin)
+    line = lines.evaluate(run, sign, saddle, at)
+    upper = lines.log_delta(line, lines.waves(line), epsilon)[0]
+    return upper + 1e-14 * (1 + xp.abs(upper)) <= log_delta
 
 
 def _both(
-    direction, run: Composition, signs: tuple[int, ...], target: Array, at: Resolution
+    question: str, run: Composition, signs: tuple[int, ...], given: Array, at: Resolution
 ) -> Bounds:
     """The worse direction; of impossible steps nothing can be said, of none everything."""
-    xp: Any = namespace(direction, run, signs, target)
+    xp: Any = namespace(run, signs, given)
+    direction = _epsilon_direction if question == "epsilon" else _delta_direction
     impossible = composition.impossible(run)
-    run = composition.clean(run)
+    run, every = composition.clean(run), xp.asarray(signs)
 
-    def worse(known: Bounds, sign: Array) -> tuple[Bounds, None]:
-        # A coarse line is mostly enough to tell that a second direction is no worse.
-        first = RESOLUTIONS[0] if xp is NUMPY and known.upper > 0 else at
-        found = direction(run, sign, target, known.upper, first)
-        if first is not at and not found.upper <= known.upper:
-            found = direction(run, sign, target, known.upper, at)
+    def worse(state: tuple[Any, Bounds]) -> tuple[Any, Bounds]:
+        k, known = state
+        found, saddle = direction(run, every[k], given, at)
         # What is not a number stays so. Only the worse direction has to be resolved.
         kept = ~(found.upper <= known.upper) & ~xp.isnan(known.upper)
         pairs = zip(found[1:], known[1:], strict=True)
         upper, share = (xp.where(kept, new, old) for new, old in pairs)
-        return Bounds(xp.maximum(found.lower, known.lower), upper, share), None
+        known = Bounds(xp.maximum(found.lower, known.lower), upper, share)
+        k = k + 1
+        if len(signs) > 1:
+            ends = (upper, given) if question == "epsilon" else (given, upper)
+            last = xp.minimum(k, len(signs) - 1)
+            done = ~(upper < np.inf) | _no_worse(run, every[last], saddle, *ends, at)
+            k = xp.where(done, len(signs), k)
+        return k, known
 
-    zero = xp.zeros_like(target)
-    found, _ = xp.scan(worse, Bounds(zero, zero, zero), xp.asarray(signs))
+    zero = xp.zeros_like(given)
+    _, found = xp.while_loop(lambda s: s[0] < len(signs), worse, (0, Bounds(zero, zero, zero)))
     idle = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.steps.values()) == 0
     return _settle(found, idle & ~impossible, impossible | xp.isnan(found.upper))
 
@@ -203,7 +234,7 @@ def delta(
     """
     xp: Any = namespace(run, epsilon, signs, resolution)
     safe = xp.clip(epsilon, 0.0, 1e6)
-    bounds = _both(_delta_direction, run, signs, safe, resolution)
+    bounds = _both("delta", run, signs, safe, resolution)
     most = xp.where(
         composition.impossible(run), 1.0, xp.minimum(composition.total_variation(run), 1.0)
     )
@@ -241,7 +272,7 @@ def epsilon(
     """
     xp: Any = namespace(run, delta, signs, resolution)
     safe = xp.clip(delta, 1e-290, 1 - 1e-12)
-    bounds = _both(_epsilon_direction, run, signs, safe, resolution)
+    bounds = _both("epsilon", run, signs, safe, resolution)
     impossible = composition.impossible(run)
     clean = composition.clean(run)
     idle = clean.gaussian_mu2 + sum(xp.sum(g.count) for g in clean.steps.values()) == 0

@@ -248,7 +248,8 @@ def evaluate(
     limit = 1e-6 if any(name in TRANSFORMS for name in run.steps) else 1e-9
     unresolved = xp.min(plainly) > limit * xp.sum(xp.where(best, amplitude, 0.0))
     b2 = xp.where(unresolved, (7.5 / t[-1]) ** 2, 0.0)
-    slack = xp.where(unresolved, errors(b2), plainly)
+    settled = xp is NUMPY and not unresolved
+    slack = plainly if settled else xp.where(unresolved, errors(b2), plainly)
     end = xp.argmin(slack)
     inside = t <= ends[end]
     kept = xp.where(inside, amplitude * xp.exp(-0.5 * b2 * t * t), 0.0)

@@ -18,6 +18,8 @@ _CLOSE = np.geomspace(1 / 3, 3.0, 9)  # tilts that are tried around the saddle p
 # Nodes of the search for c, which need not be exact: every c gives a bound.
 _ROUGH, _COARSE = 48, 64
 _KEPT = 36.0  # what weighs less than e^{−36} of the largest value is left out
+_FIRST_NODES, _NODES = np.linspace(0.0, 1.0, _ROUGH), np.linspace(0.0, 1.0, _COARSE)
+_RAMP = np.linspace(0.0, 1.0, _TILTS)
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(_COARSE)
 _WASTE = 4.0  # digits (natural) of the sum that a shorter line may cost
 
@@ -58,9 +60,8 @@ def _look(
     xp: Any = namespace(sign, mu, rate, tilts)
     c = tilts[:, None]  # a row a tilt; the two halves of a folded line in front
     low, high = pair.reach(sign, mu, rate, c)
-    at = np.linspace(0.0, 1.0, _ROUGH)
-    value, _ = pair.terms(sign, mu, rate, c, low + (high - low) * at)
-    value = value.max(0) if pair.folded else value
+    value, _ = pair.terms(sign, mu, rate, c, low + (high - low) * _FIRST_NODES)
+    value = xp.max(value, axis=0) if pair.folded else value
     heavy = value > xp.max(value, axis=1, keepdims=True) - _KEPT
     width = (high - low) / (_ROUGH - 1)
     first = xp.argmax(heavy, axis=1)[:, None] - 1
@@ -70,7 +71,7 @@ def _look(
         y = 0.5 * (low + high) + 0.5 * (high - low) * _GAUSS_NODES
         weight = 0.5 * (high - low) * _GAUSS_WEIGHTS
     else:
-        y = low + (high - low) * np.linspace(0.0, 1.0, _COARSE)
+        y = low + (high - low) * _NODES
         weight = (high - low) / (_COARSE - 1)
     value, loss = pair.terms(sign, mu, rate, c, y)
     value, loss, weight = xp.barrier((value, loss, weight))
@@ -148,7 +149,7 @@ def find(
             known = min(known, *(pair.most_tilt(sign, *row) for row in rows))
     most = xp.clip(20.0 / xp.sqrt(xp.maximum(narrow, 1e-30)), _MOST_TILT, 1e12)
     most = xp.minimum(most, known)
-    tilts = _LEAST_TILT * (most / _LEAST_TILT) ** np.linspace(0.0, 1.0, _TILTS)
+    tilts = _LEAST_TILT * (most / _LEAST_TILT) ** _RAMP
     wide = _moments(run, sign, tilts)
     # Convex in c: the best Chernoff bound lies where the tilted mean passes the bound's ε.
     at = wide.mean - 1 / tilts - 1 / (tilts + 1)
@@ -157,7 +158,7 @@ def find(
     past = at >= xp.maximum(goal, 0.0)
     i = xp.clip(xp.where(xp.any(past), xp.argmax(past), _TILTS), 1, _TILTS - 1)
     behind, ahead = (xp.maximum(goal[k], 0.0) - at[k] for k in (i - 1, i))
-    part = xp.clip(xp.nan_to_num(behind / xp.maximum(behind - ahead, 1e-300)), 0.0, 1.0)
+    part = xp.fmin(xp.fmax(behind / xp.maximum(behind - ahead, 1e-300), 0.0), 1.0)
     start = tilts[i - 1] * (tilts[i] / tilts[i - 1]) ** part
 
     near = xp.minimum(start * _CLOSE, known)
