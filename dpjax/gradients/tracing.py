@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from dpjax.gradients.equations import Equation, Program, Scan, literal
 from dpjax.gradients.low_rank import is_low_rank_sum
 from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
+from dpjax.gradients.pooling import POOLING, by_slices
 from dpjax.gradients.rules import Rule, find_rule
 
 
@@ -136,7 +137,8 @@ class Interpreter:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]
-        outs = jax.vmap(lambda *a: eqn.evaluate(a), in_axes=axes)(*(v.value for v in ins))
+        evaluate = by_slices(eqn) or eqn.evaluate
+        outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
     def as_batched(self, value: Any, aval: Any) -> Batched:
@@ -165,10 +167,12 @@ class Interpreter:
     def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
+        if not parametric and not batched:
+            return list(map(Constant, self.constant(eqn, ins)))
         if not parametric:
-            return (
-                self.batched(eqn, ins) if batched else list(map(Constant, self.constant(eqn, ins)))
-            )
+            called = None if eqn.recomputed else eqn.called()
+            inside = called is not None and called.contains(POOLING)
+            return self.run(called, ins, path) if inside else self.batched(eqn, ins)
         if eqn.name == "stop_gradient":
             return list(map(Constant, self.constant(eqn, ins)))
         if pair := _factors(eqn, ins):
