@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -37,19 +38,20 @@ def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
     strides = p["window_strides"]
     lengths = [(size - 1) * step + 1 for size, step in zip(out.shape, strides, strict=True)]
 
+    def entry(padded: Array, place: Sequence[int]) -> Array:
+        start = [o * d for o, d in zip(place, p["window_dilation"], strict=True)]
+        end = [s + length for s, length in zip(start, lengths, strict=True)]
+        return jax.lax.slice(padded, start, end, strides)
+
     def evaluate(operands: Sequence[Array]) -> list[Array]:
         (value,) = operands
         padded = jax.lax.pad(value, jnp.array(-jnp.inf, value.dtype), config)
-        largest = None
-        for place in itertools.product(*map(range, window)):
-            start = [o * d for o, d in zip(place, p["window_dilation"], strict=True)]
-            end = [s + length for s, length in zip(start, lengths, strict=True)]
-            entry = jax.lax.slice(padded, start, end, strides)
-            if largest is None:
-                largest = entry
-            else:
-                stays = (largest >= entry) | jnp.isnan(largest)
-                largest = jnp.where(stays, largest, entry)
-        return [largest]
+        first, *others = (entry(padded, place) for place in itertools.product(*map(range, window)))
+        return [functools.reduce(_larger, others, first)]
 
     return evaluate
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """The larger of each two entries, and its derivative alone: the first of equal ones."""
+    return jnp.where((a >= b) | jnp.isnan(a), a, b)
