@@ -107,6 +107,11 @@ class Equation:
         """Whether the equation is a `jax.checkpoint`: run again rather than remembered."""
         return self.name in _RECOMPUTED
 
+    def checkpointed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under a `jax.checkpoint` like this one."""
+        settings = {name: self.params[name] for name in ("policy", "prevent_cse")}
+        return jax.checkpoint(function, **settings)
+
     def branches(self) -> list[Program] | None:
         """The programs among which the first operand chooses, if the equation is a condition."""
         return [_program(b) for b in self.params["branches"]] if self.name == "cond" else None

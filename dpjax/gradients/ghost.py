@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from dpjax.gradients import outer
+from dpjax.gradients.checkpoints import Remembering, remembering
 from dpjax.gradients.equations import Program, trace
 from dpjax.gradients.low_rank import Side, sides_of
 from dpjax.gradients.parameters import overlap
@@ -61,6 +63,7 @@ class Plan:
         reasons: for every copied parameter, the use that has no rule.
         aux: the structure of the loss's second output.
         shapes: the parameters' shapes and dtypes.
+        remembering: how the loss's checkpoints are honoured.
     """
 
     program: Program
@@ -69,6 +72,23 @@ class Plan:
     reasons: Mapping[int, str]
     aux: Any
     shapes: tuple[Any, ...]
+    remembering: Remembering
+
+
+class Layered(NamedTuple):
+    """What stands for the gradients of a parameter of which each step of a loop has a slice.
+
+    Fields:
+        saved, cotangent: of its one use, [steps, records, ...].
+    """
+
+    saved: Array
+    cotangent: Array
+
+    def each(self, site: Site, function: Callable[[OuterProducts], Any]) -> Any:
+        """The function of every step's outer products, stacked: one step after the other, so that
+        no copy of all steps is made."""
+        return jax.lax.map(lambda step: function(site.rule.factor(*step)), tuple(self))
 
 
 def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
@@ -106,6 +126,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
         reasons,
         jax.tree.structure(out[1]),
         tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves),
+        remembering(program, walk.sites.values(), size),
     )
 
 
@@ -191,7 +212,7 @@ def backward_pass(plan: Plan, params: Any, records: Any) -> tuple[Array, Any, di
         taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
     def forward(taps):
-        walk = Interpreter(set(plan.copied), size, taps)
+        walk = Interpreter(set(plan.copied), size, taps, plan.remembering.recompute)
         args = _arguments(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
         losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value
@@ -249,14 +270,17 @@ def _of_kept(parts: Any, clipping: Clipping) -> Any:
     place, and what follows is compiled once, where each branch of a conditional would have it.
     """
 
-    def cut(value):
+    def cut(value: Any) -> Any:
+        if isinstance(value, Layered):
+            return Layered(jax.vmap(cut)(value.saved), jax.vmap(cut)(value.cotangent))
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
         keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
         return jnp.where(keep, value, jnp.zeros_like(value))
 
     def turn(state):
-        return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1])
+        is_layered = lambda part: isinstance(part, Layered)  # noqa: E731
+        return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1], is_leaf=is_layered)
 
     return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]
 
@@ -271,6 +295,9 @@ def _spread(value: Any, size: int) -> Any:
 
 def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
     """What stands for the family's gradients: the gradients, or the outer products they sum."""
+    if _by_steps(family):
+        (site,) = family.sites
+        return Layered(saved[site.tap], cotangents[site.tap])
     products = [_fold_scans(site, saved[site.tap], cotangents[site.tap]) for site in family.sites]
     if family.side is not None:
         products = [family.side.products(p, leaves) for p in products]
@@ -278,6 +305,14 @@ def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) 
     lookups = [p for p in products if p.is_lookup]
     joined = [outer.concatenate(some) for some in (dense, lookups) if some]
     return outer.gradients(joined[0]) if family.form == "direct" else joined
+
+
+def _by_steps(family: Family) -> bool:
+    """Whether norms and sums are formed a step of a loop at a time."""
+    if len(family.sites) > 1 or family.side is not None or family.form in ("direct", "sorted"):
+        return False
+    (site,) = family.sites
+    return [scanned for _, scanned in site.scans] == [True]
 
 
 def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
@@ -314,7 +349,10 @@ def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) 
         return squared_norm(part, dtype)
     squared = jnp.zeros(size, dtype)
     for family, products in zip(families, part, strict=True):
-        if family.form == "direct":
+        if isinstance(products, Layered):
+            norms = functools.partial(outer.squared_norms, form=family.form)
+            own = jnp.sum(products.each(family.sites[0], norms), axis=0)
+        elif family.form == "direct":
             own = squared_norm(products, dtype)
         elif len(products) == 1:
             own = outer.squared_norms(products[0], family.form)
@@ -337,7 +375,12 @@ def _leaf_total(
         return weighted_sum(factors, part, share_of)
     total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
     for family, products in zip(families, part, strict=True):
-        if family.form == "direct":
+        if isinstance(products, Layered):
+            rows = family.sizes[2]
+            summed = lambda p, k=rows: outer.weighted_total(p, factors, k, share_of)  # noqa: E731
+            gradient = products.each(family.sites[0], summed)
+            gradient = gradient.reshape(-1, *gradient.shape[2:])
+        elif family.form == "direct":
             gradient = weighted_sum(factors, products, share_of)
         else:
             rows = family.sizes[2]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients.equations import Program, trace
+from dpjax.gradients.equations import trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
 
 PieceSize = int | Literal["auto"] | None
@@ -40,48 +40,10 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
     """
     records = jax.tree.leaves(batch)[0].shape[0]
     if choice.plan is not None and jax.device_count() == 1:
-        allowed = _within_checkpoints(choice.plan.program, records)
-        if allowed < records:
+        allowed = choice.plan.remembering.fitting
+        if allowed is not None and allowed < records:
             return min(allowed, _quickest(choice, loss, params, batch))
     return _quickest(choice, loss, params, batch)
-
-
-def _within_checkpoints(program: Program, records: int) -> int:
-    """How many records' inner values fill the memory that checkpoints leave for a batch."""
-    kept, recomputed, largest = _checkpoints(program, 1)
-    if not recomputed:
-        return records
-    # The plain gradient keeps every block's results, and one block's inner values at a time.
-    return min(records, max(1, records * (kept + largest) // recomputed))
-
-
-def _checkpoints(program: Program, steps: int) -> tuple[int, int, int]:
-    """Numbers a record: results of checkpointed blocks, values inside all, inside the largest."""
-    kept = recomputed = largest = 0
-    for eqn in program.equations:
-        if eqn.recomputed:
-            inside = sum(map(_written, eqn.programs()))
-            kept += steps * sum(math.prod(aval.shape) for aval in eqn.outs)
-            recomputed += steps * inside
-            largest = max(largest, inside)
-            continue
-        loop = eqn.scan()
-        for inner in eqn.programs():
-            more = _checkpoints(inner, steps * loop.length if loop else steps)
-            kept, recomputed, largest = kept + more[0], recomputed + more[1], max(largest, more[2])
-    return kept, recomputed, largest
-
-
-def _written(program: Program) -> int:
-    """Numbers that the equations of a program write, loops in full."""
-    total = 0
-    for eqn in program.equations:
-        loop, inner = eqn.scan(), eqn.programs()
-        if inner:
-            total += (loop.length if loop else 1) * sum(map(_written, inner))
-        else:
-            total += sum(math.prod(aval.shape) for aval in eqn.outs)
-    return total
 
 
 def _quickest(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from dpjax.gradients.equations import Equation, Program, Scan, literal
 from dpjax.gradients.low_rank import is_low_rank_sum
 from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
+from dpjax.gradients.pooling import POOLING, by_slices
 from dpjax.gradients.rules import Rule, find_rule
 
 
@@ -99,13 +100,17 @@ class Interpreter:
     """One evaluation of a traced loss.
 
     With `taps=None` nothing is computed: the interpreter only finds the sites, and the parameters
-    that have to be copied (`copied` grows until it is stable).
+    that have to be copied (`copied` grows until it is stable). `recompute`: what `jax.checkpoint`
+    marks is run again in the backward pass; otherwise it is remembered.
     """
 
-    def __init__(self, copied: set[int], batch: int, taps: dict[str, Any] | None):
+    def __init__(
+        self, copied: set[int], batch: int, taps: dict[str, Any] | None, recompute: bool = False
+    ):
         self.copied = copied
         self.batch = batch
         self.dry = taps is None
+        self.recompute = recompute
         self.taps: dict[str, Any] = taps or {}
         self.saved: dict[str, Any] = {}
         self.sites: dict[str, Site] = {}
@@ -136,7 +141,8 @@ class Interpreter:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]
-        outs = jax.vmap(lambda *a: eqn.evaluate(a), in_axes=axes)(*(v.value for v in ins))
+        evaluate = by_slices(eqn) or eqn.evaluate
+        outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
     def as_batched(self, value: Any, aval: Any) -> Batched:
@@ -165,10 +171,12 @@ class Interpreter:
     def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
+        if not parametric and not batched:
+            return list(map(Constant, self.constant(eqn, ins)))
         if not parametric:
-            return (
-                self.batched(eqn, ins) if batched else list(map(Constant, self.constant(eqn, ins)))
-            )
+            called = None if eqn.recomputed else eqn.called()
+            inside = called is not None and called.contains(POOLING)
+            return self.run(called, ins, path) if inside else self.batched(eqn, ins)
         if eqn.name == "stop_gradient":
             return list(map(Constant, self.constant(eqn, ins)))
         if pair := _factors(eqn, ins):
@@ -176,6 +184,8 @@ class Interpreter:
             leaves, (value,) = frozenset(pair), self.constant(eqn, ins)
             return [Parametric(value, leaves, whole(pair, eqn.outs[0].shape))]
         if called := eqn.called():
+            if eqn.recomputed and self.recompute:
+                return self.recomputed(eqn, called, ins, path)
             return self.run(called, ins, path)
         if loop := eqn.scan():
             return self.scan(eqn, loop, ins, path)
@@ -223,6 +233,24 @@ class Interpreter:
 
     # -- structure ---------------------------------------------------------------------------
 
+    def recomputed(self, eqn: Equation, block: Program, ins: list[Any], path: str) -> list[Any]:
+        """A `jax.checkpoint`: of the values inside, only what the sites save is kept."""
+        kinds: list[Any] = []
+        saved_keys: list[str] = []
+
+        def inside(values, taps):
+            walk = Interpreter(self.copied, self.batch, taps, recompute=True)
+            args = [dataclasses.replace(v, value=x) for v, x in zip(ins, values, strict=True)]
+            outs = walk.run(block, args, path)
+            kinds[:] = [dataclasses.replace(out, value=None) for out in outs]
+            saved_keys[:] = list(walk.saved)
+            return [out.value for out in outs], list(walk.saved.values())
+
+        taps = {key: tap for key, tap in self.taps.items() if key.startswith(path)}
+        values, saved = eqn.checkpointed(inside)([v.value for v in ins], taps)
+        self.saved.update(zip(saved_keys, saved, strict=True))
+        return [dataclasses.replace(kind, value=x) for kind, x in zip(kinds, values, strict=True)]
+
     def branches(
         self, eqn: Equation, programs: list[Program], ins: list[Any], path: str
     ) -> list[Any]:
@@ -238,7 +266,7 @@ class Interpreter:
         }
 
         def branch(number):
-            walk = Interpreter(self.copied, self.batch, self.taps)
+            walk = Interpreter(self.copied, self.batch, self.taps, self.recompute)
             outs = walk.run(programs[number], ins[1:], f"{path}{number}.")
             values = [walk.as_batched(o, a).value for o, a in zip(outs, eqn.outs, strict=True)]
             zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
@@ -329,7 +357,7 @@ class Interpreter:
 
         def step(carried, sliced):
             values, taps = sliced
-            inner = Interpreter(self.copied, self.batch, taps)
+            inner = Interpreter(self.copied, self.batch, taps, self.recompute)
             args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
             for v, x in zip(xs, values, strict=True):
                 args.append(dataclasses.replace(one_step(v, path), value=x))

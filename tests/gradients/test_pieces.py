@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
 from dpjax.gradients.explain import Choice, choose
 from dpjax.gradients.pieces import in_pieces, piece_size
@@ -131,15 +132,14 @@ def checkpointed(params, x):
     return jnp.sum(jnp.tanh(h.mean(0) @ params["head"]))
 
 
-def test_checkpoints_are_honoured(one_device):
-    """At most twice the temporary memory of the plain gradient, and the sums of the whole."""
-    layers, width = 6, 32
-    key = jax.random.split(jax.random.key(0), 6)
+def layered(layers, width=32):
+    """Parameters of `checkpointed`."""
+    key = jax.random.split(jax.random.key(0), 5)
 
     def weights(k, *shape):
         return 0.1 * jax.random.normal(key[k], shape)
 
-    params = {
+    return {
         "head": weights(0, width, 3),
         "layers": {
             "down": weights(1, layers, 4 * width, width),
@@ -148,7 +148,12 @@ def test_checkpoints_are_honoured(one_device):
             "up": weights(4, layers, width, 4 * width),
         },
     }
-    batch = jax.random.normal(key[5], (24, 64, width))
+
+
+def test_checkpoints_are_honoured(one_device):
+    """At most twice the temporary memory of the plain gradient, and the sums of the whole."""
+    params = layered(6)
+    batch = jax.random.normal(jax.random.key(1), (24, 64, 32))
 
     def compiled(function):
         return jax.jit(function).lower(params, batch).compile()
@@ -166,3 +171,38 @@ def test_checkpoints_are_honoured(one_device):
     np.testing.assert_allclose(a.norms, b.norms, rtol=1e-4)
     for one, other in zip(jax.tree.leaves(a.sum), jax.tree.leaves(b.sum), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_several_devices_remember_no_more_of_a_layer_than_norms_need():
+    """What the layer's parameters meet and its cotangents, beside the sums: no inner values."""
+    assert jax.device_count() > 1
+    batch = jax.random.normal(jax.random.key(1), (8, 64, 32))
+    clipped = clipped_grad(checkpointed, 1.0, "ghost", microbatch_size=None)
+
+    def taken(layers):
+        program = jax.jit(clipped).lower(layered(layers), batch).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    needed = 4 * 8 * 64 * ((32 + 96) + (32 + 32) + (32 + 128) + (128 + 32))
+    parameters = 4 * (32 * 96 + 32 * 32 + 2 * 32 * 128)
+    assert taken(6) - taken(2) <= 4 * 1.25 * (needed + parameters)
+
+
+@pytest.mark.parametrize("records", [2, 8])
+def test_blocks_are_run_again_where_one_record_is_too_much(records, one_device):
+    params = layered(6)
+    batch = jax.random.normal(jax.random.key(1), (records, 16, 32))
+    plan = choose("ghost", lambda p, x: (checkpointed(p, x), None), params, batch).plan
+    assert plan.remembering.recompute == (records == 2)
+    assert 1 <= plan.remembering.fitting < records + (records == 2)
+    with enable_x64():
+        params, batch = jax.tree.map(lambda x: x.astype(jnp.float64), (params, batch))
+        found = jax.jit(clipped_grad(checkpointed, 0.3, "ghost"))(params, batch)
+        total = jax.tree.map(jnp.zeros_like, params)
+        for record in batch:
+            own = jax.grad(checkpointed)(params, record)
+            norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(own)))
+            factor = jnp.minimum(1.0, 0.3 / norm)
+            total = jax.tree.map(lambda t, leaf, f=factor: t + f * leaf, total, own)
+        for one, other in zip(jax.tree.leaves(found.sum), jax.tree.leaves(total), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
