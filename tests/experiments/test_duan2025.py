@@ -27,7 +27,7 @@ from experiments.duan2025 import (
 )
 from experiments.duan2025.angles import angle_between, angles, direction_error
 from experiments.duan2025.methods import CLIP_NORM, METHODS, Setting, settings_of
-from experiments.report import FAILS, HOLDS, NONE
+from experiments.report import FAILS, HOLDS, NONE, Missing
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 
@@ -231,7 +231,8 @@ def _table2(tmp_path, accuracies, noise_free=98.9):
     pd.DataFrame(rows).to_csv(tmp_path / "table2.csv")
     free = {"data set": "MNIST", "accuracy %": noise_free, "B": 64, "epochs": 4, "rate": 0.1}
     pd.DataFrame([free]).to_csv(tmp_path / "noise_free.csv")
-    return [verdict.verdict for verdict in findings.training_verdicts(tmp_path)]
+    parts = findings.claim_verdicts, findings.equal_verdicts
+    return [verdict.verdict for part in parts for verdict in part(tmp_path)]
 
 
 def test_verdicts_need_the_noise_free_line_and_two_standard_errors(tmp_path):
@@ -247,6 +248,8 @@ def test_verdicts_need_the_noise_free_line_and_two_standard_errors(tmp_path):
     assert _table2(tmp_path, rows, noise_free=93.2) == [NONE, NONE]
     turned = {**rows, "GeoDP β=0.1": (76.0, 75.0, 77.0), "G3": (91.0, 91.1, 91.2)}
     assert _table2(tmp_path, turned) == [FAILS, HOLDS]
+    with pytest.raises(Missing, match=r"table2 \(averaged DP\)"):
+        _table2(tmp_path, {name: v for name, v in rows.items() if name != "averaged DP"})
 
 
 def test_the_step_size_of_figure_5_is_one_at_which_nothing_rises():
