@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
+import pandas as pd
+
 from experiments.common import Rows, Run
 from experiments.duan2025.privacy import DELTA, KINDS
 from experiments.duan2025.protocol import TABLES
