@@ -33,7 +33,7 @@ _TABLE4 = Column(
     encoding=_COLUMNS,
     methods=METHODS,
     grid={
-        "epsilon": (0.05, 0.1, 0.5, 1.0),
+        "epsilon": (0.05, 0.1, 0.2, 0.5, 1.0),
         "steps": (50, 200),
         "step size": (1.0, 5.0),
         "ridge": (1.0, 3.0, 10.0, 30.0),
@@ -48,7 +48,7 @@ _TABLE4 = Column(
 )
 _FULL_GRID = {
     **_TABLE4.grid,
-    "epsilon": (0.01, 0.05, 0.1, 0.5, 1.0, 2.0),
+    "epsilon": (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
     "steps": (50, 200, 800),
     "step size": (0.1, 1.0, 5.0),
     "ridge": (0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 100.0),
@@ -62,7 +62,7 @@ _BASELINE = Column(
     grid={},
     folds=1,
     repeats=1,
-    seeds=(0,),
+    seeds=(0, 1, 2, 3, 4),
     together=("methods",),
 )
 
@@ -152,26 +152,13 @@ TABLES = (
     ),
     Table(
         name="mnist",
-        about="accuracy of softmax regression at the paper's ε",
+        about="accuracy against ε of ten classes: softmax regression, or a classifier a class",
         published=_PUBLISHED,
+        # One draw a setting: ten classes take that much longer.
         small=dataclasses.replace(
-            _TABLE4,
-            data=("MNIST",),
-            methods=METHODS[:2],
-            grid={
-                **_TABLE4.grid,
-                "epsilon": (1.0,),
-                "steps": (200,),
-                "step size": (1.0, 5.0),
-                "draws to choose": (1,),
-            },
+            _TABLE4, data=("MNIST",), grid={**_TABLE4.grid, "draws to choose": (1,)}
         ),
-        full=dataclasses.replace(
-            _TABLE4,
-            data=("MNIST",),
-            grid={**_FULL_GRID, "epsilon": (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)},
-            repeats=20,
-        ),
+        full=dataclasses.replace(_TABLE4, data=("MNIST",), grid=_FULL_GRID, repeats=20),
         compute="experiments.yu2020.cells:private",
         code=("experiments.yu2020.records", "experiments.yu2020.methods"),
     ),
