@@ -117,9 +117,9 @@ def theorem2(settings: dict[str, Any], data: pathlib.Path) -> Rows:
             )
             for name, curvature in (("expected ν", nu), ("minimum μ = λ", problem.strong_convexity))
         ]
-    rows = []
-    for name, curvature, bound, sizes in choices:
-        risks, along = _runs(found, jax.random.split(key, repeats), sizes, noise, fixed)
+    keys, rows = jax.random.split(key, (len(choices), repeats)), []
+    for mine, (name, curvature, bound, sizes) in zip(keys, choices, strict=True):
+        risks, along = _runs(found, mine, sizes, noise, fixed)
         rows.append(
             {
                 **common,
@@ -152,10 +152,9 @@ def _expected_curvature(found: Case, key, noise: float, fixed: dict[str, Any]) -
     μ = λ is one; the curvature at the start is not exceeded. The first steps decide: they are the
     longest, and lead where the objective is flattest.
     """
-    keys = jax.random.split(key, _TRIAL_RUNS)
     low = found.problem.strong_convexity
     high = float(_curvature(found, found.problem.zeros()[None]))
-    for _ in range(_TRIALS):
+    for keys in jax.random.split(key, (_TRIALS, _TRIAL_RUNS)):
         middle = math.sqrt(low * high)
         sizes = schedules.inverse_time(middle, fixed["steps"])
         _, along = _runs(found, keys, sizes, noise, fixed)
@@ -173,10 +172,14 @@ def _runs(found: Case, keys, sizes, noise: float, fixed: dict[str, Any]):
     risks = jax.vmap(problem.objective)(params) - problem.objective(found.best)
     if found.flat:
         return np.asarray(risks, np.float64), 0.0
-    look = jax.jit(lambda found, points: jax.lax.map(functools.partial(_curvature, found), points))
-    along = look(found, jnp.swapaxes(iterates, 0, 1))
     begin = float(_curvature(found, problem.zeros()[None]))
+    along = _along(problem, found.best, jnp.swapaxes(iterates, 0, 1))
     return np.asarray(risks, np.float64), min(begin, float(along.min()))
+
+
+@jax.jit
+def _along(problem, best, points):
+    return jax.lax.map(lambda at: _curvature(Case(problem, best, False), at), points)
 
 
 @functools.lru_cache
