@@ -1,7 +1,15 @@
 """Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
 
 from experiments.yu2020.accuracy import baseline, mnist, table4
-from experiments.yu2020.figures import bound, convex, figure1, table2
+from experiments.yu2020.figures import (
+    algorithm2,
+    bound,
+    convex,
+    figure1,
+    table2,
+    theorem2,
+    theorem2adult,
+)
 
 TARGETS = {
     "table2": table2,
@@ -11,4 +19,7 @@ TARGETS = {
     "mnist": mnist,
     "bound": bound,
     "convex": convex,
+    "theorem2": theorem2,
+    "algorithm2": algorithm2,
+    "theorem2adult": theorem2adult,
 }
