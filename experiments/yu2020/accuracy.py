@@ -64,6 +64,7 @@ def _drawn(run: Run, rows: Rows, levels: Rows) -> pathlib.Path:
             if method in STYLES:
                 where = TABLE4_EPSILON[data] * 0.94 ** (number - 2)  # side by side
                 axis.plot(where, value, "x", color=STYLES[method][0], ms=8, mew=2, zorder=5)
+        axis.set_xlim(0.88 * table["epsilon"].min(), 1.14 * table["epsilon"].max())
         axis.plot([], [], "x", color="#333333", ms=8, mew=2, label="as printed (Table 4)")
         axis.set_title(f"{data}, {int(mine['records'].iloc[0]):,} training rows", fontsize=10)
         axis.set_xlabel("ε (δ = 1/n²; replace-one unless said)")
