@@ -326,6 +326,17 @@ def test_very_many_steps_are_valid(steps):
     assert found >= _interval(_run(1.0, steps, 100), 1e-8, "pld")[0]
 
 
+@pytest.mark.parametrize(
+    "run", [_run(1e3, 7), _run(1e3, 7, 3), _run(50.0, 1e9, 1e6), _run(1e120, 2)]
+)
+def test_no_question_is_too_easy_for_an_answer(run):
+    """An ε far beyond what is lost: no saddle is found, and δ is bounded nevertheless."""
+    found = acc.delta(run, epsilon=0.1, method="contour")
+    assert 0 <= found <= 1
+    assert acc.epsilon(run, delta=1e-13, method="contour") >= 0
+    assert acc.delta(run, epsilon=0.1) <= acc.delta(acc.Gaussian(50.0), epsilon=0.1)
+
+
 def test_under_jit_vmap_and_grad():
     ask = lambda s: acc.epsilon(_run(s, 20, 2), delta=1e-5, method="contour")  # noqa: E731
     plain = [ask(1.0), ask(2.0)]

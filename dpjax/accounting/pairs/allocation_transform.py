@@ -384,6 +384,8 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
     y = step * np.arange(count)
     value, error = np.zeros(count, complex), np.full(count, np.inf)
     value[0], error[0] = 1.0, 0.0
+    if not np.isfinite(step):  # of a saddle that was not found
+        return Values(log_moment, np.inf, value, error)
     decay = mu * mu / t
     bound = np.exp(-0.5 * decay * y * y)
     if t == 1:
