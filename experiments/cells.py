@@ -119,7 +119,7 @@ def count(folder: pathlib.Path, table: Table, column: str) -> Count:
 
 def status(here: pathlib.Path, papers: list[str], targets) -> list[str]:
     """The lines of `python -m experiments status`: cells done and planned of every table."""
-    lines = [f"{'paper':<15}{'table':<12}{'small':>12}{'full':>12}  newest cell"]
+    lines = [f"{'paper':<15}{'table':<16}{'small':>12}{'full':>12}  newest cell"]
     for paper in papers:
         known = protocol.tables(paper)
         for table in known.values():
@@ -127,7 +127,7 @@ def status(here: pathlib.Path, papers: list[str], targets) -> list[str]:
             last = max((c.last for c in both.values() if c.last), default=None)
             when = f"{last[0]} at {last[1]}" if last else "none"
             shown = "".join(f"{_shown(c):>12}" for c in both.values())
-            lines.append(f"{paper:<15}{table.name:<12}{shown}  {when}")
+            lines.append(f"{paper:<15}{table.name:<16}{shown}  {when}")
             older = {c: n.older for c, n in both.items() if n.older}
             if older:
                 told = ", ".join(f"{n} of {c}" for c, n in older.items())

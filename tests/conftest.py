@@ -55,7 +55,7 @@ _SHARED = pathlib.Path(
 )
 
 
-_ENOUGH = 2e9  # bytes of a worker's memory
+_ENOUGH, _TOO_MUCH = 2e9, 2.5e9  # bytes of a worker's memory
 
 # Tracing makes objects by the million, of which little is garbage before a file ends: looking for
 # some took a tenth of the suite's time.
@@ -72,7 +72,19 @@ def pytest_collection_finish():
 def programs_of_some_files():
     """Drop what was compiled once it has added up; until then the next file may use some of it."""
     yield
-    if _resident() < _ENOUGH:
+    _drop_beyond(_ENOUGH)
+
+
+@pytest.fixture(autouse=True)
+def programs_of_one_file():
+    """Drop what was compiled where a single file makes too much of it, as far as one can tell."""
+    yield
+    if _resident() < float("inf"):
+        _drop_beyond(_TOO_MUCH)
+
+
+def _drop_beyond(limit: float) -> None:
+    if _resident() < limit:
         return
     jax.clear_caches()
     concrete.program.cache_clear()

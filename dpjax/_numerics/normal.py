@@ -32,6 +32,7 @@ _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10)
 _FLOAT32 = np.dtype(np.float32)
 SHARED_DRAW = 4096  # leaves below this size share one flat draw
 _MANY = 8  # slices of one draw, beyond which they are read by index
+_BY_INDEX = lax.GatherDimensionNumbers((), (0,), (0,))  # of one axis, number by number
 _ROW = 128  # the shortest innermost axis that is worth a loop of its own
 
 
@@ -130,7 +131,7 @@ def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     out = []
     for i, ((shape, dtype), sharding) in enumerate(zip(specs, shardings, strict=True)):
         if i in small:
-            leaf = _part(flat, start, sizes[i], many=len(small) > _MANY).reshape(shape)
+            leaf = _part(flat, start, shape, many=len(small) > _MANY)
             start += sizes[i]
         else:
             leaf = _leaf(words, np.uint32(i), shape, dtype if dtype.itemsize > 4 else _FLOAT32)
@@ -139,15 +140,17 @@ def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     return out
 
 
-def _part(flat: Array, start: int, size: int, *, many: bool) -> Array:
-    """flat[start : start + size].
+def _part(flat: Array, start: int, shape: tuple[int, ...], *, many: bool) -> Array:
+    """As many numbers of `flat` as the shape has, from `start` on.
 
     XLA compiles every slice with its bounds as constants, one program each: a thousand take half a
     minute. Read by an index, which is data, all leaves of one shape share one program.
     """
+    size = math.prod(shape)
     if not many:
-        return lax.slice(flat, (start,), (start + size,))
-    return flat.at[np.arange(start, start + size, dtype=np.int32)].get(mode="promise_in_bounds")
+        return lax.slice(flat, (start,), (start + size,)).reshape(shape)
+    places = np.arange(start, start + size, dtype=np.int32).reshape(*shape, 1)
+    return lax.gather(flat, places, _BY_INDEX, (1,), mode="promise_in_bounds")
 
 
 @partial(jax.jit, static_argnames=("shape", "dtype"))

@@ -196,8 +196,7 @@ def in_float32(updates: PyTree) -> PyTree:
 
 def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
     """updates + scale·noise in the noise's dtype, then in the updates'."""
+    scales = {z.dtype: jnp.asarray(scale, z.dtype) for z in jax.tree.leaves(noise)}
     return jax.tree.map(
-        lambda u, z: (u.astype(z.dtype) + jnp.asarray(scale, z.dtype) * z).astype(u.dtype),
-        updates,
-        noise,
+        lambda u, z: (u.astype(z.dtype) + scales[z.dtype] * z).astype(u.dtype), updates, noise
     )

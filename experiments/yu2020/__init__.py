@@ -1,14 +1,26 @@
 """Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
 
-from experiments.yu2020.accuracy import baseline, mnist, table4
-from experiments.yu2020.figures import bound, convex, figure1, table2
+from experiments.yu2020.accuracy import baseline, baseline_mnist, mnist, table4
+from experiments.yu2020.figures import (
+    algorithm2,
+    bound,
+    convex,
+    figure1,
+    table2,
+    theorem2,
+    theorem2adult,
+)
 
 TARGETS = {
     "table2": table2,
     "figure1": figure1,
     "baseline": baseline,
+    "baseline_mnist": baseline_mnist,
     "table4": table4,
     "mnist": mnist,
     "bound": bound,
     "convex": convex,
+    "theorem2": theorem2,
+    "algorithm2": algorithm2,
+    "theorem2adult": theorem2adult,
 }

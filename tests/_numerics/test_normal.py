@@ -318,8 +318,8 @@ def test_threefry_known_answers(counter, secret, words):
 
 def test_many_small_leaves_share_programs_and_have_the_values_of_slices():
     flat = jnp.arange(50.0)
-    for start, size in ((0, 1), (7, 12), (38, 12)):
-        parts = [normal_module._part(flat, start, size, many=many) for many in (False, True)]
+    for start, shape in ((0, (1,)), (7, (3, 4)), (38, (2, 3, 2)), (9, ()), (4, (0, 2))):
+        parts = [normal_module._part(flat, start, shape, many=many) for many in (False, True)]
         np.testing.assert_array_equal(*parts)
     leaves = [jnp.zeros(3 + i % 4) for i in range(120)]
     lowered = jax.jit(lambda key: normal_module.normal_like(key, leaves)).lower(jax.random.key(0))

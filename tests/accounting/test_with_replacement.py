@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpjax import accounting as acc
+from dpjax.accounting.pairs.counts import drawn, mass_error
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -16,8 +18,8 @@ ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 def _releases(values, draws):
     """Law of the sum of so many draws with replacement: {sum: probability}, by enumeration."""
     found: dict[float, float] = {}
-    for drawn in itertools.product(values, repeat=draws):
-        found[sum(drawn)] = found.get(sum(drawn), 0.0) + len(values) ** -draws
+    for batch in itertools.product(values, repeat=draws):
+        found[sum(batch)] = found.get(sum(batch), 0.0) + len(values) ** -draws
     return found
 
 
@@ -182,3 +184,70 @@ def test_next_to_no_noise_costs_no_more_than_all_copies_at_once(sigma):
     rare = acc.epsilon(acc.Repeated(acc.Gaussian(sigma / 2), 2), 0.5, adjacency=REPLACE_ONE)
     assert rare <= found <= whole * (1 + 1e-9)
     assert acc.delta(run, 1.0, adjacency=REPLACE_ONE) <= 1
+
+
+@pytest.mark.parametrize(
+    ("draws", "records", "population"),
+    [
+        (1e8, 1, 3e8),
+        (1e8, 2, 3),
+        (1e8, 1e9 - 1, 1e9),  # of the others a draw meets one in 1e9: 1 − k/n has seven digits
+        (1e8, 1, 1e9 - 1),
+        (300, 1e12 - 1, 1e12),
+        (50, 9_999, 10_000),
+        (1e5, 1, 7e15),
+    ],
+)
+def test_a_share_that_is_rounded_is_within_what_is_said_of_the_masses(draws, records, population):
+    """Against the binomial law of k/n itself, at 50 digits, wherever it weighs 1e-30 or more."""
+    law = drawn(draws, records, population)
+    first, mass = law.masses()
+    j = first + np.arange(len(mass))
+    listed = np.flatnonzero(mass > 1e-30)
+    some = np.unique(np.concatenate([listed[:: max(len(listed) // 40, 1)], listed[[0, -1]]]))
+    with mp.workdps(50):
+        n, q = mp.mpf(draws), mp.mpf(records) / mp.mpf(population)
+        for place in some:
+            i = mp.mpf(j[place])
+            log = mp.loggamma(n + 1) - mp.loggamma(i + 1) - mp.loggamma(n - i + 1)
+            truth = mp.exp(log + i * mp.log(q) + (n - i) * mp.log1p(-q))
+            assert abs(float(mass[place] / truth - 1)) <= mass_error(law)
+
+
+def test_one_of_very_many_draws_lies_between_its_ends():
+    """1e8 draws from as many records: the sum of the theorem at 30 digits."""
+    sigma, n, epsilon = 6.0, 1e8, 0.5
+    with mp.workdps(30):
+        none = mp.exp(n * mp.log1p(-1 / mp.mpf(n)))
+        inner = mp.log(1 + mp.expm1(epsilon) / (1 - none))
+        truth, weight = mp.mpf(0), none
+        for j in range(1, 40):
+            weight *= (mp.mpf(n) - j + 1) / (j * (mp.mpf(n) - 1))
+            mu = mp.mpf(2 * j) / sigma
+            profile = mp.ncdf(mu / 2 - inner / mu) - mp.exp(inner) * mp.ncdf(-mu / 2 - inner / mu)
+            truth += weight * profile
+    assert float(truth) <= _price(sigma, n, n, epsilon) <= float(truth) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("adjacency", [ADD_REMOVE, REPLACE_ONE])
+@pytest.mark.parametrize(
+    "step",
+    [
+        acc.TruncatedPoissonSampled(acc.Gaussian(2.0), 0.01, 1_000, 20),
+        acc.UserLevel(acc.FixedBatchSampled(acc.Gaussian(2.0), 10, 100), 3),
+        acc.WithReplacement(acc.Gaussian(2.0), 10, 100),
+    ],
+)
+def test_what_has_no_curve_says_so_by_name(step, adjacency):
+    """Neither a Rényi curve nor a contour: who has a price says which method gives it."""
+    run = acc.Composed((acc.Repeated(step, 3), acc.Gaussian(5.0)))
+    named = type(step).__name__
+    priced = bool(acc.methods(run, adjacency))
+    curve = f"no Rényi curve is known of {named}.*method='pld' answers" if priced else named
+    with pytest.raises(acc.UnsupportedQuery, match=curve):
+        acc.rdp(run, [2.0, 8.0], adjacency=adjacency)
+    for method in ("rdp", "contour"):
+        for ask in (acc.epsilon, acc.delta):
+            answer = rf"method '{method}'.*method='pld'.* answers" if priced else named
+            with pytest.raises(acc.UnsupportedQuery, match=answer):
+                ask(run, 1e-3, adjacency=adjacency, method=method)

@@ -142,3 +142,16 @@ def test_arguments_are_checked_inside_a_trace_too():
 
     with pytest.raises(ValueError, match="stddev must"):
         jax.jit(run)(jnp.zeros(3))
+
+
+def test_a_small_leaf_takes_three_operations():
+    """Read, scale, add: a tree of 1,000 leaves is traced and compiled in seconds."""
+    noise = transforms.gaussian_noise(1.0, jax.random.key(0))
+
+    def operations(number):
+        leaves = [jnp.zeros((3, n % 7 + 1)) for n in range(number)]
+        program = jax.jit(noise.update).lower(leaves, noise.init(leaves)).as_text()
+        return sum(" = stablehlo." in line for line in program.splitlines())
+
+    # A constant and its broadcast are in the text besides: the places, and the scale.
+    assert operations(40) - operations(20) <= 20 * 5

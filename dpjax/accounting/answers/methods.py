@@ -17,7 +17,7 @@ from dpjax.accounting.group_privacy import group_privacy
 from dpjax.accounting.last_iterate import descent, sampled_descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.loss_distribution import one_release
-from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.users import unwrapped
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
@@ -94,11 +94,7 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]
             f"{describe(run)} has no {question} by method {name!r} under {adjacency.value}; "
             f"method={would} answers"
         )
-    reason = ""
-    try:
-        atoms.check_lowers(run, adjacency)
-    except UnsupportedQuery as refusal:
-        reason = f": {refusal}"
+    reason = _reason(run, part, adjacency)
     other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
     elsewhere = [m for m in ranked(METHODS, part, run, other) if m.rank is not None]
     advice = ""
@@ -107,6 +103,25 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]
     raise UnsupportedQuery(
         f"{describe(run)} has no {question} by any method under {adjacency.value}{reason}{advice}"
     )
+
+
+def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
+    """Why no method answers: what a step is missing, or a curve where there is a price."""
+    priced = [m for m in ranked(METHODS, "epsilon", run, adjacency) if m.rank is not None]
+    if part == "rdp" and priced:
+        steps = dict.fromkeys(
+            describe(step) for step, _ in flatten(run) if not ranked(METHODS, part, step, adjacency)
+        )
+        unknown = " or ".join(steps) or describe(run)
+        return (
+            f": no Rényi curve is known of {unknown}; method={priced[0].name!r} answers epsilon "
+            "and delta"
+        )
+    try:
+        atoms.check_lowers(run, adjacency)
+    except UnsupportedQuery as refusal:
+        return f": {refusal}"
+    return ""
 
 
 def describe(run: Mechanism) -> str:

@@ -11,6 +11,7 @@ import functools
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
+from dpjax.accounting.pairs import allocation_inversion as inversion
 from dpjax.accounting.pairs import allocation_moments as moments
 from dpjax.accounting.pairs import allocation_series as series
 from dpjax.accounting.pairs.allocation_powers import product_of
@@ -19,7 +20,7 @@ from dpjax.accounting.pairs.protocol import OnLine
 
 _ALIASES = (2, 4, 6)  # of the tilts offered, where a moment of the direction "add" is computed
 _KNOTS = np.array([0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384])
-_MOST_ADD = 400.0  # tilts of that direction
+_MOST_ADD, _KNOWN = 2e4, 400.0  # tilts of that direction, and those that are looked at
 _DECAYED = 40.0  # −log of what counts for nothing on a line
 _TILTED = 10.0  # tilts, times the deviation of the whole run's loss, beyond which none is asked for
 
@@ -128,19 +129,21 @@ class AllocationLine:
 
 
 def _summed(sign: int, mu: float, t: float, count: float) -> float:
-    """Up to which tilt the series about W = 1 gives the power `count` of the transform, or 0."""
-    s = series.deviation(mu, t)
-    # The power has decayed where |E[W^{p+iy}]| is at most e^{−40/count} of E[W^p].
-    y = np.sqrt(2 * _DECAYED * t / max(count, 1.0)) / mu
-    most = series.REACH**2 - (s * y) ** 2
-    if not (most > 0 and t > 1):
+    """Up to which tilt another sum than the rays' gives the power `count`, or 0."""
+    if not t > 1:
         return 0.0
-    c = min(0.99 * np.sqrt(most), _TILTED / np.sqrt(max(count, 1.0))) / s
-    for part in (1.0, 0.5):
-        value, error = series.sums(mu, t, _power(sign, part * c), np.array([0.0, y]))
-        error[1] *= np.exp(-_DECAYED * (1 - 1 / max(count, 1.0)))
-        if np.max(error) <= series.CLOSE * value[0].real:
-            return part * c - 1.0
+    s, count = series.deviation(mu, t), max(count, 1.0)
+    # The power has decayed where |E[W^{p+iy}]| is at most e^{−40/count} of E[W^p].
+    y = np.array([0.0, np.sqrt(2 * _DECAYED * t / count) / mu])
+    most = np.sqrt(max(series.REACH**2 - (s * y[1]) ** 2, 0.0))
+    wanted = _TILTED / np.sqrt(count) / s
+    for other, c in ((series, min(0.99 * most / s, wanted)), (inversion, wanted)):
+        for part in (1.0, 0.6, 0.3) if sign > 0 or other is series else ():
+            p = _power(sign, part * c)
+            value, error = other.sums(mu, t, p, y)
+            error[1] *= np.exp(-_DECAYED * (1 - 1 / count))
+            if np.max(error) <= other.CLOSE * value[0].real:
+                return part * c - 1.0
     return 0.0
 
 
@@ -154,7 +157,7 @@ def _curvatures(sign: int, mu: float, t: float) -> tuple[np.ndarray, np.ndarray]
         c = p - 1
         return np.log(c), 2 * moments.whole_moments(mu, t)[2 : moments.LARGEST + 1] / (c * p)
     # Γ(c)⁻¹ ∫ e^{cv} f(e^v/t)^t dv on few nodes
-    c = np.geomspace(1.0, _MOST_ADD, 24)
+    c = np.geomspace(1.0, _KNOWN, 24)
     h = 0.08
     v = h * np.arange(-300, 145)
     ratio = max(int(0.3 * mu / h), 1)
@@ -162,8 +165,11 @@ def _curvatures(sign: int, mu: float, t: float) -> tuple[np.ndarray, np.ndarray]
     z = np.arange(-8.5, 8.5, hz)
     weight = hz * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
     size = np.exp(v[:, None] + mu * z - 0.5 * mu * mu - np.log(t))
-    less = product_of(np.expm1(-size), weight[:, None][:, [0, 0]])[:, 0]
-    log_f = t * np.log1p(np.maximum(less, -1 + 1e-15))
+    weight = weight[:, None][:, [0, 0]]
+    less = product_of(np.expm1(-size), weight)[:, 0]
+    # Of few steps the power of what is lost in the rounding of 1 would outweigh the rest.
+    small = np.log(np.maximum(product_of(np.exp(-size), weight)[:, 0], 1e-300))
+    log_f = t * np.where(less > -0.5, np.log1p(np.maximum(less, -0.5)), small)
     exponent = c[:, None] * v + log_f
     top = exponent.max(axis=1)
     k = np.log(h * np.exp(exponent - top[:, None]).sum(axis=1)) + top - NUMPY.gammaln(c)

@@ -26,7 +26,8 @@ log s and in μz that are multiples of one another e^{−sX/t} depends on their 
 computed on one line. NumPy alone.
 
 Where W varies so little that `pairs.allocation_series` has the same numbers to more digits, from a
-sum of some dozen terms, they are taken from there.
+sum of some dozen terms, they are taken from there; large powers on a long line from
+`pairs.allocation_inversion`, where one set of nodes serves all of it.
 
 References:
   Trefethen, Weideman 2014 (the trapezoid rule); the representation and its bounds were derived for
@@ -41,6 +42,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax.accounting.pairs import allocation_inversion as inversion
 from dpjax.accounting.pairs import allocation_moments as moments
 from dpjax.accounting.pairs import allocation_series as series
 from dpjax.accounting.pairs.allocation_powers import Powers, joined, nth, powers, product_of
@@ -175,7 +177,6 @@ def _plan(mu: float, t: float, p: float, n: int, low: float, high: float) -> _Pl
         return None
     a, decay, moment = n - p, mu * mu / t, moments.lower(mu, t, p)
     whole = float(_log_gamma(a, np.zeros(1))[0].real)
-    scale = moment + whole  # of the integral, which may be larger than any number
     ends = np.array([low, high])
     psi = np.arctan(1 / np.sinh(np.mean(np.arcsinh(ends / a)))) if high > 0 else 0.5 * np.pi
     theta = 0.5 * np.pi - psi
@@ -183,6 +184,8 @@ def _plan(mu: float, t: float, p: float, n: int, low: float, high: float) -> _Pl
     # Γ(a)/|Γ(a + iy)|·e^{−Θy} is at most about this; everything is cut that much deeper.
     front = whole + float(np.max(-_log_gamma(a, ends).real - theta * ends))
     goal = _DIGITS + max(front, 0.0)
+    # The integral's size, which may be larger than any number, the more so on a ray that turns.
+    scale = moment + whole + max(-front, 0.0)
     rise = max(moments.whole_moments(mu, t)[n] - moment, 0.0)
     # To the left D_n(s) = Σ_j (−s)^j E[W^{n+j}]/j!, off by at most the first term left out.
     j = np.arange(min(_TERMS, moments.LARGEST - n) + 1.0)
@@ -320,6 +323,11 @@ def moment(mu: float, t: float, p: float) -> tuple[float, float]:
     return _moment(float(mu), float(t), float(p))
 
 
+def _close(p: float) -> float:
+    """The relative error up to which the inversion is taken."""
+    return inversion.FINE if p <= moments.LARGEST else inversion.CLOSE
+
+
 @functools.lru_cache(maxsize=4096)
 def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
     # At t = 1 and at whole p ≥ 0 it is known.
@@ -332,6 +340,10 @@ def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
     if p == np.floor(p) and 0 <= p <= moments.LARGEST:
         known = moments.whole_moments(mu, t)
         return float(known[int(p)]), float(moments.rounding(known)[int(p)])
+    value, error = inversion.sums(mu, t, p, np.zeros(1))
+    if error[0] <= _close(p) * value[0].real:
+        found, off = float(value[0].real), float(error[0])
+        return float(np.log(found)), off / (found - off) + 2 * _EPS * (1 + abs(np.log(found)))
     value, error = _band(mu, t, p, np.zeros(1), None)
     scale, found = moments.lower(mu, t, p), float(value[0].real)
     error = float(error[0]) / max(found, 1e-300)
@@ -372,6 +384,8 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
     y = step * np.arange(count)
     value, error = np.zeros(count, complex), np.full(count, np.inf)
     value[0], error[0] = 1.0, 0.0
+    if not np.isfinite(step):  # of a saddle that was not found
+        return Values(log_moment, np.inf, value, error)
     decay = mu * mu / t
     bound = np.exp(-0.5 * decay * y * y)
     if t == 1:
@@ -382,15 +396,16 @@ def values(mu: float, t: float, p: float, step: float, count: int, uses: float =
         return Values(log_moment, moment_error, value, error)
     furthest = np.sqrt(2 * _DIGITS / (decay * max(uses, 1.0)))
     last = min(count, int(furthest / step) + 2) if step > 0 else 1
-    sums, off = series.sums(mu, t, p, y[:last])
-    whole = float(sums[0].real)
-    # What an error counts for in the power: the rest of it has decayed.
-    counts = off * bound[:last] ** max(uses - 1, 0.0)
-    if whole > 0 and np.max(counts) <= series.CLOSE * whole:
-        value[:last] = sums / whole
-        error[:last] = (off + (1.01 * off[0] / whole + 4 * _EPS) * np.abs(sums)) / whole
-        value[0], error[0] = 1.0, 0.0
-        return _cut(log_moment, moment_error, value, error, bound)
+    for other, close in ((series, series.CLOSE), (inversion, _close(p))):
+        sums, off = other.sums(mu, t, p, y[:last])
+        whole = float(sums[0].real)
+        # What an error counts for in the power: the rest of it has decayed.
+        counts = off * bound[:last] ** max(uses - 1, 0.0)
+        if whole > 0 and np.max(counts) <= close * whole:
+            value[:last] = sums / whole
+            error[:last] = (off + (1.01 * off[0] / whole + 4 * _EPS) * np.abs(sums)) / whole
+            value[0], error[0] = 1.0, 0.0
+            return _cut(log_moment, moment_error, value, error, bound)
     # With tan of the saddle's angle y/a, a ray whose angle belongs to another y costs
     # a·(asinh(y/a) − asinh(y'/a))²/2 digits, or less.
     n = _order(mu, t, p, y[last - 1])

@@ -26,7 +26,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel, WithReplacement
 from dpjax.accounting.pairs.atoms import atom_kind
-from dpjax.accounting.pairs.counts import Binomial, Hypergeometric
+from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, drawn
 from dpjax.accounting.pairs.opposed import Opposed
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.release import Known
@@ -77,11 +77,11 @@ class Fixed(Sample):
 
 
 class Redrawn(Sample):
-    """Draws with replacement; its further numbers are the draws and one record's share of each."""
+    """Draws with replacement; its further numbers are the draws and how many records there are."""
 
     def grid(self, own: Known) -> Discretisable:
-        mu, records, draws, share = (float(number) for number in own.numbers)
-        return Copies(mu, Binomial(draws, min(records * share, 1.0)))
+        mu, records, draws, population = (float(number) for number in own.numbers)
+        return Copies(mu, drawn(draws, records, population))
 
 
 ADDED, REPLACED = Added(tight=True), Replaced(tight=False)

@@ -32,7 +32,7 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import WithReplacement
-from dpjax.accounting.pairs.counts import Binomial, few, mass_error
+from dpjax.accounting.pairs.counts import drawn, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
 from dpjax.accounting.pairs.labelled import Labelled, Part
@@ -48,8 +48,8 @@ _REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reve
 class Drawn:
     """A step whose batch is drawn with replacement, as a `release.Laid`.
 
-    Its numbers are the displacement of one replaced record over the noise, the draws, and the
-    probability that a draw is the record; the rate is that of batches with it.
+    Its numbers are the displacement of one replaced record over the noise, the draws, and how many
+    records there are; the rate is that of batches with the one.
     """
 
     kind = WithReplacement
@@ -65,14 +65,14 @@ class Drawn:
             inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
         with np.errstate(divide="ignore", invalid="ignore"):
             mu = np.sqrt(np.asarray(pair_of(inner).replace_one, np.float64))
-            share = 1 / np.asarray(step.population, np.float64)
-            taken = -np.expm1(step.batch_size * np.log1p(-share))
+            population = np.asarray(step.population, np.float64)
+            taken = -np.expm1(step.batch_size * np.log1p(-1 / population))
         rate = np.where(np.asarray(step.batch_size) > 0, taken, 0.0)
-        return Known(self, (mu, step.batch_size, share), rate, symmetric=True)
+        return Known(self, (mu, step.batch_size, population), rate, symmetric=True)
 
     def grid(self, own: Known) -> Discretisable:
-        mu, draws, share = (float(number) for number in own.numbers)
-        return Copies(mu, Binomial(draws, share))
+        mu, draws, population = (float(number) for number in own.numbers)
+        return Copies(mu, drawn(draws, 1.0, population))
 
 
 DRAWN = Drawn()
