@@ -232,7 +232,7 @@ def single(sizes: Sizes) -> str:
         error = float(value) - TRUTH  # pyrefly: ignore
         rows.append([name, _seconds(first), _seconds(warm), f"{value:.9f}", f"{error:+.1e}"])
     columns = ["method", "first call", "warm", "ε", "ε − truth"]
-    return _table("One ε (σ = 1, rate 0.01, 1,000 steps, δ = 1e-5), processor time", columns, rows)
+    return _table("One ε (σ = 1, rate 0.01, 1,000 steps, δ = 1e-5)", columns, rows)
 
 
 def calibration(sizes: Sizes) -> str:
@@ -272,7 +272,7 @@ def calibration(sizes: Sizes) -> str:
         rows.append(row)
     columns = ["ε", "rdp σ", "time", "dp_accounting RDP σ", "time (once)", "faster"]
     columns += ["contour σ", "time", "dp_accounting PLD σ", "time (once)", "faster"]
-    return _table("Calibration (rate 0.01, 1,000 steps, δ = 1e-5), processor time", columns, rows)
+    return _table("Calibration (rate 0.01, 1,000 steps, δ = 1e-5)", columns, rows)
 
 
 def _settings(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
