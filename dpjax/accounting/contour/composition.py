@@ -33,7 +33,7 @@ def line_of(name: str) -> Any:
 
 def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
     """`plain` and Σ over steps of count·function(pair, mu, rate, count), few steps at a time."""
-    xp: Any = namespace(function, run, plain)
+    xp: Any = namespace(run, plain)
     total = plain
     for name, steps in run.steps.items():
         pair, groups = line_of(name), steps.mu.shape[0]

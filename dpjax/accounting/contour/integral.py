@@ -164,7 +164,7 @@ def _no_worse(
     By that and a short line where the first line will do: the directions mostly differ by more than
     its aliases. Rare losses, which take finer lines, have other saddle points.
     """
-    xp: Any = namespace(run, sign, saddle, epsilon, delta)
+    xp: Any = namespace(saddle.c, epsilon, delta)
     log_delta = xp.log(delta)
     if at is RESOLUTIONS[0] and not any(name in TRANSFORMS for name in run.steps):
         saddle = saddle._replace(epsilon=epsilon, depth=-log_delta, waste=xp.zeros_like(epsilon))

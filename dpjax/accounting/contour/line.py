@@ -122,7 +122,7 @@ def evaluate(
     resolution: Resolution,
 ) -> Line:
     """Evaluate the integrand on the line, with bounds on everything that is not exact."""
-    xp: Any = namespace(run, sign, saddle, resolution)
+    xp: Any = namespace(run, saddle.c)
     points = resolution.blocks**2
     c = saddle.c
     alias_tilt = xp.asarray(_ALIAS_TILTS) / saddle.deviation
@@ -271,7 +271,7 @@ def evaluate(
 
 def chernoff(line: Line) -> Array:
     """log of sup_u (1 − e^{−u})₊e^{−cu}, times e^{ΣK(c)}: δ(ε) ≤ e^{this − cε}."""
-    xp: Any = namespace(line)
+    xp: Any = namespace(line.c)
     bound = line.log_scale - xp.log1p(line.c) - line.c * xp.log1p(1 / line.c)
     return bound + line.scale_error + 1e-14 * xp.abs(line.log_scale)
 
@@ -285,7 +285,7 @@ class Waves(NamedTuple):
 
 def waves(line: Line) -> Waves:
     """The line, ready for `log_delta`."""
-    xp: Any = namespace(line)
+    xp: Any = namespace(line.c)
     blocks = round(line.amplitude.shape[0] ** 0.5)
     real, imag = line.amplitude * xp.cos(line.phase), line.amplitude * xp.sin(line.phase)
     square = real.reshape(blocks, blocks), imag.reshape(blocks, blocks)
@@ -298,7 +298,7 @@ def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
     With t = (aB + b)h the wave e^{−itε} is a product of two, and the sums are bilinear forms: 2B
     sines for B² points.
     """
-    xp: Any = namespace(line, of, epsilon)
+    xp: Any = namespace(line.c, epsilon)
     blocks = of.real.shape[0]
     b = xp.arange(blocks)
     angle = line.spacing * epsilon * xp.stack([b, blocks * b])
@@ -316,7 +316,7 @@ def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
 
 def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Array]:
     """At one ε: log of δ's upper and lower end, and d log δ/dε."""
-    xp: Any = namespace(line, of, epsilon)
+    xp: Any = namespace(line.c, epsilon)
     total, slope = _sums(line, of, epsilon)
     # Rounding of the angles and of sums of 2B terms each way, and of the exponent in front.
     size = line.size[0] + line.size[1] * xp.abs(epsilon)

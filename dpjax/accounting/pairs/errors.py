@@ -6,6 +6,7 @@ only turns: r(y + ib) = r(y)(1 − π + πe^{iμb}) with the posterior π of `pa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +55,7 @@ def on_the_line(
     References:
         Trefethen, Weideman 2014, Theorem 5.1.
     """
-    xp: Any = namespace(mu, rate, c, tilted, t)
+    xp: Any = namespace(mu, rate, c, t)
     spacing = tilted.spacing
     wave = 2 * np.pi / spacing
     widths = np.pi * _STRIPS / mu
@@ -96,6 +97,13 @@ def shifts(mu: Array, t: Array) -> Array:
     return (t[:, None] * mu * mu / (1 + mu * mu) * _SHIFTS)[:, :, None]
 
 
+@functools.cache
+def _way_back(nodes: int, every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """On every so many nodes 1 − u⁸ for u from −1 to 1, its slope a node, and signs in turn."""
+    u = np.linspace(-1.0, 1.0, nodes)[::every]
+    return 1 - u**8, -16 * u**7 / (nodes - 1), (-1.0) ** np.arange(u.shape[0])
+
+
 def line_decay(
     y: Array, power: Array, mirrored: bool, mu: Array, rate: Array, c: Array, tilted: Tilted, t: Any
 ) -> Array:
@@ -112,15 +120,15 @@ def line_decay(
     of the square of the same rule's at twice the spacing; the latter, taken from the alternating
     sum, is added. Arguments as of `on_the_line`.
     """
-    xp: Any = namespace(mu, rate, c, tilted, t)
+    xp: Any = namespace(mu, rate, c, t)
     theta = shifts(mu, t)
     t = t[:, None, None]
     nodes = tilted.weight.shape[0]
 
     def modulus(theta: Array, every: int) -> tuple[Array, Array]:
         """Weights and log of the modulus on every so many nodes."""
-        u = np.linspace(-1.0, 1.0, nodes)[::every]
-        back, falls = xp.asarray(1 - u**8), -8 * u**7 * 2 / ((nodes - 1) * tilted.spacing)
+        back, falls, _ = _way_back(nodes, every)
+        back, falls = xp.asarray(back), falls / tilted.spacing
         hit = posterior(y[::every], mu, rate)
         other = posterior(-y[::every], mu, rate) if mirrored else xp.zeros_like(hit)
         pull = theta * (hit + other)
@@ -142,7 +150,7 @@ def line_decay(
     weight, rough = modulus(theta, 8 * every)
     best = xp.argmin(xp.expm1(xp.minimum(rough, 300.0)) @ weight, axis=1)
     weight, exponent = modulus(xp.take_along_axis(theta, best[:, None, None], axis=1), every)
-    alternating = weight * (-1.0) ** np.arange(weight.shape[0])
+    alternating = weight * _way_back(nodes, every)[2]
     return log_total(tilted, weight, exponent, lambda values: xp.abs(values @ alternating))
 
 
@@ -150,7 +158,7 @@ def log_total(
     tilted: Tilted, weight: Array, exponent: Array, check: Callable[[Array], Array]
 ) -> Array:
     """log of Σ weight·e^{exponent}, of its error and of what was cut, best over the middle axis."""
-    xp: Any = namespace(tilted, exponent)
+    xp: Any = namespace(exponent)
     # A sum of e^x − 1, exact close to 1; far from it the rounding of so many terms is added.
     grown = xp.expm1(xp.minimum(exponent, 300.0))
     found = grown @ weight + check(grown) + tilted.truncated + tilted.rounding[0]

@@ -207,7 +207,7 @@ class Subsampled:
     def positions(self, tilted: Tilted) -> Any:
         """Where the nodes lie; of a folded pair those of one half-line."""
         nodes = tilted.weight.shape[0]
-        return tilted.first + tilted.spacing * namespace(tilted).arange(nodes)
+        return tilted.first + tilted.spacing * namespace(tilted.first).arange(nodes)
 
     def quadrature_error(
         self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any, knots: Any
