@@ -119,7 +119,7 @@ def coefficients(mu: float, t: float, most: int) -> Known:
     Example:
         >>> g, error = coefficients(0.1, 100.0, 8)
         >>> g[:4].round(6), bool(np.all(error[:4] < 1e-14))
-        (array([1.      , 0.      , 0.5     , 0.005017]), True)
+        (array([1.      , 0.      , 0.5     , 0.005029]), True)
     """
     with np.errstate(all="ignore"):
         f, off = _ratios(mu, t, most)
