@@ -412,3 +412,18 @@ def test_much_noise_over_many_epochs_has_a_narrow_interval():
         other = _interval(run, 1e-6, "pld")
         assert other[0] <= high
         assert low <= other[1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "p"), [(225.0, -600.0), (41.0, -467.0), (20.0, -500.0), (81.0, -1110.0)]
+)
+def test_factors_below_the_least_float_are_told(sigma, p):
+    """Two steps, W = e^{−μ²/2 + μu}cosh μv: b_0 = e^{−s/2} may be less than any float."""
+    mu = 1 / sigma
+    v = np.arange(-30.0, 30.0, 0.01)
+    kept = -0.5 * v * v + p * np.log(np.cosh(mu * v / np.sqrt(2)))
+    kept = np.log(0.01 / np.sqrt(2 * np.pi)) + np.logaddexp.reduce(kept)
+    exact = -0.5 * mu * mu * p + 0.25 * mu * mu * p * p + kept
+    value, error = allocation_transform._band(mu, 2.0, p, np.zeros(1), None)
+    assert abs(value[0].real * np.exp(-exact) - 1) <= error[0] * np.exp(-exact) + 1e-12
+    assert error[0] <= 1e-9 * abs(value[0]) or p < -1000

@@ -23,6 +23,7 @@ _MOST_WORK = 5e7  # products of one band
 _FEW = 16  # orders that are all computed
 _LEFT_OUT = 60.0  # logarithm of what a b_k that is not computed may count for
 _GROUP = 4  # neighbouring nodes that share a bound
+_LEAST, _LEAST_ALONE = 1e-140, 1e-250  # of b_0 that others are divided by, and without others
 _COLUMNS = 1024  # numbers of a coefficient that are worked on at a time
 
 
@@ -217,19 +218,23 @@ def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
         return top[n], zero + 0j, lost, zero
     square = 2 * at.less.real + at.less.real**2 + at.less.imag**2
     near = ~np.isnan(square)
-    own = np.maximum(size[0], 1e-140)
+    # Quotients of a b_0 below this may overflow; where it is, the value is taken for 0.
+    least_size = _LEAST_ALONE if n == 0 else _LEAST
+    tiny, own = size[0] < least_size, np.maximum(size[0], least_size)
     log = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(own))
     log = t * (log + 1j * np.angle(b[0]))
     log_major = t * np.where(near, log.real / t + np.log1p(delta[0] / own), np.log(major[0]))
     if n == 0:
         top, most = np.ones(nodes), np.ones((1, nodes))
+        whole = most[0]
     else:
         terms = int(np.flatnonzero(np.any(b, axis=1))[-1])
-        top = _recurrence(b[: terms + 1] / np.where(size[0] < 1e-140, 1e-140, b[0]), t, n)[n]
+        top = _recurrence(b[: terms + 1] / np.where(tiny, _LEAST, b[0]), t, n)[n]
         ratio, least, times = major / major[0], major[:1], 1
         if nodes >= 16 * _GROUP:
             ratio, least, times = _shared(ratio, True), _shared(least, False), _GROUP
         most = _recurrence(np.concatenate([ratio, at.rest[:, None] / least]), t, n)
+        whole = np.repeat(most[n], times)[:nodes]
         most = np.concatenate(
             [most[n - len(b) + 1 :][::-1], at.rest[None] @ most[: n - len(b) + 1][::-1]]
         )
@@ -239,4 +244,4 @@ def nth(at: Powers, t: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     lost = t / major[0] * (lost + (most[-1] if len(at.rest) else 0.0))
     # Of the recurrence: m sums and quotients for c_m, on top of those of c_{m−1}.
     lost = lost + _EPS * (0.5 * n * n + 16 * n + 16 + 8 * np.abs(log)) * most[0]
-    return top, log, lost, log_major
+    return np.where(tiny, 0.0, top), log, np.where(tiny, whole, lost), log_major
