@@ -193,3 +193,21 @@ def test_any_budget_is_kept(epsilon, delta, rate, steps):
         sigma = acc.calibrate(make, epsilon, delta, method="rdp")
         assert acc.epsilon(make(sigma), delta, method="rdp") <= epsilon
         assert acc.epsilon(make(float(np.float32(sigma))), delta, method="rdp") <= epsilon
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(50.0, 0.05), (50.0, 0.3), (100.0, 0.02)])
+def test_steps_are_full_where_the_first_ones_cost_nothing(sigma, epsilon):
+    """Against Gaussian composition: one step of noise σ/√t."""
+    steps = acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(sigma), t), epsilon, 0.01)
+    for more, over in ((0, False), (1, True)):
+        whole = acc.Gaussian(sigma / np.sqrt(steps + more))
+        assert (acc.epsilon(whole, 0.01) > epsilon) is over
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 50.0])
+def test_a_parameter_that_does_not_matter_at_first_is_searched_to_its_end(epsilon):
+    """Noise of 1 up to 20, of a tenth of the parameter from there on."""
+    make = lambda s: acc.Gaussian(1.0 if s < 20 else s / 10)  # noqa: E731
+    found = acc.calibrate(make, epsilon, 1e-5)
+    assert acc.epsilon(make(found), 1e-5) <= epsilon
+    assert found == (2.0**-40 if epsilon == 50 else 20.0)

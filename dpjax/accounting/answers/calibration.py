@@ -136,10 +136,10 @@ def _interpolated(points: list[tuple[np.ndarray, np.ndarray]], order: int) -> np
     z, h = (np.take_along_axis(values, nearest, axis=0) for values in (z, h))
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(np.abs(h) < 4.0, z, np.nan)
-        first, root, trust = z[0], z[0], np.inf
+        first, root, trust = z[0], np.full_like(z[0], np.nan), np.inf
         for m in range(1, len(z)):
             z = (h[:-m] * z[1:] - h[m:] * z[:-1]) / (h[:-m] - h[m:])
-            moved = np.abs(z[0] - root)
+            moved = np.abs(z[0] - (first if m == 1 else root))
             good = (moved < trust) & ((m == 1) | np.isfinite(moved))
             root = np.where(good, z[0], root)
             trust = np.where(good, 0.3 * np.abs(root - first), 0.0)
@@ -239,10 +239,13 @@ def _solve(
             raise refusal
         if np.all(done):
             break
-        # Outwards to a little beyond the interpolated root, at most a stride that grows.
+        # Outwards to a little beyond the interpolated root, at most a stride that grows; by that
+        # stride where there is no root ahead, and at times, as roots may keep falling short.
         edge, way = np.where(no_dear, a, b), np.where(no_dear, sign, -sign)
-        ahead = way * (root - edge) + 0.05
-        out = edge + way * np.where((ahead > 0) & (ahead < stride), ahead, stride)
+        least = np.maximum(np.exp(-edge), 0.05) if whole else 0.05
+        ahead = way * (root - edge)
+        use = (ahead > 0) & (ahead + least < stride) & (count % 4 != 3)
+        out = edge + way * np.where(use, ahead + least, np.maximum(stride, least))
         # Between two ends to the root, or to the middle where it is not between them.
         near = (np.minimum(a, b) < root) & (root < np.maximum(a, b)) & (count % 12 != 11)
         z = np.where(between, np.where(near, root, 0.5 * (a + b)), out)
