@@ -340,8 +340,9 @@ def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Ar
     b, g, t, n = range(scans, scans + 4)
     value = value.transpose(b, *own, g, *shared, t, n)
     sizes = value.shape
-    blocks = math.prod(sizes[1 : 2 + len(own)])
-    return value.reshape(sizes[0], blocks, -1, sizes[-1])
+    split = 2 + len(own)
+    blocks, positions = math.prod(sizes[1:split]), math.prod(sizes[split:-1])
+    return value.reshape(sizes[0], blocks, positions, sizes[-1])
 
 
 def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) -> Array:
@@ -379,7 +380,7 @@ def _leaf_total(
             rows = family.sizes[2]
             summed = lambda p, k=rows: outer.weighted_total(p, factors, k, share_of)  # noqa: E731
             gradient = products.each(family.sites[0], summed)
-            gradient = gradient.reshape(-1, *gradient.shape[2:])
+            gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
         elif family.form == "direct":
             gradient = weighted_sum(factors, products, share_of)
         else:
@@ -391,6 +392,7 @@ def _leaf_total(
             continue
         site = family.sites[0]
         lengths = tuple(length for length, scanned in site.scans if scanned)
-        gradient = site.rule.unpack(gradient.reshape((*lengths, -1, *gradient.shape[1:])))
+        blocks = site.rule.sizes[0]
+        gradient = site.rule.unpack(gradient.reshape((*lengths, blocks, *gradient.shape[1:])))
         total = total + site.view.to_leaf(gradient, len(lengths)).astype(total.dtype)
     return total

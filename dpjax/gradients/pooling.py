@@ -31,6 +31,8 @@ def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
     window = p["window_dimensions"]
     if math.prod(window) > _MOST or not jnp.issubdtype(operand.dtype, jnp.floating):
         return None
+    if 0 in out.shape or jnp.finfo(operand.dtype).bits < 16:  # no window fits; no infinity
+        return None
     config = [
         (low, high, dilation - 1)
         for (low, high), dilation in zip(p["padding"], p["base_dilation"], strict=True)

@@ -311,6 +311,26 @@ def test_scanned_stack_of_layers():
         compare(loss, stack, normal(4, B, 5, 4), copied=[0])
 
 
+def test_loops_of_no_steps_and_kernels_without_entries():
+    def loss(params, x):
+        def step(h, p):
+            return jnp.tanh(h @ p), None
+
+        def through_nothing(h, p):
+            return h + (h @ p["in"]) @ p["out"], None
+
+        h, _ = jax.lax.scan(step, x @ params["first"], params["none"])
+        h, _ = jax.lax.scan(through_nothing, h, params["empty"])
+        return jnp.sum(h**2)
+
+    params = {
+        "empty": {"in": normal(0, 3, 4, 0), "out": normal(1, 3, 0, 4)},
+        "first": normal(2, 4, 4),
+        "none": normal(3, 0, 4, 4),
+    }
+    compare(loss, params, normal(4, B, 5, 4), copied=[])
+
+
 def test_parameter_inside_and_outside_a_scan():
     def loss(w, x):
         def step(h, _):

@@ -104,6 +104,22 @@ def test_large_windows_whole_numbers_and_other_backends_are_left_alone(monkeypat
     assert pooling.by_slices(the_equation(window=(2, 2))) is None
 
 
+def test_windows_that_do_not_fit_and_dtypes_without_infinity_are_left_alone():
+    """Slices of a window beyond the operand are an error, and -inf is NaN in such a dtype."""
+
+    def at_most(x):
+        return jax.lax.reduce_window(x, jnp.finfo(x.dtype).min, jax.lax.max, (2,), (1,), "SAME")
+
+    def loss(w, x):
+        none = pooled(w * x, (3, 2), strides=(4, 1))
+        return jnp.sum(at_most((w * x[0]).astype(jnp.float8_e4m3fn)).astype(w.dtype)) + none.sum()
+
+    records = jnp.array([[[1.0, 2.0, -1.0]], [[-4.0, 8.0, 0.5]]])
+    out = clipped_grad(loss, 100.0, "ghost")(jnp.float32(1.0), records)
+    np.testing.assert_allclose(out.losses, [3.0, 16.5])  # every number has an exact float8
+    np.testing.assert_allclose(out.norms, [3.0, 16.5], rtol=1e-6)
+
+
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "within a function"])
 def test_a_clipped_sum_is_that_of_copies(wrapped):
     pool = jax.jit(lambda x: pooled(x, (2, 2))) if wrapped else lambda x: pooled(x, (2, 2))
