@@ -79,10 +79,12 @@ def run(
         say: told of every cell that was run.
 
     Raises:
-        Unfinished: if the limit left cells out.
+        Unfinished: if the limit left cells out, or the column is left to another machine.
     """
     rows, left, ran = [], 0, 0
     chosen = table.column(column)
+    if chosen.left_to:
+        raise Unfinished(f"{table.name}: {column} is left to {chosen.left_to}")
     for settings in chosen.cells():
         file = file_of(folder, table, settings)
         state, content = read(file, table)
@@ -126,7 +128,7 @@ def status(here: pathlib.Path, papers: list[str], targets) -> list[str]:
             both = {c: count(here / paper, table, c) for c in ("small", "full")}
             last = max((c.last for c in both.values() if c.last), default=None)
             when = f"{last[0]} at {last[1]}" if last else "none"
-            shown = "".join(f"{_shown(c):>12}" for c in both.values())
+            shown = "".join(f"{_shown(n, table.column(c)):>12}" for c, n in both.items())
             lines.append(f"{paper:<15}{table.name:<16}{shown}  {when}")
             older = {c: n.older for c, n in both.items() if n.older}
             if older:
@@ -142,8 +144,8 @@ def _many(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _shown(found: Count) -> str:
-    return f"{found.done} of {found.planned}"
+def _shown(found: Count, column: Column) -> str:
+    return column.left_to or f"{found.done} of {found.planned}"
 
 
 def _computed(table: Table, settings: dict[str, Any], data: pathlib.Path) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Column:
         seeds: of the data (splits, or records that are drawn).
         together: the names, out of data, methods, seeds and grid, whose values go whole into every
             cell, because it compares them or chooses among them.
+        left_to: the machine that the column is left to; no cells of it are planned here.
     """
 
     data: tuple[str, ...]
@@ -43,9 +44,12 @@ class Column:
     repeats: int
     seeds: tuple[int, ...]
     together: tuple[str, ...] = ()
+    left_to: str = ""
 
     def cells(self) -> list[dict[str, Any]]:
-        """The settings of every cell, in the order they are run."""
+        """The settings of every cell, in the order they are run; none where they are left."""
+        if self.left_to:
+            return []
         whole = {"data": self.data, "methods": self.methods, "seeds": self.seeds, **self.grid}
         unknown = [name for name in self.together if name not in whole]
         if unknown:
@@ -62,7 +66,7 @@ class Column:
         """The column as the report prints it, by the names of ENTRIES."""
         grid = " / ".join(f"{name}: {_listed(values)}" for name, values in self.grid.items())
         return {
-            "data": _listed(self.data) or "none",
+            "data": (_listed(self.data) or "none") + (self.left_to and f"; left to {self.left_to}"),
             "encoding": self.encoding,
             "methods": _listed(self.methods),
             "grid": grid or "none",
