@@ -71,6 +71,11 @@ def check_noise(
     for multiplier in multipliers:
         if adaptive is None:
             noise = multiplier * clip_norm
+            if multiplier > 0 and noise < _HELD.low:
+                raise ValueError(
+                    "clip_norm times the noise multiplier must be 0, or at least "
+                    f"{_HELD.low:.1e} for float32 to hold the noise, got {noise:g}"
+                )
             if not noise <= _MOST_NOISE:
                 raise ValueError(
                     "clip_norm times the noise multiplier must be at most "

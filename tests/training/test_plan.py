@@ -26,6 +26,16 @@ def test_a_calibrated_plan_keeps_its_budget_and_certifies_it():
     assert certificate.verify().epsilon == certificate.epsilon
 
 
+def test_noise_that_float32_takes_for_none_is_refused():
+    """Below the least normal number a processor may write 0: no noise, and a finite epsilon."""
+    tiny = float(np.finfo(np.float32).tiny)
+    for clip_norm, multiplier in ((1e-18, 1e-30), (1.0, 0.99 * tiny), (1e-18, 1e-300)):
+        with pytest.raises(ValueError, match="clip_norm times the noise multiplier must be 0, or"):
+            training.Plan(acc.Repeated(acc.Gaussian(multiplier), 2), clip_norm, 50, 1e-5)
+    for clip_norm, multiplier in ((1e-18, 0.0), (1e-18, 1e-19), (1.0, 1.01 * tiny)):
+        training.Plan(acc.Repeated(acc.Gaussian(multiplier), 2), clip_norm, 50, 1e-5)
+
+
 def test_full_batches_are_not_called_sampled():
     plan = training.make_plan(50, noise_multiplier=3.0, delta=1e-5, steps=4, batch_size=50)
     assert plan.mechanism == acc.Repeated(acc.Gaussian(3.0), 4)
