@@ -328,22 +328,29 @@ def _close(p: float) -> float:
     return inversion.FINE if p <= moments.LARGEST else inversion.CLOSE
 
 
+def _logarithm(value: np.ndarray, error: np.ndarray, close: float) -> tuple[float, float] | None:
+    """The logarithm of one moment and its relative error, None if that is not small enough."""
+    found, off = float(value[0].real), float(error[0])
+    if not off <= close * found:
+        return None
+    log = float(np.log(found))
+    return log, off / (found - off) + 2 * _EPS * (1 + abs(log))
+
+
 @functools.lru_cache(maxsize=4096)
 def _moment(mu: float, t: float, p: float) -> tuple[float, float]:
     # At t = 1 and at whole p ≥ 0 it is known.
     if t == 1:
         return 0.5 * mu * mu * p * (p - 1), 4 * _EPS * (1 + mu * mu * p * (p - 1))
-    value, error = series.sums(mu, t, p, np.zeros(1))
-    if error[0] <= series.CLOSE * value[0].real:
-        found, off = float(value[0].real), float(error[0])
-        return float(np.log(found)), off / (found - off) + 2 * _EPS * (1 + abs(np.log(found)))
+    summed = _logarithm(*series.sums(mu, t, p, np.zeros(1)), series.CLOSE)
+    if summed is not None:
+        return summed
     if p == np.floor(p) and 0 <= p <= moments.LARGEST:
         known = moments.whole_moments(mu, t)
         return float(known[int(p)]), float(moments.rounding(known)[int(p)])
-    value, error = inversion.sums(mu, t, p, np.zeros(1))
-    if error[0] <= _close(p) * value[0].real:
-        found, off = float(value[0].real), float(error[0])
-        return float(np.log(found)), off / (found - off) + 2 * _EPS * (1 + abs(np.log(found)))
+    summed = _logarithm(*inversion.sums(mu, t, p, np.zeros(1)), _close(p))
+    if summed is not None:
+        return summed
     value, error = _band(mu, t, p, np.zeros(1), None)
     scale, found = moments.lower(mu, t, p), float(value[0].real)
     error = float(error[0]) / max(found, 1e-300)
