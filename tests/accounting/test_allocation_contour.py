@@ -19,6 +19,7 @@ from dpjax.accounting.pairs import (
     allocation_inversion,
     allocation_line,
     allocation_powers,
+    allocation_rays,
     allocation_series,
     allocation_transform,
 )
@@ -114,13 +115,13 @@ def test_complex_moments_are_those_of_brute_force_within_their_bound(mu, t, p):
 @pytest.mark.parametrize(("mu", "t"), [(1.0, 20.0), (0.1, 1e3), (2.0, 1e5), (0.02, 10.0), (2.0, 4)])
 def test_the_integral_gives_the_whole_moments_it_does_not_read(mu, t):
     """At a whole p the ray's sum is an independent way to the multinomial sum."""
-    from dpjax.accounting.pairs.allocation_transform import _band
+    from dpjax.accounting.pairs.allocation_rays import band
 
     known = moments.whole_moments(mu, float(t))
     for p in (2.0, 3.0, 5.0, 9.0):
         if known[int(p) + 3] > 500:
             continue
-        value, error = _band(mu, float(t), p, np.zeros(1), None)
+        value, error = band(mu, float(t), p, np.zeros(1), None)
         exact = np.exp(known[int(p)] - moments.lower(mu, float(t), p))
         assert abs(value[0] - exact) <= error[0] + 1e-12 * exact
         assert error[0] <= 1e-8 * exact
@@ -424,6 +425,6 @@ def test_factors_below_the_least_float_are_told(sigma, p):
     kept = -0.5 * v * v + p * np.log(np.cosh(mu * v / np.sqrt(2)))
     kept = np.log(0.01 / np.sqrt(2 * np.pi)) + np.logaddexp.reduce(kept)
     exact = -0.5 * mu * mu * p + 0.25 * mu * mu * p * p + kept
-    value, error = allocation_transform._band(mu, 2.0, p, np.zeros(1), None)
+    value, error = allocation_rays.band(mu, 2.0, p, np.zeros(1), None)
     assert abs(value[0].real * np.exp(-exact) - 1) <= error[0] * np.exp(-exact) + 1e-12
     assert error[0] <= 1e-9 * abs(value[0]) or p < -1000

@@ -2,7 +2,7 @@
 
     D_n(s) = n! [yⁿ] (Σ_k b_k(s) y^k)^t,   b_k(s) = E[(X/t)^k e^{−sX/t}]/k!,
 
-as `pairs.allocation_transform` needs them, which says what bounds what.
+as `pairs.allocation_rays` needs them, which says what bounds what.
 """
 
 from __future__ import annotations
