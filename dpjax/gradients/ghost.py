@@ -28,7 +28,8 @@ from dpjax.gradients.per_example import (
 )
 from dpjax.gradients.rules import OuterProducts
 from dpjax.gradients.strategies import Strategy
-from dpjax.gradients.tracing import Batched, Constant, Interpreter, Parametric, Site, leaf_key
+from dpjax.gradients.tracing import Interpreter
+from dpjax.gradients.values import Batched, Constant, Parametric, Site, leaf_key
 
 
 @dataclasses.dataclass(frozen=True)
