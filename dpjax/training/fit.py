@@ -185,6 +185,7 @@ def fit(
         strategy,
         jax.eval_shape(lambda: lying.held),
         parts.join,
+        bool(metrics.private),
     )
     settings = {"rows of the metrics": log_every, "columns of the metrics": metrics.names}
     settings |= {"capacity": capacity, "method": method, **dict(identity or {})}

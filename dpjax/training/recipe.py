@@ -32,6 +32,7 @@ class Recipe(NamedTuple):
         strategy: how a gradient is scaled.
         held: what is not trained, arrays or their shapes; each step is given its values.
         join: the model from the parameters and what is held; None for the parameters themselves.
+        counted: whether losses and counts of the training records are added up for the metrics.
     """
 
     loss: Any
@@ -47,6 +48,7 @@ class Recipe(NamedTuple):
     strategy: gradients.Strategy = gradients.Flat()
     held: Any = ()
     join: Callable[[Any, Any], Any] | None = None
+    counted: bool = False
 
     @property
     def loss_of_parts(self) -> Callable[..., Any]:

@@ -57,6 +57,7 @@ def compiled(recipe: Recipe, example: Any):
         method,
         failure,
         loss_takes_key,
+        recipe.counted,
         None if placement is None else (placement, tuple(jax.tree.leaves(placement.specs(params)))),
     )
     key = (computes, settings, parts)
@@ -75,7 +76,8 @@ class Compiled(NamedTuple):
         advance: `advance(state, totals, key, data, stop, held=())`: steps until `state["step"]` is
             `stop`; `held` are the values of what is not trained.
             The totals of a row of the metrics travel with the state, so that a row may be worked
-            through in any number of calls and still adds up to the same bits. `data` is all
+            through in any number of calls and still adds up to the same bits; a run that records
+            none of them leaves them as they are, and XLA compiles nothing of them. `data` is all
             records, or the `Batch` of the one step that is taken.
         host: how a step's records come from the host.
     """
@@ -96,7 +98,7 @@ def _compiled(recipe: Recipe) -> Compiled:
     def advance(state, totals, key, data, stop, held=()):
         def step(carry):
             state, seen = update(carry[0], data, key, held)
-            return state, jax.tree.map(jnp.add, carry[1], seen)
+            return state, jax.tree.map(jnp.add, carry[1], seen) if recipe.counted else carry[1]
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 

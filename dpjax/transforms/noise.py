@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._numerics.keys import folded
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
 from dpjax._other_names import taught
@@ -49,9 +51,8 @@ def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray,
     digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()
     if (reader := reading()) is not None:
         reader.draw(digest, state.key)
-    now = jax.random.fold_in(state.key, state.step)
-    for start in (0, 4):
-        now = jax.random.fold_in(now, int.from_bytes(digest[start : start + 4], "big"))
+    salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
+    now = folded(state.key, state.step, *salt)
     return now, NoiseState(state.key, state.step + 1)
 
 

@@ -18,6 +18,7 @@ from dpjax.training import step as step_module
 from dpjax.training.arguments import SHOWN
 from dpjax.training.progress import Progress, no_totals
 from dpjax.training.slack import failure_probability, slack_of
+from dpjax.training.state import first_state
 
 RECORDS, FEATURES = 60, 4
 
@@ -428,3 +429,23 @@ def test_the_pure_step_is_the_step_of_fit(step, problem):
         state, _ = update(state, data, jax.random.key(4))
     assert int(state["step"]) == plan.steps
     chex.assert_trees_all_close(state["params"], run.params, rtol=1e-6)
+
+
+def test_what_no_row_has_is_not_compiled(problem, flat_price):
+    """A run that records no losses computes none, and trains the same bits."""
+    params, data = problem
+    plan, optimizer = poisson_plan(), optax.sgd(0.3)
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    state = first_state(params, plan, optimizer, np.int32(0))
+    given = state, no_totals(), jax.random.key(3), data, np.int32(6)
+    programs = []
+    for counted in (True, False):
+        made_of = (quadratic, params, plan, optimizer, None, "auto", 1e-9)
+        recipe = step_module.Recipe(*made_of, counted=counted)
+        programs.append(step_module.compiled(recipe, example).advance.lower(*given).compile())
+    (full, totals), (bare, none) = (program(*given) for program in programs)
+    assert totals[1] > 0
+    assert none[1] == 0
+    chex.assert_trees_all_equal(full, bare)
+    full, bare = (program.as_text().count(" fusion(") for program in programs)
+    assert bare <= full - 6

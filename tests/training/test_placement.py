@@ -135,7 +135,8 @@ def compiled_step(placement, params=None):
     plan, optimizer = plan_of("poisson"), optax.sgd(1.0, momentum=0.9)
     state = placed_state(placement, first_state(params, plan, optimizer, np.int32(0)))
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
-    recipe = step.Recipe(loss, params, plan, optimizer, None, "auto", 1e-9, placement=placement)
+    made_of = (loss, params, plan, optimizer, None, "auto", 1e-9)
+    recipe = step.Recipe(*made_of, placement=placement, counted=True)
     advance = step.compiled(recipe, example).advance
     given = state, no_totals(), jax.random.key(3), rows, np.int32(3)
     return state, advance.lower(*given).compile().as_text()
