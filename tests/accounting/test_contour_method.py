@@ -12,6 +12,8 @@ from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.contour import method
+from dpjax.accounting.loss_distribution.composition import epsilon_bound
+from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.pairs import atoms as pair_atoms
 from dpjax.accounting.pairs.protocol import Steps
 
@@ -171,6 +173,29 @@ def test_a_line_that_ends_before_its_points_do_is_resolved(sigma, rate, steps):
     assert np.isfinite(found)
     for factor, holds in ((1.02, True), (0.98, False)):  # loss distributions are 1 % wide here
         assert (acc.delta(run, factor * found, method="pld") <= 1e-5) == holds
+
+
+# Of the benchmark's settings, where a few hundredths of a draw to a tenth of one are expected.
+FEW_DRAWS = [
+    (0.67446, 1.6960e-3, 50),
+    (1.17210, 4.4410e-4, 42),
+    (0.94083, 3.7080e-4, 77),
+    (0.95651, 4.4930e-4, 63),
+    (0.74533, 6.8080e-4, 74),
+    (0.71508, 3.3490e-4, 251),
+]
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps"), FEW_DRAWS)
+def test_few_draws_are_resolved(sigma, rate, steps):
+    """Both ends known, and a loss distribution's lower end below the upper one, with no slack."""
+    run = dpsgd(sigma, rate, steps)
+    found = acc.epsilon(run, 1e-5, method="contour")
+    lower = method._epsilon_lower(run, 1e-5, ADD)
+    assert 0 < lower <= found <= lower * (1 + 1e-5)
+    for sign in (1, -1):
+        pair = Pair("poisson", sign, 1 / sigma, rate, steps)
+        assert epsilon_bound([pair], 1e-5, upper=False, bins=1 << 16) <= found
 
 
 def test_delta_beyond_the_largest_loss_of_the_direction_that_adds():

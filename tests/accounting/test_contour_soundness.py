@@ -106,7 +106,7 @@ def corners(seed: int, count: int, least: float = -6.0):
         yield sigma, 10 ** rng.uniform(least, 0), 10 ** rng.uniform(-13, -1)
 
 
-@pytest.mark.parametrize(("level", "count"), [(0, 80), (1, 10), (2, 3)])
+@pytest.mark.parametrize(("level", "count"), [(0, 80), (1, 10), (2, 3), (3, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_step_against_the_closed_form(kind, level, count):
     answered = 0
@@ -275,6 +275,23 @@ def test_three_steps_against_quadrature(kind, sigma, rate):
     rounding = 1e-13  # of the sum in float64
     assert two_dimensional(kind, 1 / sigma, rate, float(found.upper)) <= delta * (1 + rounding)
     assert two_dimensional(kind, 1 / sigma, rate, float(found.lower)) >= delta * (1 - rounding)
+
+
+# Few records are drawn in all: transforms decay so slowly that a line may have to be blurred.
+@pytest.mark.parametrize("kind", ["remove", "replace"])
+@pytest.mark.parametrize(("sigma", "rate", "delta"), [(0.67, 1.05e-3, 1e-5), (0.9, 4e-3, 1e-6)])
+def test_few_draws_against_quadrature_at_the_finest_line(kind, sigma, rate, delta):
+    mu = 1 / sigma
+    found = ends(kind, [(mu, rate, 2)], delta, 3)
+    with mp.workdps(20):
+        assert bent(kind, mu, rate, float(found.upper)) <= mp.mpf(delta)
+        if found.lower > 0:
+            assert bent(kind, mu, rate, float(found.lower)) >= mp.mpf(delta)
+    found = ends(kind, [(mu, rate, 3)], delta, 3)
+    rounding = 1e-16 * 10 / delta  # of the sum in float64, whose terms are up to 1
+    assert two_dimensional(kind, mu, rate, float(found.upper)) <= delta * (1 + rounding)
+    if found.lower > 0:
+        assert two_dimensional(kind, mu, rate, float(found.lower)) >= delta * (1 - rounding)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,7 +23,8 @@ end and taken from the lower:
 One line serves all ε: a root is found on it by Newton's method inside a bracket whose upper end
 always holds. The line is evaluated as a product of two small matrices,
 e^{i(aB+b)hL} = e^{iaBhL}·e^{ibhL}, so that thousands of points cost little; what 400 points cannot
-resolve is repeated with more, and what 4,096 cannot is reported, for `loss_distribution` to bound.
+resolve is repeated with more, then with more nodes in the sample space, and what is left then is
+reported, for `loss_distribution` to bound.
 
 References:
   Inversion of the two-sided Laplace transform of (1 − e^{ε−l})₊, which is e^{−zε}/(z(z+1)) at −z;
@@ -55,6 +56,7 @@ RESOLUTIONS = (
     Resolution(224, 20, 24.0, 1e-14),
     Resolution(1024, 32, 34.0, 1e-14),
     Resolution(4096, 64, 34.0, 1e-14),
+    Resolution(8192, 64, 34.0, 1e-14),
 )
 _SHORT = Resolution(128, 16, 5.0, 1e-14)  # to tell that a direction is no worse than the other
 
