@@ -132,6 +132,17 @@ def test_not_monotone_is_refused():
         acc.calibrate(make, between, 1e-5, method="rdp", bounds=(0.4, 1e3))
 
 
+def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
+    """Rates so small that loss distributions answer, whose ends are up to half of ε too high."""
+
+    def make(rate):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.5), rate), 3)
+
+    rate = acc.calibrate(make, 0.1, 1e-13, bounds=(1e-10, 2e-8))
+    dearer = float(np.nextafter(np.float32(rate), np.float32(1)))
+    assert acc.epsilon(make(rate), 1e-13) <= 0.1 < acc.epsilon(make(dearer), 1e-13)
+
+
 def test_monotone_up_to_small_steps_is_accepted():
     def make(s):  # as two methods that take over from each other might
         s = np.asarray(s, float)

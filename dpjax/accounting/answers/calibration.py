@@ -152,10 +152,13 @@ def _solve(
     target: np.ndarray,
     spend: Callable,
     bounds: tuple[float, float] | None,
+    at_least: Callable,
 ) -> np.ndarray:
     """The parameter of every target: a bracket from near one outwards, then its inside.
 
-    The search is for the root of log ε − log target in the logarithm of the parameter.
+    The search is for the root of log ε − log target in the logarithm of the parameter. Bounds of ε
+    need not be monotone where ε is: they may be loose. The search goes on unless the lower ends of
+    ε, which `at_least` gives, show that ε itself is not.
     """
     ends = _Ends(make, whole, bounds)
     shape = target.shape
@@ -201,13 +204,20 @@ def _solve(
     cost_safe, cost_dear = np.zeros(shape), np.full(shape, np.inf)
     points: list[tuple[np.ndarray, np.ndarray]] = []
 
+    def refuse(value: np.ndarray, most: np.ndarray) -> None:
+        """ε at `value` should not be above `most`, which a parameter beyond it costs."""
+        if np.any(at_least(value) > most):
+            raise ValueError(_NOT_MONOTONE)
+
     def note(value: np.ndarray, cost: np.ndarray) -> None:
         nonlocal safe, dear, cost_safe, cost_dear
         # Between two parameters a monotone ε lies between theirs; methods may differ by a little.
-        if np.any((cost < 0.98 * cost_safe) & (sign * value > sign * safe)) or np.any(
-            np.isfinite(cost) & (cost > 1.02 * cost_dear) & (sign * value < sign * dear)
-        ):
-            raise ValueError(_NOT_MONOTONE)
+        less = (cost < 0.98 * cost_safe) & (sign * value > sign * safe)
+        more = np.isfinite(cost) & (cost > 1.02 * cost_dear) & (sign * value < sign * dear)
+        if np.any(less):
+            refuse(np.where(less, safe, value), np.where(less, cost, np.inf))
+        if np.any(more):
+            refuse(value, np.where(more, cost_dear, np.inf))
         keep = (cost <= target) & ~(sign * value <= sign * safe)
         drop = ~(cost <= target) & ~(sign * value >= sign * dear)
         safe, cost_safe = np.where(keep, value, safe), np.where(keep, cost, cost_safe)
@@ -257,6 +267,8 @@ def _solve(
         value = np.where(between & (sign * value >= sign * dear), less, value)
         value = np.where(done, safe, value)
         note(value, spend(value))
+    if np.any(np.isnan(safe)):
+        raise ValueError(_NOT_MONOTONE)
     return safe
 
 
@@ -312,7 +324,7 @@ def calibrate(
     Raises:
         ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
         TypeError, ValueError: ε <= 0, δ outside (0, 1), bounds that are no two rising positive
-            numbers, no mechanism made, or ε not monotone in the parameter.
+            numbers, no mechanism made, or ε shown not to be monotone in the parameter.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -338,7 +350,12 @@ def calibrate(
     probability = probability if probability.ndim else float(probability)
     spend = _spend(make_mechanism, probability, adjacency, method)
     whole = _is_whole(make_mechanism)
-    answer = _solve(make_mechanism, whole, target, spend, bounds)
+
+    def at_least(values: np.ndarray) -> Any:
+        run = make_mechanism(values if values.ndim else float(values))
+        return pricing.epsilon_interval(run, probability, adjacency=adjacency)[0]
+
+    answer = _solve(make_mechanism, whole, target, spend, bounds, at_least)
     if whole:
         answer = answer.astype(np.int64)
         return int(answer) if answer.ndim == 0 else answer
