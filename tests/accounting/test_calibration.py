@@ -143,6 +143,13 @@ def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
     assert acc.epsilon(make(rate), 1e-13) <= 0.1 < acc.epsilon(make(dearer), 1e-13)
 
 
+def test_rates_without_an_answer_below_those_with_one_are_passed_over():
+    """The contour has none at rates around 1e-7, where the search outwards may come by."""
+    rate = acc.calibrate(by_rate, 2.0, 1e-5, method="contour")
+    assert 2.0 * (1 - 1e-5) <= acc.epsilon(by_rate(rate), 1e-5, method="contour") <= 2.0
+    assert acc.epsilon(by_rate(1e-7), 1e-5, method="contour") == np.inf
+
+
 def test_monotone_up_to_small_steps_is_accepted():
     def make(s):  # as two methods that take over from each other might
         s = np.asarray(s, float)

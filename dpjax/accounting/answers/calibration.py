@@ -179,9 +179,11 @@ def _solve(
 
     first = np.full(shape, ends.good[0])
     at_first = spend(first)
-    # About where the root is, if ε falls as a power of the parameter, as it does with the noise.
-    guess = height(at_first) / 1.3
-    factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 1.5), guess))
+    # About where the root is, if ε falls as a power of the parameter, as it does with the noise: the
+    # steeper the less noise there is.
+    above = height(at_first)
+    guess = above / np.where(above > 0, 1.4, 2.5)
+    factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 3.0), guess))
     second = np.full(shape, ends.good[1]) if bounds else ends.inside(factor * first)
     if np.all(second == first):
         second = ends.inside(np.ceil(0.5 * first) if whole else 0.5 * first)
@@ -204,6 +206,9 @@ def _solve(
     cost_safe, cost_dear = np.zeros(shape), np.full(shape, np.inf)
     points: list[tuple[np.ndarray, np.ndarray]] = []
 
+    def last(value: np.ndarray) -> np.ndarray:
+        return value == (ends.low if rising else ends.high)
+
     def refuse(value: np.ndarray, most: np.ndarray) -> None:
         """ε at `value` should not be above `most`, which a parameter beyond it costs."""
         if np.any(at_least(value) > most):
@@ -220,6 +225,8 @@ def _solve(
             refuse(value, np.where(more, cost_dear, np.inf))
         keep = (cost <= target) & ~(sign * value <= sign * safe)
         drop = ~(cost <= target) & ~(sign * value >= sign * dear)
+        # No answer where a dearer parameter has one says nothing of ε: the search goes on outwards.
+        drop &= ~(np.isinf(cost) & np.isfinite(cost_dear) & np.isnan(safe) & ~last(value))
         safe, cost_safe = np.where(keep, value, safe), np.where(keep, cost, cost_safe)
         dear, cost_dear = np.where(drop, value, dear), np.where(drop, cost, cost_dear)
         points.append((np.log(value), height(cost)))
@@ -254,7 +261,7 @@ def _solve(
         edge, way = np.where(no_dear, a, b), np.where(no_dear, sign, -sign)
         least = np.maximum(np.exp(-edge), 0.05) if whole else 0.05
         ahead = way * (root - edge)
-        use = (ahead > 0) & (ahead + least < stride) & (count % 4 != 3)
+        use = (ahead > 0) & (ahead + least < stride) & (count % 6 != 5)
         out = edge + way * np.where(use, ahead + least, np.maximum(stride, least))
         # Between two ends to the root, or to the middle where it is not between them.
         near = (np.minimum(a, b) < root) & (root < np.maximum(a, b)) & (count % 12 != 11)
