@@ -179,8 +179,8 @@ def _solve(
 
     first = np.full(shape, ends.good[0])
     at_first = spend(first)
-    # About where the root is, if ε falls as a power of the parameter, as it does with the noise: the
-    # steeper the less noise there is.
+    # About where the root is, if ε falls as a power of the parameter, as it does with the noise: a
+    # steeper one the less noise there is.
     above = height(at_first)
     guess = above / np.where(above > 0, 1.4, 2.5)
     factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 3.0), guess))
