@@ -28,10 +28,10 @@ if "XLA_FLAGS" not in os.environ:
     )
     os.environ["XLA_FLAGS"] = _FLAGS if known.returncode else _FEWER
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Workers and later runs share what was compiled.
+# Workers and later runs share what was compiled, small programs too: there are thousands of them.
 _COMPILED = pathlib.Path(__file__).resolve().parents[1] / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
