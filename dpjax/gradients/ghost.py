@@ -27,6 +27,7 @@ from dpjax.gradients.per_example import (
     weighted_sum,
 )
 from dpjax.gradients.rules import OuterProducts
+from dpjax.gradients.small import joining_of
 from dpjax.gradients.strategies import Strategy
 from dpjax.gradients.tracing import Interpreter
 from dpjax.gradients.values import Batched, Constant, Parametric, Site, leaf_key
@@ -237,29 +238,35 @@ def clipped_sum(
     leaves, tree = jax.tree.flatten(params)
     size = mask.shape[0]
     losses, aux, saved, cotangents = backward_pass(plan, params, records)
-    groups = strategy.groups(params)
+    groups, copied = strategy.groups(params), sorted(plan.copied)
+    small = joining_of([leaves[index] for index in copied], [groups[index] for index in copied])
+    copies = small.join([cotangents[leaf_key(index)] for index in copied])
     parts = [
-        cotangents[leaf_key(index)]
-        if index in plan.copied
-        else [_part(family, saved, cotangents, leaves) for family in families]
-        for index, families in enumerate(plan.families)
+        [_part(family, saved, cotangents, leaves) for family in families]
+        for families in plan.families
     ]
     dtype = norms_dtype(leaves)
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
     for group, families, part in zip(groups, plan.families, parts, strict=True):
-        rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
+        if families:
+            rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
+    for members, copy in zip(small.groups, copies, strict=True):
+        group = groups[copied[members[0]]]
+        rows[group] = rows[group] + squared_norm(copy, dtype)
     sizes = group_sizes(leaves, groups)
     clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
-    def total(parts):
-        return [
-            _leaf_total(leaf, families, part, clipping.factors[group], share_of)
-            for leaf, families, part, group in zip(
-                leaves, plan.families, parts, groups, strict=True
-            )
-        ]
-
-    sums = total(_of_kept(parts, clipping))
+    copies, parts = _of_kept((copies, parts), clipping)
+    sums = [
+        _leaf_total(leaf, families, part, clipping.factors[group], share_of)
+        for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
+    ]
+    of_copies = [
+        weighted_sum(clipping.factors[groups[copied[members[0]]]], copy, share_of, finite=True)
+        for members, copy in zip(small.groups, copies, strict=True)
+    ]
+    for index, total in zip(copied, small.split(of_copies), strict=True):
+        sums[index] = total
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
 
 
@@ -346,9 +353,7 @@ def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Ar
     return value.reshape(sizes[0], blocks, positions, sizes[-1])
 
 
-def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) -> Array:
-    if not isinstance(part, list):
-        return squared_norm(part, dtype)
+def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
     squared = jnp.zeros(size, dtype)
     for family, products in zip(families, part, strict=True):
         if isinstance(products, Layered):
@@ -371,10 +376,8 @@ def _leaf_squared(families: Sequence[Family], part: Any, size: int, dtype: Any) 
 
 
 def _leaf_total(
-    leaf: Array, families: Sequence[Family], part: Any, factors: Array, share_of: int | None
+    leaf: Array, families: Sequence[Family], part: Sequence[Any], factors: Array, share_of: int | None
 ) -> Array:
-    if not isinstance(part, list):
-        return weighted_sum(factors, part, share_of)
     total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
     for family, products in zip(families, part, strict=True):
         if isinstance(products, Layered):
@@ -383,7 +386,7 @@ def _leaf_total(
             gradient = products.each(family.sites[0], summed)
             gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
         elif family.form == "direct":
-            gradient = weighted_sum(factors, products, share_of)
+            gradient = weighted_sum(factors, products, share_of, finite=True)
         else:
             rows = family.sizes[2]
             totals = [outer.weighted_total(p, factors, rows, share_of) for p in products]

@@ -107,18 +107,29 @@ def clip_factors(
 
 
 def weighted_sum(
-    factors: Float[Array, " b"], gradient: Float[Array, "b ..."], share_of: int | None = None
+    factors: Float[Array, " b"],
+    gradient: Float[Array, "b ..."],
+    share_of: int | None = None,
+    *,
+    finite: bool = False,
 ) -> Array:
     """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient.
 
     A contraction with the factors: no scaled copy of the gradients is ever written.
+
+    Args:
+        factors: cᵢ.
+        gradient: gᵢ.
+        share_of: see `clipped_grad`.
+        finite: whether all of the gradients are known to be finite, so that 0 × gradient is 0.
     """
     dtype = accumulation_dtype(gradient.dtype)
     weights = factors.astype(dtype)
     flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
-    finite = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
-    weights, finite = in_runs(weights, share_of), in_runs(finite, share_of)
-    sums = jnp.einsum("rb,rbd->rd", weights, finite, precision=jax.lax.Precision.HIGHEST)
+    if not finite:
+        flat = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
+    weights, flat = in_runs(weights, share_of), in_runs(flat, share_of)
+    sums = jnp.einsum("rb,rbd->rd", weights, flat, precision=jax.lax.Precision.HIGHEST)
     return pairwise_sum(sums).reshape(gradient.shape[1:])
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool
 from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients.equations import trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
+from dpjax.gradients.small import joining_of
 
 PieceSize = int | Literal["auto"] | None
 
@@ -106,18 +107,22 @@ def in_pieces(
     *batch_and_keys, mask = stacked
     mask = mask & pad.reshape(pieces, size)
 
+    shapes = jax.eval_shape(
+        lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
+    )
+    leaves, structure = jax.tree.flatten(shapes)
+    small = joining_of(leaves)
+
     def step(carry, one):
         total, error = carry
         piece_sum, *rest = piece(*typed(one))
+        piece_sum = small.join(jax.tree.leaves(piece_sum))
         term = jax.tree.map(jnp.subtract, piece_sum, error)
         new = jax.tree.map(jnp.add, total, term)
         error = jax.tree.map(lambda n, t, x: (n - t) - x, new, total, term)
         return (new, error), rest
 
-    shapes = jax.eval_shape(
-        lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
-    )
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    zero = small.join([jnp.zeros(s.shape, s.dtype) for s in leaves])
     (total, _), rest = jax.lax.scan(step, (zero, zero), (*batch_and_keys, mask))
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
-    return (total, *flat)
+    return (structure.unflatten(small.split(total)), *flat)
