@@ -376,7 +376,11 @@ def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dt
 
 
 def _leaf_total(
-    leaf: Array, families: Sequence[Family], part: Sequence[Any], factors: Array, share_of: int | None
+    leaf: Array,
+    families: Sequence[Family],
+    part: Sequence[Any],
+    factors: Array,
+    share_of: int | None,
 ) -> Array:
     total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
     for family, products in zip(families, part, strict=True):

@@ -1,13 +1,7 @@
-"""Which records each step of a plan works on: one small function a sampling scheme.
-
-A scheme's function is given one phase's mechanism and what the phases share, and returns
-`sampler(key, step, number)`, the records of a step as (indices, size): the first `size` of the
-padded indices take part. `number` is the phase of the step, None where all steps are alike.
-"""
+"""Which records each step of a plan works on, and how many they are at most."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -19,13 +13,9 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.training.phases import IN_TURN, Phase, kept_of, length_of, rate_of
+from dpjax.training.phases import IN_TURN, kept_of, rate_of
 from dpjax.training.plan import Plan
-
-# Records up to which a sort costs less than compiling `nonzero` would.
-_SORTED = 1 << 14
-
-Sampler = Callable[[Any, Any, Any], tuple[Any, Any]]
+from dpjax.training.samplers import SCHEMES, Run, Sampler, chosen, kind_of
 
 
 class Draws(NamedTuple):
@@ -42,45 +32,6 @@ class Draws(NamedTuple):
     largest: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What the phases of a plan share.
-
-    Fields:
-        population: number of records.
-        padded: slots for them, a whole number of pieces.
-        phases: of the plan.
-        flags: whether samplers that draw flags return them as they are.
-    """
-
-    population: int
-    padded: int
-    phases: tuple[Phase, ...]
-    flags: bool = False
-
-    def of_phase(self, value: Callable[[Any], Any], number: Any) -> Any:
-        """The value of a phase's mechanism."""
-        return chosen([value(phase.step) for phase in self.phases], number)
-
-    def listed(self, inclusion: Any) -> tuple[Any, Any]:
-        """The records whose flag is set, in the order of the data."""
-        if self.flags:
-            return inclusion, jnp.sum(inclusion, dtype=jnp.int32)
-        return listed(inclusion, self.padded)
-
-
-def listed(inclusion: Any, padded: int) -> tuple[Any, Any]:
-    """(indices of the records whose flag is set, in their order; how many they are)."""
-    records = inclusion.shape[0]
-    if records > _SORTED:
-        indices = jnp.nonzero(inclusion, size=padded, fill_value=0)[0].astype(jnp.int32)
-    else:
-        # The same records in the same order; a sort compiles in a fifth of the time.
-        order = jnp.argsort(~inclusion, stable=True).astype(jnp.int32)
-        indices = jnp.pad(order, (0, padded - records))
-    return indices, jnp.sum(inclusion, dtype=jnp.int32)
-
-
 def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
     """The sampler of a plan, whose draws are worked through in pieces of `capacity` records.
 
@@ -94,7 +45,7 @@ def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
     capacity = largest if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
-    run = _Run(n, -(-n // capacity) * capacity, plan.phases)
+    run = Run(n, -(-n // capacity) * capacity, plan.phases)
     return Draws(_draw(plan, run, lambda sampler: sampler), capacity, largest)
 
 
@@ -112,15 +63,15 @@ def inclusion_of(plan: Plan) -> Callable[[Any, Any], Any]:
 
         return flags
 
-    return _draw(plan, _Run(n, n, plan.phases, flags=True), flagged)
+    return _draw(plan, Run(n, n, plan.phases, flags=True), flagged)
 
 
-def _draw(plan: Plan, run: _Run, form: Callable[[Sampler], Callable]) -> Callable[[Any, Any], Any]:
+def _draw(plan: Plan, run: Run, form: Callable[[Sampler], Callable]) -> Callable[[Any, Any], Any]:
     """The samplers of all phases, in the form wanted, as one function of (key, step)."""
     steps = [phase.step for phase in plan.phases]
-    kinds = [_kind_of(step, plan.population) for step in steps]
+    kinds = [kind_of(step, plan.population) for step in steps]
     samplers = {
-        kind: form(_SCHEMES[type(step)](step, run)) for kind, step in zip(kinds, steps, strict=True)
+        kind: form(SCHEMES[type(step)](step, run)) for kind, step in zip(kinds, steps, strict=True)
     }
     branches = list(samplers.values())
     phase, branch = phase_of(plan), [list(samplers).index(kind) for kind in kinds]
@@ -140,140 +91,6 @@ def phase_of(plan: Plan) -> Callable[[Any], Any]:
     if len(ends) == 1:
         return lambda step: None
     return lambda step: jnp.sum(jnp.asarray(step, jnp.int32) >= ends, dtype=jnp.int32)
-
-
-def chosen(values: list[Any], number: Any) -> Any:
-    """The value of a phase: a constant where all phases agree."""
-    if number is None or all(value == values[0] for value in values):
-        return values[0]
-    return jnp.asarray(np.asarray(values))[number]
-
-
-# ------------------------------------------------------------------------------ one a scheme
-
-
-def _poisson(step: Any, run: _Run) -> Sampler:
-    """Every record on its own; phases that differ in their rate alone share a program."""
-    n, rate = run.population, rate_of(step)
-
-    def sampler(key, step, number):
-        if number is None:
-            return run.listed(sampling.poisson_inclusion(key, step, population=n, rate=rate))
-        word = run.of_phase(lambda mechanism: sampling.largest_word(rate_of(mechanism)), number)
-        return run.listed(sampling.inclusion_up_to(key, step, n, word))
-
-    return sampler
-
-
-def _fixed(step: Any, run: _Run) -> Sampler:
-    """The first records of a uniform order are a uniform batch, whatever their number."""
-    del step
-    sizes = [round(rate_of(phase.step) * run.population) for phase in run.phases]
-
-    def sampler(key, step, number):
-        settings = {"population": run.population, "batch_size": max(sizes)}
-        batch = sampling.fixed_batch(key, step, **settings)
-        indices = jnp.pad(batch.indices, (0, run.padded - max(sizes)))
-        return indices, jnp.asarray(chosen(sizes, number), jnp.int32)
-
-    return sampler
-
-
-def _everyone(step: Any, run: _Run) -> Sampler:
-    del step
-
-    def sampler(key, step, number):
-        del key, step, number
-        order = jnp.arange(run.padded, dtype=jnp.int32)
-        indices = jnp.where(order < run.population, order, 0)
-        return indices, jnp.full((), run.population, jnp.int32)
-
-    return sampler
-
-
-def _allocated(step: Any, run: _Run) -> Sampler:
-    """Random allocation: an epoch's choices are a function of the epoch's number in the run."""
-    length = length_of(step)
-    settings = {
-        "population": run.population,
-        "steps": length,
-        "chosen": int(np.asarray(step.chosen)),
-    }
-    begins = [0, *np.cumsum([phase.steps for phase in run.phases])[:-1].tolist()]
-    epochs = [
-        phase.steps // length_of(phase.step) * isinstance(phase.step, acc.RandomAllocation)
-        for phase in run.phases
-    ]
-    earlier = [0, *np.cumsum(epochs)[:-1].tolist()]
-
-    def sampler(key, step, number):
-        since = jnp.asarray(step, jnp.int32) - chosen(begins, number)
-        epoch = chosen(earlier, number) + since // length
-        return run.listed(sampling.allocation_inclusion(key, epoch, since % length, **settings))
-
-    return sampler
-
-
-def _truncated(step: Any, run: _Run) -> Sampler:
-    most = min(kept_of(step), run.population)
-    settings = {"population": run.population, "rate": rate_of(step), "capacity": most}
-
-    def sampler(key, step, number):
-        del number
-        batch = sampling.truncated_poisson(key, step, **settings)
-        indices = jnp.pad(batch.indices, (0, run.padded - most))
-        return indices, jnp.sum(batch.mask, dtype=jnp.int32)
-
-    return sampler
-
-
-def _in_turn(step: Any, run: _Run) -> Sampler:
-    """Batches in the order of the data: those whose number is the step's, modulo the separation."""
-    n, batches = run.population, int(np.asarray(step.separation))
-    most = -(-n // batches)
-
-    def sampler(key, step, number):
-        del key, number
-        first = jnp.asarray(step, jnp.int32) % batches
-        indices = first + batches * jnp.minimum(jnp.arange(run.padded, dtype=jnp.int32), most)
-        return jnp.where(indices < n, indices, 0), (n - first + batches - 1) // batches
-
-    return sampler
-
-
-def _sampled_in_turn(step: Any, run: _Run) -> Sampler:
-    """A Poisson sample of the group whose turn it is."""
-    groups, rate = int(np.asarray(step.groups)), float(np.asarray(step.rate))
-
-    def sampler(key, step, number):
-        del number
-        inclusion = sampling.poisson_inclusion(key, step, population=run.population, rate=rate)
-        place = jnp.arange(run.population, dtype=jnp.int32)
-        own = place % groups == jnp.asarray(step, jnp.int32) % groups
-        return run.listed(inclusion & own)
-
-    return sampler
-
-
-_SCHEMES: dict[type, Callable[[Any, _Run], Sampler]] = {
-    acc.PoissonSampled: _poisson,
-    acc.TruncatedPoissonSampled: _truncated,
-    acc.RandomAllocation: _allocated,
-    acc.FixedBatchSampled: _fixed,
-    acc.Gaussian: _everyone,
-    acc.CorrelatedGaussian: _in_turn,
-    acc.MatrixGaussian: _in_turn,
-    acc.CyclicPoissonCorrelated: _sampled_in_turn,
-}
-
-
-def _kind_of(step: Any, population: int) -> tuple[Any, ...]:
-    """What phases have to share for one sampler to serve them all."""
-    if isinstance(step, acc.RandomAllocation):
-        return type(step), length_of(step), int(np.asarray(step.chosen))
-    if isinstance(step, acc.TruncatedPoissonSampled):
-        return type(step), rate_of(step), min(kept_of(step), population)
-    return (type(step),)
 
 
 def largest_of_block(plan: Plan, rows: int, failure: float) -> int:

@@ -12,9 +12,10 @@ from jax.sharding import PartitionSpec
 from dpjax import gradients
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.blocks import block_draws, sum_over_blocks
-from dpjax.training.draws import Draws, listed
+from dpjax.training.draws import Draws
 from dpjax.training.feeding import Batch
 from dpjax.training.recipe import LOSS, SAMPLING, Recipe
+from dpjax.training.samplers import listed
 
 
 def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:

@@ -13,10 +13,11 @@ import optax
 from dpjax import transforms
 from dpjax.training.adaptive import reach
 from dpjax.training.averaging import next_average
-from dpjax.training.draws import Draws, chosen, phase_of
+from dpjax.training.draws import Draws, phase_of
 from dpjax.training.phases import noise_of, rate_of
 from dpjax.training.plan import Plan
 from dpjax.training.recipe import COUNT, NOISE, Recipe
+from dpjax.training.samplers import chosen
 from dpjax.training.slack import devices_paid_for, slack_of
 from dpjax.training.sums import sum_of_draw
 
