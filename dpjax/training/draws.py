@@ -13,7 +13,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.training.phases import IN_TURN, kept_of, rate_of
+from dpjax.training.phases import IN_TURN, draws_of_batch, kept_of, rate_of
 from dpjax.training.plan import Plan
 from dpjax.training.samplers import SCHEMES, Run, Sampler, chosen, kind_of
 
@@ -45,12 +45,27 @@ def draws_of(plan: Plan, capacity: int | None, failure: float) -> Draws:
     capacity = largest if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
-    run = Run(n, -(-n // capacity) * capacity, plan.phases)
+    # Draws with replacement may be more than there are records.
+    run = Run(n, -(-max(n, largest) // capacity) * capacity, plan.phases)
     return Draws(_draw(plan, run, lambda sampler: sampler), capacity, largest)
+
+
+def check_divided(plan: Plan) -> None:
+    """Refuse a plan whose draws cannot be divided over devices.
+
+    Raises:
+        ValueError: records are drawn with replacement.
+    """
+    if any(isinstance(phase.step, acc.WithReplacement) for phase in plan.phases):
+        raise ValueError(
+            "mesh must be None where records are drawn with replacement, got several devices: what "
+            "is divided over them is drawn by one flag a record"
+        )
 
 
 def inclusion_of(plan: Plan) -> Callable[[Any, Any], Any]:
     """`inclusion(key, step)`: the same draws as one flag a record."""
+    check_divided(plan)
     n = plan.population
 
     def flagged(sampler: Sampler) -> Callable[[Any, Any, Any], Any]:
@@ -109,6 +124,8 @@ def _largest(step: Any, population: int, failure: float, rows: int | None = None
         return binomial(group, float(np.asarray(step.rate)))
     if isinstance(step, IN_TURN):
         return -(-rows // int(np.asarray(step.separation)))
+    if isinstance(step, acc.WithReplacement):
+        return draws_of_batch(step)
     if isinstance(step, acc.TruncatedPoissonSampled):
         return min(kept_of(step), rows, binomial(rows, rate_of(step)))
     return _hypergeometric(population, rows, round(rate_of(step) * population), failure)

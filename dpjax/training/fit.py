@@ -16,6 +16,7 @@ from dpjax._other_names import taught
 from dpjax.gradients import Flat, Strategy
 from dpjax.training.arguments import check_functions, check_key, check_strategy, whole
 from dpjax.training.conversion import of_the_trained_part, on_any_mesh
+from dpjax.training.draws import check_divided
 from dpjax.training.feeding import feed_of
 from dpjax.training.loop import Loop
 from dpjax.training.metrics import interval, metrics_of
@@ -157,6 +158,8 @@ def fit(
     del trainable
     placement: Any = mesh  # what `on_any_mesh` made of it
     joined: Any = placement.mesh if placement is not None and placement.several else None
+    if placement is not None:
+        check_divided(plan)
     records = records_of(loss, data, plan, users, records_per_user)
     check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)

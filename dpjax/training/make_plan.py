@@ -20,7 +20,8 @@ from dpjax.training.plan import ARITHMETIC, Plan, positive
 __all__ = ["make_plan"]
 
 _IN_TURN = ("cyclic", "cyclic-poisson")
-_SAMPLING = ("poisson", "truncated-poisson", "random-allocation", "fixed", "full", *_IN_TURN)
+_INDEPENDENT = ("poisson", "truncated-poisson", "random-allocation", "fixed", "with-replacement")
+_SAMPLING = (*_INDEPENDENT, "full", *_IN_TURN)
 _SHARE = 1e-3  # of δ, set aside for arithmetic
 
 
@@ -58,7 +59,9 @@ def make_plan(
             "truncated-poisson" (for fixed memory: of a draw larger than `capacity` a uniform choice
             is kept, which costs ε; priced for the removal of one of the `population` records, and
             one more than these may cost more); "fixed" (batches of exactly that size; replace-one
-            only); "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles
+            only); "with-replacement" (exactly so many draws, of which a record may be several and
+            then counts several times; replace-one only, on one device, and dearer than "fixed");
+            "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles
             is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
@@ -241,6 +244,8 @@ def _step(noise: Any, size: int, population: int, kind: str, capacity: int | Non
     gaussian: Any = acc.Gaussian(noise)
     if kind == "fixed":
         return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
+    if kind == "with-replacement":
+        return acc.WithReplacement(gaussian, size, population)  # pyrefly: ignore
     if kind == "random-allocation":
         return acc.RandomAllocation(gaussian, math.ceil(population / size))  # pyrefly: ignore
     rate = realised_rate(size / population)

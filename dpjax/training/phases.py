@@ -19,6 +19,7 @@ _RUN = (
     acc.TruncatedPoissonSampled,
     acc.RandomAllocation,
     acc.FixedBatchSampled,
+    acc.WithReplacement,
     acc.Gaussian,
 )
 
@@ -56,16 +57,21 @@ def kept_of(step: Any) -> int:
     return int(np.asarray(step.capacity))
 
 
+def draws_of_batch(step: Any) -> int:
+    """The records of a batch of fixed size, or its draws with replacement."""
+    return int(np.asarray(step.batch_size))
+
+
 def noise_of(step: Any) -> float:
     """Noise standard deviation over clip norm, of one step."""
     return float(np.asarray(getattr(step, "mechanism", step).noise_multiplier))
 
 
 def rate_of(step: Any) -> float:
-    """Probability that a given record is drawn for one step."""
+    """Probability that a given record is drawn for one step; with replacement, how often it is."""
     if isinstance(step, acc.PoissonSampled | acc.TruncatedPoissonSampled):
         return float(np.asarray(step.rate))
-    if isinstance(step, acc.FixedBatchSampled):
+    if isinstance(step, acc.FixedBatchSampled | acc.WithReplacement):
         return float(np.asarray(step.batch_size)) / float(np.asarray(step.population))
     if isinstance(step, acc.RandomAllocation):
         return float(np.asarray(step.chosen)) / float(np.asarray(step.steps))
@@ -119,11 +125,14 @@ def check_step(step: Any, population: int) -> None:
         raise ValueError(f"the step must be {names} or {_RUN[-1].__name__}, got {step}")
     if not isinstance(getattr(step, "mechanism", step), acc.Gaussian):
         raise ValueError(f"the step must sample from a Gaussian mechanism, got {step}")
-    counted = acc.FixedBatchSampled | acc.TruncatedPoissonSampled
+    counted = acc.FixedBatchSampled | acc.TruncatedPoissonSampled | acc.WithReplacement
     if isinstance(step, counted) and step.population != population:
         raise ValueError(
             f"the mechanism must sample from {population} records, got {step.population}"
         )
+    sized = acc.FixedBatchSampled | acc.WithReplacement
+    if isinstance(step, sized) and draws_of_batch(step) < 1:
+        raise ValueError(f"batch_size must be at least 1, got {step.batch_size}")
     drawn = acc.PoissonSampled | acc.TruncatedPoissonSampled
     if isinstance(step, drawn) and rate_of(step) != realised_rate(rate_of(step)):
         raise ValueError(

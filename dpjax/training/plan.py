@@ -62,12 +62,13 @@ class Plan:
 
     Fields:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
-            `TruncatedPoissonSampled(Gaussian)`, `FixedBatchSampled(Gaussian)` or a bare `Gaussian`
-            (every record in every step); `Repeated(RandomAllocation(Gaussian, t), epochs)`, which
-            is t·epochs steps; or any composition of these, `Composed` and `Repeated` at will, run
-            in that order; or `CorrelatedGaussian` or `MatrixGaussian` (step t takes the records
-            whose number is t modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)`
-            (a sample of those, modulo the groups).
+            `TruncatedPoissonSampled(Gaussian)`, `FixedBatchSampled(Gaussian)`,
+            `WithReplacement(Gaussian)` or a bare `Gaussian` (every record in every step);
+            `Repeated(RandomAllocation(Gaussian, t), epochs)`, which is t·epochs steps; or any
+            composition of these, `Composed` and `Repeated` at will, run in that order; or
+            `CorrelatedGaussian` or `MatrixGaussian` (step t takes the records whose number is t
+            modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of
+            those, modulo the groups).
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
@@ -189,7 +190,7 @@ class Plan:
 
     @property
     def rate(self) -> float:
-        """Probability that a given record takes part in a step."""
+        """How often a given record takes part in a step on average: of most, its probability."""
         return rate_of(self.step)
 
     @property

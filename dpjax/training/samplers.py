@@ -16,7 +16,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.training.phases import Phase, kept_of, length_of, rate_of
+from dpjax.training.phases import Phase, draws_of_batch, kept_of, length_of, rate_of
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
@@ -40,9 +40,12 @@ class Run:
     phases: tuple[Phase, ...]
     flags: bool = False
 
-    def of_phase(self, value: Callable[[Any], Any], number: Any) -> Any:
-        """The value of a phase's mechanism."""
-        return chosen([value(phase.step) for phase in self.phases], number)
+    def values(self, kind: type, value: Callable[[Any], Any]) -> list[Any]:
+        """Of every phase's mechanism the value; of those of another kind, which are not asked, the
+        first one's."""
+        known = [value(p.step) if isinstance(p.step, kind) else None for p in self.phases]
+        first = next(found for found in known if found is not None)
+        return [first if found is None else found for found in known]
 
     def listed(self, inclusion: Any) -> tuple[Any, Any]:
         """The records whose flag is set, in the order of the data."""
@@ -70,27 +73,39 @@ def chosen(values: list[Any], number: Any) -> Any:
     return jnp.asarray(np.asarray(values))[number]
 
 
-def _poisson(step: Any, run: Run) -> Sampler:
+def _poisson(mechanism: Any, run: Run) -> Sampler:
     """Every record on its own; phases that differ in their rate alone share a program."""
-    n, rate = run.population, rate_of(step)
+    n, rate = run.population, rate_of(mechanism)
 
     def sampler(key, step, number):
         if number is None:
             return run.listed(sampling.poisson_inclusion(key, step, population=n, rate=rate))
-        word = run.of_phase(lambda mechanism: sampling.largest_word(rate_of(mechanism)), number)
-        return run.listed(sampling.inclusion_up_to(key, step, n, word))
+        words = run.values(type(mechanism), lambda one: sampling.largest_word(rate_of(one)))
+        return run.listed(sampling.inclusion_up_to(key, step, n, chosen(words, number)))
 
     return sampler
 
 
 def _fixed(step: Any, run: Run) -> Sampler:
     """The first records of a uniform order are a uniform batch, whatever their number."""
-    del step
-    sizes = [round(rate_of(phase.step) * run.population) for phase in run.phases]
+    sizes = run.values(type(step), draws_of_batch)
 
     def sampler(key, step, number):
         settings = {"population": run.population, "batch_size": max(sizes)}
         batch = sampling.fixed_batch(key, step, **settings)
+        indices = jnp.pad(batch.indices, (0, run.padded - max(sizes)))
+        return indices, jnp.asarray(chosen(sizes, number), jnp.int32)
+
+    return sampler
+
+
+def _replaced(step: Any, run: Run) -> Sampler:
+    """A record stands in as many slots as it was drawn; the first draws are draws like all."""
+    sizes = run.values(type(step), draws_of_batch)
+    settings = {"population": run.population, "batch_size": max(sizes)}
+
+    def sampler(key, step, number):
+        batch = sampling.with_replacement(key, step, **settings)
         indices = jnp.pad(batch.indices, (0, run.padded - max(sizes)))
         return indices, jnp.asarray(chosen(sizes, number), jnp.int32)
 
@@ -178,6 +193,7 @@ SCHEMES: dict[type, Callable[[Any, Run], Sampler]] = {
     acc.TruncatedPoissonSampled: _truncated,
     acc.RandomAllocation: _allocated,
     acc.FixedBatchSampled: _fixed,
+    acc.WithReplacement: _replaced,
     acc.Gaussian: _everyone,
     acc.CorrelatedGaussian: _in_turn,
     acc.MatrixGaussian: _in_turn,

@@ -64,6 +64,10 @@ def by_hand(params, data, plan, key, optimizer, slack):
             size = mechanism.batch_size
             batch = sampling.fixed_batch(sampling_key, step, population=n, batch_size=size)
             rows, rate = np.asarray(batch.indices), size / n
+        elif isinstance(mechanism, acc.WithReplacement):
+            size = mechanism.batch_size
+            batch = sampling.with_replacement(sampling_key, step, population=n, batch_size=size)
+            rows, rate = np.asarray(batch.indices), size / n
         elif isinstance(mechanism, acc.PoissonSampled):
             rate = mechanism.rate
             flags = sampling.poisson_inclusion(sampling_key, step, population=n, rate=rate)
@@ -102,10 +106,14 @@ def by_hand(params, data, plan, key, optimizer, slack):
 STEPS = {
     "poisson": acc.PoissonSampled(acc.Gaussian(0.8), 0.5),
     "fixed batch": acc.FixedBatchSampled(acc.Gaussian(0.8), 20, RECORDS),
+    "with replacement": acc.WithReplacement(acc.Gaussian(0.8), 20, RECORDS),
     "everybody": acc.Gaussian(0.8),
     "allocation": acc.RandomAllocation(acc.Gaussian(0.8), 3),
     "cut": acc.TruncatedPoissonSampled(acc.Gaussian(0.8), 0.5, RECORDS, RECORDS // 2),
 }
+
+
+SIZED = ("fixed batch", "with replacement")  # of a public number of records
 
 
 @pytest.mark.parametrize("kind", STEPS)
@@ -115,7 +123,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     if poisoned:
         x = x.copy()
         x[3, 0], x[7, 1] = np.nan, np.inf
-    relation = acc.Adjacency.REPLACE_ONE if kind == "fixed batch" else acc.Adjacency.ADD_REMOVE
+    relation = acc.Adjacency.REPLACE_ONE if kind in SIZED else acc.Adjacency.ADD_REMOVE
     plan = plan_of(STEPS[kind], adjacency=relation)
     key = jax.random.key(5)
     found = training.fit(
@@ -131,6 +139,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     largest = {
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
         "fixed batch": 20,
+        "with replacement": 20,
         "everybody": RECORDS,
         "cut": RECORDS // 2,
         "allocation": sampling.poisson_capacity(

@@ -108,11 +108,13 @@ def plan_of(kind="poisson", steps=6, noise=0.8):
     step = {
         "poisson": acc.PoissonSampled(gaussian, 0.25),
         "fixed": acc.FixedBatchSampled(gaussian, 8, N),
+        "replaced": acc.WithReplacement(gaussian, 40, N),
         "everyone": gaussian,
         "allocation": acc.RandomAllocation(gaussian, 3),
         "cut": acc.TruncatedPoissonSampled(gaussian, 0.5, N, 16),
     }[kind]
-    relation = acc.Adjacency.REPLACE_ONE if kind == "fixed" else acc.Adjacency.ADD_REMOVE
+    sized = kind in ("fixed", "replaced")
+    relation = acc.Adjacency.REPLACE_ONE if sized else acc.Adjacency.ADD_REMOVE
     run = acc.Repeated(step, steps // 3 if kind == "allocation" else steps)
     return training.Plan(run, clip_norm=0.7, population=N, delta=1e-5, adjacency=relation)
 
@@ -145,7 +147,14 @@ def test_any_source_trains_the_model_of_the_device(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "capacity"),
-    [("poisson", 3), ("fixed", None), ("everyone", 7), ("allocation", None), ("cut", 3)],
+    [
+        ("poisson", 3),
+        ("fixed", None),
+        ("replaced", 7),
+        ("everyone", 7),
+        ("allocation", None),
+        ("cut", 3),
+    ],
 )
 def test_every_sampling_is_the_same_from_the_host(kind, capacity):
     plan = plan_of(kind)
