@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import NUMPY, namespace
 
 
 def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
@@ -21,6 +21,11 @@ def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
 def log_mixture(w: Any, rate: Any) -> Any:
     """log(1 − q + q e^w), to full relative precision, for every 0 ≤ q ≤ 1."""
     xp: Any = namespace(w, rate)
+    if xp is NUMPY and np.all(w <= 30.0) and np.all(rate < 1):
+        # Mostly nothing is near log 0 either: the same numbers as below, in two calls.
+        grown = rate * np.expm1(w)
+        if np.all(grown > -0.5):
+            return np.log1p(grown)
     far = xp.maximum(w, 30.0)
     high = far + xp.log(rate + (1 - rate) * xp.exp(-far))
     near = xp.clip(w, -700.0, 30.0)
