@@ -132,6 +132,20 @@ def test_not_monotone_is_refused():
         acc.calibrate(make, between, 1e-5, method="rdp", bounds=(0.4, 1e3))
 
 
+@pytest.mark.parametrize("budget", [0.1, 0.5, 1.0, 2.0, 4.0, 8.0])
+def test_five_prices_at_most_and_the_answer_is_full(monkeypatch, budget):
+    asked, epsilon = [], pricing.epsilon
+    monkeypatch.setattr(
+        pricing,
+        "epsilon",
+        lambda run, *args, **how: asked.append(run) or epsilon(run, *args, **how),
+    )
+    sigma = acc.calibrate(by_noise, budget, 1e-5, method="rdp")
+    assert len(asked) <= 5
+    less = float(np.nextafter(np.float32(sigma), np.float32(0)))
+    assert price(by_noise(sigma)) <= budget < price(by_noise(less))
+
+
 def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
     """Rates so small that loss distributions answer, whose ends are up to half of ε too high."""
 

@@ -125,11 +125,16 @@ class _Ends:
         return np.clip(value, self.low, self.high)
 
 
-def _interpolated(points: list[tuple[np.ndarray, np.ndarray]], order: int) -> np.ndarray:
+def _interpolated(
+    points: list[tuple[np.ndarray, np.ndarray]], order: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Where the height is 0, by inverse interpolation in the points nearest to it; NaN for nowhere.
 
     Neville's scheme, of the highest order up to the given one whose correction is much smaller than
     the distance that the lower one moved.
+
+    Returns:
+        The root, and the last correction from the second order on; ∞ for none.
     """
     z, h = (np.stack(column) for column in zip(*points, strict=True))
     nearest = np.argsort(np.abs(h), axis=0, kind="stable")[: order + 1]
@@ -137,13 +142,15 @@ def _interpolated(points: list[tuple[np.ndarray, np.ndarray]], order: int) -> np
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(np.abs(h) < 4.0, z, np.nan)
         first, root, trust = z[0], np.full_like(z[0], np.nan), np.inf
+        correction = np.full_like(z[0], np.inf)
         for m in range(1, len(z)):
             z = (h[:-m] * z[1:] - h[m:] * z[:-1]) / (h[:-m] - h[m:])
             moved = np.abs(z[0] - (first if m == 1 else root))
             good = (moved < trust) & ((m == 1) | np.isfinite(moved))
             root = np.where(good, z[0], root)
+            correction = np.where(good & (m > 1), moved, correction)
             trust = np.where(good, 0.3 * np.abs(root - first), 0.0)
-    return root
+    return root, correction
 
 
 def _solve(
@@ -237,11 +244,17 @@ def _solve(
     for count in range(_ROUNDS):
         no_safe, no_dear = np.isnan(safe), np.isnan(dear)
         between = ~(no_safe | no_dear)
-        root = np.where(between, _interpolated(points, 3), _interpolated(points, 1))
+        (inner, off), (outer, _) = _interpolated(points, 3), _interpolated(points, 1)
+        root = np.where(between, inner, outer)
         a, b = np.log(safe), np.log(dear)
         # Neighbours on either side of the root: as full as can be.
         more = np.where(no_safe, np.nan, beside(np.where(no_safe, first, safe), more_to))
         done |= sign * more >= sign * dear
+        # Nor need the next one be asked where the root is plainly short of it: that what is
+        # returned keeps the budget does not rest on it.
+        if not whole:
+            short = np.minimum(sign * (root - a), sign * (np.log(more) - root))
+            done |= between & (short > 0.05 * np.abs(np.log(more) - a)) & (short > 20 * off)
         limit = ends.high if rising else ends.low
         done |= no_dear & (safe == limit)
         at_end = no_safe & (dear == (ends.low if rising else ends.high))
