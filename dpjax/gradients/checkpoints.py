@@ -1,4 +1,4 @@
-"""What `jax.checkpoint` in a loss asks of the ghost method: blocks recomputed, or small pieces."""
+"""What `jax.checkpoint` in a loss asks for: blocks that are recomputed, or small pieces."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ def remembering(program: Program, sites: Iterable[Any], records: int) -> Remembe
         within = {s.tap: _saved(s) for s in sites if s.tap.startswith(tuple(paths))}
         inside = kept + largest + sum(within.values())
     return Remembering(recompute, min(records, max(1, least // inside)))
+
+
+def fitting_gradients(program: Program, size: int, records: int) -> int | None:
+    """Records whose gradients are formed in about the memory of the plain gradient of them all;
+    None where no block is checkpointed.
+
+    Args:
+        program: of one record.
+        size: numbers of its gradient.
+        records: of the batch.
+    """
+    kept, inside, largest, _ = _checkpoints(program, 1, "")
+    if not inside:
+        return None
+    own = kept + largest
+    return min(records, max(1, records * own // (own + size)))
 
 
 def _checkpoints(program: Program, steps: int, path: str) -> tuple[int, int, int, list[str]]:

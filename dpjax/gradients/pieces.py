@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients.equations import trace
+from dpjax.gradients.checkpoints import fitting_gradients
+from dpjax.gradients.equations import Program, trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
+from dpjax.gradients.rounding import additions
 from dpjax.gradients.small import joining_of
 
 PieceSize = int | Literal["auto"] | None
@@ -30,9 +32,9 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
 
     On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
     the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
-    `jax.checkpoint`, the pieces of the ghost method are so small that what it remembers of a piece
-    is about what the plain gradient remembers of the batch. Elsewhere, and on several devices, the
-    whole batch goes at once.
+    `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
+    ghost method, or the gradients of its records) is about what the plain gradient remembers of
+    the batch. Elsewhere, and on several devices, the whole batch goes at once.
 
     Example:
         >>> loss = lambda w, x: (jnp.sum(w * x), None)
@@ -40,19 +42,42 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
         256
     """
     records = jax.tree.leaves(batch)[0].shape[0]
-    if choice.plan is not None and jax.device_count() == 1:
-        allowed = choice.plan.remembering.fitting
-        if allowed is not None and allowed < records:
-            return min(allowed, _quickest(choice, loss, params, batch))
-    return _quickest(choice, loss, params, batch)
-
-
-def _quickest(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
-    records = jax.tree.leaves(batch)[0].shape[0]
-    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+    if jax.device_count() > 1:
         return records
     leaves = jax.tree.leaves(params)
     size = sum(math.prod(leaf.shape) for leaf in leaves)
+    program, allowed = None, records
+    if choice.plan is not None:
+        allowed = choice.plan.remembering.fitting or records
+    elif 4 * size * records >= _CACHE / 4:
+        program = _program(loss, params, batch)
+        found = None if program is None else fitting_gradients(program, size, records)
+        allowed = found or records
+    return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
+
+
+def cut(records: int, most: int) -> int:
+    """The size of equal pieces of at most so many records, whose sums are within the whole's slack.
+
+    Example:
+        >>> cut(16, 15), cut(512, 300), cut(3, 2)
+        (8, 103, 1)
+    """
+    if most >= records:
+        return records
+    for pieces in range(-(-records // most), records):
+        size = -(-records // pieces)
+        if additions(size, pieces) <= additions(records):
+            return size
+    return 1
+
+
+def _quickest(
+    choice: Choice, program: Program | None, leaves: list[Any], size: int, records: int
+) -> int:
+    """The size of the pieces as far as time goes; `program` is needed for per-example gradients."""
+    if jax.default_backend() != "cpu":
+        return records
     plan = choice.plan
     families = [] if plan is None else [family for found in plan.families for family in found]
     if plan is None:
@@ -69,21 +94,22 @@ def _quickest(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any)
         return records
     pieces = -(-records // fitting)
     if plan is None:
-        worthwhile = not _convolves(loss, params, batch)
+        # XLA forms per-example gradients of convolutions faster at once.
+        worthwhile = program is not None and not program.contains("conv_general_dilated")
     else:
         # Forward, backward and the clipped sum are three products of this size a record.
         work = 3 * records * sum(multiplications(family) for family in families)
         worthwhile = _PASSES * MEMORY_WEIGHT * pieces * size <= _WORTHWHILE * work
-    return -(-records // pieces) if worthwhile else records
+    return fitting if worthwhile else records
 
 
-def _convolves(loss: Callable[..., Any], params: Any, batch: Any) -> bool:
-    """Whether the loss has a convolution, whose per-example gradients XLA forms faster at once."""
+def _program(loss: Callable[..., Any], params: Any, batch: Any) -> Program | None:
+    """The loss of one record; None where it cannot be read."""
     try:
         example = jax.eval_shape(lambda b: jax.tree.map(lambda x: x[0], b), batch)
-        return trace(loss, params, example)[0].contains("conv_general_dilated")
+        return trace(loss, params, example)[0]
     except Exception:  # the call that follows raises the user's own error
-        return True
+        return None
 
 
 def in_pieces(

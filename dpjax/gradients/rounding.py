@@ -30,6 +30,15 @@ def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
     return number, -(-batch_size // number)
 
 
+def additions(batch_size: int, pieces: int = 1) -> int:
+    """Roundings that a term of a sum over so many records meets, in each of so many pieces.
+
+    The compensated total of several pieces is off by two round-offs, and some to second order.
+    """
+    number, length = runs(batch_size)
+    return length + math.ceil(math.log2(number)) + 3 * (pieces > 1)
+
+
 def pairwise_sum(parts: Array) -> Array:
     """The sum over the leading axis, by halves: its rounding error grows with the logarithm."""
     while parts.shape[0] > 1:
@@ -100,9 +109,8 @@ def rounding_slack(
         raise ValueError(f"failure must be in (0, 1), got {failure!r}")
     u = float(jnp.finfo(dtype).eps) / 2
     pieces = -(-batch_size // (microbatch_size or batch_size))
-    number, length = runs(microbatch_size if microbatch_size and pieces > 1 else batch_size)
-    # The compensated total of several pieces is off by two round-offs, and some to second order.
-    run = length + math.ceil(math.log2(number)) + (3 if pieces > 1 else 0)
+    run = additions(microbatch_size if microbatch_size and pieces > 1 else batch_size, pieces)
+    run = max(run, additions(1, batch_size))  # pieces that `clipped_grad` may choose
     confidence = math.sqrt(2 * math.log(2 * batch_size * dimension / failure))
     gamma = min(run, confidence * math.sqrt(run)) * u
     norm = min(dimension, confidence * math.sqrt(dimension)) * u / 2

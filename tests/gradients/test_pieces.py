@@ -11,7 +11,7 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
 from dpjax.gradients.explain import Choice, choose
-from dpjax.gradients.pieces import in_pieces, piece_size
+from dpjax.gradients.pieces import cut, in_pieces, piece_size
 
 VMAP = Choice("vmap", "", None, ())
 
@@ -103,14 +103,13 @@ def test_the_error_of_many_pieces_is_that_of_two_roundings():
 
 
 def test_pieces_are_within_the_slack_of_the_whole():
-    """`training` charges `rounding_slack(batch)`; a piece of 32 and its addition stay below it."""
-    from dpjax.gradients.rounding import runs
-
-    for records in range(33, 20_000):
-        pieces = -(-records // 32)
-        _, length = runs(-(-records // pieces))
-        number, whole = runs(records)
-        assert length + 3 <= whole + np.ceil(np.log2(number))
+    """`training` charges `rounding_slack(batch)`, whatever pieces are chosen."""
+    for records in (*range(1, 400), *range(401, 20_000, 371)):
+        whole = rounding_slack(records, 1)
+        for most in {1, 2, 32, records // 3 + 1, records // 2 + 1, records - 3, records - 1}:
+            size = cut(records, max(most, 1))
+            assert size <= max(most, 1)
+            assert rounding_slack(records, 1, microbatch_size=size) <= whole
 
 
 def test_slack_of_a_given_piece_size():
@@ -150,10 +149,16 @@ def layered(layers, width=32):
     }
 
 
-def test_checkpoints_are_honoured(one_device):
-    """At most twice the temporary memory of the plain gradient, and the sums of the whole."""
-    params = layered(6)
-    batch = jax.random.normal(jax.random.key(1), (24, 64, 32))
+@pytest.mark.parametrize(
+    ("method", "layers", "width", "records"), [("ghost", 6, 32, 24), ("auto", 4, 128, 16)]
+)
+def test_checkpoints_are_honoured(method, layers, width, records, one_device):
+    """At most twice the temporary memory of the plain gradient, and the sums of the whole.
+
+    Of the wide layers "auto" forms per-example gradients.
+    """
+    params = layered(layers, width)
+    batch = jax.random.normal(jax.random.key(1), (records, 64, width))
 
     def compiled(function):
         return jax.jit(function).lower(params, batch).compile()
@@ -161,8 +166,8 @@ def test_checkpoints_are_honoured(one_device):
     def plain(params, batch):
         return jax.grad(lambda p: jax.vmap(checkpointed, (None, 0))(p, batch).sum())(params)
 
-    clipped = compiled(clipped_grad(checkpointed, 1.0, "ghost"))
-    whole = compiled(clipped_grad(checkpointed, 1.0, "ghost", microbatch_size=None))
+    clipped = compiled(clipped_grad(checkpointed, 1.0, method))
+    whole = compiled(clipped_grad(checkpointed, 1.0, method, microbatch_size=None))
     least, cut, uncut = (
         c.memory_analysis().temp_size_in_bytes for c in (compiled(plain), clipped, whole)
     )
