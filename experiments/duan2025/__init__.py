@@ -9,6 +9,7 @@ TARGETS = {
     "noise_free": figures.noise_free,
     "table2": figures.table2,
     "addons": figures.addons,
+    "selective": figures.selective,
     "quiet": figures.quiet,
     "table3": figures.table3,
     "figure6": figures.figure6,

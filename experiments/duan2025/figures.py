@@ -75,6 +75,11 @@ def addons(run: Run) -> list[pathlib.Path]:
     return [run.save_table("addons", run.cells(_TABLES["addons"]))]
 
 
+def selective(run: Run) -> list[pathlib.Path]:
+    """Table II at σ = 10, batches of B/64: selective update, both ways of counting."""
+    return [run.save_table("selective", run.cells(_TABLES["selective"]))]
+
+
 def quiet(run: Run) -> list[pathlib.Path]:
     """Table II at σ = 1, on whole batches."""
     return [run.save_table("quiet", run.cells(_TABLES["quiet"]))]

@@ -268,6 +268,7 @@ LINES = (
     noise_free_lines,
     lambda folder: training_lines(folder, "table2"),
     lambda folder: training_lines(folder, "addons"),
+    lambda folder: training_lines(folder, "selective"),
     lambda folder: training_lines(folder, "quiet"),
     lambda folder: training_lines(folder, "table3"),
     runtime_lines,
