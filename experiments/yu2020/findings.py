@@ -190,26 +190,19 @@ def _compared(folder: pathlib.Path, data: str, name: str) -> _Compared:
     )
     # A table that misses the published noise-free line shows its numbers and no verdict.
     drawn = abs(gap) <= _REACHES and exact - majority >= 1.0
-    leads, alone, pairs = [], [], []
+    leads, pairs = [], []
     for epsilon, mine in table(folder, name).groupby("epsilon"):
         rows = mine.set_index("method")
-        ours, others = (rows.loc[[m for m in g if m in rows.index]] for g in (_GRADIENT, _OTHERS))
+        ours, others = (rows.loc[list(group)] for group in (_GRADIENT, _OTHERS))
         ours = ours[100 * ours["accuracy"] > majority + 0.5]
         if ours.empty:  # it predicts the majority: nothing to compare
             continue
-        # The claim is about both: against one of them alone nothing is concluded.
-        if len(others) == len(_OTHERS):
-            leads.append((epsilon, *_gap(ours, others)))
-        else:
-            alone.append((others.index[0], epsilon, *_gap(ours, others)))
+        leads.append((epsilon, *_gap(ours, others)))
         pairs.append((epsilon, *_gap(rows.loc[["DP-GD"]], rows.loc[["DP-SGD"]])))
     ahead = [g > 2 * s for _, g, s in leads]
     # Competitive: behind by at most half a point, and that known to half a point.
     level = [g > -0.5 and s < 0.5 for _, g, s in pairs]
     shown = ["; ".join(f"ε = {e:g}: {g:+.1f} ± {s:.1f}" for e, g, s in x) for x in (leads, pairs)]
-    if alone:
-        over = (f"over {m} alone at ε = {e:g}: {g:+.1f} ± {s:.1f}" for m, e, g, s in alone)
-        shown[0] = "; ".join(filter(None, (shown[0], *over)))
     return _Compared(data, told, *shown, ahead if drawn else [], level if drawn else [])
 
 
