@@ -164,6 +164,19 @@ def test_rates_without_an_answer_below_those_with_one_are_passed_over():
     assert acc.epsilon(by_rate(1e-7), 1e-5, method="contour") == np.inf
 
 
+def test_no_answer_is_not_a_high_one():
+    """Of one record in a batch the contour has no answer, and ε rises with the batch size."""
+
+    def make(batch):
+        return acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(1.4), batch, 25_000), 100)
+
+    settings = {"adjacency": acc.Adjacency.REPLACE_ONE, "method": "contour"}
+    assert acc.epsilon(make(1), 1e-6, **settings) == np.inf
+    batch = acc.calibrate(make, 6.6, 1e-6, **settings)
+    costs = [acc.epsilon(make(size), 1e-6, **settings) for size in (batch, batch + 1)]
+    assert costs[0] <= 6.6 < costs[1]
+
+
 def test_monotone_up_to_small_steps_is_accepted():
     def make(s):  # as two methods that take over from each other might
         s = np.asarray(s, float)

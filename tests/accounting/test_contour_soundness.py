@@ -144,6 +144,15 @@ def test_the_closed_form_brackets_the_profile(kind):
             assert float(found.lower) <= truth <= float(found.upper)
 
 
+def test_a_lower_end_below_the_errors_is_zero():
+    """δ is 3e-9483 here, where the sum is lost in its error bounds."""
+    step = contour.Steps(np.array([1 / 78.844]), np.array([2.3928e-5]), np.array([1.0]))
+    run = contour.Composition(np.float64(0.0), {"replace": step})
+    with np.errstate(all="ignore"):
+        found = contour.delta(run, np.float64(3.365e-4), (1,), contour.RESOLUTIONS[2])
+    assert found.lower == 0 < found.upper
+
+
 def test_every_fixed_batch_of_one_step_is_answered():
     rng = np.random.default_rng(2)
     for _ in range(25):

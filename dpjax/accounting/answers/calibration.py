@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,22 @@ class _Ends:
         return np.clip(value, self.low, self.high)
 
 
+def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Whether the cost rises with the parameter: by those that are finite, if two of them differ.
+
+    Raises:
+        ValueError: it does at some targets, and falls at others.
+    """
+    pairs = list(itertools.combinations(points, 2))
+    up = np.stack([(b > a) == (y > x) for (x, a), (y, b) in pairs])
+    differ = np.stack([a != b for (_, a), (_, b) in pairs])
+    finite = differ & np.stack([np.isfinite(a) & np.isfinite(b) for (_, a), (_, b) in pairs])
+    told = up[finite if np.any(finite) else differ]
+    if np.any(told) and not np.all(told):
+        raise ValueError(_NOT_MONOTONE)
+    return bool(np.all(told))
+
+
 def _interpolated(
     points: list[tuple[np.ndarray, np.ndarray]], order: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -200,11 +217,15 @@ def _solve(
             break
         first, second = ends.inside(first / far), ends.inside(second * far)
         cost = [spend(first), spend(second)]
-    up = (cost[1] > cost[0]) == (second > first)
-    differ = cost[1] != cost[0]
-    rising = bool(np.all(up[differ]))
-    if not rising and np.any(up[differ]):
-        raise ValueError(_NOT_MONOTONE)
+    asked = [(first, cost[0]), (second, cost[1])]
+    lost = np.isinf(cost[0])
+    known, least = np.where(lost, second, first), np.where(lost, cost[1], cost[0])
+    if np.any(lost != np.isinf(cost[1])):
+        # One answer does not tell the direction: no answer may be a bound's failing, not a high ε.
+        away = np.where((second > first) == lost, 2.0, 0.5) * known
+        third = ends.inside(np.ceil(away) if whole else away)
+        asked.append((third, spend(third)))
+    rising = _rises(asked)
     sign = 1.0 if rising else -1.0  # ε rises with sign · log parameter
     more_to, less_to = (np.inf, 0.0) if rising else (0.0, np.inf)
 
@@ -238,8 +259,10 @@ def _solve(
         dear, cost_dear = np.where(drop, value, dear), np.where(drop, cost, cost_dear)
         points.append((np.log(value), height(cost)))
 
-    note(first, cost[0])
-    note(second, cost[1])
+    for value, found in asked:
+        # Nor does it say anything where a dearer parameter has one.
+        void = np.isinf(found) & np.isfinite(least) & (sign * value < sign * known)
+        note(np.where(void, known, value), np.where(void, least, found))
     stride, done = 1.0, np.zeros(shape, bool)
     for count in range(_ROUNDS):
         no_safe, no_dear = np.isnan(safe), np.isnan(dear)

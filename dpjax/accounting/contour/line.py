@@ -342,7 +342,8 @@ def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Arra
     left = xp.exp(xp.clip(-line.c * period - front, -745.0, 300.0))
     exponent = line.alias_moment - line.alias_tilt * (epsilon + period)
     right = xp.min(xp.exp(xp.clip(exponent, -745.0, 300.0)) * 1.01)
-    lower = xp.log(xp.maximum(total - slack - line.rare - 2 * (left + right), 1e-300))
+    least = total - slack - line.rare - 2 * (left + right)
+    lower = xp.where(least > 0, xp.log(xp.maximum(least, 1e-300)), -xp.inf)
     upper = xp.minimum(upper + front, chernoff(line) - line.c * epsilon)
     derivative = -line.c + slope / xp.maximum(total, 1e-300)
     return xp.minimum(upper, 0.0), lower + front, derivative
