@@ -9,7 +9,9 @@ whose jaxpr has such rules written out.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +21,17 @@ import numpy as np
 
 from dpjax.gradients.per_example import norms_dtype
 
-__all__ = ["array_digest", "factors_digest", "program_digest", "strategy_digest", "text_digest"]
+__all__ = [
+    "array_digest",
+    "factors_digest",
+    "program_digest",
+    "source_digest",
+    "strategy_digest",
+    "text_digest",
+]
+
+# The packages whose code decides, to the last bit, the sum of a step and what is added to it.
+_COMPUTING = ("_numerics", "correlation", "gradients", "sampling", "training", "transforms")
 
 # These can be called, and their text says all there is to them.
 _SPEAKING = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
@@ -52,6 +64,25 @@ def program_digest(
     )
     digest.update(_text(jax.tree.structure(arguments)) + _text(shapes))
     _closed(digest, jax.make_jaxpr(function)(*arguments), exact)
+    return digest.hexdigest()
+
+
+@functools.cache
+def source_digest() -> str:
+    """A digest of the files that decide the bits of a step: another order of additions is another.
+
+    A version's number is not enough, since it stays the same from one release to the next.
+
+    Example:
+        >>> len(source_digest())
+        16
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    root = pathlib.Path(__file__).parents[1]
+    for package in _COMPUTING:
+        for file in sorted((root / package).rglob("*.py")):
+            name, code = file.relative_to(root).as_posix(), file.read_bytes()
+            digest.update(f"{name} {len(code)} ".encode() + code)
     return digest.hexdigest()
 
 

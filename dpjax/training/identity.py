@@ -13,6 +13,7 @@ from dpjax.training.fingerprint import (
     array_digest,
     factors_digest,
     program_digest,
+    source_digest,
     strategy_digest,
     text_digest,
 )
@@ -76,7 +77,7 @@ def identity_of_run(
             optimizer.update, shapes, shapes_of_state, shapes, secret=secret
         )
         + array_digest(state, secret=secret),
-        "software": f"dpjax {dpjax.__version__}, jax {jax.__version__}",
+        "software": f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}",
     }
 
 

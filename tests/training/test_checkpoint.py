@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import shutil
 import signal
 import stat
@@ -16,8 +17,9 @@ import numpy as np
 import optax
 import pytest
 
+import dpjax
 from dpjax import training
-from dpjax.training import pacing
+from dpjax.training import fingerprint, pacing
 from dpjax.training.fingerprint import array_digest, program_digest
 
 
@@ -117,6 +119,27 @@ def test_another_run_is_refused_and_the_folder_kept(run, tmp_path, stop_at, chan
     with pytest.raises(training.CheckpointError, match=named):
         run(resume=True, **changes)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_code_that_sums_otherwise_is_refused(run, stop_at, tmp_path, monkeypatch):
+    """Of one version's number: the same noise on a sum that is rounded otherwise."""
+    root = tmp_path / "copy"
+    shutil.copytree(pathlib.Path(dpjax.__file__).parent, root)
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2))
+    digest = fingerprint.source_digest
+    here = digest()
+    monkeypatch.setattr(fingerprint, "__file__", str(root / "training" / "fingerprint.py"))
+    digest.cache_clear()
+    try:
+        assert digest() == here  # wherever the files lie
+        with open(root / "gradients" / "per_example.py", "a") as file:
+            file.write("# other additions")
+        digest.cache_clear()
+        with pytest.raises(training.CheckpointError, match="its software differs"):
+            run(resume=True)
+    finally:
+        digest.cache_clear()
 
 
 def test_the_folder_of_a_run_whose_steps_were_deleted_gives_its_noise_to_nobody_else(run, tmp_path):
