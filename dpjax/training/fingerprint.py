@@ -71,7 +71,7 @@ def program_digest(
 def source_digest() -> str:
     """A digest of the files that decide the bits of a step: another order of additions is another.
 
-    A version's number is not enough, since it stays the same from one release to the next.
+    A version's number is not enough: it stays the same between two releases.
 
     Example:
         >>> len(source_digest())
