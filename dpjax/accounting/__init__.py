@@ -10,7 +10,7 @@
 from dpjax._numerics.scope import over_devices
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
-from dpjax.accounting.answers.calibration import ImpossibleBudget, calibrate
+from dpjax.accounting.answers.calibration import calibrate
 from dpjax.accounting.answers.certificate import Certificate, certify
 from dpjax.accounting.answers.methods import methods, register_method
 from dpjax.accounting.answers.pricing import (
@@ -22,7 +22,7 @@ from dpjax.accounting.answers.pricing import (
     tradeoff,
 )
 from dpjax.accounting.answers.verification import Verification
-from dpjax.accounting.errors import CertificateError, UnsupportedQuery
+from dpjax.accounting.errors import CertificateError, ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian.method import gdp_mu
 from dpjax.accounting.mechanisms import (
     Anisotropic,

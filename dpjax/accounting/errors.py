@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class UnsupportedQuery(TypeError):
     """A question this mechanism cannot answer by this method; the message says what would answer.
@@ -28,3 +30,16 @@ class CertificateError(ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"certificate field {field!r}: {message}")
         self.field = field
+
+
+class ImpossibleBudget(ValueError):
+    """No value of the parameter keeps the budget; the message says how little is reachable.
+
+    `beyond` is the end that the parameter would have to go past: +inf or 0.
+
+    Example:
+        >>> issubclass(ImpossibleBudget, ValueError)
+        True
+    """
+
+    beyond: float = math.inf
