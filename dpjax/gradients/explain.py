@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 
 from dpjax._other_names import taught
-from dpjax.gradients import ghost
+from dpjax.gradients import ghost, ghost_plan
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
 from dpjax.gradients.strategies import Flat, Strategy
 
@@ -57,7 +57,7 @@ class Choice:
 
     method: str
     reason: str
-    plan: ghost.Plan | None
+    plan: ghost_plan.Plan | None
     rows: tuple[ParameterCost, ...]
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
     if method == "vmap":
         return Choice("vmap", "as asked", None, ())
     try:
-        plan = ghost.make_plan(loss, params, records)
+        plan = ghost_plan.make_plan(loss, params, records)
     except Exception as error:
         return _given_up("not traceable record by record", error)
     rows = tuple(_rows(plan, params))
@@ -116,13 +116,13 @@ def _given_up(what: str, error: Exception) -> Choice:
     return Choice("vmap", reason, None, ())
 
 
-def multiplications(family: ghost.Family) -> int:
+def multiplications(family: ghost_plan.Family) -> int:
     """Of the product that forms one record's gradient from its outer products."""
     g, t, k, n = family.sizes
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _rows(plan: ghost.Plan, params: Any) -> list[ParameterCost]:
+def _rows(plan: ghost_plan.Plan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
