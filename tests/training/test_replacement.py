@@ -86,6 +86,31 @@ def test_more_draws_than_records_in_pieces(monkeypatch):
         assert found.metrics["clipped"][1] == 1.0
 
 
+@pytest.mark.parametrize("held", ["device", "host"])
+def test_users_count_once_a_draw(monkeypatch, held):
+    """Each user's gradients point along an axis of the user's own, so a step's sum counts draws."""
+    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
+    owner = np.array([0, 1, 1, 2, 2, 2, 3, 4, 4])
+    axes = np.eye(5, dtype=np.float32)[owner]
+    step = acc.WithReplacement(acc.Gaussian(1e-6), 12, 5)
+    settings = {"adjacency": REPLACED, "unit": "user"}
+    plan = training.Plan(acc.Repeated(step, 1), 1.0, 5, 1e-5, **settings)
+    found = training.fit(
+        lambda w, x: w @ x,
+        jnp.zeros(5),
+        training.HostData(axes) if held == "host" else axes,
+        plan,
+        optimizer=optax.sgd(1.0),
+        key=jax.random.key(4),
+        users=owner,
+        records_per_user=3,
+    )
+    counts = -12 * np.asarray(found.params)
+    assert counts.sum() == pytest.approx(12, abs=1e-3)
+    assert counts == pytest.approx(np.rint(counts), abs=1e-3)
+    assert counts.max() > 2  # of twelve draws of five users: one is drawn three times
+
+
 def test_several_devices_are_refused_before_a_key_is_bound(tmp_path):
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     with pytest.raises(ValueError, match="mesh must be None where records are drawn with repl"):
