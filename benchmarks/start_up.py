@@ -3,9 +3,9 @@
     python -m benchmarks.start_up
 
 On scikit-learn's digits: a plain step of softmax regression (traced, compiled, run once), the first
-`fit` up to its first trained row, a second, identical `fit`, and one in a new process that finds the
-compiled programs in JAX's cache. Then the noise of a tree of 1,000 small leaves; and new processes,
-the least of five: `import jax` alone, and `dpjax epsilon`. Prints one JSON object.
+`fit` up to its first trained row, a second, identical `fit`, and one of a new process that finds
+the compiled programs in JAX's cache. Then the noise of a tree of 1,000 small leaves; and new
+processes, the least of five: `import jax` alone, and `dpjax epsilon`. Prints one JSON object.
 """
 
 from __future__ import annotations
