@@ -8,11 +8,12 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy import special
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.counts import Binomial, few, mass_error
 from dpjax.accounting.pairs.discrete import binomial
-from dpjax.accounting.pairs.users import Users
+from dpjax.accounting.pairs.users import Users, log_sum
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -397,6 +398,22 @@ def test_the_masses_are_as_exact_as_is_said(records, rate):
             truth = mp.exp(ways + i * mp.log(q) + (n - i) * mp.log1p(-q))
             found = mass[int(j - first)]
             assert abs(float(found / truth - 1)) <= mass_error(Binomial(records, rate))
+
+
+def test_sums_of_exponentials_leave_out_nothing_that_shows():
+    """Few of many terms weigh at any one point: against SciPy's sums of all of them."""
+    draw = np.random.default_rng(7)
+    for _ in range(25):
+        terms, points = draw.integers(1, 300), draw.integers(1, 5000)
+        slope = np.sort(draw.uniform(0, draw.choice([0.1, 1, 30]), terms))
+        level = draw.normal(0, draw.choice([1, 30, 500]), terms) - slope**2 / 2
+        y = np.sort(draw.uniform(-1, 1, points) * draw.choice([1, 30, 300]))
+        value, rise = log_sum(y, slope, level)
+        exponent = y[:, None] * slope + level
+        truth = special.logsumexp(exponent, axis=1)
+        np.testing.assert_allclose(value, truth, rtol=1e-14, atol=1e-13)
+        mean = np.exp(exponent - truth[:, None]) @ slope
+        np.testing.assert_allclose(rise, mean, rtol=1e-11)
 
 
 def test_users_of_users_of_very_many_records_end():

@@ -85,5 +85,8 @@ def inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
 
 def normal_mass(edges: np.ndarray) -> np.ndarray:
     """Φ(b) − Φ(a) of successive ascending edges, without cancellation in either tail."""
-    below, above = ndtr(edges), ndtr(-edges)
-    return np.where(edges[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    tail, right = ndtr(-np.abs(edges)), edges > 0
+    between = tail[1:] - tail[:-1]
+    # Right of 0 the tails fall; around it both are what is left out.
+    around = ~right[:-1] & right[1:]
+    return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))

@@ -35,9 +35,10 @@ from dpjax.accounting.pairs.counts import Law, above, few, mass_error
 from dpjax.accounting.pairs.protocol import Discretisable
 from dpjax.accounting.pairs.ratio import ndtr, normal_mass
 
-_ROWS = 1 << 14  # points worked on at a time
+_ROWS = 1 << 11  # points worked on at a time
 _COARSE = 2049
 _NOWHERE = 39.0  # standard deviations
+_FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
 _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -207,14 +208,28 @@ def log_sum(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> tuple[np.nda
     value, rise = np.empty_like(y), np.empty_like(y)
     for start in range(0, len(y), _ROWS):
         rows = slice(start, start + _ROWS)
-        terms = y[rows, None] * slope + level
+        some = _weighty(y[rows], slope, level)
+        near = slope[some]
+        terms = y[rows, None] * near + level[some]
         top = terms.max(axis=1)
         with np.errstate(under="ignore"):
             part = np.exp(terms - top[:, None])
         total = part.sum(axis=1)
         value[rows] = top + np.log(total)
-        rise[rows] = part @ slope / total
+        rise[rows] = part @ near / total
     return value, rise
+
+
+def _weighty(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """Which terms are somewhere among these y more than e^{−60} of the sum.
+
+    Against the term that is largest at one end the others are straight lines, so that one that is
+    small against it at both ends is small throughout.
+    """
+    ends = np.array([y.min(), y.max()])[:, None] * slope + level
+    against = ends[:, ends.argmax(axis=1)].T  # a row an end's largest, a column an end
+    gap = ends[None] - against[:, :, None]
+    return ~np.any(np.all(gap < -_FAINT, axis=1), axis=0)
 
 
 def mixed_mass(edges: np.ndarray, shift: np.ndarray, weight: np.ndarray) -> np.ndarray:
