@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpjax.cli.inputs import AdjacencyOption, adjacency_of, progress, refusing
+from dpjax.cli.inputs import AdjacencyOption, adjacency_of, check_new_file, progress, refusing
 
 _KINDS = {
     "gaussian": ("noise",),
@@ -46,6 +46,7 @@ def curve(
 
         from dpjax.plotting.accounting import plot_privacy
 
+        check_new_file("--out", out)
         if steps < 1:
             raise ValueError(f"--steps must be at least 1, got {steps}")
         # Few steps are the dear ones: where the contour says nothing, loss distributions do.

@@ -46,11 +46,34 @@ def refusing(interrupted: str = "nothing was written") -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, TypeError, OSError) as error:
+        if isinstance(error, TypeError) and not _is_unsupported(error):
+            raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         typer.echo(f"error: {where}{reason}", err=True)
         raise typer.Exit(BAD_INPUT) from None
+
+
+def _is_unsupported(error: TypeError) -> bool:
+    """Whether the accountant refused; it is loaded after a refusal alone, to start quickly."""
+    from dpjax.accounting import UnsupportedQuery
+
+    return isinstance(error, UnsupportedQuery)
+
+
+def check_new_file(option: str, path: pathlib.Path) -> None:
+    """Refuse, before any work, a file that exists or whose folder does not.
+
+    Example:
+        >>> check_new_file("--out", pathlib.Path("no-such-folder/a.csv"))
+        Traceback (most recent call last):
+        ValueError: --out must be in a folder that exists, got no-such-folder/a.csv
+    """
+    if path.exists():
+        raise ValueError(f"{option} must be a new file, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} must be in a folder that exists, got {path}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpjax.cli.inputs import print_json, refusing
+from dpjax.cli.inputs import check_new_file, print_json, refusing
 
 
 def predict(
@@ -37,8 +37,7 @@ def predict(
         from dpjax import data as reading
         from dpjax import training
 
-        if out.exists():
-            raise ValueError(f"--out must be a new file, got {out}")
+        check_new_file("--out", out)
         saved = training.load_model(model)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
@@ -62,6 +61,7 @@ def predict(
     if as_json:
         print_json({"rows": len(frame), "out": str(out), "columns_left_out": unknown})
         return
-    typer.echo(f"{len(frame)} predictions are in {out}")
+    said = "1 prediction is" if len(frame) == 1 else f"{len(frame)} predictions are"
+    typer.echo(f"{said} in {out}")
     if unknown:
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax.cli.inputs import refusing
+from dpjax.cli.inputs import check_new_file, refusing
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -46,6 +46,8 @@ def report(
         dpjax report runs/digits
     """
     with refusing():
+        if out is not None:
+            check_new_file("--out", out)
         folder = run if run.is_dir() else run.parent
         text = (folder / "certificate.json" if run.is_dir() else run).read_text(encoding="utf-8")
         goal = out or folder / "report.html"

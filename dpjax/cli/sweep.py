@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpjax.cli.inputs import AdjacencyOption, adjacency_of, refusing
+from dpjax.cli.inputs import AdjacencyOption, adjacency_of, check_new_file, refusing
 
 
 def sweep(
@@ -38,6 +38,9 @@ def sweep(
 
         from dpjax import accounting as acc
 
+        for option, path in (("--out", out), ("--picture", picture)):
+            if path is not None:
+                check_new_file(option, path)
         if steps < 1:
             raise ValueError(f"--steps must be at least 1, got {steps}")
         noises = parse_grid("--noise-multiplier", noise_multiplier)

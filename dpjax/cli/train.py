@@ -16,7 +16,7 @@ from dpjax.cli.train_settings import (
     LARGEST_BATCH,
     MOMENTUM,
     STEPS,
-    check_budget,
+    check_numbers,
     completed,
     plan_of,
     uncovered,
@@ -159,7 +159,7 @@ def train(
         if resume and (folder / "certificate.json").exists():
             console.print(f"{folder} holds a finished run; nothing is left to do.", markup=False)
             return
-        check_budget(epsilon, delta, clip_norm)
+        check_numbers(epsilon, delta, clip_norm, seed)
         training_set, held_out, encoding = read_inputs(data, target, schema, test)
         options = completed(training_set, delta, model, batch_size, learning_rate)
         plan = plan_of(

@@ -15,7 +15,7 @@ STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
 
 
-def check_budget(epsilon: float, delta: float | None, clip_norm: float) -> None:
+def check_numbers(epsilon: float, delta: float | None, clip_norm: float, seed: int | None) -> None:
     """Refuse numbers that no run can keep."""
     if not 0 < epsilon < float("inf"):
         raise ValueError(f"--epsilon must be a positive, finite number, got {epsilon}")
@@ -23,6 +23,8 @@ def check_budget(epsilon: float, delta: float | None, clip_norm: float) -> None:
         raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
     if not 0 < clip_norm < float("inf"):
         raise ValueError(f"--clip-norm must be a positive, finite number, got {clip_norm}")
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise ValueError(f"--seed must lie between -2^63 and 2^63 - 1, got {seed}")
 
 
 def completed(data: Dataset, delta, model, batch_size, learning_rate) -> dict[str, Any]:
@@ -53,6 +55,11 @@ def plan_of(
     from dpjax import training
 
     if sampling == "random-allocation":
+        if str(adjacency.value) != "add-remove":
+            raise ValueError(
+                "--adjacency must be add-remove for --sampling random-allocation, which has no "
+                f"proven price otherwise, got {adjacency.value}; or take --sampling poisson"
+            )
         length = math.ceil(records / max(options["batch_size"], 1))
         steps = math.ceil(steps / length) * length
     settings = {

@@ -97,8 +97,10 @@ def plot_privacy(
     trade.set_title(f"Trade-off curve, {shown}")
     growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
     if counts.size > 1:
-        growth.set(xscale="log", yscale="log", xlim=(int(counts[0]), most))
-        _plain_ticks(growth.yaxis)
+        growth.set(xscale="log", xlim=(int(counts[0]), most))
+        if any(np.any(np.asarray(line.get_ydata()) > 0) for line in lines):
+            growth.set(yscale="log")
+            _plain_ticks(growth.yaxis)
     growth.set_title(f"ε against steps ({adjacency.value})")
     figure.legend(
         handles=lines,

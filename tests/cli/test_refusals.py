@@ -1,0 +1,89 @@
+"""What a command refuses is one line that says what to change, before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from dpjax.cli import app
+
+
+def dpjax(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def people(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("age,sick\n" + "".join(f"{20 + k},{'ny'[k % 2]}\n" for k in range(40)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("epsilon", "--noise-multiplier", 1, "--delta", 1e-5, "--rate", 0.1, "--method", "gdp"),
+        (
+            "sweep",
+            "--noise-multiplier",
+            "1,2",
+            "--rate",
+            0.5,
+            "--method",
+            "gdp",
+            "--out",
+            "new.csv",
+        ),
+    ],
+)
+def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = dpjax(*arguments)
+    assert found.exit_code == 2, found.output
+    assert found.stderr.startswith("error: ")
+    assert "'gdp'" in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sampling", "random-allocation", "--adjacency", "replace-one"), "--adjacency must be"),
+        (("--seed", 2**63), "--seed must lie between"),
+    ],
+)
+def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, message):
+    out = tmp_path / "run"
+    settings = ("--target", "sick", "--epsilon", 3, "--delta", 1e-3, "--steps", 8)
+    found = dpjax("train", "--data", people, *settings, "--out", out, *options)
+    assert found.exit_code == 2, found.output
+    assert f"error: {message}" in found.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("curve", "--out"), ("sweep", "--out"), ("sweep", "--picture")]
+)
+def test_a_file_that_exists_or_has_no_folder_is_refused_and_nothing_is_written(
+    tmp_path, command, option
+):
+    what = ("gaussian:noise=20",) if command == "curve" else ("--noise-multiplier", "1,2")
+    out = () if option == "--out" else ("--out", tmp_path / "new.csv")
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    for path, message in (
+        (mine, f"{option} must be a new file"),
+        (tmp_path / "nowhere" / "a.png", f"{option} must be in a folder that exists"),
+    ):
+        found = dpjax(command, *what, *out, option, path)
+        assert found.exit_code == 2, found.output
+        assert message in found.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert mine.read_text() == "mine"
+
+
+def test_a_run_that_costs_nothing_is_drawn(tmp_path):
+    out = tmp_path / "curve.png"
+    found = dpjax("curve", "gaussian:noise=1e9", "--steps", 10, "--out", out)
+    assert found.exit_code == 0, found.output
+    assert out.read_bytes().startswith(b"\x89PNG")
