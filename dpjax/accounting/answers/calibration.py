@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,22 +17,10 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.accepted import Ends, MakeMechanism, is_whole
 from dpjax.accounting.answers.admission import PROBABILITY
-from dpjax.accounting.answers.root_search import solve
-from dpjax.accounting.errors import ImpossibleBudget
+from dpjax.accounting.answers.root_search import Costs, Found, solve
+from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 
 _POSITIVE = checks.Range(0.0, open_low=True)
-
-
-def _spend(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -> Callable:
-    """ε at concrete parameter values; +inf where the mechanism cannot be built or priced."""
-
-    def at(values: np.ndarray) -> np.ndarray:
-        shaped = values if values.ndim else float(values)
-        run = make(shaped)
-        answer = pricing.epsilon(run, delta, adjacency=adjacency, method=method)
-        return np.broadcast_to(np.asarray(answer, np.float64), values.shape)
-
-    return at
 
 
 def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
@@ -50,6 +39,59 @@ def _given(name: str, value: Any) -> np.ndarray:
     if numbers.size == 0:
         raise ValueError(f"{name} must be a number or a non-empty array of numbers, got {value!r}")
     return numbers
+
+
+def _costs(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -> Costs:
+    def asked(question: Callable) -> Callable:
+        """The answer at concrete parameter values."""
+
+        def at(values: np.ndarray) -> np.ndarray:
+            answer = question(make(values if values.ndim else float(values)))
+            return np.broadcast_to(np.asarray(answer, np.float64), values.shape)
+
+        return at
+
+    def at_nothing(run: Any) -> Any:
+        with contextlib.suppress(UnsupportedQuery):
+            return pricing.delta(run, 0.0, adjacency=adjacency)
+        return 1.0
+
+    return Costs(
+        asked(lambda run: pricing.epsilon(run, delta, adjacency=adjacency, method=method)),
+        asked(lambda run: pricing.epsilon_interval(run, delta, adjacency=adjacency)[0]),
+        asked(at_nothing),
+    )
+
+
+def _searched(
+    make: MakeMechanism,
+    target: np.ndarray,
+    delta: Any,
+    adjacency: Adjacency,
+    method: str,
+    bounds: tuple[float, float] | None,
+) -> tuple[np.ndarray, bool]:
+    """The last parameters that keep the targets, and whether they are whole numbers.
+
+    A method may have answers again beyond parameters at which it has none. Where those end the
+    search, it begins once more where the best method's answers keep the budget.
+    """
+    whole = is_whole(make)
+
+    def search(method: str, start: np.ndarray | None = None) -> Found:
+        costs = _costs(make, delta, adjacency, method)
+        bounded = bounds is not None and start is None
+        return solve(Ends(make, whole, bounds), whole, target, costs, bounded, start)
+
+    found = search(method)
+    if method == "best" or not np.any(found.cut):
+        return found.value, whole
+    with contextlib.suppress(ValueError, UnsupportedQuery):  # the first keeps the budget too
+        full = search("best").value
+        again = search(method, full).value
+        nearer = abs(np.log(again / full)) < abs(np.log(found.value / full))
+        return np.where(found.cut & nearer, again, found.value), whole
+    return found.value, whole
 
 
 @taught
@@ -110,15 +152,7 @@ def calibrate(
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     target, probability = np.broadcast_arrays(_given("epsilon", epsilon), _given("delta", delta))
     probability = probability if probability.ndim else float(probability)
-    spend = _spend(make_mechanism, probability, adjacency, method)
-    whole = is_whole(make_mechanism)
-
-    def at_least(values: np.ndarray) -> Any:
-        run = make_mechanism(values if values.ndim else float(values))
-        return pricing.epsilon_interval(run, probability, adjacency=adjacency)[0]
-
-    ends = Ends(make_mechanism, whole, bounds)
-    answer = solve(ends, whole, target, spend, bounds is not None, at_least)
+    answer, whole = _searched(make_mechanism, target, probability, adjacency, method, bounds)
     if whole:
         answer = answer.astype(np.int64)
         return int(answer) if answer.ndim == 0 else answer

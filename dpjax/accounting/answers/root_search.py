@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,37 @@ def _next_safe(value: np.ndarray, rising: bool) -> np.ndarray:
     return narrow.astype(np.float64)
 
 
-def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+class Costs(NamedTuple):
+    """What is asked of parameters.
+
+    Fields:
+        epsilon: upper ends of ε; +inf where there is no answer.
+        at_least: lower ends of ε.
+        delta: of δ at ε = 0, which may still move where ε does not.
+    """
+
+    epsilon: Callable[[np.ndarray], np.ndarray]
+    at_least: Callable[[np.ndarray], np.ndarray]
+    delta: Callable[[np.ndarray], np.ndarray]
+
+
+class Found(NamedTuple):
+    """The last parameters that keep their targets.
+
+    Fields:
+        value: the parameters.
+        cut: whether it is for want of an answer, not for a high one, that no fuller one is known.
+    """
+
+    value: np.ndarray
+    cut: np.ndarray
+
+
+def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool | None:
     """Whether the cost rises with the parameter: by those that are finite, if two of them differ.
+
+    Returns:
+        None where no two costs differ.
 
     Raises:
         ValueError: it does at some targets, and falls at others.
@@ -44,7 +74,7 @@ def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool:
     told = up[finite if np.any(finite) else differ]
     if np.any(told) and not np.all(told):
         raise ValueError(_NOT_MONOTONE)
-    return bool(np.all(told))
+    return bool(np.all(told)) if told.size else None
 
 
 def _interpolated(
@@ -136,10 +166,15 @@ def _height(cost: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _first_asked(
-    ends: Ends, whole: bool, target: np.ndarray, spend: Callable, bounded: bool
+    ends: Ends,
+    whole: bool,
+    target: np.ndarray,
+    spend: Callable,
+    bounded: bool,
+    start: np.ndarray | None,
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], tuple[np.ndarray, np.ndarray]]:
     """Two or three parameters and their ε, two of them different; and those with an answer."""
-    first = np.full(target.shape, ends.good[0])
+    first = np.full(target.shape, ends.good[0]) if start is None else ends.inside(start)
     at_first = spend(first)
     # About where the root is, if ε falls as a power of the parameter, as it does with the noise: a
     # steeper one the less noise there is.
@@ -170,28 +205,31 @@ def solve(
     ends: Ends,
     whole: bool,
     target: np.ndarray,
-    spend: Callable,
+    costs: Costs,
     bounded: bool,
-    at_least: Callable,
-) -> np.ndarray:
+    start: np.ndarray | None = None,
+) -> Found:
     """The last parameter of every target that keeps it.
 
     Args:
         ends: the parameters within which to search.
         whole: whether they are whole numbers.
         target: the ε of the budget.
-        spend: from parameters to ε; +inf where there is no answer.
-        bounded: whether the user gave the ends.
-        at_least: from parameters to lower ends of ε.
+        costs: what a parameter costs.
+        bounded: whether to begin at both ends.
+        start: the first parameters to ask; by default any that is accepted.
 
     Raises:
         ImpossibleBudget: no parameter keeps a target.
         ValueError: ε both rises and falls with the parameter.
     """
-    asked, (known, least_cost) = _first_asked(ends, whole, target, spend, bounded)
+    spend = costs.epsilon
+    asked, (known, least_cost) = _first_asked(ends, whole, target, spend, bounded, start)
     first, rising = asked[0][0], _rises(asked)
+    if rising is None:  # ε is 0 throughout, or infinite
+        rising = _rises([(value, costs.delta(value)) for value, _ in asked]) is not False
     more_to, less_to = (np.inf, 0.0) if rising else (0.0, np.inf)
-    bracket = _Bracket(ends, target, rising, at_least)
+    bracket = _Bracket(ends, target, rising, costs.at_least)
     sign, points = bracket.sign, bracket.points
 
     def grid(z: np.ndarray) -> np.ndarray:
@@ -258,4 +296,5 @@ def solve(
         bracket.note(value, spend(value))
     if np.any(np.isnan(bracket.safe)):
         raise ValueError(_NOT_MONOTONE)
-    return bracket.safe
+    full = bracket.cost_safe >= 0.999 * target
+    return Found(bracket.safe, np.isinf(bracket.cost_dear) & ~np.isnan(bracket.dear) & ~full)
