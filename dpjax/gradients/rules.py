@@ -71,6 +71,10 @@ def find_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None = N
     """
     if cut is not None and eqn.name != "dot_general":
         return None
+    # A parameter is real: of its complex gradient only the real part counts, in no product of
+    # complex factors' norms.
+    if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in (*eqn.ins, *eqn.outs)):
+        return None
     match eqn.name:
         case "dot_general":
             return _matrix_product(eqn, slot, view, cut)
@@ -214,6 +218,11 @@ def _rows_layout(view: ParameterView) -> Any:
     return ("outer", (), view.dims[:1], view.dims[1:])
 
 
+def _wide(tokens: Any) -> Any:
+    """Numbers of rows in a dtype that holds the number of all rows, which 8 and 16 bits may not."""
+    return tokens.astype(jnp.int32) if jnp.iinfo(tokens.dtype).bits < 32 else tokens
+
+
 def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     numbers, sizes = eqn.params["dimension_numbers"], tuple(eqn.params["slice_sizes"])
     table, indices = eqn.ins[0], eqn.ins[1]
@@ -233,7 +242,7 @@ def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
 
     def factor(saved, cotangent):
-        tokens = saved.reshape(saved.shape[0], positions)
+        tokens = _wide(saved).reshape(saved.shape[0], positions)
         columns = _grouped(cotangent, ((), lead, offset), (1, positions, width))
         if mode == GatherScatterMode.CLIP:
             tokens = jnp.clip(tokens, 0, table.shape[0] - 1)
@@ -253,7 +262,7 @@ def _row_slice(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     width = math.prod(table.shape[1:])
 
     def factor(saved, cotangent):
-        tokens = jnp.clip(saved.reshape(-1, 1), 0, table.shape[0] - 1)
+        tokens = jnp.clip(_wide(saved).reshape(-1, 1), 0, table.shape[0] - 1)
         return OuterProducts(tokens, cotangent.reshape(-1, 1, 1, width))
 
     return _lookup(table, view, factor, 1, width)

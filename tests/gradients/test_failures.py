@@ -249,3 +249,55 @@ def test_many_small_entries_are_no_gradient_of_norm_zero(strategy):
     fn = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm, "vmap", strategy=strategy)
     total = np.asarray(fn(jnp.zeros(100_000), jnp.full((1, 100_000), 1e-19)).sum, np.float64)
     assert 0.9 * clip_norm <= np.sqrt((total**2).sum()) <= clip_norm * (1 + 1e-5)
+
+
+BYTES = np.array([[3, 70, 3, 254, 255], [0, 1, 2, 100, 99], [255, 255, 0, 7, 7]], np.uint8)
+
+
+@pytest.mark.parametrize("mode", [None, "clip"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+@pytest.mark.parametrize("rows", [128, 255, 256, 257, 300, 2**16 + 1])
+def test_tokens_of_few_bits_are_rows_of_any_table(rows, dtype, mode):
+    # 256 does not fit into 8 bits: as 0 it put every row outside the table, and no row was trained.
+    records = (BYTES if dtype == np.uint8 and rows > 255 else BYTES % 128).astype(dtype)
+
+    def loss(table, x):
+        return jnp.sum(jnp.take(table, x, axis=0, mode=mode))
+
+    out = clipped_grad(loss, 1e9, "ghost")(jnp.ones((rows, 2)), records)
+    counts = np.stack([np.bincount(x, minlength=rows) for x in records.astype(int)])
+    np.testing.assert_allclose(out.norms, np.sqrt(2.0 * (counts**2).sum(1)), rtol=1e-6)
+    np.testing.assert_allclose(out.sum, np.repeat(counts.sum(0)[:, None], 2, 1), rtol=1e-6)
+
+
+TURNS = np.exp(1j * np.arange(4)).astype(np.complex64)
+
+
+def filtered(w, x):
+    return jnp.sum(jnp.abs(jnp.fft.fft(x) @ w.astype(complex)) ** 2)
+
+
+def of_complex_rows(table, x):
+    turned = TURNS @ table.astype(complex)[jnp.int32(8 * jnp.abs(x))]
+    return jnp.sum(jnp.abs(turned) ** 2)
+
+
+@pytest.mark.parametrize("loss", [filtered, of_complex_rows])
+@pytest.mark.parametrize("method", ["ghost", "auto"])
+def test_the_norm_of_a_gradient_through_complex_numbers_is_that_of_its_real_part(loss, method):
+    rng = np.random.default_rng(0)
+    params = rng.normal(size=(4, 40) if loss is filtered else (40, 6))
+    records = rng.uniform(-2, 2, size=(6, 4))
+    out = clipped_grad(loss, 1e9, method)(jnp.float32(params), jnp.float32(records))
+
+    def value(params, x):  # the loss again, of NumPy's complex numbers
+        if loss is filtered:
+            return np.sum(np.abs(np.fft.fft(x) @ params) ** 2)
+        rows = params[(8 * np.abs(np.float32(x))).astype(int)]
+        return np.sum(np.abs(TURNS @ rows) ** 2)
+
+    # A quadratic: central differences are its gradient.
+    units = np.eye(params.size).reshape(-1, *params.shape)
+    for x, norm in zip(records, out.norms, strict=True):
+        slopes = [(value(params + u, x) - value(params - u, x)) / 2 for u in units]
+        np.testing.assert_allclose(norm, np.linalg.norm(slopes), rtol=1e-4)
