@@ -53,6 +53,8 @@ def check_kind(frame: pd.DataFrame, name: str) -> str:
         raise DataError(f"column {name!r} holds complex numbers; give two columns of real ones")
     if pd.api.types.is_numeric_dtype(values):
         return "number"
+    if pd.api.types.infer_dtype(values, skipna=True) == "decimal":
+        return "number"
     cells = [str(cell).strip() for cell in values[values.notna()]]
     bad = np.flatnonzero([not _is_number(cell) for cell in cells])
     meant = sum(_is_number(cell.replace(",", "").rstrip("%")) for cell in cells)
@@ -77,6 +79,16 @@ def check_size(frame: pd.DataFrame, name: str) -> None:
         raise DataError(
             f"column {name!r} holds {numbers[at]:g} {where(frame, at)}, beyond {_LARGEST:g}; "
             "correct the cell, or declare the column's range in a schema"
+        )
+
+
+def check_variety(frame: pd.DataFrame, name: str, different: int) -> None:
+    """Refuse names, dates and free text: each would be a feature, and written into the model."""
+    if different > 50 and 2 * different > len(frame):
+        raise DataError(
+            f"column {name!r} has {different} different values in {len(frame)} rows, and as a "
+            "category each would become a feature and be written into the model; leave the column "
+            'out by kind = "ignore" in a schema, or declare its categories there'
         )
 
 

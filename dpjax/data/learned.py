@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from dpjax.data.cells import check_kind, check_size
+from dpjax.data.cells import check_kind, check_size, check_variety
 from dpjax.data.errors import DataError
 from dpjax.data.schema import Column, Schema
 
@@ -54,7 +56,10 @@ def complete_schema(
             column = replace(column, range=_learned_range(values, name))
         elif column.kind == "category" and column.categories is None:
             categories.append(name)
-            column = replace(column, categories=tuple(sorted({class_name(v) for v in values})))
+            found = tuple(sorted({class_name(v) for v in values}))
+            if name not in known:
+                check_variety(frame, name, len(found))
+            column = replace(column, categories=found)
         columns.append(column)
     learned = []
     if kinds and declared.columns:
@@ -84,11 +89,17 @@ def _in_order(values: pd.Series) -> list[str]:
     """Classes in numerical order where they are numbers, else in alphabetical order."""
     if pd.api.types.is_numeric_dtype(values):
         return [class_name(v) for v in sorted(values.unique())]
-    return sorted({str(v) for v in values})
+    return sorted({class_name(v) for v in values})
 
 
 def class_name(value: Any) -> str:
-    """`1.0` and `1` are the same class."""
+    """`1.0` and `1` are the same class, and a midnight is its date, as text files write it."""
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    if isinstance(value, datetime.datetime) and value is not pd.NaT:
+        return str(value).removesuffix(" 00:00:00")
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))  # a float would make one class of two beyond 2^53
     if isinstance(value, float) or hasattr(value, "is_integer"):
         number = float(value)
         return str(int(number)) if number.is_integer() else str(number)

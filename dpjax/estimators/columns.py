@@ -12,6 +12,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length, column_or_
 from sklearn.utils.validation import validate_data  # pyrefly: ignore
 
 from dpjax import data
+from dpjax.data.learned import class_name
 
 
 class Encoded(NamedTuple):
@@ -54,7 +55,7 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         raise ValueError(
             "y is missing: this estimator requires y to be passed, but the target y is None"
         )
-    target = column_or_1d(y, warn=True)
+    target = column_or_1d(plain_booleans(y), warn=True)
     if target.dtype.kind == "f":
         assert_all_finite(target, input_name="y")
     check_consistent_length(frame, target)
@@ -105,12 +106,24 @@ def schema_of(bounds: Any, names: Any) -> data.Schema:
     return data.Schema(tuple(data.Column(str(name), range=(a, b)) for name, a, b in sides))
 
 
-def class_values(names: tuple[str, ...], target: np.ndarray) -> np.ndarray:
+def plain_booleans(y: Any) -> Any:
+    """Booleans of pandas' or pyarrow's type as NumPy's; scikit-learn makes floats of them."""
+    if isinstance(y, pd.Series | pd.DataFrame):
+        kinds = [y.dtype] if isinstance(y, pd.Series) else y.dtypes
+        if all(map(pd.api.types.is_bool_dtype, kinds)) and not np.any(y.isna()):
+            return y.to_numpy(bool)
+    return y
+
+
+def class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
     """The classes as values of the target's own type, in the order of the class numbers."""
+    target = np.asarray(target).ravel()
     kind = target.dtype.kind
     if kind == "b":
         return np.asarray([name == "True" for name in names])
-    if kind in "iuf":
+    if kind in "iu":
+        return np.asarray([int(name) for name in names]).astype(target.dtype)
+    if kind == "f":
         return np.asarray(names).astype(np.float64).astype(target.dtype)
-    given = {str(value): value for value in pd.unique(target)}
+    given = {class_name(value): value for value in pd.unique(target)}
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)

@@ -14,7 +14,7 @@ from dpjax import accounting as acc
 from dpjax import erm
 from dpjax.erm.solver import spec_of
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.estimators.columns import Encoded, class_values
+from dpjax.estimators.columns import Encoded, class_values, plain_booleans
 from dpjax.training.plan import GAUSSIAN_NOISE, SECRET_KEY
 
 # Solvers that train several classes at once; the others train one against the rest.
@@ -101,5 +101,5 @@ class LinearClassifier(ClassifierMixin, Linear):
         if y is not None:
             check_classification_targets(y)
         records = self._read(X, y, classes=True)
-        self.classes_ = class_values(records.schema.classes or (), np.asarray(y).ravel())
+        self.classes_ = class_values(records.schema.classes or (), plain_booleans(y))
         return records

@@ -18,7 +18,7 @@ from dpjax import accounting as acc
 from dpjax import training
 from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.estimators.columns import class_values
+from dpjax.estimators.columns import class_values, plain_booleans
 
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
@@ -95,7 +95,7 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         if y is not None:
             check_classification_targets(y)
         records = self._read(X, y, classes=True)
-        self.classes_ = class_values(records.schema.classes or (), np.asarray(y).ravel())
+        self.classes_ = class_values(records.schema.classes or (), plain_booleans(y))
         self._width, count = records.features.shape[1], len(records.target)
         model = self._built()
         size = self.batch_size

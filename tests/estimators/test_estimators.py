@@ -203,3 +203,28 @@ def test_refusals_name_the_argument(people):
         DPLinearRegression(bounds=(0, 90), target_range=(1, 1)).fit(frame[["age"]], frame["age"])
     with pytest.raises(data.DataError, match="'maybe', which is none of the declared classes"):
         DPLogisticRegression(bounds=SCHEMA).fit(frame, ["maybe", *labels[1:]])
+
+
+@pytest.mark.parametrize("kind", ["bool", "boolean", "bool[pyarrow]", "int64", "Int64", "Float64"])
+@pytest.mark.parametrize("column", [False, True])
+def test_labels_of_every_type_come_back_as_they_were(kind, column):
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 1))
+    truth = x[:, 0] > 0
+    labels = pd.Series(truth, name="y").astype(kind)
+    model = DPLogisticRegression(epsilon=50.0, bounds=(-1, 1), random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(x, labels.to_frame() if column else labels)
+    assert model.classes_.tolist() == [0, 1]
+    assert np.mean(model.predict(x) == truth) > 0.95
+
+
+def test_large_whole_numbers_are_classes_of_their_own():
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 1))
+    labels = np.where(x[:, 0] > 0, 2**60 + 1, 2**60)
+    model = DPLogisticRegression(epsilon=50.0, bounds=(-1, 1), random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model.fit(x, labels)
+    assert model.classes_.tolist() == [2**60, 2**60 + 1]
+    assert np.mean(model.predict(x) == labels) > 0.95
