@@ -125,3 +125,21 @@ def test_adjacency_by_name():
     assert acc.Adjacency("Add-Remove") is acc.Adjacency.ADD_REMOVE
     with pytest.raises(ValueError, match="nope"):
         acc.Adjacency("nope")
+
+
+@pytest.mark.parametrize("run", **BY_NAME)
+@pytest.mark.parametrize("wrap", [lambda run: run, *WRAPPERS.values()])
+def test_equal_where_every_entry_is(run, wrap):
+    again = jax.tree.map(lambda leaf: leaf + 0, run)
+    more = jax.tree.map(lambda leaf: leaf + 1, run)
+    assert wrap(run) == wrap(again)
+    assert wrap(run) != wrap(more)
+    assert wrap(run) != acc.Laplace(7.0)
+
+
+def test_arrays_are_equal_by_shape_and_entry():
+    sweep = acc.Gaussian(np.array([1.0, 2.0]))
+    assert sweep == acc.Gaussian(np.array([1.0, 2.0]))
+    assert sweep != acc.Gaussian(np.array([1.0, 3.0]))
+    assert acc.Gaussian(np.array([1.0, 1.0])) != acc.Gaussian(1.0)
+    assert len({acc.Gaussian(1.0), acc.Gaussian(1), acc.Gaussian(2.0)}) == 2

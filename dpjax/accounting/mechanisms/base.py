@@ -127,6 +127,18 @@ class Mechanism:
                     value = checks.shown(getattr(self, name))
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))  # pyrefly: ignore
+
+    def __eq__(self, other: object) -> bool:
+        """Of one kind, with the same numbers; arrays have the same entries."""
+        if not isinstance(other, Mechanism) or type(other) is not type(self):
+            return NotImplemented
+        return all(map(_same, self._values(), other._values()))
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
     def parts(self) -> tuple[Mechanism, ...]:
         """The mechanisms this one is made of."""
         return tuple(getattr(self, name) for name in self._parts)
@@ -145,6 +157,10 @@ class Mechanism:
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
         """What this mechanism rests on, one sentence each; its parts' own are not repeated."""
         return tuple(sentence.format(relation=adjacency.value) for sentence in self.rests_on)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other) if np.shape(one) or np.shape(other) else bool(one == other)
 
 
 def _broadcast(step: Mechanism) -> None:
@@ -181,7 +197,7 @@ def register_mechanism(cls: _Class) -> _Class:
         >>> acc.registered_mechanisms()["Gaussian"] is acc.Gaussian
         True
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)  # pyrefly: ignore
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)  # pyrefly: ignore
     fields = dataclasses.fields(cls)  # pyrefly: ignore
     static = tuple(f.name for f in fields if f.type in ("bool", "str", bool, str))
     leaves = tuple(f.name for f in fields if f.name not in static)
