@@ -269,6 +269,11 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     return most * (1 + 1e-13), min(infinite * (1 + 1e-12), 1.0)
 
 
+def _too_many(pairs: Steps) -> bool:
+    """Whether the roundoff of one step, counted as often, is more than the whole."""
+    return sum(p.count for p in pairs) > 2.0**53
+
+
 def _slack(pairs: Steps, epsilon: float) -> float:
     """By how much rounding may move ε: an ulp of a step's mean loss, and the grid's points."""
     return 1e-13 * (1 + abs(epsilon)) + 3e-15 * sum(p.count for p in pairs)
@@ -301,6 +306,8 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
         return np.inf if upper else 0.0
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         found = epsilon_of(live[0], delta * (1 - 1e-12 if upper else 1 + 1e-12))
+    elif _too_many(live):
+        found = np.inf if upper else 0.0
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
         found = _epsilon_of(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
@@ -333,4 +340,6 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
         most, infinite = _largest(live)
         if at >= most:
             return infinite
+    if _too_many(live):
+        return 1.0 if upper else 0.0
     return _delta_of(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)
