@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,19 @@ def materialised(fn: Callable[..., Any], *args: Any) -> Any:
     def on_cpu(*args):
         shapes = jax.eval_shape(fn, *args)
         true = lax.optimization_barrier(jnp.bool_(True))
-        zeros = lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
-        return lax.cond(true, fn, zeros, *args)
+        return lax.cond(true, fn, functools.partial(_zeros, shapes), *args)
 
     def elsewhere(*args):
         return lax.optimization_barrier(fn(*args))
 
     return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
+
+
+def _zeros(shapes: Any, *args: Any) -> Any:
+    """Zeros that vary over the devices of a `shard_map` where what is made of `args` does."""
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return zeros
+    unequal = [jnp.any(x != x) for x in jax.tree.leaves(args)]
+    either = functools.reduce(jnp.logical_or, unequal, jnp.bool_(False))
+    return jax.tree.map(lambda zero: jnp.where(either, zero, zero), zeros)

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec as P
 from scipy import stats
 
-from dpjax import transforms
+from dpjax import correlation, transforms
 
 
 def key(seed=0):
@@ -155,3 +156,30 @@ def test_a_small_leaf_takes_three_operations():
 
     # A constant and its broadcast are in the text besides: the places, and the scale.
     assert operations(40) - operations(20) <= 20 * 5
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        transforms.gaussian_noise(1.0, jax.random.key(0)),
+        transforms.ball_noise(0.5, jax.random.key(0)),
+        transforms.spherical_noise(1.0, 1.0, 4, 0.5, jax.random.key(0), unsafe_no_dp=True),
+        transforms.correlated_noise(correlation.Toeplitz((1.0, 0.5)), 1.0, jax.random.key(0)),
+    ],
+    ids=["gaussian", "ball", "spherical", "correlated"],
+)
+def test_under_shard_map_a_device_has_the_noise_of_its_own_key(transform):
+    """What varies over the devices went through a conditional whose other branch did not."""
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    leaf = jnp.ones((2, 3))
+
+    def noisy(place):
+        key = jax.random.fold_in(jax.random.key(7), place)
+        return transform.update(leaf, transform.init(leaf)._replace(key=key))[0]
+
+    own = jax.shard_map(
+        lambda: noisy(jax.lax.axis_index("data"))[None], mesh=mesh, in_specs=(), out_specs=P("data")
+    )
+    expected = [noisy(place) for place in range(4)]
+    np.testing.assert_allclose(jax.jit(own)(), np.stack(expected), rtol=1e-6)
+    assert len({float(noise[0, 0]) for noise in expected}) == 4
