@@ -100,7 +100,8 @@ def class_name(value: Any) -> str:
         return str(value).removesuffix(" 00:00:00")
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))  # a float would make one class of two beyond 2^53
-    if isinstance(value, float) or hasattr(value, "is_integer"):
-        number = float(value)
+    number: Any = value
+    if isinstance(number, float) or hasattr(number, "is_integer"):
+        number = float(number)
         return str(int(number)) if number.is_integer() else str(number)
     return str(value)

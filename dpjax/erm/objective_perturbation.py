@@ -126,7 +126,7 @@ def objective_perturbation(
 
     Args:
         extra_l2: added to the problem's l2; by default just enough for n(l2 + extra_l2) ≥ 2c/ε
-            (Kifer's rule; c = β − l2), or 0 if noise_std is given.
+            (Kifer's rule; c = β − l2), or 0 if noise_std is given; with δ = 0 it follows from ε.
         noise_std: of b, on the *sum* objective; 0 is the non-private minimiser.
         tolerance: gradient norm of the average objective that counts as a minimum: 1e-10 in float64
             (used whenever the call is not inside a trace), 1e-6 in float32.
@@ -152,6 +152,8 @@ def objective_perturbation(
     if tolerance is not None:
         positive("tolerance", tolerance)
     if budget.noise is None and budget.epsilon is not None and budget.delta == 0:
+        if extra_l2 is not None:
+            raise ValueError(f"extra_l2 must be None for delta = 0, which sets it, got {extra_l2}")
         return _pure(problem, key, budget.epsilon, budget.adjacency, tolerance)
     extra = _extra(problem, extra_l2, budget.epsilon)
     _needs_regularization(problem, extra)

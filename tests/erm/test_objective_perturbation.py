@@ -113,3 +113,9 @@ def test_sparse_rows_take_the_quasi_newton_road(rows, key):
     a = erm.objective_perturbation(thin, key, noise_std=3.0, tolerance=1e-7).params
     b = erm.objective_perturbation(full, jax.random.clone(key), noise_std=3.0).params
     np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_pure_noise_takes_no_ridge_of_the_callers(wide, key):
+    pure = {"epsilon": 2.0, "delta": 0, "adjacency": "replace-one"}
+    with pytest.raises(ValueError, match="extra_l2 must be None for delta = 0"):
+        erm.objective_perturbation(wide, key, extra_l2=1.0, **pure)
