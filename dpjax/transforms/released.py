@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax._numerics.keys import bits_of_key
+from dpjax.gradients.equations import Program, literal, trace
 
 _CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("reading", default=None)
 
@@ -104,7 +105,17 @@ class Reading:
 
 
 def _fresh(updates: Any) -> Any:
-    return jax.tree.map(lambda u: u + jnp.zeros((), u.dtype), updates)
+    # Free of the updates, so that `_depends` finds what a chain makes of them besides.
+    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), updates)
+
+
+def _depends(program: Program, inputs: int) -> bool:
+    """Whether an output may depend on one of the first so many inputs."""
+    found = set(program.inputs[:inputs])
+    for eqn in program.equations:
+        if any(not literal(v) and v in found for v in eqn.operands):
+            found.update(eqn.results)
+    return any(not literal(v) and v in found for v in program.outputs)
 
 
 def reading() -> Reading | None:
@@ -149,9 +160,9 @@ def released(
 
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
-            between clipping and noise, updates that reach the end unclipped or without noise, two
-            noises of one key on the same leaves, `optax.MultiSteps`, a schedule without `step`, an
-            unknown adjacency.
+            between clipping and noise, updates that reach the end unclipped or without noise
+            (always or under a condition) or that decide a condition, two noises of one key on the
+            same leaves, `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
 
     Guarantee:
         The sensitivity is that of the clipping before the noise; what comes after the noise is
@@ -186,11 +197,12 @@ def released(
             seen.bounds.append(_sensitivity_of(gradient))
             seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
         with _read(seen):
-            chain.update(updates, chain.init(params), params)
+            out = chain.update(updates, chain.init(params), params)
         found.append(seen)
+        return [leaf for leaf in jax.tree.leaves(out) if isinstance(leaf, jax.Array)]
 
     try:
-        jax.eval_shape(run, shapes, shapes)
+        program, _ = trace(run, shapes, shapes)
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:
@@ -203,6 +215,11 @@ def released(
     if seen.pending or not (seen.noises or seen.complete):
         what = "without noise" if seen.clipped or gradient is not None else "without clipping"
         raise ValueError(f"chain must clip and perturb every update, got one that lets some {what}")
+    if _depends(program, len(jax.tree.leaves(shapes))):
+        raise ValueError(
+            "chain must clip and perturb every update, got one that hands some on as they are, or "
+            "decides by them (a condition around its noise)"
+        )
     mechanisms: list[Any] = []
     gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
     if gaussians:

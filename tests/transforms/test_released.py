@@ -236,6 +236,31 @@ def test_a_chain_of_unknown_sensitivity_is_refused(chain, words):
         transforms.released(chain, params=PARAMS)
 
 
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda tx: optax.conditionally_transform(tx, lambda step, **_: step < 3),
+        lambda tx: optax.apply_if_finite(tx, 5),
+        lambda tx: optax.GradientTransformation(
+            tx.init, lambda u, s, p=None: (tx.update(u, s, p)[0], jax.tree.map(jnp.sum, u))
+        ),
+    ],
+    ids=["passed on as they are", "a condition on them", "kept in the state"],
+)
+def test_updates_that_pass_by_the_noise_are_refused(wrapped):
+    gradient = dpjax.clipped_grad(lambda p, x: jnp.sum(p["a"]) * x, 0.5)
+    with pytest.raises(ValueError, match="clip and perturb every update"):
+        transforms.released(wrapped(noise(0.55, key())), gradient, params=PARAMS)
+
+
+def test_a_condition_after_the_noise_or_on_the_step_changes_no_mechanism():
+    gradient = dpjax.clipped_grad(lambda p, x: jnp.sum(p["a"]) * x, 0.5)
+    after = optax.chain(noise(0.55, key()), optax.apply_if_finite(optax.adam(0.1), 5))
+    no_step = optax.conditionally_mask(noise(0.55, key()), lambda step, **_: step < 3)
+    for chain in (after, no_step):
+        assert transforms.released(chain, gradient, params=PARAMS) == acc.Gaussian(1.1)
+
+
 def test_parameters_are_asked_for_where_they_matter():
     chain = optax.chain(clip(1.0), apart(noise(1.0, key()), noise(1.0, key())))
     with pytest.raises(ValueError, match=r"params must be given .* got None"):
