@@ -116,14 +116,22 @@ def plain_booleans(y: Any) -> Any:
 
 
 def class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
-    """The classes as values of the target's own type, in the order of the class numbers."""
+    """The classes as values of the target's own type, in the order of the class numbers.
+
+    Names that are no such values, where a schema's aliases lead to them, stay names.
+    """
     target = np.asarray(target).ravel()
     kind = target.dtype.kind
-    if kind == "b":
+    if kind == "b" and set(names) <= {"True", "False"}:
         return np.asarray([name == "True" for name in names])
-    if kind in "iu":
-        return np.asarray([int(name) for name in names]).astype(target.dtype)
-    if kind == "f":
-        return np.asarray(names).astype(np.float64).astype(target.dtype)
+    try:
+        if kind in "iu":
+            return np.asarray([int(name) for name in names]).astype(target.dtype)
+        if kind == "f":
+            return np.asarray(names).astype(np.float64).astype(target.dtype)
+    except ValueError:
+        pass
+    if kind in "Ubiuf":
+        return np.asarray(names)  # as wide as the longest, which the target may not hold
     given = {class_name(value): value for value in pd.unique(target)}
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)

@@ -78,7 +78,9 @@ class DPLinearRegression(RegressorMixin, Linear):
         Returns:
             The estimator.
         """
-        learned = () if self.target_range else ("range of the target learned from the rows",)
+        learned = (
+            () if self.target_range is not None else ("range of the target learned from the rows",)
+        )
         records = self._read(X, y, classes=False, learned=learned)
         low, high = self._range(records.target)
         scaled = 2 * (np.clip(records.target, low, high) - low) / (high - low) - 1
@@ -103,7 +105,10 @@ class DPLinearRegression(RegressorMixin, Linear):
         if self.target_range is None:
             low, high = float(target.min()), float(target.max())
             return (low, high) if low < high else (low, low + 1.0)
-        low, high = (float(side) for side in self.target_range)
+        try:
+            low, high = (float(side) for side in self.target_range)
+        except (TypeError, ValueError):
+            low, high = math.nan, math.nan
         if not (math.isfinite(high - low) and low < high):
             raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
         return low, high

@@ -228,3 +228,33 @@ def test_large_whole_numbers_are_classes_of_their_own():
         model.fit(x, labels)
     assert model.classes_.tolist() == [2**60, 2**60 + 1]
     assert np.mean(model.predict(x) == labels) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "aliases"),
+    [
+        (("no", "yes"), ("no", "yes", "perhaps"), ()),  # longer than every label of these records
+        (("n", "y"), ("no", "yes"), (("n", "no"), ("y", "yes"))),
+        ((0, 1), ("no", "yes"), (("0", "no"), ("1", "yes"))),
+        ((False, True), ("no", "yes"), (("False", "no"), ("True", "yes"))),
+    ],
+)
+def test_declared_classes_keep_their_names(labels, classes, aliases):
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 1))
+    schema = Schema((Column("x", range=(-1, 1)),), classes=classes, aliases=aliases)
+    model = DPLogisticRegression(epsilon=50.0, bounds=schema, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        model.fit(x, np.where(x[:, 0] > 0, labels[1], labels[0]))
+    assert model.classes_.tolist() == list(classes)
+    assert np.mean(model.predict(x) == np.where(x[:, 0] > 0, "yes", "no")) > 0.95
+
+
+@pytest.mark.parametrize("target_range", [4, (4, -2), "wide", (1, 2, 3), np.array([2.0, 1.0])])
+def test_a_target_range_that_is_none_is_refused(target_range):
+    x = np.linspace(0, 1, 100)[:, None]
+    model = DPLinearRegression(bounds=(0, 1), target_range=target_range, delta=1e-3)
+    with pytest.raises(ValueError, match=r"target_range must be \(low, high\), got"):
+        model.fit(x, x[:, 0])
+    model = DPLinearRegression(bounds=(0, 1), target_range=np.array([0.0, 1.0]), delta=1e-3)
+    assert model.fit(x, x[:, 0]).predict(x).shape == (100,)
