@@ -60,6 +60,10 @@ def read_table(
         raise
     except PermissionError:
         raise DataError(f"{path} cannot be read: permission denied") from None
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not text in UTF-8; save it so (a spreadsheet calls it CSV UTF-8)"
+        ) from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} does not read as {kind}: {error}") from None
     frame.columns = [str(name).strip() for name in frame.columns]

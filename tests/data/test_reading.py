@@ -51,6 +51,8 @@ def test_npz_and_libsvm_become_tables(tmp_path):
     ("name", "content", "message"),
     [
         ("a.csv", "", "is empty"),
+        ("a.csv", "x,y\ncafé,2\n".encode("latin-1"), "a.csv is not text in UTF-8; save it so"),
+        ("a.csv", "x,y\n1,2\n".encode("utf-16"), "a.csv is not text in UTF-8; save it so"),
         ("a.csv", "x,y\n", "no rows below its header"),
         ("a.csv", "x,y\n1,2\n1,2,3\n", "line 3: 3 cells where the first row has 2"),
         ("a.csv", "x,y\n1\n", "line 2: 1 cells"),
