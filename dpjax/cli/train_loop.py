@@ -57,7 +57,12 @@ def train_privately(
                 evaluate=lambda params: {"test_accuracy": score(params)},
                 folder=folder / "checkpoint",
                 resume=resume,
-                identity={"model": options["model"], "learning rate": options["learning_rate"]},
+                # What the certificate says of the seed is true of the whole run or of none of it.
+                identity={
+                    "model": options["model"],
+                    "learning rate": options["learning_rate"],
+                    "seed": seed,
+                },
                 on_log=on_log,
                 log_private_losses=private_losses,
             )

@@ -28,8 +28,8 @@ __all__ = ["Checkpoints", "discard_key"]
 _KEY_FILE = "noise_key.json"
 _MAGIC = b"dpjax checkpoint 1\n"
 _KEPT = 2
-# Digests.
-_NEVER_SHOWN = {"data", "loss", "optimiser", "mechanism's numbers"}
+# Digests, and what the key was made of.
+_NEVER_SHOWN = {"data", "loss", "optimiser", "mechanism's numbers", "seed"}
 _NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors"}
 
 

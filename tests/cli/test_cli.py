@@ -157,12 +157,20 @@ def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_
     other = dpjax(*arguments, "--resume", "--learning-rate", "0.1")
     assert other.exit_code == 2
     assert "belongs to another run: its learning rate differs" in other.output
+    # Its certificate would not say that the noise comes from a seed, or from which.
+    without = [argument for argument in arguments if argument not in QUICK[-2:]]
+    for seed in ((), ("--seed", "2")):
+        other = dpjax(*without, *seed, "--resume")
+        assert other.exit_code == 2
+        assert "belongs to another run: its seed differs; resume with" in other.output
     resumed = dpjax(*arguments, "--resume")
     assert resumed.exit_code == 0, resumed.output
     for name in ("params.npz", "metrics.csv"):
         assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     written = [json.loads((f / "certificate.json").read_text()) for f in (out, tmp_path / "b")]
     assert written[0]["epsilon"] == written[1]["epsilon"]
+    assert written[0]["not_covered"] == written[1]["not_covered"]
+    assert any("seed given by hand" in line for line in written[1]["not_covered"])
 
 
 def test_verify_says_in_words_what_holds(finished):
