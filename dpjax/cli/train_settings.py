@@ -23,8 +23,9 @@ def check_numbers(epsilon: float, delta: float | None, clip_norm: float, seed: i
         raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
     if not 0 < clip_norm < float("inf"):
         raise ValueError(f"--clip-norm must be a positive, finite number, got {clip_norm}")
-    if seed is not None and not -(2**63) <= seed < 2**63:
-        raise ValueError(f"--seed must lie between -2^63 and 2^63 - 1, got {seed}")
+    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
 
 
 def completed(data: Dataset, delta, model, batch_size, learning_rate) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch
     ("options", "message"),
     [
         (("--sampling", "random-allocation", "--adjacency", "replace-one"), "--adjacency must be"),
-        (("--seed", 2**63), "--seed must lie between"),
+        (("--seed", 2**32), "--seed must lie between"),
+        (("--seed", -1), "--seed must lie between"),
     ],
 )
 def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, message):
