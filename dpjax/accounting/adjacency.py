@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from dpjax._numerics import checks
+
 
 class Adjacency(enum.StrEnum):
     """The neighbouring relation a guarantee is stated for.
@@ -25,11 +27,16 @@ class Adjacency(enum.StrEnum):
     REPLACE_ONE = "replace-one"
 
     @classmethod
-    def _missing_(cls, value: object) -> Adjacency | None:
-        if not isinstance(value, str):
-            return None
-        text = value.strip().lower().replace("_", "-").replace(" ", "-")
-        for member in cls:
-            if member.value == text:
-                return member
-        return None
+    def _missing_(cls, value: object) -> Adjacency:
+        if isinstance(value, str):
+            text = value.strip().lower().replace("_", "-").replace(" ", "-")
+            for member in cls:
+                if member.value == text:
+                    return member
+        raise unknown(value)
+
+
+def unknown(value: object) -> ValueError:
+    """The refusal of what names no adjacency."""
+    names = [member.value for member in Adjacency]
+    return ValueError(f"adjacency must be one of {names}, got {checks.shown(value)}")

@@ -18,8 +18,9 @@ def test_names_round_trip(member):
 
 @pytest.mark.parametrize("text", ["", "add", "replace", "addremove", "zero-out", None, 1])
 def test_what_is_no_adjacency(text):
-    with pytest.raises(ValueError, match="adjacency must be one of"):
-        pricing.check_adjacency(text)
+    for ask in (pricing.check_adjacency, acc.Adjacency):
+        with pytest.raises(ValueError, match="adjacency must be one of"):
+            ask(text)
 
 
 def test_the_two_relations_cost_differently():

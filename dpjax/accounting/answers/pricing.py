@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics import checks, float64
+from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax._other_names import taught
-from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.answers.admission import (
     EPSILONS,
     ORDERS,
@@ -30,11 +29,9 @@ Answer = float | np.ndarray | Array
 
 def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
     """The adjacency, from its name too."""
-    if isinstance(adjacency, str):  # arrays have no truth value to be compared by
-        with contextlib.suppress(ValueError):
-            return Adjacency(adjacency)
-    names = [a.value for a in Adjacency]
-    raise ValueError(f"adjacency must be one of {names}, got {checks.shown(adjacency)}")
+    if not isinstance(adjacency, str):  # arrays have no truth value to be compared by
+        raise unknown(adjacency)
+    return Adjacency(adjacency)
 
 
 @taught
