@@ -124,6 +124,8 @@ def calibrate(
         A float or int, or an array of the targets' shape. Under a trace a traced value that
         differentiates in ε and δ by the implicit function theorem; where no parameter keeps the
         budget it is the end that spends nothing, +inf or 0.
+        A budget that every parameter keeps takes the end that costs most: of noise the least, where
+        δ is above the chance that a record is drawn at all. Such a δ protects no record.
 
     Raises:
         ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
