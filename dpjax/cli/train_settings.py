@@ -56,11 +56,6 @@ def plan_of(
     from dpjax import training
 
     if sampling == "random-allocation":
-        if str(adjacency.value) != "add-remove":
-            raise ValueError(
-                "--adjacency must be add-remove for --sampling random-allocation, which has no "
-                f"proven price otherwise, got {adjacency.value}; or take --sampling poisson"
-            )
         length = math.ceil(records / max(options["batch_size"], 1))
         steps = math.ceil(steps / length) * length
     settings = {

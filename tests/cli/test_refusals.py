@@ -48,7 +48,10 @@ def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sampling", "random-allocation", "--adjacency", "replace-one"), "--adjacency must be"),
+        (
+            ("--sampling", "random-allocation", "--adjacency", "replace-one"),
+            "Repeated(RandomAllocation(Gaussian)) has no epsilon by any method under replace-one",
+        ),
         (("--seed", 2**32), "--seed must lie between"),
         (("--seed", -1), "--seed must lie between"),
     ],
