@@ -143,3 +143,5 @@ def test_arrays_are_equal_by_shape_and_entry():
     assert sweep != acc.Gaussian(np.array([1.0, 3.0]))
     assert acc.Gaussian(np.array([1.0, 1.0])) != acc.Gaussian(1.0)
     assert len({acc.Gaussian(1.0), acc.Gaussian(1), acc.Gaussian(2.0)}) == 2
+    # The same traced number, which has no truth value to be compared by.
+    assert jax.jit(lambda s: s if acc.Gaussian(s) == acc.Gaussian(s) else -s)(2.0) == 2.0

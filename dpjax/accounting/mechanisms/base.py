@@ -160,6 +160,8 @@ class Mechanism:
 
 
 def _same(one: Any, other: Any) -> bool:
+    if one is other:  # traced numbers and NaN too
+        return True
     return np.array_equal(one, other) if np.shape(one) or np.shape(other) else bool(one == other)
 
 
