@@ -101,6 +101,8 @@ def plot_privacy(
         if any(np.any(np.asarray(line.get_ydata()) > 0) for line in lines):
             growth.set(yscale="log")
             _plain_ticks(growth.yaxis)
+        else:
+            growth.set_ylim(bottom=0.0)
     growth.set_title(f"ε against steps ({adjacency.value})")
     figure.legend(
         handles=lines,
