@@ -209,19 +209,23 @@ def permuted_sgd(
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _mus(step: Any) -> Any:
+def _mus(moved: Any, noise: Any) -> Any:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
-    xp: Any = namespace(step.sensitivities, step.noise_std)
-    moved = xp.asarray(step.sensitivities)
-    noise = xp.asarray(step.noise_std)[..., None]
+    xp: Any = namespace(moved, noise)
+    moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
     noisy = (noise > 0) & (moved >= 0)
     mus = xp.where(noisy, moved / xp.where(noisy, noise, 1.0), xp.inf)
     return xp.where((noise == 0) & (moved == 0), 0.0, mus)
 
 
+def _rdp(moved: Any, noise: Any, weights: Any, orders: Any) -> Any:
+    return mixture_rdp(_mus(moved, noise), weights, orders)
+
+
 def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
-    given = _mus(step), step.weights, orders
-    return float64.evaluate(mixture_rdp, given, (1, 1, 1), batch=1, rounding="up")
+    # The quotients too are of float64: those of two float32 arrays are off by rounding, either way.
+    given = step.sensitivities, step.noise_std, step.weights, orders
+    return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
 
 
 def _gaussian_part(atoms: Atoms, adjacency: Adjacency) -> Array:
@@ -237,39 +241,46 @@ def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(own) and only_gaussian(rest, adjacency)
 
 
-def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any] | None:
-    """The mixture of the whole run, all draws revealed; None where it cannot be laid out."""
+def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
+    """(Δ, σ, μ² of what has one sensitivity, weights): the mixture of the whole run.
+
+    All draws of a composition are revealed. None where the mixture cannot be laid out.
+    """
     own, rest = split(run, _drawn)
-    plain = len(own) == 1 and not own[0][1]
     shift = query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
-    if plain:
+    if len(own) == 1 and not own[0][1]:
         step: Any = own[0][0]
-        if not rest.mechanisms:
-            return _mus(step), step.weights
-        mus = _mus(step)
-        xp: Any = namespace(mus, shift)
-        return xp.sqrt(mus**2 + xp.asarray(shift)[..., None]), step.weights
+        return step.sensitivities, step.noise_std, shift, step.weights
     arrays = [leaf for step, factors in own for leaf in (*jax.tree.leaves(step), *factors)]
     if float64.is_traced(shift, *arrays) or np.ndim(shift) > 0:
         return None
-    if any(np.ndim(_mus(step)) > 1 or any(np.ndim(f) for f in factors) for step, factors in own):
-        return None
     squares, weights = np.asarray([float(shift)]), np.ones(1)
     for step, factors in own:
-        more, chances = np.square(_mus(step)), np.asarray(step.weights, np.float64)  # pyrefly: ignore
+        fields = (step.sensitivities, step.noise_std, step.weights)  # pyrefly: ignore
+        moved, noise, chances = (np.asarray(field, np.float64) for field in fields)
+        more = np.square(_mus(moved, noise))
+        if np.ndim(more) > 1 or any(np.ndim(f) for f in factors):
+            return None
         if not np.all(np.isfinite(more)) or np.prod(factors) > 10_000:
             return None
         for _ in range(int(np.prod(factors))):
             squares, weights = add_components(squares, weights, more, chances, _LIMIT)
-    return np.sqrt(squares) * (1 + 1e-14), weights
+    return np.sqrt(squares) * (1 + 1e-14), 1.0, 0.0, weights
 
 
 def _asked(price: Callable, nothing: float) -> Callable:
+    def core(moved: Any, noise: Any, shift: Any, weights: Any, given: Any) -> Any:
+        xp: Any = namespace(moved, noise, shift)
+        mus, more = _mus(moved, noise), shift > 0
+        # The root of a square is rounded, and has no derivative at zero.
+        both = xp.sqrt(xp.where(more, mus**2 + shift, 1.0))
+        return price(xp.where(more, both, mus), weights, given)
+
     def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         parts = _components(run, adjacency)
         if parts is None:
             return nothing
-        return float64.evaluate(price, (*parts, given), (1, 1, 0), batch=64, rounding="up")
+        return float64.evaluate(core, (*parts, given), (1, 0, 0, 1, 0), batch=64, rounding="up")
 
     return answer
 
