@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def predict(
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
         classes = schema.classes or ()
-        chances = training.probabilities(saved.model, saved.params, features)
+        chances = _chances(saved, features, len(classes))
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["prediction", *(f"probability of {name}" for name in classes)])
@@ -65,3 +65,30 @@ def predict(
     typer.echo(f"{said} in {out}")
     if unknown:
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
+
+
+def _chances(saved: Any, features: Any, classes: int) -> Any:
+    """The probability of each class for each row, all of them numbers."""
+    import jax
+    import numpy as np
+
+    from dpjax import training
+
+    like = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
+    try:
+        shape = jax.eval_shape(saved.model.apply, saved.params, like).shape
+    except (TypeError, ValueError):
+        shape = None
+    if shape != (classes,):
+        raise ValueError(
+            f"MODEL must give one number for each of its {classes} classes from the "
+            f"{features.shape[1]} features of its encoding, got "
+            f"{'a model of others' if shape is None else shape}"
+        )
+    chances = training.probabilities(saved.model, saved.params, features)
+    if chances.dtype.kind != "f" or not np.isfinite(chances).all():
+        raise ValueError(
+            "MODEL must give probabilities, got "
+            f"{'complex numbers' if chances.dtype.kind == 'c' else 'NaN: see its parameters'}"
+        )
+    return chances

@@ -56,7 +56,8 @@ def write_results(
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
 
-    (folder / "model.json").unlink(missing_ok=True)  # of a run killed while it wrote
+    for name in ("certificate.json", "model.json"):  # of a run killed while it wrote
+        (folder / name).unlink(missing_ok=True)
     training.save_model(folder, result.params, model, encoding=encoding)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

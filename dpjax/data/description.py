@@ -70,17 +70,8 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
         ('a', 'b')
     """
     try:
-        columns = tuple(
-            Column(
-                name=column["name"],
-                kind=column["kind"],
-                range=None if column["range"] is None else (column["range"][0], column["range"][1]),
-                categories=None if column["categories"] is None else tuple(column["categories"]),
-                scale=column["scale"],
-            )
-            for column in description["columns"]
-        )
-        return Schema(
+        columns = tuple(_column(column) for column in description["columns"])
+        schema = Schema(
             columns,
             target=description["target"],
             classes=tuple(description["classes"]),
@@ -89,5 +80,34 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
             aliases=tuple(description["aliases"].items()),
             comment=description["comment"],
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"the encoding is incomplete: {error}") from None
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
+        raise DataError("the encoding names a column twice")
+    _check_texts("classes", description["classes"])
+    return schema
+
+
+def _column(described: Mapping[str, Any]) -> Column:
+    """One complete column: a number has its range, a category its categories."""
+    limits, categories, kind = described["range"], described["categories"], described["kind"]
+    if kind == "number":
+        low, high = limits
+        limits = (float(low), float(high))
+    if kind == "category":
+        _check_texts("categories", categories)
+    return Column(
+        name=described["name"],
+        kind=kind,
+        range=None if limits is None else tuple(limits),
+        categories=None if categories is None else tuple(categories),
+        scale=described["scale"],
+    )
+
+
+def _check_texts(what: str, values: Any) -> None:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"the encoding must list its {what} as texts, got {values!r}")

@@ -114,12 +114,28 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
 
 def built(architecture: Mapping[str, Any]) -> Model:
     """The model that an architecture describes, as `load_model` finds it."""
-    settings = dict(architecture)
-    kinds: dict[str, Callable[..., Model]] = {"logistic": logistic, "softmax": softmax, "mlp": mlp}
-    kind = settings.pop("kind", None)
-    if kind not in kinds:
+    kinds: dict[str, tuple[Callable[..., Model], set[str]]] = {
+        "logistic": (logistic, {"features"}),
+        "softmax": (softmax, {"features", "classes"}),
+        "mlp": (mlp, {"features", "classes", "hidden"}),
+    }
+    kind = architecture.get("kind") if isinstance(architecture, Mapping) else architecture
+    if not isinstance(kind, str) or kind not in kinds or kind is architecture:
         raise ValueError(f"the architecture must be one of {', '.join(kinds)}, got {kind!r}")
-    return kinds[kind](**settings)
+    make, names = kinds[kind]
+    sizes = {name: size for name, size in architecture.items() if name != "kind"}
+    hidden = sizes.get("hidden", [])
+    widths = [*(s for n, s in sizes.items() if n != "hidden"), *_listed(hidden)]
+    if set(sizes) != names or not all(type(width) is int and width >= 1 for width in widths):
+        raise ValueError(
+            f"the architecture {kind!r} must have {', '.join(sorted(names))}, sizes of at least 1, "
+            f"got {sizes}"
+        )
+    return make(**sizes)
+
+
+def _listed(hidden: Any) -> list[Any]:
+    return hidden if isinstance(hidden, list) else [hidden, None]  # no size: it is refused
 
 
 def from_linen(

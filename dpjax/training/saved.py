@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax.training.arrays_file import pack, unpack
 from dpjax.training.files import write_atomically
 from dpjax.training.models import Model, built
 
@@ -54,12 +53,12 @@ def save_model(
 ) -> pathlib.Path:
     """Write everything that is needed to predict: params.npz, model.json, certificate.json.
 
-    Each file is whole or absent. `params.npz` holds one array per parameter, by its path;
+    Each file is whole or absent. `params.npz` holds one array per parameter, named after its path;
     `model.json` says what they belong to, and holds their digest.
 
     Args:
         folder: made if need be; it must hold no other model.
-        params: a tree of arrays: dicts, lists and tuples.
+        params: a tree of arrays: dicts, lists and tuples; a tuple comes back as a list.
         model: where it is one of `logistic`, `softmax`, `mlp`, its architecture is saved too.
         encoding: anything that JSON can hold; `dpjax.data.describe_encoding` makes one.
         certificate: the plan's, `plan.certify()`.
@@ -79,33 +78,25 @@ def save_model(
         ['model.json', 'params.npz']
     """
     folder = pathlib.Path(folder)
-    if (folder / _MODEL).exists():
+    if (folder / _MODEL).exists() or (folder / _CERTIFICATE).exists():
         raise ValueError(f"folder must hold no other model, got {folder}")
-    arrays, leaves = {}, []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        value = np.asarray(leaf)
-        name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
-        name = name + "_" if name == "file" else name  # which numpy.savez takes for its own
-        # NumPy's format knows no bfloat16: its bytes are stored, and its name beside them.
-        known = value.dtype.kind in "biufc"
-        arrays[name] = value if known else np.ascontiguousarray(value).view(f"u{value.itemsize}")
-        leaves.append({"name": name, "path": _steps(path), "dtype": value.dtype.name})
-    if len(arrays) != len(leaves):
-        raise ValueError(f"params must have one path a leaf, got {sorted(arrays)}")
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyrefly: ignore
+    packed = pack(params)
+    architecture = None if model is None else model.architecture
+    if model is not None and architecture is not None:
+        _check_fit(params, model)
     description = {
         "format": _FORMAT,
-        "architecture": None if model is None else model.architecture,
+        "architecture": architecture,
         "encoding": None if encoding is None else dict(encoding),
-        "parameters": leaves,
-        "sha256 of params.npz": hashlib.sha256(buffer.getvalue()).hexdigest(),
+        "parameters": packed.leaves,
+        "empty parts": packed.empty,
+        "sha256 of params.npz": hashlib.sha256(packed.content).hexdigest(),
     }
+    # All of it is in memory before any of it is written.
+    text = json.dumps(description, indent=1, ensure_ascii=False).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _PARAMS, buffer.getvalue())
-    write_atomically(
-        folder / _MODEL, json.dumps(description, indent=1, ensure_ascii=False).encode()
-    )
+    write_atomically(folder / _PARAMS, packed.content)
+    write_atomically(folder / _MODEL, text)
     if certificate is not None:
         write_atomically(folder / _CERTIFICATE, certificate.to_json().encode())
     return folder
@@ -127,7 +118,7 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
         >>> model = logistic(features=2)
         >>> folder = save_model(tempfile.mkdtemp(), model.init(jax.random.key(0)), model)
         >>> found = load_model(folder)
-        >>> found.model.apply(found.params, jnp.ones(2)).shape
+        >>> found.model.apply(found.params, np.ones(2, np.float32)).shape
         (2,)
     """
     folder = pathlib.Path(folder)
@@ -135,53 +126,61 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
     missing = [name for name in (_MODEL, _PARAMS) if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"folder must hold a model ({_MODEL}, {_PARAMS}), got {folder}")
-    try:
-        description = json.loads((folder / _MODEL).read_text(encoding="utf-8"))
-        form, leaves = description["format"], description["parameters"]
-        digest = description["sha256 of params.npz"]
-        architecture, encoding = description["architecture"], description["encoding"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{_MODEL} must be whole, got {folder / _MODEL}: {error}") from None
-    if form != _FORMAT:
-        raise ValueError(f"{_MODEL} must be of format {_FORMAT}, got {form}: use a newer dpjax")
+    description = _description(folder / _MODEL)
     content = (folder / _PARAMS).read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
+    if hashlib.sha256(content).hexdigest() != description["sha256 of params.npz"]:
         raise ValueError(
             f"{_PARAMS} must be the file that {_MODEL} describes, got another in {folder}"
         )
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        values = [
-            (leaf["path"], jnp.asarray(arrays[leaf["name"]].view(jnp.dtype(leaf["dtype"]))))
-            for leaf in leaves
-        ]
+    try:
+        # Without "empty parts" it was written by a dpjax that knew none.
+        params = unpack(content, description["parameters"], description.get("empty parts", []))
+    except ValueError as error:
+        raise ValueError(
+            f"{_PARAMS} must hold the arrays that {_MODEL} names, got {folder / _PARAMS}: {error}"
+        ) from None
+    architecture = description["architecture"]
     if model is None and architecture is not None:
         model = built(architecture)
+        _check_fit(params, model)
     certificate = None
     if (folder / _CERTIFICATE).is_file():
-        certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_text(encoding="utf-8"))
-    return SavedModel(_tree(values), model, encoding, certificate)
+        certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_bytes())
+    return SavedModel(params, model, description["encoding"], certificate)
 
 
-def _steps(path: Any) -> list[Any]:
-    """A leaf's path in JSON: text for a key, a number for a place in a list."""
-    steps = []
-    for entry in path:
-        if isinstance(entry, jax.tree_util.SequenceKey):
-            steps.append(entry.idx)
-        elif isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str):
-            steps.append(entry.key)
-        else:
-            raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
-    return steps
+def _description(path: pathlib.Path) -> dict[str, Any]:
+    """What model.json says, with the keys that this version reads."""
+    try:
+        found = json.loads(path.read_bytes())
+        if type(found) is not dict:
+            raise ValueError(f"it must be a table, got {type(found).__name__}")
+        form = found["format"]
+        if type(form) is int and form > _FORMAT:
+            raise ValueError(f"format must be {_FORMAT}, got {form}: use a newer dpjax")
+        if type(form) is not int or form != _FORMAT:
+            raise ValueError(f"format must be {_FORMAT}, got {form!r}")
+        for name in ("architecture", "encoding", "parameters", "sha256 of params.npz"):
+            found[name]
+        if not isinstance(found["encoding"], dict | None):
+            raise ValueError(f"encoding must be a table, got {type(found['encoding']).__name__}")
+        return found
+    except KeyError as error:
+        raise ValueError(f"{_MODEL} must be whole, got {path}: it lacks {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{_MODEL} must be whole, got {path}: {error}") from None
 
 
-def _tree(values: list[tuple[list[Any], Any]]) -> Any:
-    """Dicts and lists from the leaves' paths; a tuple comes back as a list."""
-    if len(values) == 1 and not values[0][0]:
-        return values[0][1]
-    groups: dict[Any, list[tuple[list[Any], Any]]] = {}
-    for path, value in values:
-        groups.setdefault(path[0], []).append((path[1:], value))
-    if all(isinstance(name, int) for name in groups):
-        return [_tree(groups[number]) for number in sorted(groups)]
-    return {name: _tree(group) for name, group in groups.items()}
+def _check_fit(params: Any, model: Model) -> None:
+    """Refuse parameters of other names or shapes than the architecture's own."""
+
+    def shapes(tree):
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in leaves}
+
+    wanted = shapes(jax.eval_shape(model.init, jax.random.key(0)))
+    if shapes(params) != wanted:
+        raise ValueError(
+            f"params must be those of the architecture {model.architecture}, of shapes {wanted}, "
+            f"got {shapes(params)}"
+        )

@@ -99,6 +99,48 @@ def test_rows_that_cannot_be_encoded_are_refused_by_column(trained, tmp_path, co
     assert not (tmp_path / "p.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["encoding"]["classes"].append("c"), "each of its 3 classes"),
+        (lambda d: d["encoding"]["columns"].pop(), "from the 1 features of its encoding"),
+        (lambda d: d["encoding"]["columns"][1].update(name="x"), "names a column twice"),
+        (lambda d: d["encoding"]["columns"][0].update(range=None), "the encoding is incomplete"),
+        (lambda d: d["encoding"]["columns"][0].update(range=[0, 1, 2]), "incomplete"),
+        (lambda d: d["encoding"]["columns"][0].update(kind="category"), "categories as texts"),
+        (lambda d: d["encoding"].update(classes="ab"), "classes as texts"),
+    ],
+)
+def test_an_encoding_that_is_not_the_model_s_is_refused(change, message, tmp_path):
+    folder = small_model(tmp_path, 1.0)
+    description = json.loads((folder / "model.json").read_text())
+    change(description)
+    (folder / "model.json").write_text(json.dumps(description))
+    (tmp_path / "new.csv").write_text("x,z\n0.1,0.5\n")
+    found = dpjax("predict", folder, "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert found.exit_code == 2, found.output
+    assert message in found.output
+    assert not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf])
+def test_parameters_that_are_no_numbers_predict_nothing(weight, tmp_path):
+    folder = small_model(tmp_path, weight)
+    (tmp_path / "new.csv").write_text("x,z\n0.5,0.9\n")
+    found = dpjax("predict", folder, "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert found.exit_code == 2, found.output
+    assert "MODEL must give probabilities, got NaN" in found.output
+    assert not (tmp_path / "p.csv").exists()
+
+
+def small_model(folder, weight):
+    columns = tuple(data.Column(name, range=(0.0, 1.0)) for name in "xz")
+    schema = data.Schema(columns, target="y", classes=("a", "b"))
+    params = {"weights": np.float32([weight, 1.0]), "bias": np.float32(0.0)}
+    encoding = data.describe_encoding(schema, schema)
+    return training.save_model(folder / "m", params, training.logistic(2), encoding=encoding)
+
+
 def test_predictions_are_never_overwritten_and_a_folder_must_hold_a_model(
     trained, people, tmp_path
 ):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +85,152 @@ def test_what_is_no_model_is_refused(tmp_path):
         file.write_text(json.dumps(description | changed))
         with pytest.raises(ValueError, match=message):
             training.load_model(tmp_path)
-    for content in (whole[:40], "[]", "{}"):
+    for content in (whole[:40], "[]", "{}", "[" * 100_000):
         file.write_text(content)
         with pytest.raises(ValueError, match=r"model\.json must be whole"):
             training.load_model(tmp_path)
+
+
+TREES = {
+    "parts without a leaf": [(), {"w": jnp.ones(1), "none": None}, {}, [], jnp.zeros(2)],
+    "nothing": {},
+    "a 16-bit scalar": {"bias": jnp.zeros((), jnp.bfloat16)},
+    "names that NumPy takes": {
+        "x": np.float32([1.0]), "x.npy": np.float32([2.0]), "allow_pickle": np.float32([3.0]),
+        "file": np.float32([4.0]), "file_": np.float32([5.0]), "a\0b": np.float32([6.0]),
+        "a\0c": np.float32([7.0]), "../../a": np.float32([8.0]),
+    },
+    "names that meet": {"a/b": np.float32([1.0]), "a": {"b": np.float32([2.0])}},
+    "Python's numbers": {"a": 0.1, "b": True, "c": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_tree_comes_back_as_it_was(name, tmp_path):
+    params = TREES[name]
+    found = training.load_model(training.save_model(tmp_path, params)).params
+    listed = [[], *params[1:]] if name == "parts without a leaf" else params
+    assert jax.tree.structure(found) == jax.tree.structure(listed)
+    for there, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(listed), strict=True):
+        np.testing.assert_array_equal(np.asarray(there), np.asarray(jnp.asarray(leaf)))
+        assert there.shape == np.shape(leaf)
+
+
+def test_another_byte_order_is_read_as_the_same_numbers(tmp_path):
+    params = {"w": np.arange(3, dtype=">f4")}
+    assert training.load_model(training.save_model(tmp_path, params)).params["w"].tolist() == [
+        0.0, 1.0, 2.0
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "leaf", ["text", object(), np.array(["a"]), np.zeros(2, "M8[D]"), np.longdouble(1)]
+)
+def test_what_is_no_number_is_refused_and_nothing_is_written(leaf, tmp_path):
+    with pytest.raises(ValueError, match="params must be a tree of arrays of numbers"):
+        training.save_model(tmp_path / "m", {"a": leaf})
+    with pytest.raises(ValueError, match="got key<fry> at"):
+        training.save_model(tmp_path / "m", {"a": jax.random.key(0)})
+    with pytest.raises(TypeError):
+        training.save_model(tmp_path / "m", {"a": jnp.ones(1)}, encoding={"a": object()})
+    assert not (tmp_path / "m").exists()
+
+
+def test_numbers_wider_than_jax_reads_are_named(tmp_path):
+    training.save_model(tmp_path, {"w": np.float64([1 / 3])})
+    with pytest.warns(UserWarning, match="'w' holds float64, read as float32"):
+        training.load_model(tmp_path)
+
+
+def test_another_model_s_certificate_is_not_taken_over(tmp_path):
+    (tmp_path / "certificate.json").write_text("{}")
+    with pytest.raises(ValueError, match="folder must hold no other model"):
+        training.save_model(tmp_path, jnp.ones(2))
+
+
+def test_parameters_of_another_architecture_are_refused(tmp_path):
+    for params in ({"weights": jnp.ones(3), "bias": jnp.zeros(())}, {"w": jnp.ones(2)}):
+        with pytest.raises(ValueError, match="params must be those of the architecture"):
+            training.save_model(tmp_path, params, training.logistic(2))
+    model = training.logistic(2)
+    training.save_model(tmp_path, model.init(jax.random.key(0)), model)
+    forge(tmp_path, lambda found: found["architecture"].update(features=3))
+    with pytest.raises(ValueError, match="params must be those of the architecture"):
+        training.load_model(tmp_path)
+
+
+def forge(folder, change, content=None):
+    """A model.json that was changed, and a file of arrays whose digest it holds."""
+    found = json.loads((folder / "model.json").read_text())
+    if content is not None:
+        (folder / "params.npz").write_bytes(content)
+        found["sha256 of params.npz"] = hashlib.sha256(content).hexdigest()
+    change(found)
+    (folder / "model.json").write_text(json.dumps(found))
+
+
+def _bomb():
+    """A megabyte of zeros in a kilobyte."""
+    stored = io.BytesIO()
+    np.savez_compressed(stored, weights=np.zeros(1 << 18, np.float32), bias=np.float32(0))
+    return stored.getvalue()
+
+
+def _arrays(**arrays):
+    stored = io.BytesIO()
+    np.savez(stored, **arrays)
+    return stored.getvalue()
+
+
+CONTENTS = {
+    "empty": b"",
+    "no archive": b"PK\x03\x04 and no more",
+    "pickle": pickle.dumps({"weights": [1.0, 1.0]}),
+    "pickle within": _arrays(weights=np.array([None, {}]), bias=np.float32(0)),
+    "lacking": _arrays(weights=np.ones(2, np.float32)),
+    "wide": _arrays(weights=np.ones(2), bias=np.float32(0)),
+    "bomb": _bomb(),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_forged_file_of_arrays_is_refused_in_one_line(content, tmp_path):
+    model = training.logistic(2)
+    training.save_model(tmp_path, model.init(jax.random.key(0)), model)
+    forge(tmp_path, lambda found: None, CONTENTS[content])
+    with pytest.raises(ValueError, match=r"params\.npz must hold the arrays that model\.json") as e:
+        training.load_model(tmp_path)
+    assert "\n" not in str(e.value)
+
+
+CHANGES = {
+    "no such type": lambda d: d["parameters"][0].update(dtype="foo"),
+    "no name": lambda d: d["parameters"][0].pop("name"),
+    "no path": lambda d: d["parameters"][0].pop("path"),
+    "a path of text": lambda d: d["parameters"][0].update(path="bias"),
+    "a gap": lambda d: d["parameters"][0].update(path=[3]),
+    "one place": lambda d: d["parameters"][0].update(path=["weights"]),
+    "deep": lambda d: d["parameters"][0].update(path=["a"] * 5_000),
+    "no parameters": lambda d: d.update(parameters=None),
+    "no kind": lambda d: d.update({"empty parts": [{"path": ["a"], "kind": "set"}]}),
+    "architecture of text": lambda d: d.update(architecture="logistic"),
+    "architecture of a list": lambda d: d.update(architecture={"kind": []}),
+    "size of text": lambda d: d["architecture"].update(features="2"),
+    "no size": lambda d: d["architecture"].pop("features"),
+    "unknown size": lambda d: d["architecture"].update(depth=2),
+    "no layers": lambda d: d.update(
+        architecture={"kind": "mlp", "features": 2, "classes": 2, "hidden": 3}
+    ),
+    "format of another type": lambda d: d.update(format=True),
+    "newer, of other keys": lambda d: (d.clear(), d.update(format=2)),
+    "encoding of text": lambda d: d.update(encoding="x"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_forged_description_is_refused(change, tmp_path):
+    model = training.logistic(2)
+    training.save_model(tmp_path, model.init(jax.random.key(0)), model)
+    forge(tmp_path, CHANGES[change])
+    with pytest.raises(ValueError, match="must"):
+        training.load_model(tmp_path)
