@@ -33,7 +33,7 @@ def test_of_a_gaussian_it_is_the_best_attack(noise, adjacency):
     truth = _gaussian_attack((1 if adjacency is _ADD else 2) / noise)
     found = _found(acc.Gaussian(noise), adjacency=adjacency)
     assert truth * (1 - 1e-12) <= found
-    assert found <= truth * 1.001  # the best line touches the curve; golden section comes near it
+    assert found <= truth * 1.001  # the best line touches the curve; a search comes near it
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(0.7, 0.01), (1.0, 0.2), (0.5, 0.9)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from dpjax.accounting.adjacency import Adjacency
@@ -9,8 +10,8 @@ from dpjax.accounting.answers import pricing
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_QUERIES = 16  # the bracket shrinks to 0.1 % of itself; every query is a bound of its own
+_QUERIES = 14  # at most: each is a bound of its own, and costs a δ
+_NEAR = 0.01  # of the range of ε that is searched: the least is flat, δ barely moves within it
 
 
 def line(epsilon: float, delta: float, false_alarms: float) -> float:
@@ -43,8 +44,8 @@ def success(
     """The most often that any attack on a run is right, at a rate of false alarms.
 
     The run is (ε, δ(ε) + reserved)-private for every ε, and each of these is a bound: the least of
-    a few is taken, found by golden section since e^ε α + δ(ε) is convex in e^ε. It starts from the
-    (ε, δ) given and never gives more.
+    a few is taken, found by Brent's method since e^ε α + δ(ε), convex in e^ε, has one valley. It
+    never gives more than the (ε, δ) given.
 
     Args:
         run: what was released, one setting.
@@ -65,30 +66,19 @@ def success(
     best = line(epsilon, delta, false_alarms)
     if not math.isfinite(epsilon) or epsilon == 0:
         return best
+    from scipy.optimize import minimize_scalar  # loaded here: it is slow to import
 
-    def at(odds: float) -> float:
-        smaller = math.log(odds)
-        spent = pricing.delta(run, smaller, adjacency=adjacency)
-        return line(smaller, float(spent) + reserved, false_alarms)
+    found = [best]
 
-    # Beyond odds of 1 / α the line is above one. The best ε lies above the given one where δ is
-    # larger than what the attack is about.
-    low, high = 1.0, math.exp(min(4 * epsilon, -math.log(max(false_alarms, 1e-300))))
-    try:
-        right = low + _GOLDEN * (high - low)
-        left = high - _GOLDEN * (high - low)
-        at_left, at_right = at(left), at(right)
-        best = min(best, at_left, at_right)
-        for _ in range(_QUERIES - 2):
-            if at_left <= at_right:
-                high, right, at_right = right, left, at_left
-                left = high - _GOLDEN * (high - low)
-                at_left = at(left)
-            else:
-                low, left, at_left = left, right, at_right
-                right = low + _GOLDEN * (high - low)
-                at_right = at(right)
-            best = min(best, at_left, at_right)
-    except UnsupportedQuery:
-        pass
-    return best
+    def at(smaller: float) -> float:
+        spent = float(pricing.delta(run, smaller, adjacency=adjacency)) + reserved
+        found.append(line(smaller, spent, false_alarms))
+        return found[-1]
+
+    # Where e^ε is 1/α the line is above one. The best ε lies above the given one where δ is larger
+    # than what the attack is about.
+    most = min(4 * epsilon, -math.log(max(false_alarms, 1e-300)))
+    options = {"xatol": _NEAR * most, "maxiter": _QUERIES}
+    with contextlib.suppress(UnsupportedQuery):
+        minimize_scalar(at, bounds=(0.0, most), method="bounded", options=options)
+    return min(found)
