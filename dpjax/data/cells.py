@@ -41,6 +41,29 @@ def where(frame: pd.DataFrame, position: int) -> str:
     return f"in line {lines.numbers[position]} of {lines.path.name}"
 
 
+def check_names(frame: pd.DataFrame) -> None:
+    """Refuse names that are no texts (of several levels they are tuples) or are given twice."""
+    other = [name for name in frame.columns if not isinstance(name, str)]
+    if other:
+        raise DataError(
+            f"the columns must have texts for names, got {other[0]!r}; give each one, by "
+            'frame.columns = ["age", …]'
+        )
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"the table has two columns named {twice[0]!r}")
+
+
+def is_no_number(values: pd.Series) -> bool:
+    """Whether a column holds dates, times or complex numbers, of which pandas makes real ones."""
+    kind = values.dtype
+    if isinstance(kind, pd.CategoricalDtype):
+        kind = kind.categories.dtype
+    if isinstance(kind, pd.PeriodDtype) or getattr(kind, "kind", "O") in "mMc":
+        return True
+    return bool(pd.api.types.is_object_dtype(kind)) and any(isinstance(c, complex) for c in values)
+
+
 def check_kind(frame: pd.DataFrame, name: str) -> str:
     """Whether an undeclared column is a number or a category; neither for one that is spoilt.
 

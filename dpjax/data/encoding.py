@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from dpjax.data.cells import where
+from dpjax.data.cells import check_names, is_no_number, where
 from dpjax.data.errors import DataError
 from dpjax.data.learned import class_name, complete_schema
 from dpjax.data.schema import Column, Schema
@@ -49,7 +49,8 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
     feature is divided by √(number of columns), so that a row's norm is at most 1 whatever it holds.
 
     Raises:
-        DataError: a missing or constant target, NaN or infinite cells, text in a number.
+        DataError: a missing or constant target, NaN or infinite cells, text, dates or complex
+            numbers in a number, no rows, columns whose names are no texts or not different.
 
     Example:
         >>> frame = pd.DataFrame({"x": [0.0, 2.0, 1.0], "c": ["u", "v", "u"], "y": ["a", "b", "b"]})
@@ -59,6 +60,9 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
     """
     if target is None:
         target = schema.target if schema is not None else None
+    check_names(frame)
+    if len(frame) == 0:
+        raise DataError("the table has no rows")
     if target is None or target not in frame.columns:
         shown = ", ".join(map(str, frame.columns[:20]))
         raise DataError(f"there is no target column {target!r}; the columns are {shown}")
@@ -98,6 +102,7 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         array([-1.,  1.], dtype=float32)
     """
     used = [column for column in schema.columns if column.kind != "ignore"]
+    check_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
     if missing:
         shown = ", ".join(map(str, frame.columns[:20]))
@@ -163,9 +168,10 @@ def _labels(frame: pd.DataFrame, schema: Schema) -> np.ndarray:
 
 def _number(frame: pd.DataFrame, column: Column) -> np.ndarray:
     values = frame[column.name]
-    numbers: Any = pd.to_numeric(values, errors="coerce").to_numpy(
-        dtype=np.float64, na_value=np.nan
-    )
+    if is_no_number(values):
+        numbers: Any = np.full(len(values), np.nan)
+    else:
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad):
         cell = values.iloc[int(bad[0])]
@@ -183,7 +189,7 @@ def _number(frame: pd.DataFrame, column: Column) -> np.ndarray:
     numbers = np.clip(numbers, low, high)
     if column.scale == "log":
         low, high, numbers = np.log1p(low), np.log1p(high), np.log1p(numbers)
-    return 2 * (numbers - low) / (high - low) - 1
+    return 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
 
 
 def _one_hot(frame: pd.DataFrame, column: Column) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpjax.data.cells import check_kind, check_size, check_variety
+from dpjax.data.cells import check_kind, check_names, check_size, check_variety
 from dpjax.data.errors import DataError
 from dpjax.data.schema import Column, Schema
 
@@ -34,6 +34,7 @@ def complete_schema(
         >>> learned
         ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
     """
+    check_names(frame)
     declared = declared or Schema(columns=())
     known = {column.name: column for column in declared.columns}
     absent = [name for name in known if name not in frame.columns]
@@ -82,7 +83,8 @@ def _learned_range(values: pd.Series, name: str) -> tuple[float, float]:
     low, high = float(numbers.min()), float(numbers.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         return (0.0, 1.0)
-    return (low, high) if low < high else (low, low + 1.0)
+    # Beyond 2^53 the next whole number is the same float.
+    return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
 
 
 def _in_order(values: pd.Series) -> list[str]:

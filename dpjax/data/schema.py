@@ -54,6 +54,8 @@ class Column:
                 )
             if self.scale == "log" and low < 0:
                 raise DataError(f"{where}: a log scale needs a range that starts at 0 or above")
+        if self.categories is not None:
+            _check_texts(f"{where}: categories", self.categories)
         if self.categories is not None and len(set(self.categories)) != len(self.categories):
             raise DataError(f"{where}: a category is listed twice")
 
@@ -83,6 +85,18 @@ class Schema:
     names: tuple[str, ...] | None = None
     aliases: tuple[tuple[str, str], ...] = ()
     comment: str | None = None
+
+    def __post_init__(self):
+        if self.classes is not None:
+            _check_texts("classes", self.classes)
+
+
+def _check_texts(what: str, values: Any) -> None:
+    """Cells are compared as texts: a category 1 would match none of them."""
+    listed = isinstance(values, tuple | list)
+    other = [value for value in values if not isinstance(value, str)] if listed else [values]
+    if other:
+        raise DataError(f'{what} must be a tuple of texts, got {other[0]!r}; write 1 as "1"')
 
 
 _KEYS = {"target", "classes", "header", "names", "aliases", "comment", "columns"}

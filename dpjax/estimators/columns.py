@@ -12,6 +12,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length, column_or_
 from sklearn.utils.validation import validate_data  # pyrefly: ignore
 
 from dpjax import data
+from dpjax.data.cells import check_names
 from dpjax.data.learned import class_name
 
 
@@ -35,6 +36,7 @@ class Encoded(NamedTuple):
 
 def new_rows(estimator: Any, X: Any) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
+    X = _table(X)
     if not isinstance(X, pd.DataFrame):
         X = pd.DataFrame(validate_data(estimator, X, reset=False), columns=estimator.columns_)
     else:
@@ -45,9 +47,13 @@ def new_rows(estimator: Any, X: Any) -> np.ndarray:
 
 def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     """The training records; the schema is completed from them where `bounds` leaves it open."""
+    X = _table(X)
     if isinstance(X, pd.DataFrame):
         validate_data(estimator, X, reset=True, skip_check_array=True)
         frame = X.rename(columns=str)
+        check_names(frame)
+        if len(frame) == 0:
+            raise ValueError("X must have at least one row, got none")
     else:
         X = validate_data(estimator, X, reset=True, ensure_min_samples=2)
         frame = pd.DataFrame(X, columns=_names(estimator, X.shape[1]))
@@ -76,9 +82,20 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
 
 
+def _table(X: Any) -> Any:
+    """A table of polars, pyarrow or another library as pandas'; one array would be of one type.
+
+    As floats, True would be the category "1", and two ids beyond 2^53 could be one.
+    """
+    if isinstance(X, pd.DataFrame) or not hasattr(X, "to_pandas"):
+        return X
+    frame = X.to_pandas()
+    return frame if isinstance(frame, pd.DataFrame) else X
+
+
 def _names(estimator: Any, width: int) -> list[str]:
     """The columns of an array: those of a schema that has as many, else x0, x1, …"""
-    named = getattr(estimator, "feature_names_in_", None)  # of a table that is not pandas'
+    named = getattr(estimator, "feature_names_in_", None)  # of what else has named columns
     if named is not None:
         return [str(name) for name in named]
     if isinstance(estimator.bounds, data.Schema) and len(estimator.bounds.columns) == width:

@@ -62,3 +62,53 @@ def test_a_column_of_text_that_names_the_records_is_refused(days):
     assert "day 7" not in str(found.value)
     declared = data.Schema((data.Column("born", "category"),))  # whoever declares it means it
     assert data.from_frame(frame, target="y", schema=declared).features.shape == (121, 120)
+
+
+_LATER = {
+    "dates": pd.to_datetime(["2020-01-01", "2020-01-02"]),
+    "dates with a zone": pd.to_datetime(["2020-01-01", "2020-01-02"]).tz_localize("UTC"),
+    "categories of dates": pd.Categorical(pd.to_datetime(["2020-01-01", "2020-01-02"])),
+    "durations": pd.to_timedelta([0, 1], unit="D"),
+    "periods": pd.period_range("2020", periods=2),
+    "complex": np.array([1j, 2j]),
+    "complex objects": pd.Series([1j, 2.0], dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", _LATER)
+def test_what_pandas_counts_and_is_no_number_is_refused_as_one(kind):
+    schema = data.Schema((data.Column("x", range=(0, 1)),), target="y", classes=("a", "b"))
+    frame = pd.DataFrame({"x": _LATER[kind], "y": ["a", "b"]})
+    with pytest.raises(data.DataError, match=r"column 'x' holds .* not a finite number"):
+        data.encode(frame, schema)
+
+
+def test_names_of_columns_are_different_texts_and_there_is_a_row():
+    frame = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
+    levels = pd.MultiIndex.from_tuples([("p", "x"), ("p", "y")])
+    with pytest.raises(data.DataError, match=r"texts for names, got \('p', 'x'\)"):
+        data.from_frame(frame.set_axis(levels, axis=1), target="y")
+    with pytest.raises(data.DataError, match="texts for names, got 0"):
+        data.from_frame(frame.rename(columns={"x": 0}), target="y")
+    with pytest.raises(data.DataError, match="two columns named 'x'"):
+        data.from_frame(pd.concat([frame, frame[["x"]]], axis=1), target="y")
+    with pytest.raises(data.DataError, match="no rows"):
+        data.from_frame(frame[:0], target="y")
+
+
+def test_categories_and_classes_are_texts():
+    """Cells are compared as texts: a category 1 would match none, and encode as nothing."""
+    with pytest.raises(data.DataError, match=r"column 'x': categories must be .*got 1; write"):
+        data.Column("x", "category", categories=(1, 2))
+    with pytest.raises(data.DataError, match="categories must be a tuple of texts, got 'ab'"):
+        data.Column("x", "category", categories="ab")
+    with pytest.raises(data.DataError, match="classes must be a tuple of texts, got 0"):
+        data.Schema((), classes=(0, 1))
+
+
+def test_ranges_near_the_largest_float_and_constants_beyond_2_53():
+    wide = data.Schema((data.Column("x", range=(-8e307, 8e307)),), target="y", classes=("a", "b"))
+    frame = pd.DataFrame({"x": [-1e308, 0.0, 8e307]})
+    assert data.encode_features(frame, wide).ravel().tolist() == [-1.0, 0.0, 1.0]
+    frame = pd.DataFrame({"x": [1e20, 1e20], "y": ["a", "b"]})
+    assert data.from_frame(frame, target="y").features.ravel().tolist() == [-1.0, -1.0]

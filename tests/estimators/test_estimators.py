@@ -258,3 +258,44 @@ def test_a_target_range_that_is_none_is_refused(target_range):
         model.fit(x, x[:, 0])
     model = DPLinearRegression(bounds=(0, 1), target_range=np.array([0.0, 1.0]), delta=1e-3)
     assert model.fit(x, x[:, 0]).predict(x).shape == (100,)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_a_table_of_another_library_keeps_the_type_of_every_column(library):
+    """As one array of floats, True would be "1" and two large ids one: features would be lost."""
+    module = pytest.importorskip(library)
+    rng = np.random.default_rng(0)
+    chosen = rng.uniform(size=400) > 0.5
+    frame = pd.DataFrame({"x": rng.uniform(size=400), "member": chosen})
+    frame["id"] = np.where(rng.uniform(size=400) > 0.5, 2**60 + 1, 2**60)
+    ids = (str(2**60), str(2**60 + 1))
+    schema = Schema(
+        (
+            Column("x", range=(0, 1)),
+            Column("member", "category", categories=("False", "True")),
+            Column("id", "category", categories=ids),
+        ),
+        classes=("0", "1"),
+    )
+    if library == "pyarrow":
+        table = module.Table.from_pandas(frame)
+    else:
+        table = module.DataFrame({name: frame[name].to_numpy() for name in frame})
+    wanted, found = (
+        DPLogisticRegression(50.0, 1e-3, bounds=schema, random_state=0).fit(
+            rows, chosen.astype(int)
+        )
+        for rows in (frame, table)
+    )
+    np.testing.assert_array_equal(found.coef_, wanted.coef_)
+    np.testing.assert_array_equal(found.predict_proba(table), wanted.predict_proba(frame))
+    assert np.mean(found.predict(table) == chosen) > 0.95
+
+
+def test_a_frame_without_rows_or_with_levels_of_names_is_refused(people):
+    frame, labels = people
+    with pytest.raises(ValueError, match="X must have at least one row, got none"):
+        DPLogisticRegression(bounds=SCHEMA).fit(frame[:0], labels[:0])
+    levels = frame.set_axis(pd.MultiIndex.from_tuples([("p", "age"), ("p", "job")]), axis=1)
+    with pytest.raises(data.DataError, match=r"texts for names, got \('p', 'age'\)"):
+        DPLogisticRegression().fit(levels, labels)
