@@ -27,7 +27,9 @@ def curve(
             "shuffled:noise=4,batches=20, ball:displacement=1e-6,dimension=10."
         ),
     ],
-    out: Annotated[pathlib.Path, typer.Option(help="Where the picture (PNG) goes.")],
+    out: Annotated[
+        pathlib.Path, typer.Option(help="Where the picture goes: .png, .pdf, .svg or .jpg.")
+    ],
     steps: Annotated[int, typer.Option(help="The largest number of steps.")] = 1000,
     delta: Annotated[float, typer.Option(help="δ at which ε is drawn.")] = 1e-5,
     adjacency: Annotated[
@@ -37,7 +39,7 @@ def curve(
 ) -> None:
     """Rényi and trade-off curves, and ε by steps, in one picture.
 
-    Of one or several mechanisms, as a PNG.
+    Of one or several mechanisms.
 
     dpjax curve poisson:noise=1,rate=0.01 gaussian:noise=20 --steps 1000 --out curve.png
     """
@@ -45,8 +47,9 @@ def curve(
         import numpy as np
 
         from dpjax.plotting.accounting import plot_privacy
+        from dpjax.plotting.appearance import SUFFIXES
 
-        check_new_file("--out", out)
+        check_new_file("--out", out, SUFFIXES)
         if steps < 1:
             raise ValueError(f"--steps must be at least 1, got {steps}")
         # Few steps are the dear ones: where the contour says nothing, loss distributions do.

@@ -7,7 +7,7 @@ import enum
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -62,18 +62,25 @@ def _is_unsupported(error: TypeError) -> bool:
     return isinstance(error, UnsupportedQuery)
 
 
-def check_new_file(option: str, path: pathlib.Path) -> None:
+def check_new_file(option: str, path: pathlib.Path, suffixes: Sequence[str]) -> None:
     """Refuse, before any work, a file that exists or whose folder does not.
 
+    And one whose name says a format that is not written.
+
     Example:
-        >>> check_new_file("--out", pathlib.Path("no-such-folder/a.csv"))
+        >>> check_new_file("--out", pathlib.Path("no-such-folder/a.csv"), [".csv"])
         Traceback (most recent call last):
         ValueError: --out must be in a folder that exists, got no-such-folder/a.csv
+        >>> check_new_file("--out", pathlib.Path("a.xlsx"), [".csv"])
+        Traceback (most recent call last):
+        ValueError: --out must end in .csv, got a.xlsx
     """
     if path.exists():
         raise ValueError(f"{option} must be a new file, got {path}")
     if not path.parent.is_dir():
         raise ValueError(f"{option} must be in a folder that exists, got {path}")
+    if not path.name.lower().endswith(tuple(suffixes)):
+        raise ValueError(f"{option} must end in {', '.join(suffixes)}, got {path}")
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def predict(
         from dpjax import data as reading
         from dpjax import training
 
-        check_new_file("--out", out)
+        check_new_file("--out", out, (".csv",))
         saved = training.load_model(model)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")

@@ -47,7 +47,7 @@ def report(
     """
     with refusing():
         if out is not None:
-            check_new_file("--out", out)
+            check_new_file("--out", out, (".html", ".htm"))
         folder = run if run.is_dir() else run.parent
         text = (folder / "certificate.json" if run.is_dir() else run).read_text(encoding="utf-8")
         goal = out or folder / "report.html"

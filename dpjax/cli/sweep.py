@@ -23,7 +23,8 @@ def sweep(
     ] = AdjacencyOption.add_remove,
     method: Annotated[str, typer.Option(help="A bound by name, or best.")] = "best",
     picture: Annotated[
-        pathlib.Path | None, typer.Option(help="Where a heat map (PNG) goes, if wanted.")
+        pathlib.Path | None,
+        typer.Option(help="Where a heat map goes, if wanted: .png, .pdf, .svg or .jpg."),
     ] = None,
 ) -> None:
     """Price a grid of noises and sampling rates: CSV and heat map.
@@ -38,9 +39,11 @@ def sweep(
 
         from dpjax import accounting as acc
 
-        for option, path in (("--out", out), ("--picture", picture)):
-            if path is not None:
-                check_new_file(option, path)
+        check_new_file("--out", out, (".csv", ".csv.gz"))
+        if picture is not None:
+            from dpjax.plotting.appearance import SUFFIXES
+
+            check_new_file("--picture", picture, SUFFIXES)
         if steps < 1:
             raise ValueError(f"--steps must be at least 1, got {steps}")
         noises = parse_grid("--noise-multiplier", noise_multiplier)

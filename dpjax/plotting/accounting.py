@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.attacker import line
-from dpjax.plotting.appearance import COLOURS, DOTTED, GREY, style
+from dpjax.plotting.appearance import COLOURS, DOTTED, GREY, picture_path, style
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 
@@ -35,14 +35,14 @@ def plot_privacy(
     title: str = "",
     on_panel: Callable[[], None] = lambda: None,
 ) -> pathlib.Path:
-    """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a PNG.
+    """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a file.
 
     The first two panels are of the last of `steps`, the third of all of them. A panel leaves out a
     mechanism that cannot answer it (noise uniform in a ball has no finite Rényi curve).
 
     Args:
         mechanisms: one step of each, by the name in the legend.
-        path: where the picture goes.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
         steps: increasing numbers of repetitions.
         delta: δ of the third panel.
         adjacency: the neighbouring relation.
@@ -55,7 +55,7 @@ def plot_privacy(
         >>> plot_privacy({"σ = 4": acc.Gaussian(4.0)}, out, steps=[1, 10, 100]).name
         'curve.png'
     """
-    path, adjacency = pathlib.Path(path), acc.Adjacency(adjacency)
+    path, adjacency = picture_path(path), acc.Adjacency(adjacency)
     counts = np.asarray(steps)
     if not mechanisms or counts.ndim != 1 or counts.size == 0 or np.any(np.diff(counts) <= 0):
         raise ValueError(f"steps must be increasing numbers, and mechanisms not empty, got {steps}")
@@ -110,20 +110,20 @@ def plot_privacy(
         ncols=min(len(lines), 3),
         handlelength=3.2,
     )
-    figure.savefig(path, format="png")
+    figure.savefig(path)
     return path
 
 
 @matplotlib.rc_context(style())
 def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathlib.Path:
-    """Draw how often the best attack is right, at most, against its false alarms, to a PNG.
+    """Draw how often the best attack is right, at most, against its false alarms, to a file.
 
     The run's trade-off curve, seen from the attacker's side, with what is reserved of δ added; and
     no worse than the certificate's (ε, δ) alone allows.
 
     Args:
         certificate: of the run.
-        path: where the picture goes.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
 
     Example:
         >>> import tempfile
@@ -131,7 +131,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
         >>> plot_attack(acc.certify(acc.Gaussian(4.0), delta=1e-5), out).name
         'attack.png'
     """
-    c = certificate
+    path, c = picture_path(path), certificate
     rates = np.logspace(-4, 0, 161)
     bound = [line(c.epsilon, c.delta, rate) for rate in rates.tolist()]
     try:
@@ -147,8 +147,8 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
-    figure.savefig(path, format="png")
-    return pathlib.Path(path)
+    figure.savefig(path)
+    return path
 
 
 def _plain_ticks(axis: Any) -> None:
@@ -175,13 +175,13 @@ def plot_sweep(
     title: str = "",
     contours: Sequence[float] = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32),
 ) -> pathlib.Path:
-    """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a PNG.
+    """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a file.
 
     Args:
         noise_multipliers: [n] increasing, the horizontal axis: 0.4 to 10, wider where they are.
         rates: [m] increasing, vertical: 5e-4 to 0.2, wider where they are.
         epsilons: [m, n]; +inf is left white. Colours mean the same ε in every picture.
-        path: where the picture goes.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
         title: above the picture.
         contours: the values of ε drawn as lines, as far as they occur.
 
@@ -191,7 +191,7 @@ def plot_sweep(
         >>> plot_sweep([1.0, 2.0], [0.01, 0.1], np.array([[1.0, 0.5], [4.0, 2.0]]), out).name
         'sweep.png'
     """
-    path, epsilons = pathlib.Path(path), np.asarray(epsilons, float)
+    path, epsilons = picture_path(path), np.asarray(epsilons, float)
     across, up = np.asarray(noise_multipliers, float), np.asarray(rates, float)
     if epsilons.shape != (up.size, across.size):
         raise ValueError(
@@ -222,5 +222,5 @@ def plot_sweep(
         axes.set_title(title)
     bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
     _plain_ticks(bar.ax.yaxis)
-    figure.savefig(path, format="png")
+    figure.savefig(path)
     return path

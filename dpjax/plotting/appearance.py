@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 from matplotlib import rcsetup
@@ -13,6 +14,22 @@ __all__ = ["reference_line", "style"]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 GREY, GRID = "#6b7280", "#e5e7eb"
 DASHED, DOTTED = (0, (5, 3)), (0, (1, 2))
+# What the file of a picture may be called: its format is the one that its name says.
+SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+
+
+def picture_path(path: str | pathlib.Path) -> pathlib.Path:
+    """Where a picture goes, refused before it is computed if its name says no format of `SUFFIXES`.
+
+    Example:
+        >>> picture_path("curve.gif")
+        Traceback (most recent call last):
+        ValueError: path must end in .png, .pdf, .svg, .jpg, got curve.gif
+    """
+    path = pathlib.Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path}")
+    return path
 
 
 def style() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from dpjax.plotting.appearance import COLOURS, reference_line, style
+from dpjax.plotting.appearance import COLOURS, picture_path, reference_line, style
 
 __all__ = ["plot_training"]
 
@@ -27,11 +27,11 @@ def plot_training(
     reference: float | None = None,
     budget: float | None = None,
 ) -> pathlib.Path:
-    """Draw test accuracy (upper panel) and ε spent so far (lower panel) to a PNG.
+    """Draw test accuracy (upper panel) and ε spent so far (lower panel) to a file.
 
     Args:
         metrics: columns `step`, `epsilon` and `test_accuracy` of equal length, as `fit` returns.
-        path: where the picture goes.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
         title: what was trained.
         delta: the δ at which ε holds, for the label.
         reference: accuracy of the same model without privacy, drawn as a line.
@@ -43,7 +43,7 @@ def plot_training(
         >>> plot_training(metrics, pathlib.Path(tempfile.mkdtemp()) / "run.png").name
         'run.png'
     """
-    path = pathlib.Path(path)
+    path = picture_path(path)
     steps = np.asarray(metrics["step"])
     figure = Figure(figsize=(7.2, 5.6))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
@@ -69,7 +69,7 @@ def plot_training(
     lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
     if budget is not None:
         reference_line(lower, budget, f"budget: {budget:g}")
-    figure.savefig(path, format="png")
+    figure.savefig(path)
     return path
 
 

@@ -86,6 +86,39 @@ def test_a_file_that_exists_or_has_no_folder_is_refused_and_nothing_is_written(
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("curve", "gaussian:noise=20", "--out", "a.gif"), ".png, .pdf, .svg, .jpg, got a.gif"),
+        (("curve", "gaussian:noise=20", "--out", "a"), ".png, .pdf, .svg, .jpg, got a"),
+        (("sweep", "--out", "a.xlsx"), ".csv, .csv.gz, got a.xlsx"),
+        (("sweep", "--out", "a.csv", "--picture", "a.csv.gz"), ".jpg, got a.csv.gz"),
+        (("report", "run", "--out", "a.pdf"), ".html, .htm, got a.pdf"),
+        (("predict", "run", "--data", "b.csv", "--out", "a.parquet"), ".csv, got a.parquet"),
+    ],
+)
+def test_a_name_of_a_format_that_is_not_written_is_refused_before_any_work(
+    arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    found = dpjax(*arguments)
+    assert found.exit_code == 2, found.output
+    assert found.stderr.endswith(f"{message}\n")
+    assert found.stderr.startswith(f"error: {arguments[-2]} must end in .")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begins"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("JPG", b"\xff\xd8\xff")]
+)
+def test_a_picture_has_the_format_that_its_name_says(tmp_path, suffix, begins):
+    out, picture = tmp_path / "a.csv", tmp_path / f"a.{suffix}"
+    settings = ("--noise-multiplier", "1,2", "--rate", 0.5, "--method", "rdp")
+    found = dpjax("sweep", *settings, "--out", out, "--picture", picture)
+    assert found.exit_code == 0, found.output
+    assert picture.read_bytes().startswith(begins)
+
+
 def test_a_run_that_costs_nothing_is_drawn(tmp_path):
     out = tmp_path / "curve.png"
     found = dpjax("curve", "gaussian:noise=1e9", "--steps", 10, "--out", out)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from dpjax import accounting as acc
 from dpjax import plotting
 
 
@@ -28,3 +29,17 @@ def test_a_line_of_reference_has_its_words_at_the_end_that_is_asked_for():
     assert places == {"left": ("left", (0.015, 0.5)), "right": ("right", (0.985, 0.75))}
     with pytest.raises(ValueError, match="at must be 'left' or 'right', got 'top'"):
         plotting.reference_line(axes, 0.5, "x", at="top")
+
+
+def test_a_picture_without_a_known_format_is_refused_before_it_is_computed(tmp_path):
+    certificate, nothing = acc.certify(acc.Gaussian(4.0), 1e-5), {}
+    for draw in (
+        lambda path: plotting.plot_training(nothing, path),
+        lambda path: plotting.plot_privacy(nothing, path, steps=[]),
+        lambda path: plotting.plot_attack(certificate, path),
+        lambda path: plotting.plot_sweep([], [], np.ones(0), path),
+    ):
+        for name in ("a", "a.gif"):
+            with pytest.raises(ValueError, match=r"path must end in \.png, .*, got .*a(\.gif)?$"):
+                draw(tmp_path / name)
+    assert not list(tmp_path.iterdir())
