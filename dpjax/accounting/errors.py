@@ -35,7 +35,8 @@ class CertificateError(ValueError):
 class ImpossibleBudget(ValueError):
     """No value of the parameter keeps the budget; the message says how little is reachable.
 
-    `beyond` is the end that the parameter would have to go past: +inf or 0.
+    `beyond` is the end that the parameter would have to go past: +inf or 0; `reachable` is the
+    smallest ε, +inf where there was no answer.
 
     Example:
         >>> issubclass(ImpossibleBudget, ValueError)
@@ -43,3 +44,4 @@ class ImpossibleBudget(ValueError):
     """
 
     beyond: float = math.inf
+    reachable: float = math.inf

@@ -178,6 +178,60 @@ def test_no_answer_is_not_a_high_one():
     assert costs[0] <= 6.6 < costs[1]
 
 
+def test_answers_at_one_end_of_the_bounds_do_not_hide_the_direction():
+    """The contour answers rates from 1.4e-4 on: one answer told that ε falls with the rate."""
+
+    def make(rate):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(15.5), rate), 1_544)
+
+    settings = {"delta": 1.1e-14, "method": "contour"}
+    rate = acc.calibrate(make, 0.0033, bounds=(1e-4, 0.01), **settings)
+    dearer = float(np.nextafter(np.float32(rate), np.float32(1)))
+    costs = [acc.epsilon(make(value), **settings) for value in (rate, dearer)]
+    assert costs[0] <= 0.0033 < costs[1]
+    assert np.isinf(acc.epsilon(make(1e-4), **settings))
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """A method asked by name answers the noise that a test says, as the contour some rates."""
+    ask, known = pricing.epsilon, lambda noise: noise < np.inf
+
+    def some(run, *rest, method="best", **how):
+        answers = (method == "best") | known(np.asarray(run.noise_multiplier))
+        return np.where(answers, ask(run, *rest, method=method, **how), np.inf)
+
+    def say(which):
+        nonlocal known
+        known = which
+
+    monkeypatch.setattr(pricing, "epsilon", some)
+    return say
+
+
+def test_answers_that_the_search_passes_are_found(answered):
+    full = acc.calibrate(acc.Gaussian, 0.5, 1e-5, method="gdp")
+    answered(lambda noise: noise < 1.001 * full)
+    assert acc.calibrate(acc.Gaussian, 0.5, 1e-5, method="gdp") == full
+    several = acc.calibrate(acc.Gaussian, [4.0, 0.5], 1e-5, method="gdp")
+    np.testing.assert_allclose(several[1], full, rtol=3e-7)
+
+
+def test_no_answer_is_not_an_impossible_budget(answered):
+    answered(lambda noise: noise < 3.0)
+    for target in (0.5, [4.0, 0.5]):
+        with pytest.raises(acc.UnsupportedQuery) as refusal:
+            acc.calibrate(acc.Gaussian, target, 1e-5, method="rdp")
+        assert str(refusal.value) == (
+            "Gaussian has no epsilon by method 'rdp' about parameter 7.03183, where epsilon=0.5 is "
+            "kept; method='gdp' answers"
+        )
+    # A trace cannot raise.
+    assert jax.jit(lambda e: acc.calibrate(acc.Gaussian, e, 1e-5, method="rdp"))(0.5) == np.inf
+    with pytest.raises(acc.ImpossibleBudget, match=r"smallest reachable epsilon is 0\.3\d+, at"):
+        acc.calibrate(acc.Gaussian, 0.3, 1e-5, method="rdp", bounds=(1.0, 9.0))
+
+
 def test_monotone_up_to_small_steps_is_accepted():
     def make(s):  # as two methods that take over from each other might
         s = np.asarray(s, float)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,22 @@ def test_events_with_one_counterpart():
         assert interop.from_dp_event(tree) == acc.Repeated(acc.Gaussian(2.0), depth)
         with pytest.raises(TypeError, match="SingleEpochTreeAggregationDpEvent"):
             interop.from_dp_event(tree, adjacency=acc.Adjacency.REPLACE_ONE)
+
+
+@pytest.mark.parametrize("accountant", ["pld.PLDAccountant", "rdp.RdpAccountant"])
+def test_no_step_is_an_event_that_costs_their_accountants_nothing(accountant):
+    package, name = accountant.split(".")
+    accountant = getattr(importlib.import_module(f"dp_accounting.{package}"), name)
+    step = acc.Gaussian(2.0)
+    none = acc.Repeated(step, 0)
+    spent = {}
+    for run in (none, acc.Repeated(none, 3), acc.Composed((none, step)), step):
+        assert acc.epsilon(interop.from_dp_event(interop.to_dp_event(run)), 1e-5) == acc.epsilon(
+            run, 1e-5
+        )
+        spent[run] = accountant().compose(interop.to_dp_event(run)).get_epsilon(1e-5)
+    assert [*spent.values()][:2] == [0, 0]
+    assert spent[acc.Composed((none, step))] == spent[step] > 0
 
 
 def test_every_event_is_converted_or_refused_by_name():

@@ -17,6 +17,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.accepted import Ends, MakeMechanism, is_whole
 from dpjax.accounting.answers.admission import PROBABILITY
+from dpjax.accounting.answers.methods import describe
 from dpjax.accounting.answers.root_search import Costs, Found, solve
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 
@@ -75,6 +76,10 @@ def _searched(
 
     A method may have answers again beyond parameters at which it has none. Where those end the
     search, it begins once more where the best method's answers keep the budget.
+
+    Raises:
+        ImpossibleBudget, ValueError: as `calibrate`.
+        UnsupportedQuery: the method has no answer where the best one's keep the budget.
     """
     whole = is_whole(make)
 
@@ -83,7 +88,16 @@ def _searched(
         bounded = bounds is not None and start is None
         return solve(Ends(make, whole, bounds), whole, target, costs, bounded, start)
 
-    found = search(method)
+    try:
+        found = search(method)
+    except ImpossibleBudget as refusal:
+        if method == "best" or np.isfinite(refusal.reachable):
+            raise
+        full = search("best").value
+        try:
+            return search(method, full).value, whole
+        except ValueError:
+            raise _no_answer(make, full, target, delta, adjacency, method) from refusal
     if method == "best" or not np.any(found.cut):
         return found.value, whole
     with contextlib.suppress(ValueError, UnsupportedQuery):  # the first keeps the budget too
@@ -92,6 +106,26 @@ def _searched(
         nearer = abs(np.log(again / full)) < abs(np.log(found.value / full))
         return np.where(found.cut & nearer, again, found.value), whole
     return found.value, whole
+
+
+def _no_answer(
+    make: MakeMechanism,
+    full: np.ndarray,
+    target: np.ndarray,
+    delta: Any,
+    adjacency: Adjacency,
+    method: str,
+) -> UnsupportedQuery:
+    """What is said where a method has no answer about parameters that keep the budget."""
+    costs = _costs(make, delta, adjacency, method).epsilon(full)
+    one = int(np.argmax(costs))
+    value, chance = float(full.flat[one]), float(np.broadcast_to(delta, full.shape).flat[one])
+    run = make(value)
+    able = pricing.price(run, chance, adjacency=adjacency)[1]
+    return UnsupportedQuery(
+        f"{describe(run)} has no epsilon by method {method!r} about parameter {value:.6g}, where "
+        f"epsilon={target.flat[one]:g} is kept; method={able.name!r} answers"
+    )
 
 
 @taught
@@ -129,6 +163,8 @@ def calibrate(
 
     Raises:
         ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
+        UnsupportedQuery: the method has no answer at the parameters that keep the budget, or for
+            the mechanism at all; says which has.
         TypeError, ValueError: ε <= 0, δ outside (0, 1), bounds that are no two rising positive
             numbers, no mechanism made, or ε shown not to be monotone in the parameter.
 
@@ -183,6 +219,10 @@ def _traced(
             )
         except ImpossibleBudget as refusal:
             return refusal.beyond
+        except UnsupportedQuery as refusal:
+            if isinstance(refusal.__cause__, ImpossibleBudget):
+                return refusal.__cause__.beyond
+            raise
 
     def host(target: Any, probability: Any) -> np.ndarray:
         rows = np.broadcast(np.asarray(target, np.float64), np.asarray(probability, np.float64))

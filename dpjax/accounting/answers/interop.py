@@ -209,7 +209,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     """The event of dp_accounting that describes a mechanism.
 
     Asked with an adjacency under which one of their accountants differs, it warns: see
-    `differences`.
+    `differences`. `Repeated(x, 0)` is their `NoOpDpEvent`.
 
     Args:
         mechanism: built from `Gaussian`, `Laplace`, `DiscreteLaplace`, `RandomizedResponse`,
@@ -283,7 +283,9 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
             sizes = int(number(step, "population")), int(number(step, "batch_size"))
             return library.SampledWithReplacementDpEvent(*sizes, write(step.mechanism))
         if isinstance(step, Repeated):
-            return library.SelfComposedDpEvent(write(step.mechanism), int(number(step, "steps")))
+            steps, once = int(number(step, "steps")), write(step.mechanism)
+            # Their accountants refuse a count of 0, or divide by it.
+            return library.SelfComposedDpEvent(once, steps) if steps else library.NoOpDpEvent()
         if isinstance(step, Composed):
             return library.ComposedDpEvent([write(part) for part in step.mechanisms])
         raise TypeError(

@@ -195,8 +195,11 @@ def _first_asked(
     known, least = np.where(lost, second, first), np.where(lost, cost[1], cost[0])
     if np.any(lost != np.isinf(cost[1])):
         # One answer does not tell the direction: no answer may be a bound's failing, not a high ε.
-        away = np.where((second > first) == lost, 2.0, 0.5) * known
-        third = ends.inside(np.ceil(away) if whole else away)
+        away = np.where((second > first) == lost, 2.0, 0.5)
+        third = ends.inside(np.ceil(away * known) if whole else away * known)
+        # From an end inwards.
+        back = ends.inside(np.ceil(known / away) if whole else known / away)
+        third = np.where(third == known, back, third)
         asked.append((third, spend(third)))
     return asked, (known, least)
 
@@ -267,12 +270,13 @@ def solve(
         at_end = no_safe & (dear == cheapest)
         if np.any(at_end):
             worst = int(np.argmax(at_end))
+            reachable = float(bracket.cost_dear.flat[worst])
             refusal = ImpossibleBudget(
                 f"epsilon={target.flat[worst]:g} cannot be reached: the smallest reachable epsilon "
-                f"is {bracket.cost_dear.flat[worst]:.6g}, at parameter {dear.flat[worst]:.6g}; "
+                f"is {reachable:.6g}, at parameter {dear.flat[worst]:.6g}; "
                 "lower the steps or the sampling rate, raise the noise, or raise epsilon or delta"
             )
-            refusal.beyond = less_to
+            refusal.beyond, refusal.reachable = less_to, reachable
             raise refusal
         if np.all(done):
             break
