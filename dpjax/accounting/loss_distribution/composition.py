@@ -70,16 +70,23 @@ def _log_moment(mass: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     return top + np.log(np.maximum(total, 1e-300))
 
 
-def _moments(pairs: Steps, tilts: np.ndarray, reach: float) -> np.ndarray:
-    """Σ K(c) at every tilt from a grid of some thousand bins; only choices depend on it."""
-    total = np.zeros(len(tilts))
+def _rough(pairs: Steps, reach: float) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    """Count, masses and losses of every step on a grid of some thousand bins."""
+    steps = []
     for pair in pairs:
         low, high = loss_range(pair, reach)
         h = max((high - low) / 1000, 1e-12)
         step = discretise(pair, h, reach)
         kept = np.nonzero(step.mass)[0]
-        losses = step.origin + h * (step.start + kept)
-        total += pair.count * _log_moment(step.mass[kept], tilts[:, None] * losses)
+        steps.append((pair.count, step.mass[kept], step.origin + h * (step.start + kept)))
+    return steps
+
+
+def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarray) -> np.ndarray:
+    """Σ K(c) at every tilt, of such steps; only choices depend on it."""
+    total = np.zeros(len(tilts))
+    for count, mass, losses in rough:
+        total += count * _log_moment(mass, tilts[:, None] * losses)
     return total
 
 
@@ -103,17 +110,18 @@ def compose(
     steps = sum(pair.count for pair in pairs)
     least = 1e-30 if delta is None else delta
     reach = float(np.clip(-ndtri(max(1e-6 * least / max(steps, 1.0), 1e-280)), 8.0, 36.0))
-    moments = _moments(pairs, _TILTS, reach)
+    rough = _rough(pairs, reach)
+    moments = _moments(rough, _TILTS)
     prefactor = np.log(_TILTS) + np.log1p(_TILTS)
     if epsilon is None:
         epsilon = max(float(np.min((moments - prefactor - np.log(least)) / _TILTS)), 0.0)
     c = float(_TILTS[np.argmin(moments - _TILTS * epsilon - prefactor)])
-    near = _moments(pairs, c * np.array([0.98, 1.0, 1.02]), reach)
+    near = _moments(rough, c * np.array([0.98, 1.0, 1.02]))
     spread = np.sqrt(max((near[2] - 2 * near[1] + near[0]) / (0.02 * c) ** 2, 1e-20))
     # Chernoff: the tilted mass beyond the window's ends is at most e^{−36} of the whole.
     taus = _TAUS / spread
-    rise = _moments(pairs, c + taus, reach) - near[1]
-    fall = _moments(pairs, c - taus, reach) - near[1]
+    rise = _moments(rough, c + taus) - near[1]
+    fall = _moments(rough, c - taus) - near[1]
     up, down = int(np.argmin((rise + 36.0) / taus)), int(np.argmin((fall + 36.0) / taus))
     top, bottom = (rise[up] + 36.0) / taus[up], -(fall[down] + 36.0) / taus[down]
     # Those moments were rough: the bound itself tries the neighbours too.
