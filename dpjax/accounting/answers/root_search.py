@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.answers.accepted import Ends
+from dpjax.accounting.answers.bracket import NOT_MONOTONE, Bracket, height
 from dpjax.accounting.errors import ImpossibleBudget
 
 _ROUNDS = 60
-_NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
 
 def _next_safe(value: np.ndarray, rising: bool) -> np.ndarray:
@@ -73,7 +73,7 @@ def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool | None:
     finite = differ & np.stack([np.isfinite(a) & np.isfinite(b) for (_, a), (_, b) in pairs])
     told = up[finite if np.any(finite) else differ]
     if np.any(told) and not np.all(told):
-        raise ValueError(_NOT_MONOTONE)
+        raise ValueError(NOT_MONOTONE)
     return bool(np.all(told)) if told.size else None
 
 
@@ -105,66 +105,6 @@ def _interpolated(
     return root, correction
 
 
-class _Bracket:
-    """The nearest parameters asked on either side of every root; NaN where there are none.
-
-    Attributes:
-        safe, dear: the last that keeps the budget, and the first that does not.
-        cost_safe, cost_dear: ε there.
-        points: all that were asked: logarithms of the parameters, and heights.
-    """
-
-    def __init__(self, ends: Ends, target: np.ndarray, rising: bool, at_least: Callable):
-        self._ends, self._target, self._rising = ends, target, rising
-        self._at_least = at_least
-        self.sign = 1.0 if rising else -1.0  # ε rises with sign · log parameter
-        self.safe, self.dear = (np.full(target.shape, np.nan) for _ in range(2))
-        self.cost_safe = np.zeros(target.shape)
-        self.cost_dear = np.full(target.shape, np.inf)
-        self.points: list[tuple[np.ndarray, np.ndarray]] = []
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The parameters of least and of most ε, as far as they are known by now."""
-        low, high = self._ends.low, self._ends.high
-        return (low, high) if self._rising else (high, low)
-
-    def note(self, value: np.ndarray, cost: np.ndarray) -> None:
-        """Takes in that `value` costs `cost`."""
-        sign, safe, dear = self.sign, self.safe, self.dear
-        # Between two parameters a monotone ε lies between theirs; methods may differ by a little.
-        less = (cost < 0.98 * self.cost_safe) & (sign * value > sign * safe)
-        more = np.isfinite(cost) & (cost > 1.02 * self.cost_dear) & (sign * value < sign * dear)
-        if np.any(less):
-            self._refuse(np.where(less, safe, value), np.where(less, cost, np.inf))
-        if np.any(more):
-            self._refuse(value, np.where(more, self.cost_dear, np.inf))
-        keep = (cost <= self._target) & ~(sign * value <= sign * safe)
-        drop = ~(cost <= self._target) & ~(sign * value >= sign * dear)
-        # No answer where a dearer parameter has one says nothing of ε: the search goes on outwards.
-        void = np.isinf(cost) & np.isfinite(self.cost_dear) & np.isnan(safe)
-        drop &= ~(void & (value != self.limits[0]))
-        self.safe, self.cost_safe = (
-            np.where(keep, value, safe),
-            np.where(keep, cost, self.cost_safe),
-        )
-        self.dear, self.cost_dear = (
-            np.where(drop, value, dear),
-            np.where(drop, cost, self.cost_dear),
-        )
-        self.points.append((np.log(value), _height(cost, self._target)))
-
-    def _refuse(self, value: np.ndarray, most: np.ndarray) -> None:
-        """ε at `value` should not be above `most`, which a parameter beyond it costs."""
-        if np.any(self._at_least(value) > most):
-            raise ValueError(_NOT_MONOTONE)
-
-
-def _height(cost: np.ndarray, target: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):  # ε of 0 or infinity says no more than its sign
-        return np.clip(np.log(cost) - np.log(target), -40.0, 40.0)
-
-
 def _first_asked(
     ends: Ends,
     whole: bool,
@@ -178,7 +118,7 @@ def _first_asked(
     at_first = spend(first)
     # About where the root is, if ε falls as a power of the parameter, as it does with the noise: a
     # steeper one the less noise there is.
-    above = _height(at_first, target)
+    above = height(at_first, target)
     guess = above / np.where(above > 0, 1.4, 2.5)
     factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 3.0), guess))
     second = np.full(target.shape, ends.good[1]) if bounded else ends.inside(factor * first)
@@ -204,6 +144,101 @@ def _first_asked(
     return asked, (known, least)
 
 
+def _begun(
+    ends: Ends,
+    whole: bool,
+    target: np.ndarray,
+    costs: Costs,
+    bounded: bool,
+    start: np.ndarray | None,
+) -> tuple[Bracket, np.ndarray]:
+    """The bracket of the first parameters, which told the direction; and the first of them."""
+    asked, (known, least_cost) = _first_asked(ends, whole, target, costs.epsilon, bounded, start)
+    rising = _rises(asked)
+    if rising is None:  # ε is 0 throughout, or infinite
+        rising = _rises([(value, costs.delta(value)) for value, _ in asked]) is not False
+    bracket = Bracket(ends, target, rising, costs.at_least)
+    sign = bracket.sign
+    for value, found in asked:
+        # Nor does it say anything where a dearer parameter has one.
+        void = np.isinf(found) & np.isfinite(least_cost) & (sign * value < sign * known)
+        bracket.note(np.where(void, known, value), np.where(void, least_cost, found))
+    return bracket, asked[0][0]
+
+
+class _Values(NamedTuple):
+    """The parameters that may be returned.
+
+    Fields:
+        ends, whole: as of `solve`.
+        rising: whether ε rises with them.
+    """
+
+    ends: Ends
+    whole: bool
+    rising: bool
+
+    def at(self, z: np.ndarray) -> np.ndarray:
+        """The nearest to exp(z) on the private side."""
+        value = np.exp(z)
+        return self.ends.inside(np.round(value) if self.whole else _next_safe(value, self.rising))
+
+    def beside(self, value: np.ndarray, *, dearer: bool) -> np.ndarray:
+        """The next one, of more ε or of less."""
+        up = dearer == self.rising
+        if self.whole:
+            return self.ends.inside(value + (1.0 if up else -1.0))
+        to = np.float32(np.inf if up else 0.0)
+        return self.ends.inside(np.nextafter(value.astype(np.float32), to).astype(float))
+
+
+def _full(
+    bracket: Bracket, more: np.ndarray, root: np.ndarray, off: np.ndarray, whole: bool
+) -> np.ndarray:
+    """Whether the safe parameters are as full as can be: `more` are the next ones."""
+    sign, safe, dear = bracket.sign, bracket.safe, bracket.dear
+    full = sign * more >= sign * dear
+    # Nor need the next one be asked where the root is plainly short of it: that what is returned
+    # keeps the budget does not rest on it.
+    if not whole:
+        a = np.log(safe)
+        between = ~(np.isnan(safe) | np.isnan(dear))
+        short = np.minimum(sign * (root - a), sign * (np.log(more) - root))
+        full |= between & (short > 0.05 * np.abs(np.log(more) - a)) & (short > 20 * off)
+    return full
+
+
+def _refusal(bracket: Bracket, target: np.ndarray, at_end: np.ndarray) -> ImpossibleBudget:
+    """What is said of the targets that the parameter of least ε does not keep."""
+    worst = int(np.argmax(at_end))
+    reachable, dear = float(bracket.cost_dear.flat[worst]), bracket.dear.flat[worst]
+    refusal = ImpossibleBudget(
+        f"epsilon={target.flat[worst]:g} cannot be reached: the smallest reachable epsilon is "
+        f"{reachable:.6g}, at parameter {dear:.6g}; "
+        "lower the steps or the sampling rate, raise the noise, or raise epsilon or delta"
+    )
+    refusal.beyond = 0.0 if bracket.sign > 0 else np.inf
+    refusal.reachable = reachable
+    return refusal
+
+
+def _next(bracket: Bracket, root: np.ndarray, stride: float, count: int, whole: bool) -> np.ndarray:
+    """The logarithms of the parameters to ask next."""
+    a, b = np.log(bracket.safe), np.log(bracket.dear)
+    no_dear = np.isnan(b)
+    # Outwards to a little beyond the interpolated root, at most a stride that grows; by that stride
+    # where there is no root ahead, and at times, as roots may keep falling short.
+    edge, way = np.where(no_dear, a, b), np.where(no_dear, bracket.sign, -bracket.sign)
+    least = np.maximum(np.exp(-edge), 0.05) if whole else 0.05
+    ahead = way * (root - edge)
+    use = (ahead > 0) & (ahead + least < stride) & (count % 6 != 5)
+    out = edge + way * np.where(use, ahead + least, np.maximum(stride, least))
+    # Between two ends to the root, or to the middle where it is not between them.
+    near = (np.minimum(a, b) < root) & (root < np.maximum(a, b)) & (count % 12 != 11)
+    between = ~(np.isnan(a) | no_dear)
+    return np.where(between, np.where(near, root, 0.5 * (a + b)), out)
+
+
 def solve(
     ends: Ends,
     whole: bool,
@@ -226,29 +261,9 @@ def solve(
         ImpossibleBudget: no parameter keeps a target.
         ValueError: ε both rises and falls with the parameter.
     """
-    spend = costs.epsilon
-    asked, (known, least_cost) = _first_asked(ends, whole, target, spend, bounded, start)
-    first, rising = asked[0][0], _rises(asked)
-    if rising is None:  # ε is 0 throughout, or infinite
-        rising = _rises([(value, costs.delta(value)) for value, _ in asked]) is not False
-    more_to, less_to = (np.inf, 0.0) if rising else (0.0, np.inf)
-    bracket = _Bracket(ends, target, rising, costs.at_least)
+    bracket, first = _begun(ends, whole, target, costs, bounded, start)
     sign, points = bracket.sign, bracket.points
-
-    def grid(z: np.ndarray) -> np.ndarray:
-        value = np.exp(z)
-        return ends.inside(np.round(value) if whole else _next_safe(value, rising))
-
-    def beside(value: np.ndarray, to: float) -> np.ndarray:
-        """The next parameter that may be returned, towards 0 or infinity."""
-        if whole:
-            return ends.inside(value + (1.0 if to else -1.0))
-        return ends.inside(np.nextafter(value.astype(np.float32), np.float32(to)).astype(float))
-
-    for value, found in asked:
-        # Nor does it say anything where a dearer parameter has one.
-        void = np.isinf(found) & np.isfinite(least_cost) & (sign * value < sign * known)
-        bracket.note(np.where(void, known, value), np.where(void, least_cost, found))
+    values = _Values(ends, whole, rising=sign > 0)
     stride, done = 1.0, np.zeros(target.shape, bool)
     for count in range(_ROUNDS):
         safe, dear = bracket.safe, bracket.dear
@@ -256,49 +271,27 @@ def solve(
         between = ~(no_safe | no_dear)
         (inner, off), (outer, _) = _interpolated(points, 3), _interpolated(points, 1)
         root = np.where(between, inner, outer)
-        a, b = np.log(safe), np.log(dear)
         # Neighbours on either side of the root: as full as can be.
-        more = np.where(no_safe, np.nan, beside(np.where(no_safe, first, safe), more_to))
-        done |= sign * more >= sign * dear
-        # Nor need the next one be asked where the root is plainly short of it: that what is
-        # returned keeps the budget does not rest on it.
-        if not whole:
-            short = np.minimum(sign * (root - a), sign * (np.log(more) - root))
-            done |= between & (short > 0.05 * np.abs(np.log(more) - a)) & (short > 20 * off)
+        more = values.beside(np.where(no_safe, first, safe), dearer=True)
+        more = np.where(no_safe, np.nan, more)
+        done |= _full(bracket, more, root, off, whole)
         cheapest, dearest = bracket.limits
         done |= no_dear & (safe == dearest)
         at_end = no_safe & (dear == cheapest)
         if np.any(at_end):
-            worst = int(np.argmax(at_end))
-            reachable = float(bracket.cost_dear.flat[worst])
-            refusal = ImpossibleBudget(
-                f"epsilon={target.flat[worst]:g} cannot be reached: the smallest reachable epsilon "
-                f"is {reachable:.6g}, at parameter {dear.flat[worst]:.6g}; "
-                "lower the steps or the sampling rate, raise the noise, or raise epsilon or delta"
-            )
-            refusal.beyond, refusal.reachable = less_to, reachable
-            raise refusal
+            raise _refusal(bracket, target, at_end)
         if np.all(done):
             break
-        # Outwards to a little beyond the interpolated root, at most a stride that grows; by that
-        # stride where there is no root ahead, and at times, as roots may keep falling short.
-        edge, way = np.where(no_dear, a, b), np.where(no_dear, sign, -sign)
-        least = np.maximum(np.exp(-edge), 0.05) if whole else 0.05
-        ahead = way * (root - edge)
-        use = (ahead > 0) & (ahead + least < stride) & (count % 6 != 5)
-        out = edge + way * np.where(use, ahead + least, np.maximum(stride, least))
-        # Between two ends to the root, or to the middle where it is not between them.
-        near = (np.minimum(a, b) < root) & (root < np.maximum(a, b)) & (count % 12 != 11)
-        z = np.where(between, np.where(near, root, 0.5 * (a + b)), out)
+        z = _next(bracket, root, stride, count, whole)
         stride *= 1.0 if np.all(between) else 2.0
-        value = grid(np.where(done, points[-1][0], z))
+        value = values.at(np.where(done, points[-1][0], z))
         # What is asked between the ends is new.
         value = np.where(between & (sign * value <= sign * safe), more, value)
-        less = beside(np.where(no_dear, first, dear), less_to)
+        less = values.beside(np.where(no_dear, first, dear), dearer=False)
         value = np.where(between & (sign * value >= sign * dear), less, value)
         value = np.where(done, safe, value)
-        bracket.note(value, spend(value))
+        bracket.note(value, costs.epsilon(value))
     if np.any(np.isnan(bracket.safe)):
-        raise ValueError(_NOT_MONOTONE)
+        raise ValueError(NOT_MONOTONE)
     full = bracket.cost_safe >= 0.999 * target
     return Found(bracket.safe, np.isinf(bracket.cost_dear) & ~np.isnan(bracket.dear) & ~full)
