@@ -10,7 +10,7 @@ import typer
 
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, print_json, read_inputs, refusing
 from dpjax.cli.train_loop import train_privately
-from dpjax.cli.train_output import check_writable, unused_folder, write_results
+from dpjax.cli.train_output import check_same_settings, check_writable, unused_folder, write_results
 from dpjax.cli.train_settings import (
     CLIP_NORM,
     LARGEST_BATCH,
@@ -156,9 +156,6 @@ def train(
     console = Console(stderr=as_json)
     with refusing():
         folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
-        if resume and (folder / "certificate.json").exists():
-            console.print(f"{folder} holds a finished run; nothing is left to do.", markup=False)
-            return
         check_numbers(epsilon, delta, clip_norm, seed)
         training_set, held_out, encoding = read_inputs(data, target, schema, test)
         options = completed(training_set, delta, model, batch_size, learning_rate)
@@ -172,7 +169,15 @@ def train(
             sampling=sampling.value,
         )
         not_covered = uncovered(training_set, seed, compared=compare, private_losses=private_losses)
-        certificate = plan.certify(not_covered=not_covered)
+        declared = {"model": options["model"], "learning_rate": options["learning_rate"]}
+        certificate = plan.certify(not_covered=not_covered, declared=declared)
+        if resume and (folder / "certificate.json").exists():
+            check_same_settings(folder, certificate, encoding)
+            console.print(
+                f"{folder} holds a finished run of these settings; nothing is left to do.",
+                markup=False,
+            )
+            return
         folder = folder if resume else unused_folder(folder, console)
         check_writable(folder)
     show_plan(console, plan, certificate, options, data, training_set.learned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import pathlib
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,55 @@ def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
         )
         console.print(f"{folder} {state}; this run goes to {candidate}", markup=False)
     return candidate
+
+
+def check_same_settings(folder: pathlib.Path, certificate, encoding: dict[str, Any]) -> None:
+    """Refuse a finished run of other settings: the run that is asked for would not be made.
+
+    Of the records themselves, and of a seed, a finished run keeps nothing to compare.
+
+    Args:
+        folder: of the finished run.
+        certificate, encoding: of the run that is asked for.
+    """
+    from dpjax import training
+
+    found = training.load_model(folder)
+    finished: Any = found.certificate
+    there, here = _settings(finished), _settings(certificate)
+    # To six digits: another version may calibrate to others in the last ones.
+    wrong = [
+        f"{name} ({there.get(name)} there, {here.get(name)} here)"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
+    ]
+    if found.encoding != json.loads(json.dumps(encoding)):
+        wrong.append("how records are encoded")
+    for where, one, other in (
+        ("there", finished, certificate),
+        ("here", certificate, finished),
+    ):
+        only = [line for line in one.not_covered if line not in other.not_covered]
+        wrong += [f"not covered by ε only {where}: {line}" for line in only]
+    if wrong:
+        raise ValueError(
+            "--out must not hold a finished run with other settings where this one is to be made, "
+            f"got {folder}: {'; '.join(wrong)}"
+        )
+
+
+def _settings(certificate) -> dict[str, str]:
+    """What a certificate says of the settings of its run, in words."""
+    from dpjax.accounting.answers.methods import describe
+    from dpjax.accounting.answers.plain_words import shown
+
+    return {
+        "epsilon": shown(certificate.epsilon),
+        "delta": shown(certificate.delta),
+        "adjacency": certificate.adjacency.value,
+        "mechanism": describe(certificate.mechanism),
+        **{name.replace("_", " "): shown(value) for name, value in certificate.declared.items()},
+    }
 
 
 def check_writable(folder: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ from dpjax import erm
 from dpjax.erm.solver import spec_of
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, class_values, plain_booleans
-from dpjax.training.plan import GAUSSIAN_NOISE, SECRET_KEY
+from dpjax.training.declared import GAUSSIAN_NOISE, SECRET_KEY
 
 # Solvers that train several classes at once; the others train one against the rest.
 JOINT = ("dp_gd", "dp_sgd", "sgd_ma")

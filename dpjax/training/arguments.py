@@ -11,12 +11,24 @@ import numpy as np
 from dpjax._numerics.checks import Range, one_number, shown
 from dpjax.gradients import Strategy
 
-__all__ = ["check_functions", "check_key", "check_names", "check_strategy", "whole"]
+__all__ = ["check_functions", "check_key", "check_names", "check_strategy", "positive", "whole"]
 
 # What a row that is shown has beside what the metrics keep.
 SHOWN = ("steps_per_second", "records_per_second", "memory")
 # What every row says by itself.
 _OWN = ("step", "epsilon", "train_loss", "nonfinite", "clipped", *SHOWN)
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse a number that is not above 0 and finite.
+
+    Example:
+        >>> positive("epochs", 0.0)
+        Traceback (most recent call last):
+        ValueError: epochs must be a positive, finite number, got 0.0
+    """
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a positive, finite number, got {value}")
 
 
 def whole(name: str, value: Any, low: int = 1, high: float = float("inf")) -> int:

@@ -15,7 +15,8 @@ from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.sampling import realised_rate
-from dpjax.training.plan import ARITHMETIC, Plan, positive
+from dpjax.training.arguments import positive
+from dpjax.training.plan import ARITHMETIC, Plan
 
 __all__ = ["make_plan"]
 

@@ -17,6 +17,7 @@ from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.adaptive import check_noise, in_numbers
 from dpjax.training.arguments import whole
+from dpjax.training.declared import assumptions_of, declared_of
 from dpjax.training.phases import (
     CORRELATED,
     Phase,
@@ -32,24 +33,6 @@ __all__ = ["Plan"]
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
 ARITHMETIC = "rounding of norms and sums beyond its bound"
-# What every certificate of a run with Gaussian noise assumes.
-SECRET_KEY = "the key of the run stays secret, and its stream passes for random"
-GAUSSIAN_NOISE = (
-    "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
-    "rounding in its last bits"
-)
-
-
-# What a certificate of a run over users says of its "records".
-OF_USERS = (
-    "a record is all that one user contributes: the summed gradient of that user's records, "
-    "clipped once"
-)
-# What a certificate of a run with an adaptive clip norm says of its Gaussians.
-ADAPTIVE = (
-    "every step releases the clipped sum and a count of the records below the clip norm, with "
-    "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
-)
 UNITS = ("record", "user")
 
 
@@ -247,7 +230,12 @@ class Plan:
         return done[0] if len(done) == 1 else acc.Composed(tuple(done))
 
     def certify(
-        self, *, steps: int | None = None, looks: int = 1, not_covered: Sequence[str] = ()
+        self,
+        *,
+        steps: int | None = None,
+        looks: int = 1,
+        not_covered: Sequence[str] = (),
+        declared: Mapping[str, float | str] | None = None,
     ) -> acc.Certificate:
         """The certificate of the whole run, or of its first steps where it stopped early.
 
@@ -267,6 +255,7 @@ class Plan:
             looks: at how many moments what was released could have ended the run; 1 where nothing
                 of the records decided.
             not_covered: further lines on what ε does not cover.
+            declared: further public facts of the run, such as its learning rate.
 
         Raises:
             ValueError: `steps` beyond the plan's, `looks` below 1.
@@ -299,36 +288,11 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=extra,
             not_covered=not_covered,
-            assumptions=(
-                SECRET_KEY,
-                GAUSSIAN_NOISE,
-                *((OF_USERS,) if self.unit == "user" else ()),
-                *(() if self.adaptive is None else (ADAPTIVE,)),
-            ),
-            declared={
-                **({"unit": self.unit} if self.unit == "user" else {}),
-                "records": self.population,
-                # Those that are paid: of an epoch that was begun, all.
-                "steps": sum(phase.steps for phase in unrolled(run)),
-                "clip_norm": self.clip_norm,
-                **({} if self.adaptive is None else {"adaptive": repr(self.adaptive)}),
-                **(
-                    {
-                        "batch_size": self.expected_batch_size,
-                        "noise_multiplier": self.noise_multiplier,
-                    }
-                    if len(self.phases) == 1
-                    else {}
-                ),
-            },
+            assumptions=assumptions_of(self),
+            declared={**(declared or {}), **declared_of(self, run)},
         )
 
 
 @functools.lru_cache(maxsize=4096)
 def _spent(query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency) -> float:
     return float(query(run, delta, adjacency=adjacency))
-
-
-def positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive, finite number, got {value}")

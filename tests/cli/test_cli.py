@@ -128,11 +128,43 @@ def test_a_second_run_never_overwrites_the_first(finished, people):
     assert summary["epsilon"] <= 3.0
     assert (out / "certificate.json").read_bytes() == before
     again = dpjax("train", "--data", people, "--target", "income", *QUICK, "--out", out, "--resume")
-    assert again.exit_code == 0
-    assert "finished run" in again.output
+    assert again.exit_code == 0, again.output
+    assert "finished run of these settings; nothing is left to do" in " ".join(again.output.split())
     # The same seed gave the same bits.
     for name in ("params.npz", "metrics.csv"):
         assert (out / name).read_bytes() == (out.with_name("first-2") / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["--epsilon", "1"], "got OUT: epsilon (3 there, 1 here); noise multiplier (1."),
+        (["--learning-rate", "0.1"], "got OUT: learning rate (2 there, 0.1 here)\n"),
+        (["--model", "mlp"], "got OUT: model (logistic there, mlp here); learning rate ("),
+        (["--steps", "9"], "steps (8 there, 9 here)"),
+        (["--clip-norm", "0.25"], "got OUT: clip norm (0.5 there, 0.25 here)\n"),
+        (["--adjacency", "replace-one"], "adjacency (add-remove there, replace-one here)"),
+        (["--log-private-losses"], "not covered by ε only here: metrics.csv: train_loss"),
+        (["--schema", "SCHEMA"], "how records are encoded; not covered by ε only there: ranges"),
+    ],
+)
+def test_a_finished_run_is_not_taken_for_one_of_other_settings(
+    finished, people, tmp_path, changes, told
+):
+    out, _ = finished
+    schema = tmp_path / "schema.toml"
+    schema.write_text(
+        'target = "income"\nclasses = ["low", "high"]\n[[columns]]\nname = "age"\n'
+        'range = [17, 90]\n[[columns]]\nname = "job"\ncategories = ["baker", "smith"]\n'
+    )
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    given = [schema if change == "SCHEMA" else change for change in changes]
+    arguments = ("--data", people, "--target", "income", *QUICK, "--out", out, "--resume", *given)
+    found = dpjax("train", *arguments)
+    assert found.exit_code == 2, found.output
+    assert "--out must not hold a finished run with other settings" in found.stderr
+    assert told.replace("OUT", str(out)) in found.stderr
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 
 def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_path, monkeypatch):

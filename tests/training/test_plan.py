@@ -16,13 +16,15 @@ def test_a_calibrated_plan_keeps_its_budget_and_certifies_it():
     assert plan.rate == sampling.realised_rate(0.25)
     assert plan.expected_batch_size == 100.0
     assert plan.steps == 20
-    certificate = plan.certify(not_covered=["something"])
+    declared = {"learning_rate": 0.5, "records": 9}
+    certificate = plan.certify(not_covered=["something"], declared=declared)
     assert 1.99 < certificate.epsilon <= 2.0
     assert certificate.mechanism == plan.mechanism
     assert certificate.delta == 1e-5
     assert sum(certificate.extra_delta.values()) == pytest.approx(1e-8)
     assert certificate.not_covered == ("something",)
-    assert certificate.declared["records"] == 400
+    assert certificate.declared["records"] == 400  # the plan's own are as they are
+    assert certificate.declared["learning_rate"] == 0.5
     assert certificate.verify().epsilon == certificate.epsilon
 
 
