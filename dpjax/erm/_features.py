@@ -22,6 +22,8 @@ Features: TypeAlias = "Array | sparse.BCOO"
 
 # A clipped row or gradient must not exceed its bound after rounding: shrink by a few float32 ulps.
 ROUND_DOWN = 1.0 - 2.0**-21
+# For the same reason no TF32 and no bfloat16: either rounds a row up by a thousandth and more.
+EXACT = jax.lax.Precision.HIGHEST
 
 
 def is_sparse(features: Any) -> TypeIs[sparse.BCOO]:
@@ -64,19 +66,19 @@ def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
 def matvec(features: Features, params: Array) -> Array:
     """`features @ params`, params [d] or [d, k]."""
     if not is_sparse(features):
-        return features @ params
+        return jnp.matmul(features, params, precision=EXACT)
     # A padded slot points past the last column and must read as 0.
     entries = params.at[features.indices[..., 0]].get(mode="fill", fill_value=0)
     if params.ndim == 1:
         return jnp.sum(features.data * entries, axis=1)
-    return jnp.einsum("nz,nzk->nk", features.data, entries)
+    return jnp.einsum("nz,nzk->nk", features.data, entries, precision=EXACT)
 
 
 def rmatvec(features: Features, residuals: Array) -> Array:
     """`features.T @ residuals`, residuals [n] or [n, k]."""
     if not is_sparse(features):
         # This operand order contracts over the rows without a transposed copy.
-        return residuals.T @ features if residuals.ndim == 1 else (residuals.T @ features).T
+        return jnp.matmul(residuals.T, features, precision=EXACT).T
     columns = features.indices[..., 0]
     zeros = jnp.zeros((features.shape[1], *residuals.shape[1:]), features.data.dtype)
     if residuals.ndim == 1:

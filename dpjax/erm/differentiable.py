@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.erm._features import ROUND_DOWN
+from dpjax.erm._features import EXACT, ROUND_DOWN
 
 __all__ = ["DifferentiableProblem", "differentiable_problem"]
 
@@ -88,7 +88,7 @@ class DifferentiableProblem:
             norms = jnp.linalg.norm(flat, axis=1)
             safe = jnp.where(norms > 0, norms, 1.0)
             factors = factors * jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
-        return (factors @ flat).reshape(self.shape)
+        return jnp.matmul(factors, flat, precision=EXACT).reshape(self.shape)
 
     def batch(self, indices: Array) -> DifferentiableProblem:
         """The same problem on the records `indices`."""

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpjax._numerics.checks import CLIP_NORMS, number
 from dpjax._numerics.normal import normal
+from dpjax.gradients.per_example import weighted_sum
 from dpjax.transforms.checks import positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
 from dpjax.transforms.geometric import Release, _release
@@ -68,16 +69,16 @@ def tangent_ball(
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
     def direction(unit, kept, u, key):
-        cosine = unit @ u
+        cosine = _products(unit, u)
         across = unit - cosine[:, None] * u[None, :]
         sine = jnp.linalg.norm(across, axis=1)
         angle = jnp.arctan2(sine, cosine)
         used = kept & (sine > 0)
         factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
-        mean = jnp.where(used, factor, 0) @ across / batch_size
+        mean = weighted_sum(jnp.where(used, factor, 0), across) / batch_size
         z = normal(key, u.shape, u.dtype)
         tangent = mean + noise_std * z
-        tangent = tangent - (tangent @ u) * u
+        tangent = tangent - _products(tangent, u) * u
         length = jnp.linalg.norm(tangent)
         return jnp.cos(length) * u + jnp.sinc(length / math.pi) * tangent
 
@@ -138,9 +139,9 @@ def boxed_angles(
         if u.size != dimension:
             raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
         mirror = u.at[-1].add(-1)
-        square = mirror @ mirror
+        square = _products(mirror, mirror)
         scale = jnp.where(square > 1e-12, 2 / jnp.where(square > 1e-12, square, 1), 0)
-        reflected = unit - scale * (unit @ mirror)[:, None] * mirror[None, :]
+        reflected = unit - scale * _products(unit, mirror)[:, None] * mirror[None, :]
         elevations = jax.vmap(lambda v: to_spherical(v).elevations)(reflected)
         box = jnp.full(dimension - 1, 0.5).at[-1].set(1) * (bounding_factor * math.pi * _DOWN)
         box = box.astype(u.dtype)[None, :]
@@ -148,7 +149,7 @@ def boxed_angles(
         noise = noise_std * normal(key, (dimension - 1,), u.dtype)
         mean = jnp.sum(clipped, axis=0) / batch_size + noise
         out = from_spherical(Spherical(jnp.ones((), u.dtype), mean), u)
-        return out - scale * (out @ mirror) * mirror
+        return out - scale * _products(out, mirror) * mirror
 
     fields = {
         "bounding_factor": bounding_factor,
@@ -193,6 +194,11 @@ def _directed(
     multiplier = norm_noise_std * fields["batch_size"] / (clip_norm / 2)
     released = {name: fields, "Gaussian": {"noise_multiplier": multiplier}}
     return _release(estimate, key, released, 0.0, first=jnp.ones_like)
+
+
+def _products(rows: Array, vector: Float[Array, " d"]) -> Array:
+    """⟨row, vector⟩ of every row, without TF32 or bfloat16, of which cosines are too coarse."""
+    return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
 
 
 def _flat(tree: Any) -> Float[Array, " d"]:

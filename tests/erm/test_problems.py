@@ -10,6 +10,7 @@ from jax.experimental import sparse
 
 from dpjax import erm
 from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
+from tests.contractions import coarse_products
 
 _RNG = np.random.default_rng(3)
 _ROWS = (_RNG.normal(size=(40, 4)) * _RNG.exponential(size=(40, 1))).astype(np.float32)
@@ -239,3 +240,17 @@ def test_losses_along_a_line_are_the_losses_at_its_points(radius):
     for row, size in zip(found, sizes, strict=True):
         expected = problem.losses(problem.project(w - size * way))
         np.testing.assert_allclose(row, expected, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax", "sparse", "any loss"])
+def test_no_product_of_a_clipped_sum_is_coarse(name):
+    """A clipped row rounded to TF32 or bfloat16 exceeds its norm by a thousandth and more."""
+    if name == "any loss":
+        problem = erm.differentiable_problem(lambda w, z: jnp.sum(w * z) ** 2, _ROWS, (4,))
+    elif name == "sparse":
+        problem = _problems(sparse.BCOO.fromdense(_ROWS))["softmax"]
+    else:
+        problem = _problems()[name]
+    start = problem.zeros()
+    assert coarse_products(lambda w: problem.gradient_sum(w, clip_norm=0.5), start) == []
+    assert coarse_products(problem.gradient, start) == []

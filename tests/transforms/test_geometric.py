@@ -9,6 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import transforms
+from tests.contractions import coarse_products
 
 B, D = 4, 6
 
@@ -261,3 +262,11 @@ def test_boxed_angles_refuses_another_dimension():
     tx = make("boxed")
     with pytest.raises(ValueError, match=f"got {D}"):
         tx.update(jnp.ones((2, D + 1)), tx.init(jnp.zeros(D + 1)))
+
+
+@every_mechanism
+def test_no_product_is_coarse(name):
+    """A clipped term rounded to TF32 or bfloat16 leaves its ball by a thousandth and more."""
+    tx = make(name)
+    state = tx.init(jnp.zeros(D))
+    assert coarse_products(lambda g: tx.update(g, state), example_gradients()) == []
