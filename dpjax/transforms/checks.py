@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool
 
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
@@ -49,6 +50,10 @@ def batch_of(updates: Any) -> int:
     leaves = jax.tree.leaves(updates)
     if not leaves:
         raise ValueError("updates must hold arrays, got none")
+    if any(jnp.iscomplexobj(leaf) for leaf in leaves):
+        raise ValueError(
+            "updates must be real, got complex ones; give real and imaginary parts as leaves"
+        )
     sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
     if len(sizes) != 1 or sizes == {()}:
         shapes = [jnp.shape(leaf) for leaf in leaves]
@@ -56,6 +61,18 @@ def batch_of(updates: Any) -> int:
             f"updates must share a leading axis of records over all leaves, got {shapes}"
         )
     return sizes.pop()[0]
+
+
+def mask_of(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
+    """The mask as booleans, all of them True where it is None; one number for each record.
+
+    A column [b, 1] would broadcast against [b], and every record count as often as there are some.
+    """
+    if mask is None:
+        return jnp.ones(records, bool)
+    if jnp.shape(mask) != (records,):
+        raise ValueError(f"{name} must have shape ({records},), got {jnp.shape(mask)}")
+    return jnp.asarray(mask, bool)
 
 
 def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:

@@ -20,7 +20,7 @@ from dpjax.gradients.per_example import (
     weighted_sum,
 )
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of
+from dpjax.transforms.checks import batch_of, mask_of
 from dpjax.transforms.released import reading
 
 
@@ -81,10 +81,10 @@ def clipped_sum(
 ) -> tuple[PyTree, Clipping]:
     """(Σᵢ cᵢ·gᵢ, what became of every record); updates carry a leading batch axis."""
     records = batch_of(updates)
+    mask = mask_of(records, mask)
     if records == 0:  # an empty batch is one record that takes no part
         updates = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)
-        records, mask = 1, jnp.zeros(1, bool)
-    mask = jnp.ones(records, bool) if mask is None else jnp.asarray(mask, bool)
+        mask = jnp.zeros(1, bool)
     leaves, tree = jax.tree.flatten(updates)
     if hasattr(strategy, "bind"):
         strategy = strategy.bind(updates)

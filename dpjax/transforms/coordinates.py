@@ -60,7 +60,7 @@ def to_spherical(tree: PyTree) -> Spherical:
         tree: floating arrays.
 
     Raises:
-        ValueError: fewer than two numbers.
+        ValueError: fewer than two numbers, or complex ones.
 
     Guarantee:
         `from_spherical(to_spherical(g), g)` is within 1e-5·‖g‖ of g in float32 for d up to 10⁷, and
@@ -110,6 +110,8 @@ def ravel(tree: PyTree) -> tuple[Float[Array, " n"], int]:
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     dtype = jnp.float64 if any(x.dtype == jnp.float64 for x in leaves) else jnp.float32
     d = sum(x.size for x in leaves)
+    if any(jnp.iscomplexobj(x) for x in leaves):
+        raise ValueError("the tree must hold real numbers, got complex ones")
     if d < 2:
         raise ValueError(f"the tree must hold at least two numbers, got {d}")
     parts = [x.astype(dtype).reshape(-1) for x in leaves]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from dpjax._numerics.checks import CLIP_NORMS, number
 from dpjax._numerics.normal import normal
 from dpjax.gradients.per_example import weighted_sum
-from dpjax.transforms.checks import positive
+from dpjax.transforms.checks import batch_of, mask_of, positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
 from dpjax.transforms.geometric import Release, _release
 
@@ -175,9 +175,13 @@ def _directed(
     positive("norm_noise_std", norm_noise_std, allow_zero=True)
 
     def estimate(updates, anchor, mask, key):
+        mask = mask_of(batch_of(updates), mask)
+        if mask.size == 0:  # an empty batch is one record that takes no part
+            updates = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)
+            mask = jnp.zeros(1, bool)
         flat = jax.vmap(_flat)(jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor))
         norms = jnp.linalg.norm(flat, axis=1)
-        kept = jnp.isfinite(norms) & (True if mask is None else mask)
+        kept = jnp.isfinite(norms) & mask
         flat = jnp.where(kept[:, None], flat, 0)
         directed = kept & (norms > 0)
         unit = flat / jnp.where(directed, norms, 1)[:, None]

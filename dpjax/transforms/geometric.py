@@ -280,6 +280,8 @@ def _release(
 
 
 def _at_least_32(dtype):
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"params must be of floats, got {dtype}")
     return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.float32
 
 

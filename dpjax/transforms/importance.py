@@ -20,9 +20,10 @@ from dpjax import sampling
 from dpjax._numerics.normal import normal_like
 from dpjax.gradients.per_example import clip_factors, group_sizes, squared_norms
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, positive, random_key, whole
+from dpjax.transforms.checks import batch_of, mask_of, positive, random_key, whole
 from dpjax.transforms.clip import clipped_sum
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
+from dpjax.transforms.released import reading
 from dpjax.transforms.scalar_sum import noisy_total
 
 _GRID = 2**32
@@ -250,13 +251,19 @@ def importance_mean(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
     ):
         del params, extra
+        if (reader := reading()) is not None:
+            reader.refuse("importance_mean, which is priced by its Guarantee")
         if probabilities is None or sensitivity is None:
             raise ValueError(
                 "give probabilities=draw.probabilities[batch] and sensitivity=draw.sensitivity"
             )
         records = batch_of(updates)
-        mask = jnp.ones(records, bool) if mask is None else jnp.asarray(mask, bool)
-        mask = mask & (probabilities > 0)
+        if jnp.shape(probabilities) != (records,) or jnp.shape(sensitivity) != ():
+            raise ValueError(
+                f"probabilities must have shape ({records},) and sensitivity (), got "
+                f"{jnp.shape(probabilities)} and {jnp.shape(sensitivity)}"
+            )
+        mask = mask_of(records, mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         scaled = _scale(updates, clip_norm, strategy, mask, weights)
         total, _ = clipped_sum(scaled, sensitivity, Flat(), mask)

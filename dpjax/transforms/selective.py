@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dpjax.transforms.checks import positive, random_key, whole
+from dpjax.transforms.checks import mask_of, positive, random_key, whole
 from dpjax.transforms.noise import NoiseState, key_of
+from dpjax.transforms.released import reading
 from dpjax.transforms.scalar_sum import noisy_total
 
 
@@ -173,6 +174,8 @@ def selective_update(
         updates, state, params=None, *, validation_losses=None, validation_mask=None, **extra
     ):
         del extra
+        if (reader := reading()) is not None:
+            reader.refuse("selective_update, which is priced by its attempts: tx.charged")
         if params is None or validation_losses is None:
             raise ValueError(
                 "give params and validation_losses: "
@@ -185,10 +188,11 @@ def selective_update(
                 "validation_losses must return one loss per validation record, [b], got shapes "
                 f"{jnp.shape(before)} and {jnp.shape(after)}"
             )
+        valid = mask_of(before.shape[0], validation_mask, "validation_mask")
         worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)
         worse = jnp.where(jnp.isnan(worse), -jnp.inf, worse)  # only the old loss was not a number
         now, noise = key_of(state.noise, "selective", updates)
-        total = noisy_total(worse, loss_clip, noise_multiplier, now, validation_mask)
+        total = noisy_total(worse, loss_clip, noise_multiplier, now, valid)
         kept = (total / batch_size < threshold) & (state.noise.step < attempts)
         updates = jax.tree.map(lambda u: jnp.where(kept, u, jnp.zeros_like(u)), updates)
         # The counter stops with the last attempt: a run that goes on cannot wrap it around.

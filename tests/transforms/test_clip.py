@@ -130,3 +130,18 @@ def test_one_record_moves_a_sum_of_16_bit_gradients_by_at_most_the_clip_norm():
 
     moved = [np.linalg.norm(total(k + 1) - total(k)) for k in range(510, 530)]
     assert max(moved) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("mask", [[True], [[True], [False]], True, [True, False, True]])
+def test_a_mask_has_one_number_a_record(mask):
+    """Others broadcast, and a masked record took part."""
+    tx = transforms.clip_per_example(1.0)
+    with pytest.raises(ValueError, match=r"mask must have shape \(2,\), got"):
+        tx.update(jnp.ones((2, 3)), tx.init(jnp.zeros(3)), mask=jnp.asarray(mask))
+
+
+def test_complex_gradients_are_refused():
+    """Their imaginary parts were left out."""
+    tx = transforms.clip_per_example(1.0)
+    with pytest.raises(ValueError, match="updates must be real, got complex"):
+        tx.update({"w": jnp.array([[3.0 + 4.0j]])}, tx.init({"w": jnp.zeros(1)}))

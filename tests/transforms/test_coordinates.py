@@ -153,3 +153,8 @@ def test_running_sums(reverse):
 def test_one_number_has_no_direction():
     with pytest.raises(ValueError, match="two numbers"):
         to_spherical(jnp.ones(1))
+
+
+def test_complex_numbers_are_refused():
+    with pytest.raises(ValueError, match="real numbers, got complex ones"):
+        to_spherical(jnp.array([1.0, 1.0j]))

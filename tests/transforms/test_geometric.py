@@ -270,3 +270,25 @@ def test_no_product_is_coarse(name):
     tx = make(name)
     state = tx.init(jnp.zeros(D))
     assert coarse_products(lambda g: tx.update(g, state), example_gradients()) == []
+
+
+@every_mechanism
+def test_masks_of_other_shapes_and_what_is_not_real_are_refused(name):
+    tx = make(name)
+    state = tx.init(jnp.zeros(D))
+    for mask in (jnp.ones((B, 1), bool), jnp.ones(1, bool)):
+        with pytest.raises(ValueError, match=r"mask must have shape \(4,\), got"):
+            tx.update(example_gradients(), state, mask=mask)
+    with pytest.raises(ValueError, match="updates must be real, got complex"):
+        tx.update(example_gradients().astype(jnp.complex64), state)
+    with pytest.raises(ValueError, match="params must be of floats, got int32"):
+        tx.init(jnp.zeros(D, jnp.int32))
+
+
+@every_mechanism
+def test_no_records_are_as_one_that_is_masked(name):
+    tx = make(name, noise=0.1)
+    state = tx.init(jnp.zeros(D))
+    none, _ = tx.update(jnp.zeros((0, D)), state)
+    masked, _ = tx.update(jnp.ones((1, D)), state, mask=jnp.zeros(1, bool))
+    np.testing.assert_array_equal(none, masked)

@@ -255,3 +255,13 @@ def test_refusals():
     tx = transforms.importance_mean(CLIP, 1.0, N, key())
     with pytest.raises(ValueError, match=r"probabilities=draw\.probabilities"):
         tx.update(GRADIENTS, tx.init(None))
+
+
+@pytest.mark.parametrize(("probabilities", "sensitivity"), [((6, 1), ()), ((1,), ()), ((6,), (1,))])
+def test_probabilities_have_one_number_a_record(probabilities, sensitivity):
+    tx = transforms.importance_mean(CLIP, 1.0, N, key())
+    with pytest.raises(ValueError, match=r"probabilities must have shape \(6,\) and sensitivity"):
+        tx.update(
+            GRADIENTS, tx.init(jnp.zeros(2)), probabilities=jnp.ones(probabilities),
+            sensitivity=jnp.ones(sensitivity),
+        )  # fmt: skip

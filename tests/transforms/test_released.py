@@ -291,3 +291,12 @@ def _release_of_the_mean():
     for i in range(4):
         out, state = tx.update(x.at[0].set(100.0) if i == 1 else x, state)
     np.testing.assert_allclose(out[0], 25.0, rtol=1e-6)
+
+
+def test_what_is_not_priced_by_its_update_says_how_it_is():
+    selective = transforms.selective_update(0.1, 1.0, 64, key(2), attempts=9)
+    clip, noise = transforms.clip_per_example(1.0), transforms.gaussian_noise(1.0, key(1))
+    with pytest.raises(ValueError, match=r"selective_update, which is priced by its attempts"):
+        transforms.released(optax.chain(clip, noise, selective))
+    with pytest.raises(ValueError, match="importance_mean, which is priced"):
+        transforms.released(transforms.importance_mean(1.0, 1.0, 10, key()))

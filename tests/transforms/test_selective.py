@@ -222,3 +222,15 @@ def test_transformations_can_be_built_inside_a_trace(stddev):
         return first - tx.update(updates, tx.init(updates))[0]
 
     np.testing.assert_array_equal(jax.jit(run)(jnp.zeros(3), jnp.array(1.0)), jnp.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1,), ()])
+def test_a_validation_mask_has_one_number_a_record(shape):
+    """As a column it broadcast: every record counted four times, and the price was of one."""
+    tx = transforms.selective_update(1.0, 1.0, 4, key(), attempts=3)
+    with pytest.raises(ValueError, match=r"validation_mask must have shape \(4,\), got"):
+        tx.update(
+            jnp.array(0.1), tx.init(jnp.array(0.0)), jnp.array(0.0),
+            validation_losses=lambda w: jnp.ones(4) * w,
+            validation_mask=jnp.ones(shape, bool),
+        )  # fmt: skip
