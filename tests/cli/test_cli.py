@@ -162,8 +162,8 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     arguments = ("--data", people, "--target", "income", *QUICK, "--out", out, "--resume", *given)
     found = dpjax("train", *arguments)
     assert found.exit_code == 2, found.output
-    assert "--out must not hold a finished run with other settings" in found.stderr
-    assert told.replace("OUT", str(out)) in found.stderr
+    assert "--out must not hold a finished run with other settings" in found.output
+    assert told.replace("OUT", str(out)) in found.output
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 

@@ -62,5 +62,5 @@ def test_every_kind_is_read():
 def test_bad_text_is_refused(tmp_path, text, complaint):
     found = run(text, "--out", tmp_path / "x.png")
     assert found.exit_code == 2
-    assert complaint in found.stderr
+    assert complaint in found.output
     assert not (tmp_path / "x.png").exists()

@@ -40,8 +40,8 @@ def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     found = dpjax(*arguments)
     assert found.exit_code == 2, found.output
-    assert found.stderr.startswith("error: ")
-    assert "'gdp'" in found.stderr
+    assert found.output.startswith("error: ")
+    assert "'gdp'" in found.output
     assert not list(tmp_path.iterdir())
 
 
@@ -61,7 +61,7 @@ def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, me
     settings = ("--target", "sick", "--epsilon", 3, "--delta", 1e-3, "--steps", 8)
     found = dpjax("train", "--data", people, *settings, "--out", out, *options)
     assert found.exit_code == 2, found.output
-    assert f"error: {message}" in found.stderr
+    assert f"error: {message}" in found.output
     assert not out.exists()
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_exists_or_has_no_folder_is_refused_and_nothing_is_written(
     ):
         found = dpjax(command, *what, *out, option, path)
         assert found.exit_code == 2, found.output
-        assert message in found.stderr
+        assert message in found.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert mine.read_text() == "mine"
 
@@ -103,8 +103,8 @@ def test_a_name_of_a_format_that_is_not_written_is_refused_before_any_work(
     monkeypatch.chdir(tmp_path)
     found = dpjax(*arguments)
     assert found.exit_code == 2, found.output
-    assert found.stderr.endswith(f"{message}\n")
-    assert found.stderr.startswith(f"error: {arguments[-2]} must end in .")
+    assert found.output.endswith(f"{message}\n")
+    assert found.output.startswith(f"error: {arguments[-2]} must end in .")
     assert not list(tmp_path.iterdir())
 
 

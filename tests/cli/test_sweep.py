@@ -41,4 +41,4 @@ def test_table_and_picture(tmp_path):
 def test_bad_grids_are_refused(tmp_path, text):
     found = run("--noise-multiplier", text, "--out", tmp_path / "x.csv")
     assert found.exit_code == 2
-    assert "--noise-multiplier" in found.stderr
+    assert "--noise-multiplier" in found.output
