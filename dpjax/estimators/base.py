@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import pathlib
 import warnings
 from typing import Any
@@ -41,6 +42,8 @@ class PrivateEstimator(BaseEstimator):
 
     def _read(self, X: Any, y: Any, *, classes: bool, learned: tuple[str, ...] = ()) -> Encoded:
         """The encoded records, with a warning for what was learned from them."""
+        if not isinstance(self.delta, numbers.Real):
+            raise ValueError(f"delta must be a number, got {self.delta!r}")
         records = training_rows(self, X, y, classes=classes)
         records = records._replace(learned=(*records.learned, *learned))
         if records.learned:

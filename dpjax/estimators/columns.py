@@ -62,6 +62,8 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
             "y is missing: this estimator requires y to be passed, but the target y is None"
         )
     target = column_or_1d(plain_booleans(y), warn=True)
+    if not classes:
+        target = _values(target)
     if target.dtype.kind == "f":
         assert_all_finite(target, input_name="y")
     check_consistent_length(frame, target)
@@ -80,6 +82,16 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         encoded = data.encode(frame, schema)
         return Encoded(encoded.features, encoded.labels, schema, declared, learned)
     return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
+
+
+def _values(target: np.ndarray) -> np.ndarray:
+    """The target of a regression as floats; decimals are objects to NumPy."""
+    try:
+        if target.dtype.kind in "biufO":
+            return target.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"y must hold numbers, got {target.dtype}, such as {target[0]!r}")
 
 
 def _table(X: Any) -> Any:
@@ -142,10 +154,13 @@ def class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
     if kind == "b" and set(names) <= {"True", "False"}:
         return np.asarray([name == "True" for name in names])
     try:
-        if kind in "iu":
-            return np.asarray([int(name) for name in names]).astype(target.dtype)
-        if kind == "f":
-            return np.asarray(names).astype(np.float64).astype(target.dtype)
+        if kind in "iuf":
+            wide = [int(name) if kind in "iu" else float(name) for name in names]
+            values = np.asarray(wide)
+            with np.errstate(over="ignore"):
+                narrow = values.astype(target.dtype)
+            # A declared class that the labels' type cannot hold, 300 in uint8, would be another.
+            return narrow if narrow.tolist() == wide else values
     except ValueError:
         pass
     if kind in "Ubiuf":

@@ -35,7 +35,7 @@ class Linear(PrivateEstimator):
 
     def _common(self) -> dict[str, float]:
         """What the problems share: rows of norm 1 and an intercept, of which nothing is clipped."""
-        intercept = float(self.fit_intercept)
+        intercept = float(bool(self.fit_intercept))
         norm = math.sqrt(1 + intercept**2) * _ROUNDING
         return {"l2": self.l2, "intercept": intercept, "feature_norm": norm}
 

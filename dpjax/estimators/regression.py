@@ -83,7 +83,7 @@ class DPLinearRegression(RegressorMixin, Linear):
         )
         records = self._read(X, y, classes=False, learned=learned)
         low, high = self._range(records.target)
-        scaled = 2 * (np.clip(records.target, low, high) - low) / (high - low) - 1
+        scaled = 2 * ((np.clip(records.target, low, high) - low) / (high - low)) - 1
         problem = erm.linear_regression(
             records.features, scaled.astype(np.float32), label_bound=1.0, **self._common()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import decimal
 import warnings
 
 import flax.linen as nn
@@ -299,3 +300,37 @@ def test_a_frame_without_rows_or_with_levels_of_names_is_refused(people):
     levels = frame.set_axis(pd.MultiIndex.from_tuples([("p", "age"), ("p", "job")]), axis=1)
     with pytest.raises(data.DataError, match=r"texts for names, got \('p', 'age'\)"):
         DPLogisticRegression().fit(levels, labels)
+
+
+def test_any_true_value_is_an_intercept_of_ones():
+    """As a number it was the constant's size, by which predictions did not multiply."""
+    x = np.random.default_rng(0).uniform(-1, 1, (300, 1))
+    one, five = (
+        DPLinearRegression(
+            50.0, 1e-3, bounds=(-1, 1), target_range=(0, 4), fit_intercept=flag, random_state=0
+        ).fit(x, x[:, 0] + 3)
+        for flag in (True, 5)
+    )
+    np.testing.assert_array_equal(five.predict(x), one.predict(x))
+    assert np.max(np.abs(one.predict(x) - x[:, 0] - 3)) < 0.5
+
+
+def test_a_declared_class_that_the_labels_cannot_hold_stays_itself():
+    x = np.random.default_rng(0).uniform(-1, 1, (300, 1))
+    schema = Schema((Column("x0", range=(-1, 1)),), classes=("0", "1", "300"))
+    labels = (x[:, 0] > 0).astype(np.uint8)
+    model = DPLogisticRegression(5.0, 1e-3, bounds=schema, random_state=0).fit(x, labels)
+    assert model.classes_.tolist() == [0, 1, 300]
+
+
+def test_what_a_regression_cannot_take_as_numbers_is_named():
+    x = np.linspace(-1, 1, 300)[:, None]
+    model = DPLinearRegression(5.0, 1e-3, bounds=(-1, 1), target_range=(0, 4), random_state=0)
+    for target in (["a"] * 300, pd.date_range("2020", periods=300)):
+        with pytest.raises(ValueError, match="y must hold numbers, got"):
+            model.fit(x, target)
+    plain = model.fit(x, np.full(300, 2.5)).predict(x)
+    exact = model.fit(x, np.full(300, decimal.Decimal("2.5"), dtype=object)).predict(x)
+    np.testing.assert_array_equal(exact, plain)
+    with pytest.raises(ValueError, match="delta must be a number, got None"):
+        DPLogisticRegression(delta=None, bounds=(-1, 1)).fit(x, x[:, 0] > 0)
