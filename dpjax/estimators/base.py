@@ -42,6 +42,8 @@ class PrivateEstimator(BaseEstimator):
 
     def _read(self, X: Any, y: Any, *, classes: bool, learned: tuple[str, ...] = ()) -> Encoded:
         """The encoded records, with a warning for what was learned from them."""
+        # A fit that fails leaves no model: old parameters under a new encoding would be none.
+        self.__dict__.pop("certificate_", None)
         if not isinstance(self.delta, numbers.Real):
             raise ValueError(f"delta must be a number, got {self.delta!r}")
         records = training_rows(self, X, y, classes=classes)
@@ -61,6 +63,9 @@ class PrivateEstimator(BaseEstimator):
             )
         self.schema_, self._declared = records.schema, records.declared
         return records
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "certificate_")
 
     def _key(self) -> jax.Array:
         """Unpredictable, unless a random state was given."""

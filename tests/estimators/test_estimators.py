@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from flax import nnx
 from scipy.special import expit
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpjax import data, training
@@ -334,3 +335,17 @@ def test_what_a_regression_cannot_take_as_numbers_is_named():
     np.testing.assert_array_equal(exact, plain)
     with pytest.raises(ValueError, match="delta must be a number, got None"):
         DPLogisticRegression(delta=None, bounds=(-1, 1)).fit(x, x[:, 0] > 0)
+
+
+@pytest.mark.parametrize("estimator", [DPLogisticRegression, DPSGDClassifier])
+def test_a_fit_that_fails_leaves_no_model(estimator, people, tmp_path):
+    """The old parameters stayed beside the new columns, ranges and classes."""
+    frame, labels = people
+    model = estimator(epsilon=5.0, delta=1e-3, bounds=SCHEMA, random_state=0).fit(frame, labels)
+    other = Schema((Column("age", range=(0, 10)), SCHEMA.columns[1]), classes=("yes", "no"))
+    model.set_params(bounds=other, epsilon=-1.0)
+    with pytest.raises(ValueError, match="epsilon must be"):
+        model.fit(frame, labels)
+    for use in (model.predict, model.predict_proba, lambda _: model.save(tmp_path / "m")):
+        with pytest.raises(NotFittedError):
+            use(frame)
