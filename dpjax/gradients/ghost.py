@@ -114,6 +114,7 @@ def clipped_sum(
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
 
 
+@jax.jit  # a loop of its own would be compiled at every call outside a program
 def _of_kept(parts: Any, clipping: Clipping) -> Any:
     """`parts`, with those of records that are left out cut out if some are not finite.
 

@@ -77,6 +77,11 @@ def to_spherical(tree: PyTree) -> Spherical:
     References:
         Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically", §V.
     """
+    return _of_tree(tree)
+
+
+@jax.jit  # whose conditionals would be compiled at every call outside a program
+def _of_tree(tree: PyTree) -> Spherical:
     flat, d = ravel(tree)
     norm, cosine_part = norm_and_opposite(flat, d)
     return Spherical(norm, _arctan2(flat[: d - 1], cosine_part[: d - 1]))
@@ -100,9 +105,14 @@ def from_spherical(point: Spherical, like: PyTree) -> PyTree:
         >>> bool(jnp.allclose(back["a"], g["a"], atol=1e-6))
         True
     """
+    return unravel(_of_point(point), like)
+
+
+@jax.jit
+def _of_point(point: Spherical) -> Float[Array, " n"]:
     d = point.elevations.shape[0] + 1
     elevations = jnp.pad(point.elevations, (0, 1 + -d % _BLOCK))
-    return unravel(assemble(point.norm, d, sine_cosine, elevations), like)
+    return assemble(point.norm, d, sine_cosine, elevations)
 
 
 def ravel(tree: PyTree) -> tuple[Float[Array, " n"], int]:

@@ -156,9 +156,10 @@ def _drawn_again(strategy: BandedInverse):
         last = jnp.minimum(state.step + 1, strategy.bands)
         return lax.fori_loop(0, last, more, zero), ()
 
-    return following
+    return jax.jit(following)
 
 
+@jax.jit
 def _of_blocks(updates, state):
     """y as the z of the block that ends here less those of the blocks that it is made of."""
     step = state.step

@@ -9,6 +9,7 @@ repairs of Duan et al. 2025, whose own perturbation has no bounded one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -258,6 +259,10 @@ def _release(
 
     random_key(key)
 
+    # Computed once: else the anchor's last bits may be those of another sum than was released.
+    # Compiled once, where there is no program around it.
+    once = jax.jit(functools.partial(materialised, estimate))
+
     def init(params):
         wide = jax.tree.map(lambda p: p.astype(_at_least_32(p.dtype)), params)
         return AnchorState(jax.tree.map(first, wide), NoiseState(key, jnp.zeros((), jnp.int32)))
@@ -268,8 +273,7 @@ def _release(
         if (reader := reading()) is not None:
             return reader.release(updates, released), state
         batch_of(updates)
-        # Computed once: else the anchor's last bits may be those of another sum than was released.
-        out = materialised(estimate, updates, state.anchor, mask, now)
+        out = once(updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)
         out = jax.tree.map(lambda o, u: o.astype(u.dtype), out, updates)
         return out, AnchorState(anchor, noise)

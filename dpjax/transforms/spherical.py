@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
@@ -82,9 +83,8 @@ def spherical_noise(
         del params
         return NoiseState(key, jnp.zeros((), jnp.int32))
 
-    def update(updates, state, params=None):
-        del params
-        now, state = key_of(state, "spherical", updates)
+    @jax.jit
+    def perturbed(updates, now):
         flat, d = ravel(updates)
         # Beside the largest number, suffixes below 1e-19 count as zero: their place is lost anyway.
         largest = jnp.max(jnp.abs(flat))
@@ -110,6 +110,11 @@ def spherical_noise(
             )
 
         out = assemble(radius, d, turned, flat, following, z, unit, scale, last)
-        return unravel(out, updates), state
+        return unravel(out, updates)
+
+    def update(updates, state, params=None):
+        del params
+        now, state = key_of(state, "spherical", updates)
+        return perturbed(updates, now), state
 
     return optax.GradientTransformation(init, update)
