@@ -30,14 +30,13 @@ class Linear(PrivateEstimator):
     _defaults: ClassVar[dict[str, dict[str, Any]]]
     solver: str
     solver_options: dict[str, Any] | None
-    l2: float
     fit_intercept: bool
 
-    def _common(self) -> dict[str, float]:
+    def _common(self, l2: float) -> dict[str, float]:
         """What the problems share: rows of norm 1 and an intercept, of which nothing is clipped."""
         intercept = float(bool(self.fit_intercept))
         norm = math.sqrt(1 + intercept**2) * _ROUNDING
-        return {"l2": self.l2, "intercept": intercept, "feature_norm": norm}
+        return {"l2": l2, "intercept": intercept, "feature_norm": norm}
 
     def _solve(self, problem: erm.Problem, records: Encoded, several: int | None = None) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import pathlib
 from typing import Any, ClassVar
 
@@ -11,7 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import erm, training
 from dpjax._other_names import taught
+from dpjax.estimators.columns import Encoded
 from dpjax.estimators.linear import JOINT, LinearClassifier
+
+# Chosen by results on Adult and Bank.
+_LEAST_L2, _OF_NOISE = 1e-4, 0.07
 
 
 @taught
@@ -27,7 +33,9 @@ class DPLogisticRegression(LinearClassifier):
         solver: a private solver of `dpjax.erm` by name.
         solver_options: its hyperparameters; "dp_gd", "dp_sgd" and "objective_perturbation" need
             none.
-        l2: weight of ‖w‖²/2.
+        l2: weight of ‖w‖²/2. None: 1e-4, and by objective perturbation more where its noise is
+            large beside the records, by the budget and the numbers of records and features; `l2_`
+            says which after `fit`.
         fit_intercept: whether there is an intercept.
         random_state: for reproduction only: whoever knows it can subtract the noise.
 
@@ -63,7 +71,7 @@ class DPLogisticRegression(LinearClassifier):
         bounds=None,
         solver="dp_gd",
         solver_options=None,
-        l2=1e-4,
+        l2=None,
         fit_intercept=True,
         random_state=None,
     ):
@@ -89,17 +97,32 @@ class DPLogisticRegression(LinearClassifier):
         """
         records = self._records(X, y)
         classes = len(self.classes_)
+        alone = 1 if classes == 2 or self.solver in JOINT else classes
+        self.l2_ = self._usual_l2(records, alone) if self.l2 is None else self.l2
+        common = self._common(self.l2_)
         if classes == 2 or self.solver not in JOINT:
-            problem = erm.logistic_regression(
-                records.features, records.target == 1, **self._common()
-            )
+            problem = erm.logistic_regression(records.features, records.target == 1, **common)
             self._solve(problem, records, classes if classes > 2 else None)
         else:
             problem = erm.softmax_regression(
-                records.features, records.target, classes=classes, **self._common()
+                records.features, records.target, classes=classes, **common
             )
             self._solve(problem, records)
         return self
+
+    def _usual_l2(self, records: Encoded, models: int) -> float:
+        """l2 for the budget, which so many models share: public numbers decide it.
+
+        Objective perturbation tilts the mean loss by a vector of about this norm, and moves the
+        minimum by as much over l2.
+        """
+        known = isinstance(self.epsilon, numbers.Real) and self.epsilon > 0 and 0 <= self.delta < 1
+        if self.solver != "objective_perturbation" or not known:
+            return _LEAST_L2
+        n, features = records.features.shape
+        size = features + bool(self.fit_intercept)
+        noise = math.sqrt(2 * math.log(1.25 / self.delta) * size) if self.delta else 2.0 * size
+        return float(np.clip(_OF_NOISE * noise * models / (self.epsilon * n), _LEAST_L2, 1.0))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class for each row.

@@ -24,7 +24,8 @@ class DPLinearRegression(RegressorMixin, Linear):
         target_range: (low, high) of the target; learned from the rows, with a warning, if not
             given.
         solver: a private solver of `dpjax.erm` by name.
-        l2, fit_intercept, random_state: as in `DPLogisticRegression`.
+        l2: weight of ‖w‖²/2.
+        fit_intercept, random_state: as in `DPLogisticRegression`.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.
@@ -84,9 +85,8 @@ class DPLinearRegression(RegressorMixin, Linear):
         records = self._read(X, y, classes=False, learned=learned)
         low, high = self._range(records.target)
         scaled = 2 * ((np.clip(records.target, low, high) - low) / (high - low)) - 1
-        problem = erm.linear_regression(
-            records.features, scaled.astype(np.float32), label_bound=1.0, **self._common()
-        )
+        labels, common = scaled.astype(np.float32), self._common(self.l2)
+        problem = erm.linear_regression(records.features, labels, label_bound=1.0, **common)
         self._solve(problem, records)
         half = (high - low) / 2
         self.coef_ = half * self.coef_

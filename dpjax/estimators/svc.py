@@ -19,7 +19,8 @@ class DPLinearSVC(LinearClassifier):
         epsilon, delta, adjacency, bounds, solver_options: as in `DPLogisticRegression`.
         solver: a private solver of `dpjax.erm` by name.
         width: half-width of the quadratic piece between the hinge's two lines.
-        l2, fit_intercept, random_state: as in `DPLogisticRegression`.
+        l2: weight of ‖w‖²/2.
+        fit_intercept, random_state: as in `DPLogisticRegression`.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.
@@ -75,7 +76,7 @@ class DPLinearSVC(LinearClassifier):
         records = self._records(X, y)
         classes = len(self.classes_)
         problem = erm.huber_svm(
-            records.features, records.target == 1, width=self.width, **self._common()
+            records.features, records.target == 1, width=self.width, **self._common(self.l2)
         )
         self._solve(problem, records, classes if classes > 2 else None)
         return self

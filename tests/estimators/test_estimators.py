@@ -119,6 +119,25 @@ def test_pure_epsilon_is_certified_under_replace_one(people):
     model.certificate_.verify()
 
 
+def test_the_usual_l2_is_one_of_public_numbers(people):
+    frame, labels = people
+    pure = {"delta": 0.0, "adjacency": "replace-one", "solver": "objective_perturbation"}
+
+    def l2_of(frame, labels, **settings):
+        return DPLogisticRegression(bounds=SCHEMA, **settings).fit(frame, labels).l2_
+
+    assert l2_of(frame, labels) == 1e-4
+    assert l2_of(frame, labels, l2=3e-3, **pure) == 3e-3
+    n, size = len(frame), DPLogisticRegression(bounds=SCHEMA).fit(frame, labels).coef_.size + 1
+    assert l2_of(frame, labels, epsilon=2.0, **pure) == pytest.approx(0.07 * 2 * size / (2.0 * n))
+    # The labels decide nothing.
+    assert l2_of(frame, labels[::-1], epsilon=2.0, **pure) == l2_of(
+        frame, labels, epsilon=2.0, **pure
+    )
+    assert l2_of(frame, labels, epsilon=1e6, **pure) == 1e-4
+    assert l2_of(frame, labels, epsilon=1e-6, **pure) == 1.0
+
+
 def test_saved_models_give_the_same_probabilities(people, tmp_path):
     frame, labels = people
     model = DPLogisticRegression(bounds=SCHEMA, random_state=0).fit(frame, labels)
