@@ -222,7 +222,13 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
     pinned = dict(line.split("==") for line in (_ROOT / "tests" / "oldest.txt").read_text().split())
     declared = _declared()
     tools = {"pytest", "pytest-xdist", "hypothesis", "mpmath", "gmpy2", "beartype", "nbclient"}
-    tools |= {"nbformat", "ipykernel", "ruff", "pyrefly"}  # run the tests; dpjax never meets them
+    tools |= {
+        "nbformat",
+        "ipykernel",
+        "polars",
+        "ruff",
+        "pyrefly",
+    }  # run the tests; dpjax never meets them
     # Newer ones of these warn that typer and matplotlib of that time are out of date.
     needed_by_them = {"jaxlib", "click", "pyparsing"}
     assert set(pinned) - needed_by_them == set(declared) - tools

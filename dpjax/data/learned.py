@@ -100,7 +100,9 @@ def class_name(value: Any) -> str:
         value = pd.Timestamp(value)
     if isinstance(value, datetime.datetime) and value is not pd.NaT:
         return str(value).removesuffix(" 00:00:00")
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):  # which is an int, and asks to be a float
+        return str(bool(value))
+    if isinstance(value, int | np.integer):
         return str(int(value))  # a float would make one class of two beyond 2^53
     number: Any = value
     if isinstance(number, float) or hasattr(number, "is_integer"):

@@ -263,3 +263,15 @@ def test_categories_are_found_by_value_whatever_the_type_of_the_column():
         found = data.encode_features(column.to_frame("c"), schema)
         expected = [[float(class_name(cell) == name) for name in listed] for cell in column]
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(True, "True"), (np.False_, "False"), (1, "1"), (1.0, "1"), (np.float32(2.5), "2.5")],
+)
+def test_a_truth_is_no_number_on_any_python(value, name):
+    listed = ("True", "False", "1", "2.5")
+    schema = data.Schema((data.Column("c", "category", categories=listed),))
+    frame = pd.Series([value, "other"], dtype=object).to_frame("c")
+    found = data.encode_features(frame, schema)[0]
+    np.testing.assert_array_equal(found, [float(one == name) for one in listed])
