@@ -51,7 +51,7 @@ def in_float64(run: Callable, problem: Problem, *args):
 
 @functools.partial(jax.jit, static_argnames="max_steps")
 def minimise(
-    problem: Problem, linear: Array, extra_l2, tolerance, *, max_steps: int = 100
+    problem: Problem, linear: Array, extra_l2, tolerance, *, max_steps: int = 500
 ) -> Minimum:
     """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², to a gradient of norm at most `tolerance`.
 
@@ -72,7 +72,7 @@ def minimise(
     if dense and problem.loss.outputs == 1 and problem.dimension <= _NEWTON_DIMENSION:
         params = _newton(problem, objective, gradient, extra_l2, tolerance, max_steps)
     else:
-        params = minimise_lbfgs(objective, gradient, problem.zeros(), tolerance, 20 * max_steps)[0]
+        params = minimise_lbfgs(objective, gradient, problem.zeros(), tolerance, 4 * max_steps)[0]
     return Minimum(params, jnp.linalg.norm(gradient(params).ravel()))
 
 
@@ -94,13 +94,15 @@ def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
         direction = -jax.scipy.linalg.cho_solve(factor, slope)
         value, descent = objective(params), jnp.sum(slope * direction)
         size_of_slope = jnp.linalg.norm(slope)
+        # Next to the minimum the objective is flat to rounding, and the gradient decides. Further
+        # away it must not: where few rows have curvature, steps go over the minimum and back.
+        flat = -descent <= 1e3 * jnp.finfo(problem.dtype).eps * (1 + jnp.abs(value))
 
         def too_long(search):
             size, tries = search
             trial = params + size * direction
             enough = objective(trial) <= value + 1e-4 * size * descent
-            # Next to the minimum the objective is flat to rounding, and the gradient decides.
-            flatter = jnp.linalg.norm(gradient(trial)) < 0.9 * size_of_slope
+            flatter = flat & (jnp.linalg.norm(gradient(trial)) < 0.9 * size_of_slope)
             return ~(enough | flatter) & (tries < _HALVINGS)
 
         first = (jnp.ones((), problem.dtype), jnp.zeros((), jnp.int32))
