@@ -97,6 +97,7 @@ class DPLogisticRegression(LinearClassifier):
         """
         records = self._records(X, y)
         classes = len(self.classes_)
+        self._solved_by = self.solver  # which may be set anew after the fit
         alone = 1 if classes == 2 or self.solver in JOINT else classes
         self.l2_ = self._usual_l2(records, alone) if self.l2 is None else self.l2
         common = self._common(self.l2_)
@@ -133,7 +134,7 @@ class DPLogisticRegression(LinearClassifier):
         scores = self._scores(X)
         if scores.ndim == 1:
             return np.stack([expit(-scores), expit(scores)], axis=1)
-        if self.solver in JOINT:
+        if self._solved_by in JOINT:
             return softmax(scores, axis=1)
         sides = expit(scores)
         return sides / sides.sum(axis=1, keepdims=True)
@@ -148,10 +149,10 @@ class DPLogisticRegression(LinearClassifier):
             The folder.
         """
         check_is_fitted(self)
-        if len(self.classes_) > 2 and self.solver not in JOINT:
+        if len(self.classes_) > 2 and self._solved_by not in JOINT:
             raise ValueError(
                 f"solver must be one of {', '.join(JOINT)} for a model of several classes to be "
-                f"saved, got {self.solver!r}"
+                f"saved, got {self._solved_by!r}"
             )
         width = self.coef_.shape[-1]
         model = (

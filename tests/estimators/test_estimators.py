@@ -97,6 +97,19 @@ def test_what_is_learned_from_rows_is_warned_of_and_listed(people):
         DPLogisticRegression(delta=0.01, bounds=SCHEMA).fit(frame, labels)
 
 
+def test_a_solver_that_is_set_after_the_fit_changes_no_probability(tmp_path):
+    rng = np.random.default_rng(1)
+    x, y = rng.uniform(-1, 1, (300, 2)), np.repeat(["a", "b", "c"], 100)
+    columns = tuple(Column(name, range=(-1, 1)) for name in ("x0", "x1"))
+    model = DPLogisticRegression(
+        bounds=Schema(columns, classes=("a", "b", "c")), solver="objective_perturbation"
+    )
+    before = model.fit(x, y).predict_proba(x)
+    np.testing.assert_array_equal(model.set_params(solver="dp_gd").predict_proba(x), before)
+    with pytest.raises(ValueError, match="to be saved, got 'objective_perturbation'"):
+        model.save(tmp_path / "model")
+
+
 def test_fits_differ_unless_a_random_state_is_given(people):
     frame, labels = people
     fits = [
