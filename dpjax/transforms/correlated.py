@@ -67,7 +67,8 @@ def correlated_noise(
         noises are kept, sharded as the parameters are, and belong into checkpoints, as an
         optimiser's state does. Of a `BandedInverse` nothing is kept: a step draws the last `bands`
         z again; and of a `Tree`, two of them on average. Either way a run continued from its state
-        adds the same noise to the last bit.
+        by the same compiled step adds the same noise to the last bit (another program may round
+        the same noise to a neighbouring number).
 
     Raises:
         TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
