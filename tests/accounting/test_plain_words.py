@@ -36,6 +36,15 @@ def test_of_a_gaussian_it_is_the_best_attack(noise, adjacency):
     assert found <= truth * 1.001  # the best line touches the curve; a search comes near it
 
 
+@pytest.mark.parametrize("noise", [2.0, 10.0, 300.0])
+@pytest.mark.parametrize("delta", [0.01, 0.3])
+def test_a_large_delta_does_not_hide_how_little_an_attack_can_do(noise, delta):
+    # Where δ is all of the total variation ε is 0, and the best line is of another ε.
+    truth = _gaussian_attack(1 / noise)
+    found = _found(acc.Gaussian(noise), delta)
+    assert truth * (1 - 1e-12) <= found <= truth * 1.01
+
+
 @pytest.mark.parametrize(("noise", "rate"), [(0.7, 0.01), (1.0, 0.2), (0.5, 0.9)])
 def test_of_one_sampled_step_it_is_above_the_exact_attack(noise, rate):
     # Present: (1 − q) N(0, σ²) + q N(1, σ²); absent: N(0, σ²). The ratio rises in the output.

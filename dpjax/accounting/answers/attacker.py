@@ -11,7 +11,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
-_NEAR = 0.01  # of the range of ε that is searched: the least is flat, δ barely moves within it
+_NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
 
 
 def line(epsilon: float, delta: float, false_alarms: float) -> float:
@@ -64,21 +64,23 @@ def success(
         0.0023
     """
     best = line(epsilon, delta, false_alarms)
-    if not math.isfinite(epsilon) or epsilon == 0:
+    if not math.isfinite(epsilon):
         return best
     from scipy.optimize import minimize_scalar  # loaded here: it is slow to import
 
     found = [best]
 
-    def at(smaller: float) -> float:
-        spent = float(pricing.delta(run, smaller, adjacency=adjacency)) + reserved
-        found.append(line(smaller, spent, false_alarms))
+    def at(root: float) -> float:  # of ε: the best may be much smaller than the largest
+        spent = float(pricing.delta(run, root * root, adjacency=adjacency)) + reserved
+        found.append(line(root * root, spent, false_alarms))
         return found[-1]
 
-    # Where e^ε is 1/α the line is above one. The best ε lies above the given one where δ is larger
-    # than what the attack is about.
-    most = min(4 * epsilon, -math.log(max(false_alarms, 1e-300)))
-    options = {"xatol": _NEAR * most, "maxiter": _QUERIES}
+    # Where e^ε is 1/α the line is above one. Where δ counts beside α the best ε may be any below.
+    most = -math.log(max(false_alarms, 1e-300))
+    if delta < 0.1 * false_alarms:
+        most = min(4 * epsilon, most)
+    end = math.sqrt(most)
+    options = {"xatol": _NEAR * end, "maxiter": _QUERIES}
     with contextlib.suppress(UnsupportedQuery):
-        minimize_scalar(at, bounds=(0.0, most), method="bounded", options=options)
+        minimize_scalar(at, bounds=(0.0, end), method="bounded", options=options)
     return min(found)
