@@ -20,7 +20,8 @@ QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
 RESULTS := tests/experiments tests/test_notebooks.py
 # What both ends of the supported versions must pass; the long comparisons with exact integrals are
 # of the mathematics, which no version changes.
-ENDS := tests/accounting tests/data tests/gradients tests/training tests/test_quick.py tests/test_public_api.py \
+ENDS := $(addprefix tests/,accounting data erm estimators gradients sampling training transforms) \
+  tests/test_quick.py tests/test_public_api.py \
   --ignore-glob="*_soundness.py" -k "not test_public_api or README"
 
 .PHONY: run check test test-results test-browser test-oldest test-newest package written docs lint types clean

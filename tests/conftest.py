@@ -44,7 +44,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 # glibc keeps what is freed: the compiler's threads leave it scattered over an arena each.
-_HAND_BACK = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+_LIBC = ctypes.CDLL(None) if os.name == "posix" else None
+_HAND_BACK = getattr(_LIBC, "malloc_trim", None)
+# It hands back the large arrays of sums, though, and each comes back as pages to be cleared anew.
+if hasattr(_LIBC, "mallopt"):
+    for what, most in ((-1, 2**30), (-2, 2**26), (-3, 2**25)):  # trim and mmap from here on, growth
+        _LIBC.mallopt(what, most)
 
 # Compilation makes the first example of a property slow; noise in timing is not a failure.
 hypothesis.settings.register_profile("dpjax", deadline=None, derandomize=True, max_examples=25)
