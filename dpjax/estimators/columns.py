@@ -38,7 +38,7 @@ def new_rows(estimator: Any, X: Any) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
     X = _table(X)
     if not isinstance(X, pd.DataFrame):
-        X = pd.DataFrame(validate_data(estimator, X, reset=False), columns=estimator.columns_)
+        X = _frame(validate_data(estimator, X, reset=False), X, estimator.columns_)
     else:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         X = X.rename(columns=str)
@@ -55,8 +55,8 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         if len(frame) == 0:
             raise ValueError("X must have at least one row, got none")
     else:
-        X = validate_data(estimator, X, reset=True, ensure_min_samples=2)
-        frame = pd.DataFrame(X, columns=_names(estimator, X.shape[1]))
+        numbers = validate_data(estimator, X, reset=True, ensure_min_samples=2)
+        frame = _frame(numbers, X, _names(estimator, numbers.shape[1]))
     if y is None:
         raise ValueError(
             "y is missing: this estimator requires y to be passed, but the target y is None"
@@ -97,12 +97,49 @@ def _values(target: np.ndarray) -> np.ndarray:
 def _table(X: Any) -> Any:
     """A table of polars, pyarrow or another library as pandas'; one array would be of one type.
 
-    As floats, True would be the category "1", and two ids beyond 2^53 could be one.
+    As floats, True would be the category "1", and two ids beyond 2^53 could be one. The refusals
+    are worded here because scikit-learn's show records.
     """
-    if isinstance(X, pd.DataFrame) or not hasattr(X, "to_pandas"):
+    if isinstance(X, pd.DataFrame):
         return X
-    frame = X.to_pandas()
-    return frame if isinstance(frame, pd.DataFrame) else X
+    if hasattr(X, "to_pandas"):
+        frame = X.to_pandas()
+        return frame if isinstance(frame, pd.DataFrame) else _array(X)
+    return _array(X)
+
+
+def _array(X: Any) -> Any:
+    """What is no table, if it has rows and columns; a list keeps the type of every number."""
+    kind = type(X).__name__
+    if isinstance(X, list | tuple):
+        X = np.asarray(X, dtype=object)
+    elif not hasattr(X, "ndim"):
+        X = np.asarray(X)
+    if X.ndim == 2 and not np.iscomplexobj(X):
+        return X
+    if X.ndim == 2:
+        found = f"{X.dtype} (Complex data not supported)"
+    elif X.ndim:
+        found = f"an array of shape {tuple(X.shape)}; Reshape your data"
+    else:
+        found = kind + _TABLE_OF.get(kind, "")
+    raise ValueError(
+        "X must be a table of pandas, polars or pyarrow, or an array of real numbers "
+        f"[rows, columns], got {found}"
+    )
+
+
+_TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
+
+
+def _frame(numbers: np.ndarray, X: Any, names: list[str]) -> pd.DataFrame:
+    """An array as a table; from an array of objects, booleans and whole numbers stay such."""
+    frame = pd.DataFrame(numbers, columns=names)
+    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
+        given = pd.DataFrame(X, columns=names).infer_objects()
+        kept = [name for name in names if given[name].dtype.kind in "biu"]
+        frame[kept] = given[kept]
+    return frame
 
 
 def _names(estimator: Any, width: int) -> list[str]:

@@ -326,6 +326,58 @@ def test_a_table_of_another_library_keeps_the_type_of_every_column(library):
     assert np.mean(found.predict(table) == chosen) > 0.95
 
 
+@pytest.mark.parametrize("rows", ["array", "list"])
+def test_an_array_of_objects_keeps_booleans_and_whole_numbers(rows):
+    """As floats, True would be "1.0" and two large ids one: the categories would be lost."""
+    rng = np.random.default_rng(0)
+    chosen = rng.uniform(size=200) > 0.5
+    ids = np.where(rng.uniform(size=200) > 0.5, 2**60 + 1, 2**60)
+    frame = pd.DataFrame({"x": rng.uniform(size=200), "member": chosen, "id": ids})
+    schema = Schema(
+        (
+            Column("x", range=(0, 1)),
+            Column("member", "category", categories=("False", "True")),
+            Column("id", "category", categories=(str(2**60), str(2**60 + 1))),
+        ),
+        classes=("0", "1"),
+    )
+    objects = frame.astype(object).to_numpy()
+    X = objects if rows == "array" else objects.tolist()
+    wanted, found = (
+        DPLogisticRegression(50.0, 1e-3, bounds=schema, random_state=0).fit(
+            given, chosen.astype(int)
+        )
+        for given in (frame, X)
+    )
+    np.testing.assert_array_equal(found.coef_, wanted.coef_)
+    np.testing.assert_array_equal(found.predict_proba(X), wanted.predict_proba(frame))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda x: pytest.importorskip("polars").LazyFrame({"x0": x[:, 0]}), "LazyFrame; X.colle"),
+        (lambda x: {"x0": x[:, 0]}, r"dict; pandas.DataFrame\(X\) is one"),
+        (lambda x: [{"x0": 1.0}] * len(x), r"an array of shape \(40,\)"),
+        (lambda x: x[:, 0], r"an array of shape \(40,\); Reshape your data"),
+        (lambda x: [*x[1:].tolist(), [1.0, 2.0]], r"an array of shape \(40,\)"),  # ragged
+        (lambda x: x + 0j, "complex128"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearRegression])
+def test_rows_that_are_none_are_refused_without_showing_records(kind, wrong, told):
+    x = np.linspace(-1, 1, 40)[:, None]
+    model, y = kind(delta=1e-3, bounds=(-1, 1), random_state=0), (x[:, 0] > 0).astype(int)
+    refused = f"^X must be a table of pandas, .* got {told}[^\n]{{0,40}}$"
+    with pytest.raises(ValueError, match=refused):
+        model.fit(wrong(x), y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model.fit(x, y)
+    with pytest.raises(ValueError, match=refused):
+        model.predict(wrong(x))
+
+
 def test_a_frame_without_rows_or_with_levels_of_names_is_refused(people):
     frame, labels = people
     with pytest.raises(ValueError, match="X must have at least one row, got none"):
