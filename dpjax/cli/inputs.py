@@ -34,12 +34,15 @@ def adjacency_of(option: AdjacencyOption) -> Any:
     return names.get(option, acc.Adjacency.REPLACE_ONE)
 
 
+_NOTHING = "nothing was written"
+
+
 @contextlib.contextmanager
-def refusing(interrupted: str = "nothing was written") -> Iterator[None]:
+def refusing(interrupted: str = _NOTHING) -> Iterator[None]:
     """Turn the library's complaints about its input into one line on stderr and exit code 2.
 
     Args:
-        interrupted: what to say at Ctrl-C, which ends with exit code 130.
+        interrupted: what to say at Ctrl-C, which ends with exit code 130, and on a full disk.
     """
     try:
         yield
@@ -51,7 +54,8 @@ def refusing(interrupted: str = "nothing was written") -> Iterator[None]:
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        typer.echo(f"error: {where}{reason}", err=True)
+        kept = isinstance(error, OSError) and interrupted != _NOTHING
+        typer.echo(f"error: {where}{reason}" + (f"; {interrupted}" if kept else ""), err=True)
         raise typer.Exit(BAD_INPUT) from None
 
 

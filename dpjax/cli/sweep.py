@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 from typing import Annotated, Any
 
 import typer
 
+from dpjax._files import write_atomically
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, check_new_file, refusing
 
 
@@ -63,7 +65,8 @@ def sweep(
                 "epsilon": cost.ravel(),
             }
         )
-        table.to_csv(out, index=False)
+        content = table.to_csv(index=False).encode()
+        write_atomically(out, gzip.compress(content) if out.suffix.lower() == ".gz" else content)
         if picture is not None:
             from dpjax.plotting.accounting import plot_sweep
 

@@ -9,8 +9,13 @@ import pathlib
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from dpjax._files import remove_partial
+
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model, Plan
+
+
+_FILES = ("params.npz", "model.json", "metrics.csv", "training.png", "certificate.json")
 
 
 def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
@@ -106,7 +111,9 @@ def write_results(
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
 
-    for name in ("certificate.json", "model.json"):  # of a run killed while it wrote
+    for name in _FILES:  # of a run killed while it wrote
+        remove_partial(folder / name)
+    for name in ("certificate.json", "model.json"):
         (folder / name).unlink(missing_ok=True)
     training.save_model(folder, result.params, model, encoding=encoding)
     text = io.StringIO()
@@ -114,14 +121,8 @@ def write_results(
     rows.writerow(result.metrics)
     rows.writerows(zip(*(column.tolist() for column in result.metrics.values()), strict=True))
     training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        picture = plotting.plot_training(
-            result.metrics,
-            pathlib.Path(scratch) / "training.png",
-            title=title,
-            delta=plan.delta,
-            reference=reference,
-        )
-        training.write_atomically(folder / "training.png", picture.read_bytes())
+    plotting.plot_training(
+        result.metrics, folder / "training.png", title=title, delta=plan.delta, reference=reference
+    )
     training.write_atomically(folder / "certificate.json", certificate.to_json().encode())
     training.discard_key(folder / "checkpoint")

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.attacker import line
-from dpjax.plotting.appearance import COLOURS, DOTTED, GREY, picture_path, style
+from dpjax.plotting.appearance import COLOURS, DOTTED, GREY, picture_path, save_picture, style
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep"]
 
@@ -110,7 +110,7 @@ def plot_privacy(
         ncols=min(len(lines), 3),
         handlelength=3.2,
     )
-    figure.savefig(path)
+    save_picture(figure, path)
     return path
 
 
@@ -147,7 +147,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
-    figure.savefig(path)
+    save_picture(figure, path)
     return path
 
 
@@ -222,5 +222,5 @@ def plot_sweep(
         axes.set_title(title)
     bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
     _plain_ticks(bar.ax.yaxis)
-    figure.savefig(path)
+    save_picture(figure, path)
     return path

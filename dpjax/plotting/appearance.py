@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 from typing import Any
 
 from matplotlib import rcsetup
+from matplotlib.figure import Figure
+
+from dpjax._files import write_atomically
 
 __all__ = ["reference_line", "style"]
 
@@ -30,6 +34,21 @@ def picture_path(path: str | pathlib.Path) -> pathlib.Path:
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path}")
     return path
+
+
+def save_picture(figure: Figure, path: pathlib.Path) -> None:
+    """Write a picture whole or not at all: on a full disk an older one stays.
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty.png"
+        >>> save_picture(Figure(), path)
+        >>> path.read_bytes()[1:4]
+        b'PNG'
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.lower()[1:])
+    write_atomically(path, content.getvalue())
 
 
 def style() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from dpjax.plotting.appearance import COLOURS, picture_path, reference_line, style
+from dpjax.plotting.appearance import COLOURS, picture_path, reference_line, save_picture, style
 
 __all__ = ["plot_training"]
 
@@ -69,7 +69,7 @@ def plot_training(
     lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
     if budget is not None:
         reference_line(lower, budget, f"budget: {budget:g}")
-    figure.savefig(path)
+    save_picture(figure, path)
     return path
 
 

@@ -13,12 +13,12 @@
 (True, True)
 """
 
+from dpjax._files import write_atomically
 from dpjax.training.augment import augmented
 from dpjax.training.averaging import exponential_average, tail_average
 from dpjax.training.checkpoint import Checkpoints, discard_key
 from dpjax.training.errors import CheckpointError
 from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
-from dpjax.training.files import write_atomically
 from dpjax.training.fit import fit
 from dpjax.training.lora import Lora, lora
 from dpjax.training.make_plan import make_plan

@@ -19,8 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax._files import remove_partial, write_atomically
 from dpjax.training.errors import CheckpointError, explained
-from dpjax.training.files import Lock, write_atomically
+from dpjax.training.files import Lock
 from dpjax.training.fingerprint import concrete
 
 __all__ = ["Checkpoints", "discard_key"]
@@ -87,6 +88,7 @@ class Checkpoints:
         """
         file = self.folder / _KEY_FILE
         with explained(f"reading {_KEY_FILE}", self.folder):
+            remove_partial(file)  # which `discard_key` would not find, and it holds a key
             text = file.read_bytes() if file.exists() else None
             begun = text is not None or bool(self._steps())
         if begun and not resume:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and the lock of a folder."""
+"""The lock of a folder."""
 
 from __future__ import annotations
 
@@ -6,58 +6,11 @@ import contextlib
 import os
 import pathlib
 import socket
-import tempfile
-from collections.abc import Iterable
 from typing import Any
 
 from dpjax.training.errors import CheckpointError, explained
 
-__all__ = ["Lock", "write_atomically"]
-
-
-def write_atomically(
-    path: pathlib.Path, content: bytes | Iterable[Any], *, private: bool = False
-) -> None:
-    """Write a file so that a crash leaves the old content or the new one, nothing in between.
-
-    Args:
-        path: the file.
-        content: its bytes, or parts of them in order.
-        private: whether only the owner may read it.
-
-    Example:
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-        >>> write_atomically(path, b"whole")
-        >>> path.read_text()
-        'whole'
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for part in [content] if isinstance(content, bytes) else content:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        if not private:
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        pathlib.Path(name).unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: pathlib.Path) -> None:
-    """Make a rename last through a loss of power, where the system can."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+__all__ = ["Lock"]
 
 
 class Lock:
@@ -69,6 +22,7 @@ class Lock:
         CheckpointError: another run holds it, or the folder cannot be written.
 
     Example:
+        >>> import tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> lock = Lock(folder)
         >>> Lock(folder)
@@ -100,6 +54,7 @@ class Lock:
         """Let the next run in.
 
         Example:
+            >>> import tempfile
             >>> Lock(pathlib.Path(tempfile.mkdtemp())).release()
         """
         with contextlib.suppress(OSError):

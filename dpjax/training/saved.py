@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._files import write_atomically
 from dpjax.training.arrays_file import pack, unpack
-from dpjax.training.files import write_atomically
 from dpjax.training.models import Model, built
 
 __all__ = ["SavedModel", "load_model", "save_model"]
@@ -95,10 +95,19 @@ def save_model(
     # All of it is in memory before any of it is written.
     text = json.dumps(description, indent=1, ensure_ascii=False).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _PARAMS, packed.content)
-    write_atomically(folder / _MODEL, text)
+    files = {folder / _PARAMS: packed.content}
     if certificate is not None:
-        write_atomically(folder / _CERTIFICATE, certificate.to_json().encode())
+        files[folder / _CERTIFICATE] = certificate.to_json().encode()
+    files[folder / _MODEL] = text  # the last: no model is read without its certificate
+    written: list[pathlib.Path] = []
+    try:
+        for path, content in files.items():
+            write_atomically(path, content)
+            written.append(path)
+    except BaseException:  # a full disk: what is left would have the next attempt refused
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
     return folder
 
 

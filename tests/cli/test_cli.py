@@ -6,6 +6,7 @@ import csv
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax.cli import app
+from dpjax.plotting import appearance
 
 _MODULE = {"epsilon": "dpjax.cli.price", "calibrate": "dpjax.cli.price"}
 QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", "--seed", "1"]
@@ -122,7 +124,8 @@ def test_a_second_run_never_overwrites_the_first(finished, people):
         *("train", "--data", people, "--target", "income", *QUICK, "--out", out, "--json")
     )
     assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout)
+    # click 8.1's runner shows here what went to stderr too: where this run goes, in front.
+    summary = json.loads(result.stdout[result.stdout.index("{") :])
     assert summary["folder"].endswith("first-2")
     assert 0.5 < summary["test_accuracy"] <= 1.0
     assert summary["epsilon"] <= 3.0
@@ -195,8 +198,17 @@ def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_
         other = dpjax(*without, *seed, "--resume")
         assert other.exit_code == 2
         assert "belongs to another run: its seed differs; resume with" in other.output
+    # The disk fills up while the picture is written, and a write is killed.
+    with monkeypatch.context() as patch:
+        patch.setattr(appearance, "write_atomically", lambda path, _: os.close(-1))
+        full = dpjax(*arguments, "--resume")
+    assert full.exit_code == 2
+    told = "error: Bad file descriptor; the run is trained: the same command with --out"
+    assert told in full.output
+    (tmp_path / "b" / ".params.npz.x1").touch()
     resumed = dpjax(*arguments, "--resume")
     assert resumed.exit_code == 0, resumed.output
+    assert not list((tmp_path / "b").glob(".*"))
     for name in ("params.npz", "metrics.csv"):
         assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     written = [json.loads((f / "certificate.json").read_text()) for f in (out, tmp_path / "b")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 from typer.testing import CliRunner
 
@@ -84,6 +86,25 @@ def test_a_file_that_exists_or_has_no_folder_is_refused_and_nothing_is_written(
         assert message in found.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("curve", "gaussian:noise=20", "--steps", 1, "--out"), "new.png"),
+        (("sweep", "--noise-multiplier", "1,2", "--rate", 0.5, "--out"), "new.csv"),
+    ],
+)
+def test_a_full_disk_leaves_nothing_under_the_name_that_was_asked_for(tmp_path, arguments, name):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+    try:
+        found = dpjax(*arguments, tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found.exit_code == 2, found.output
+    assert f"error: {tmp_path / name}: File too large" in found.output
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import matplotlib
 import numpy as np
 import pytest
@@ -18,6 +20,22 @@ def test_a_picture_leaves_the_settings_as_they_were(tmp_path):
     with pytest.raises(ValueError, match="shape"):
         plotting.plot_sweep([1.0], [0.1], np.ones((2, 2)), tmp_path / "x.png")
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(tmp_path):
+    path = tmp_path / "run.png"
+    path.write_bytes(b"old")
+    metrics = {name: np.arange(3.0) / 4 for name in ("step", "epsilon", "test_accuracy")}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*run\.png'"):
+            plotting.plot_training(metrics, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [(other.name, other.read_bytes()) for other in tmp_path.iterdir()] == [
+        ("run.png", b"old")
+    ]
 
 
 def test_a_line_of_reference_has_its_words_at_the_end_that_is_asked_for():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
 import pickle
+import stat
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +40,30 @@ def test_a_model_comes_back_with_its_architecture(name, tmp_path):
     np.testing.assert_array_equal(found.model.apply(found.params, x), model.apply(params, x))
     assert found.encoding == {"columns": []}
     assert found.certificate == certificate
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_disk_that_fills_up_leaves_no_model_and_does_not_refuse_the_next_one(
+    written, tmp_path, monkeypatch
+):
+    plan = training.make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=10, batch_size=100)
+    certificate, params = plan.certify(), {"w": jnp.ones(3)}
+    left, flush = iter(range(written)), os.fsync
+
+    def full(handle):
+        if stat.S_ISREG(os.fstat(handle).st_mode) and next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left on device") as refused:
+            training.save_model(tmp_path, params, certificate=certificate)
+    names = ("params.npz", "certificate.json", "model.json")  # the last makes it a model
+    assert refused.value.filename == str(tmp_path / names[written])
+    assert not list(tmp_path.iterdir())
+    training.save_model(tmp_path, params, certificate=certificate)
+    assert training.load_model(tmp_path).certificate == certificate
 
 
 def test_every_kind_of_number_comes_back(tmp_path):

@@ -97,6 +97,7 @@ def test_a_checkpoint_of_another_run_copied_in_is_passed_over(run, stopped, whol
 
 def test_what_a_killed_save_left_behind_is_no_checkpoint(run, stopped, whole):
     (stopped / ".step-000000000006.ckpt.x7").write_bytes(b"half")
+    (stopped / ".noise_key.json.x7").write_bytes(b"of another key, which nothing would discard")
     assert bits(run(resume=True)) == whole
     assert not list(stopped.glob(".*"))
 

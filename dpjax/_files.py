@@ -1,0 +1,83 @@
+"""Files that are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["remove_partial", "write_atomically"]
+
+
+def write_atomically(
+    path: pathlib.Path, content: bytes | Iterable[Any], *, private: bool = False
+) -> None:
+    """Write a file so that a crash leaves the old content or the new one, nothing in between.
+
+    Args:
+        path: the file.
+        content: its bytes, or parts of them in order.
+        private: whether only the owner may read it.
+
+    Raises:
+        OSError: it cannot be written; the error names the file, which is as it was.
+
+    Example:
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> write_atomically(path, b"whole")
+        >>> path.read_text()
+        'whole'
+    """
+    try:
+        _write(path, content, private)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_partial(path: pathlib.Path) -> None:
+    """Remove what a process that was killed left of this file, while no other one writes it.
+
+    Example:
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> (folder / ".a.txt.x1").touch()
+        >>> remove_partial(folder / "a.txt")
+        >>> list(folder.iterdir())
+        []
+    """
+    for other in path.parent.iterdir():
+        if other.name.startswith(f".{path.name}."):
+            other.unlink(missing_ok=True)
+
+
+def _write(path: pathlib.Path, content: bytes | Iterable[Any], private: bool) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in [content] if isinstance(content, bytes) else content:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        pathlib.Path(name).unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: pathlib.Path) -> None:
+    """Make a rename last through a loss of power, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
