@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -33,6 +34,18 @@ def test_bracket_holds_and_is_narrow(pair, delta, exact):
     assert high >= exact * (1 - 1e-9)
     assert high <= exact * (1 + 3e-4)
     assert low >= exact * (1 - 1e-2)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 3e-3, 1e-2])
+def test_a_direction_without_such_losses_costs_nothing(epsilon):
+    # A record that was added loses at most −ln(1 − q), and rarely gains much: there δ(ε) is 0.
+    rate, mu = 2e-4, 1.9
+    with mpmath.workdps(40):
+        moved = mpmath.log1p(mpmath.expm1(epsilon) / rate) / mu
+        beyond = mpmath.exp(mu * moved) * mpmath.ncdf(-mu / 2 - moved)
+        exact = float(rate * (mpmath.ncdf(mu / 2 - moved) - beyond))
+    found = acc.delta(acc.PoissonSampled(acc.Gaussian(1 / mu), rate), epsilon, method="pld")
+    assert exact <= found <= exact * (1 + 1e-3)
 
 
 def test_bracket_narrows_with_more_bins():

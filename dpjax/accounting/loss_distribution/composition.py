@@ -62,31 +62,30 @@ class Composed(NamedTuple):
     shift: float
 
 
-def _log_moment(mass: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """log Σ mass·e^{exponent} over the last axis."""
+def _log_sum(exponent: np.ndarray) -> np.ndarray:
+    """log Σ e^{exponent} over the last axis."""
     top = exponent.max(axis=-1)
     with np.errstate(under="ignore"):
-        total = np.exp(exponent - top[..., None]) @ mass
-    return top + np.log(np.maximum(total, 1e-300))
+        return top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))
 
 
 def _rough(pairs: Steps, reach: float) -> list[tuple[float, np.ndarray, np.ndarray]]:
-    """Count, masses and losses of every step on a grid of some thousand bins."""
+    """Count, logarithms of masses, and losses of every step on a grid of some thousand bins."""
     steps = []
     for pair in pairs:
         low, high = loss_range(pair, reach)
         h = max((high - low) / 1000, 1e-12)
         step = discretise(pair, h, reach)
         kept = np.nonzero(step.mass)[0]
-        steps.append((pair.count, step.mass[kept], step.origin + h * (step.start + kept)))
+        steps.append((pair.count, np.log(step.mass[kept]), step.origin + h * (step.start + kept)))
     return steps
 
 
 def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarray) -> np.ndarray:
     """Σ K(c) at every tilt, of such steps; only choices depend on it."""
     total = np.zeros(len(tilts))
-    for count, mass, losses in rough:
-        total += count * _log_moment(mass, tilts[:, None] * losses)
+    for count, log_mass, losses in rough:
+        total += count * _log_sum(log_mass + tilts[:, None] * losses)
     return total
 
 
@@ -145,8 +144,9 @@ def compose(
         place = np.nonzero(step.mass)[0]
         losses = step.origin + h * (step.start + place)
         exponent = np.log(step.mass[place]) + c * losses
-        moment = float(_log_moment(np.ones(len(place)), exponent))
-        tilted = np.exp(exponent - moment)
+        moment = float(_log_sum(exponent))
+        log_tilted = exponent - moment
+        tilted = np.exp(log_tilted)
         log_scale += pair.count * moment
         log_alive += pair.count * np.log1p(-step.infinite)
         shift += pair.count * step.shift
@@ -154,8 +154,8 @@ def compose(
         # A unit of roundoff of every exponent, and a few of every mass.
         relative += 2 * _EPS * pair.count * (8 + abs(moment) + float(tilted @ np.abs(exponent)))
         peak = int(place[np.argmax(tilted)])
-        wrap_up += pair.count * _log_moment(tilted, near_up[:, None] * losses)
-        wrap_down += pair.count * _log_moment(tilted, -near_down[:, None] * losses)
+        wrap_up += pair.count * _log_sum(log_tilted + near_up[:, None] * losses)
+        wrap_down += pair.count * _log_sum(log_tilted - near_down[:, None] * losses)
         # Centre every step on its mode, so that phases stay small; count the centres apart.
         offset += round(pair.count) * (step.start + peak)
         own = fft.rfft(np.bincount((place - peak) % bins, tilted, bins))
