@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import Range, one_number
 from dpjax.erm import _features
 from dpjax.erm.problems import Problem
 from dpjax.erm.solution import Solution, count, scalar_scores
@@ -77,6 +78,8 @@ def one_vs_rest(
     sides = sides.astype(problem.dtype)
     keys = jax.random.split(key, classes)
 
+    if epsilon is not None:
+        epsilon = one_number("epsilon", epsilon, Range(0.0, open_low=True))
     pure = epsilon is not None and delta == 0
     if pure:
         settings = {**hyperparameters, "epsilon": epsilon / classes, "delta": 0}

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import erm
+from dpjax._numerics.checks import Range, one_number
 from dpjax.erm.solver import spec_of
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, class_values, plain_booleans
@@ -22,6 +23,7 @@ JOINT = ("dp_gd", "dp_sgd", "sgd_ma")
 _ROUNDING = 1 + 2.0**-20  # encoded rows have norm 1 up to rounding, and are not to be clipped
 # A certificate states a positive δ; at this one pure ε is stated to the last digit.
 _NO_DELTA = 1e-100
+_POSITIVE = Range(0.0, open_low=True)
 
 
 class Linear(PrivateEstimator):
@@ -38,6 +40,10 @@ class Linear(PrivateEstimator):
         norm = math.sqrt(1 + intercept**2) * _ROUNDING
         return {"l2": l2, "intercept": intercept, "feature_norm": norm}
 
+    def _epsilon(self) -> float | None:
+        """ε as a float; None where `solver_options` give the noise instead."""
+        return None if self.epsilon is None else one_number("epsilon", self.epsilon, _POSITIVE)
+
     def _solve(self, problem: erm.Problem, records: Encoded, several: int | None = None) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
         solver: Any = getattr(erm, self.solver, self.solver)
@@ -46,7 +52,7 @@ class Linear(PrivateEstimator):
         options = {
             **self._defaults.get(self.solver, {}),
             **(self.solver_options or {}),
-            "epsilon": self.epsilon,
+            "epsilon": self._epsilon(),
             "delta": self.delta,
             "adjacency": adjacency,
         }

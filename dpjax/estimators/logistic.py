@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import pathlib
 from typing import Any, ClassVar
 
@@ -12,12 +11,14 @@ from scipy.special import expit, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import erm, training
+from dpjax._numerics.checks import Range, one_number
 from dpjax._other_names import taught
 from dpjax.estimators.columns import Encoded
 from dpjax.estimators.linear import JOINT, LinearClassifier
 
 # Chosen by results on Adult and Bank.
 _LEAST_L2, _OF_NOISE = 1e-4, 0.07
+_BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 
 @taught
@@ -117,13 +118,14 @@ class DPLogisticRegression(LinearClassifier):
         Objective perturbation tilts the mean loss by a vector of about this norm, and moves the
         minimum by as much over l2.
         """
-        known = isinstance(self.epsilon, numbers.Real) and self.epsilon > 0 and 0 <= self.delta < 1
-        if self.solver != "objective_perturbation" or not known:
+        epsilon = self._epsilon()
+        if self.solver != "objective_perturbation" or epsilon is None:
             return _LEAST_L2
+        delta = one_number("delta", self.delta, _BELOW_ONE)
         n, features = records.features.shape
         size = features + bool(self.fit_intercept)
-        noise = math.sqrt(2 * math.log(1.25 / self.delta) * size) if self.delta else 2.0 * size
-        return float(np.clip(_OF_NOISE * noise * models / (self.epsilon * n), _LEAST_L2, 1.0))
+        noise = math.sqrt(2 * math.log(1.25 / delta) * size) if delta else 2.0 * size
+        return float(np.clip(_OF_NOISE * noise * models / (epsilon * n), _LEAST_L2, 1.0))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class for each row.

@@ -52,6 +52,17 @@ def test_pure_budgets_add_up(three):
     assert spent == pytest.approx(3.0, rel=1e-6)
 
 
+@pytest.mark.parametrize("delta", [0, 1e-5])
+@pytest.mark.parametrize("epsilon", ["a", [1.0, 2.0], True, float("nan"), -1.0])
+def test_a_budget_is_one_positive_number(epsilon, delta, three):
+    problem, _rows, labels = three
+    with pytest.raises((TypeError, ValueError), match="epsilon must be"):
+        erm.one_vs_rest(
+            erm.objective_perturbation, problem, jax.random.key(2), classes=3, class_labels=labels,
+            epsilon=epsilon, delta=delta, adjacency="replace-one",
+        )  # fmt: skip
+
+
 def test_without_noise_each_column_is_its_binary_problem(three):
     problem, rows, labels = three
     settings = {"steps": 5, "step_size": 1.0, "noise_multiplier": 0.0}

@@ -421,6 +421,23 @@ def test_what_a_regression_cannot_take_as_numbers_is_named():
         DPLogisticRegression(delta=None, bounds=(-1, 1)).fit(x, x[:, 0] > 0)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_epsilon_is_one_number(classes):
+    x, y = np.random.default_rng(0).uniform(size=(40, 2)), (np.arange(40) % classes).astype(str)
+    schema = Schema(
+        tuple(Column(f"x{i}", range=(0, 1)) for i in range(2)), classes=tuple("0123"[:classes])
+    )
+    pure = {"solver": "objective_perturbation", "delta": 0.0, "adjacency": "replace-one"}
+    given = pure | {"bounds": schema, "random_state": 0}
+    plain = DPLogisticRegression(epsilon=0.5, **given).fit(x, y)
+    for same in (np.array(0.5), np.float32(0.5)):
+        other = DPLogisticRegression(epsilon=same, **given).fit(x, y)
+        assert other.l2_ == plain.l2_ > 1e-3
+    for wrong in ("a", [1.0, 2.0], True, np.array([1.0, 2.0])):
+        with pytest.raises((TypeError, ValueError), match=r"epsilon must be (a|one) number"):
+            DPLogisticRegression(epsilon=wrong, **given).fit(x, y)
+
+
 @pytest.mark.parametrize("estimator", [DPLogisticRegression, DPSGDClassifier])
 def test_a_fit_that_fails_leaves_no_model(estimator, people, tmp_path):
     """The old parameters stayed beside the new columns, ranges and classes."""
