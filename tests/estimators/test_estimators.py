@@ -294,10 +294,9 @@ def test_a_target_range_that_is_none_is_refused(target_range):
     assert model.fit(x, x[:, 0]).predict(x).shape == (100,)
 
 
-@pytest.mark.parametrize("library", ["pyarrow", "polars"])
-def test_a_table_of_another_library_keeps_the_type_of_every_column(library):
+@pytest.mark.parametrize("given", ["pyarrow", "polars", "array of objects", "list"])
+def test_rows_that_are_no_frame_keep_the_type_of_every_column(given):
     """As one array of floats, True would be "1" and two large ids one: features would be lost."""
-    module = pytest.importorskip(library)
     rng = np.random.default_rng(0)
     chosen = rng.uniform(size=400) > 0.5
     frame = pd.DataFrame({"x": rng.uniform(size=400), "member": chosen})
@@ -311,10 +310,14 @@ def test_a_table_of_another_library_keeps_the_type_of_every_column(library):
         ),
         classes=("0", "1"),
     )
-    if library == "pyarrow":
-        table = module.Table.from_pandas(frame)
+    if given == "pyarrow":
+        table = pytest.importorskip(given).Table.from_pandas(frame)
+    elif given == "polars":
+        columns = {name: frame[name].to_numpy() for name in frame}
+        table = pytest.importorskip(given).DataFrame(columns)
     else:
-        table = module.DataFrame({name: frame[name].to_numpy() for name in frame})
+        table = frame.astype(object).to_numpy()
+        table = table.tolist() if given == "list" else table
     wanted, found = (
         DPLogisticRegression(50.0, 1e-3, bounds=schema, random_state=0).fit(
             rows, chosen.astype(int)
@@ -324,33 +327,6 @@ def test_a_table_of_another_library_keeps_the_type_of_every_column(library):
     np.testing.assert_array_equal(found.coef_, wanted.coef_)
     np.testing.assert_array_equal(found.predict_proba(table), wanted.predict_proba(frame))
     assert np.mean(found.predict(table) == chosen) > 0.95
-
-
-@pytest.mark.parametrize("rows", ["array", "list"])
-def test_an_array_of_objects_keeps_booleans_and_whole_numbers(rows):
-    """As floats, True would be "1.0" and two large ids one: the categories would be lost."""
-    rng = np.random.default_rng(0)
-    chosen = rng.uniform(size=200) > 0.5
-    ids = np.where(rng.uniform(size=200) > 0.5, 2**60 + 1, 2**60)
-    frame = pd.DataFrame({"x": rng.uniform(size=200), "member": chosen, "id": ids})
-    schema = Schema(
-        (
-            Column("x", range=(0, 1)),
-            Column("member", "category", categories=("False", "True")),
-            Column("id", "category", categories=(str(2**60), str(2**60 + 1))),
-        ),
-        classes=("0", "1"),
-    )
-    objects = frame.astype(object).to_numpy()
-    X = objects if rows == "array" else objects.tolist()
-    wanted, found = (
-        DPLogisticRegression(50.0, 1e-3, bounds=schema, random_state=0).fit(
-            given, chosen.astype(int)
-        )
-        for given in (frame, X)
-    )
-    np.testing.assert_array_equal(found.coef_, wanted.coef_)
-    np.testing.assert_array_equal(found.predict_proba(X), wanted.predict_proba(frame))
 
 
 @pytest.mark.parametrize(
