@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 
@@ -38,9 +39,9 @@ class _Coins:
     def _stream(key: Any) -> Iterator[int]:
         block = 0
         while True:
-            yield from np.asarray(
-                jax.random.bits(jax.random.fold_in(key, block), (_BLOCK,))
-            ).tolist()
+            # 32 bits by name: the default has 64 where JAX's default floats have.
+            words = jax.random.bits(jax.random.fold_in(key, block), (_BLOCK,), jnp.uint32)
+            yield from np.asarray(words).tolist()
             block += 1
 
     def below(self, n: int) -> int:

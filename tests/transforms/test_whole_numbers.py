@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from dpjax import transforms
+from dpjax._numerics.scope import enable_x64
 
 DRAWS = 4_000
 
@@ -44,6 +45,19 @@ def test_discrete_gaussian(stddev):
     law = lambda s: normalised(lambda k: np.exp(-k * k / (2 * s * s)))  # noqa: E731
     assert p_value(found, law(stddev)) > 1e-3
     assert p_value(found, law(1.15 * stddev)) < 1e-6
+
+
+def test_draws_are_those_of_the_key_whatever_the_default_precision():
+    """The generator's own default is words of 64 bits then, of which next to none is accepted."""
+    draw = lambda: [  # noqa: E731
+        transforms.discrete_gaussian(jax.random.key(2), 5.5, (20,)).tolist(),
+        transforms.discrete_laplace(jax.random.key(2), 2.5, (20,)).tolist(),
+        transforms.randomized_response(jax.random.key(2), [0, 1, 2], 1.0, 3).tolist(),
+        transforms.select(jax.random.key(2), [0.0, 1.0, 2.0], 1.0, 1.0),
+    ]
+    expected = draw()
+    with enable_x64():
+        assert draw() == expected
 
 
 def test_randomized_response():
