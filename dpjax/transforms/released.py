@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -148,7 +149,8 @@ def released(
 
     Args:
         chain: with `clip_per_example` and a noise, or one that does both (`recentred_clipping`).
-        gradient: the function of `clipped_grad`, where the chain starts from its sum.
+        gradient: the function of `clipped_grad`, as it is or under `jax.jit`, where the chain
+            starts from its sum.
         params: any tree, or its shapes; needed where the chain looks at the parameters' structure
             (`multi_transform`, `masked`) or size (`ball_noise`).
         step: the step's number, where the noise follows a schedule.
@@ -224,24 +226,32 @@ def released(
     gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
     if gaussians:
         mechanisms.append(acc.Gaussian(_multiplier(gaussians, seen.bounds, step)))
-    for _, radius, bounds, size in (noise for noise in seen.noises if noise[0] != "gaussian"):
+    for kind, radius, bounds, size in (noise for noise in seen.noises if noise[0] != "gaussian"):
         if len(seen.noises) > 1 or params is None:
             raise ValueError(
-                "chain must have ball_noise once, over all updates, and params must be given: its "
-                f"price depends on their number, got {len(seen.noises)} noises, params {params!r}"
+                f"chain must have {kind}_noise once, over all updates, and params must be given: "
+                f"its price depends on their number, got {len(seen.noises)} noises, params "
+                f"{params!r}"
             )
-        sensitivity = seen.bounds[next(iter(bounds))](adjacency)
-        mechanisms.append(acc.UniformBall(sensitivity / _number(radius, step), size))
+        # Spheres that are apart, and balls of radius 0, share nothing: as balls that do not meet.
+        reach = _number(radius, step) if kind == "ball" else 0.0
+        moved = seen.bounds[next(iter(bounds))](adjacency) / reach if reach else 2.0
+        mechanisms.append(acc.UniformBall(moved, size))
     for one in seen.complete:
         mechanisms += [getattr(acc, name)(**fields) for name, fields in one.items()]
     return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
 
 
 def _sensitivity_of(gradient: Any) -> Callable[[Any], Any]:
-    while not hasattr(gradient, "clip_norm") and hasattr(gradient, "__wrapped__"):
-        gradient = gradient.__wrapped__  # jax.jit(clipped_grad(...))
-    if not hasattr(gradient, "clip_norm"):
-        raise _Refused(f"gradient must be a function that clipped_grad returned, got {gradient!r}")
+    # jax.jit(clipped_grad(...)) has the sum of what it compiles; a Python function that wraps it
+    # (functools.wraps copies attributes too) may have any other.
+    while not inspect.isfunction(gradient) and hasattr(gradient, "__wrapped__"):
+        gradient = gradient.__wrapped__
+    if not (hasattr(gradient, "clip_norm") and not hasattr(gradient, "__wrapped__")):
+        raise _Refused(
+            "gradient must be a function that clipped_grad returned, as it is or under jax.jit, "
+            f"got {gradient!r}"
+        )
     return functools.partial(gradient.strategy.sensitivity, gradient.clip_norm)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,6 +165,31 @@ def test_mechanisms_that_clip_and_perturb_at_once():
         adjacency="replace-one",
     )
     assert both == acc.UniformBall(0.5, 10)
+
+
+@pytest.mark.parametrize("radius", [2.0, 1e6])
+def test_a_sphere_is_not_priced_as_the_ball_it_bounds(radius):
+    """Whose δ falls with the radius; spheres that are apart share nothing."""
+    sphere = optax.chain(clip(0.5), transforms.sphere_noise(radius, key(), unsafe_no_dp=True))
+    with pytest.raises(ValueError, match="sphere_noise once"):
+        transforms.released(sphere)
+    for chain in (sphere, optax.chain(clip(0.5), transforms.ball_noise(0.0, key()))):
+        found = transforms.released(chain, params=PARAMS)
+        assert found == acc.UniformBall(2.0, 10)
+    assert acc.delta(found, epsilon=0.0) == 1.0
+
+
+def test_a_function_around_clipped_grad_is_not_taken_for_it():
+    """`functools.wraps` hands on every attribute, whatever the function makes of the sum."""
+    gradient = dpjax.clipped_grad(loss, clip_norm=0.5)
+
+    @functools.wraps(gradient)
+    def louder(*given, **named):
+        return jax.tree.map(lambda x: 100 * x, gradient(*given, **named))
+
+    for fn in (louder, jax.jit(louder), jax.vmap(gradient)):
+        with pytest.raises(ValueError, match="gradient must be a function that clipped_grad"):
+            transforms.released(noise(1.0, key()), fn)
 
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
