@@ -247,12 +247,13 @@ def _sensitivity_of(gradient: Any) -> Callable[[Any], Any]:
     # (functools.wraps copies attributes too) may have any other.
     while not inspect.isfunction(gradient) and hasattr(gradient, "__wrapped__"):
         gradient = gradient.__wrapped__
-    if not (hasattr(gradient, "clip_norm") and not hasattr(gradient, "__wrapped__")):
+    clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
+    if strategy is None or hasattr(gradient, "__wrapped__"):
         raise _Refused(
             "gradient must be a function that clipped_grad returned, as it is or under jax.jit, "
             f"got {gradient!r}"
         )
-    return functools.partial(gradient.strategy.sensitivity, gradient.clip_norm)
+    return functools.partial(strategy.sensitivity, clip_norm)
 
 
 def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
