@@ -71,7 +71,9 @@ def tangent_ball(
     def direction(unit, kept, u, key):
         cosine = _products(unit, u)
         across = unit - cosine[:, None] * u[None, :]
-        sine = jnp.linalg.norm(across, axis=1)
+        # Over the largest: squares below 1e-38 vanish, and with them the length of what is clipped.
+        largest = jnp.max(jnp.abs(across), axis=1, initial=0)
+        sine = largest * jnp.linalg.norm(_over(across, largest[:, None]), axis=1)
         angle = jnp.arctan2(sine, cosine)
         used = kept & (sine > 0)
         factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
@@ -186,7 +188,9 @@ def _directed(
         directed = kept & (norms > 0)
         unit = flat / jnp.where(directed, norms, 1)[:, None]
         for_direction, for_length = jax.random.split(key)
+        # A release of length 0 has no direction: then about the first one again.
         u = _flat(anchor)
+        u = _over(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
         u = direction(unit, directed, u / jnp.linalg.norm(u), for_direction)
         # Centred at C/2: the term of a record then has length C/2 at most, not C.
         length = jnp.where(kept, jnp.minimum(norms, clip_norm) - clip_norm / 2, 0)
@@ -203,6 +207,12 @@ def _directed(
 def _products(rows: Array, vector: Float[Array, " d"]) -> Array:
     """⟨row, vector⟩ of every row, without TF32 or bfloat16, of which cosines are too coarse."""
     return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
+
+
+def _over(x: Array, size: Array, otherwise: float = 0) -> Array:
+    """x/size, and `otherwise` where the size is zero."""
+    zero = size == 0
+    return jnp.where(zero, otherwise, x / jnp.where(zero, 1, size))
 
 
 def _flat(tree: Any) -> Float[Array, " d"]:

@@ -146,6 +146,29 @@ def average_move(tx, one, other, anchor, steps=20_000):
     return np.abs(moved.mean(axis=0)), moved.std(axis=0) / math.sqrt(steps)
 
 
+def test_a_direction_whose_squares_vanish_is_clipped():
+    """Opposite to the anchor but for numbers whose squares are below float32's least one."""
+    tx = transforms.tangent_ball(0.3, 0.0, 100, 1.0, 0.0, jax.random.key(0))
+    u = jnp.zeros(1000).at[0].set(1.0)
+    g = jnp.full(1000, 0.8e-19).at[0].set(-1.0).at[1].set(2e-19)
+    out, _ = tx.update(g[None], state_at(tx, u))
+    assert 0.99 * 0.3 / 100 < transforms.angle_between(out, u) <= 0.3 / 100
+
+
+@pytest.mark.parametrize("name", ["tangent", "boxed"])
+def test_a_release_of_length_zero_is_not_the_last(name):
+    """Records without gradients, no noise: there is no direction to take the next ones about."""
+    if name == "tangent":
+        tx = transforms.tangent_ball(3.0, 0.0, 2, 10.0, 0.0, jax.random.key(0))
+    else:
+        tx = transforms.boxed_angles(1.0, 0.0, 2, 3, 10.0, 0.0, jax.random.key(0))
+    out, state = tx.update(jnp.zeros((2, 3)), tx.init(jnp.zeros(3)))
+    assert not np.any(out)
+    g = jnp.tile(jnp.array([2.0, 3.0, 6.0]), (2, 1))
+    out, _ = tx.update(g, state)
+    np.testing.assert_allclose(out, [2.0, 3.0, 6.0], rtol=1e-5)
+
+
 def test_a_far_anchor_does_not_round_the_sum_before_the_noise():
     """At 1e5 float32 numbers are 1/128 apart: .0125 rounded on that grid is .015625."""
     far = 1e5
