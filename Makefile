@@ -1,7 +1,8 @@
 # `make run` trains privately from start to certificate; `make check` is for every change (90 s) and
-# `make test` for every commit; `make test-results` runs experiments and notebooks; `make test-oldest`
-# and `make test-newest` try the ends of what is supported in fresh environments, `make package` what a
-# user installs. Everything sets itself up.
+# `make test` for every commit; `make test-exact` holds the accountant against exact values at length,
+# `make test-results` runs experiments and notebooks; `make test-oldest` and `make test-newest` try the
+# ends of what is supported in fresh environments, `make package` what a user installs. Everything sets
+# itself up.
 PYTHON ?= python3
 # Pythons that jax 0.7.2 and the lowest versions have wheels for, and the newest that dpjax supports.
 OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)
@@ -16,16 +17,18 @@ PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
 QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
+# Prices beside integrals, brute force and differences at many settings: run by `make test-exact`.
+EXACT := tests/exact
 # Tests of what is made with the package, run by `make test-results`.
 RESULTS := tests/experiments tests/test_notebooks.py
 # What both ends of the supported versions must pass; the long comparisons with exact integrals are
 # of the mathematics, which no version changes.
-ENDS := $(addprefix tests/,accounting data erm estimators gradients sampling training transforms) \
+ENDS := $(addprefix tests/,accounting exact data erm estimators gradients sampling training transforms) \
   tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README" \
   --ignore-glob="*_soundness.py" \
-  $(patsubst %,--ignore=tests/accounting/test_%.py,exhibited_pairs users users_replaced)
+  $(patsubst %,--ignore=$(EXACT)/test_%.py,exhibited_pairs users users_replaced)
 
-.PHONY: run check test test-results test-browser test-oldest test-newest package written docs lint types clean
+.PHONY: run check test test-exact test-results test-browser test-oldest test-newest package written docs lint types clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -54,7 +57,11 @@ check: lint types
 	$(BIN)/python $(PYTEST) $(QUICK)
 
 test: lint types
-	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(RESULTS))
+	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(EXACT) $(RESULTS))
+
+# Needed where the accounting changed; the derivatives at 200 settings each where `make test` knows 40.
+test-exact: $(TEST_STAMP)
+	DPJAX_SETTINGS=200 $(BIN)/python $(PYTEST) --durations 15 $(EXACT)
 
 # What is made with the package: the papers' experiments and the notebooks, each at a small size.
 test-results: $(TEST_STAMP)

@@ -11,7 +11,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 
-# DPJAX_SETTINGS=200 asks for more of them: three minutes of processor time.
+# `make test-exact` asks for 200: three minutes of processor time.
 COUNT = int(os.environ.get("DPJAX_SETTINGS", "40"))
 
 
