@@ -17,7 +17,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
 QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
-# Prices beside integrals, brute force and differences at many settings: run by `make test-exact`.
+# Prices beside integrals, brute force, differences and audits, at length: run by `make test-exact`.
 EXACT := tests/exact
 # Tests of what is made with the package, run by `make test-results`.
 RESULTS := tests/experiments tests/test_notebooks.py
@@ -26,7 +26,7 @@ RESULTS := tests/experiments tests/test_notebooks.py
 ENDS := $(addprefix tests/,accounting exact data erm estimators gradients sampling training transforms) \
   tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README" \
   --ignore-glob="*_soundness.py" \
-  $(patsubst %,--ignore=$(EXACT)/test_%.py,exhibited_pairs users users_replaced)
+  $(patsubst %,--ignore=$(EXACT)/test_%.py,certificates exhibited_pairs users users_replaced)
 
 .PHONY: run check test test-exact test-results test-browser test-oldest test-newest package written docs lint types clean
 

@@ -173,8 +173,8 @@ def test_no_noise_and_no_steps():
     assert both_ends(pld.delta_bound, [], 1.0) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("steps", [1e20, 1e24, 1e60, 1e200])
-@pytest.mark.parametrize("sigma", [1.0, 1e6, 1e12])
+@pytest.mark.parametrize("steps", [1e20, 1e200])
+@pytest.mark.parametrize("sigma", [1.0, 1e12])
 @pytest.mark.parametrize("rate", [1e-3, 1.0])
 def test_more_steps_than_floats_count_have_no_answer(steps, sigma, rate):
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
