@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from dpjax._numerics.keys import bits_of_keys
+
 
 def explicit_mesh(*trees: Any) -> Any:
     """The mesh with explicit axes on which an array of the trees lives, or None."""
@@ -30,6 +32,11 @@ def spec_of(leaf: Any) -> PartitionSpec:
     """Along which explicit axes the dimensions of an array are divided; P() for any other array."""
     sharding = _sharding(leaf)
     return PartitionSpec() if explicit_mesh(leaf) is None else sharding.spec
+
+
+def without_records(tree: Any) -> Any:
+    """How arrays that have lost their leading axis are divided: as they were along the others."""
+    return jax.tree.map(lambda leaf: PartitionSpec(*tuple(spec_of(leaf))[1:]), tree)
 
 
 def along_records(*trees: Any) -> PartitionSpec:
@@ -61,6 +68,22 @@ def on_auto_axes(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
         return _concretely(function, specs, args)
     shardings = _shardings(mesh, specs)
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=shardings)(*args)
+
+
+def on_explicit_too(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
+    """`on_auto_axes` of arguments of every kind: JAX keys, and what is no array (None, floats)."""
+    if explicit_mesh(*args) is None:
+        return function(*args)
+    leaves, tree = jax.tree.flatten(args)
+    arrays = [hasattr(leaf, "dtype") for leaf in leaves]
+    given, typed = bits_of_keys([x for x, array in zip(leaves, arrays, strict=True) if array])
+
+    def with_the_rest(given):
+        given = iter(typed(given))
+        pairs = zip(leaves, arrays, strict=True)
+        return function(*tree.unflatten([next(given) if a else x for x, a in pairs]))
+
+    return on_auto_axes(with_the_rest, specs, given)
 
 
 def _concretely(function: Callable, specs: Any, args: tuple) -> Any:

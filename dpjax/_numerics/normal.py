@@ -20,10 +20,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dpjax._numerics.elementary import log_of_pair, sine_cosine_octant
+from dpjax._numerics.explicit import (
+    automatic,
+    automatic_mesh,
+    explicit_mesh,
+    on_auto_mesh,
+    placed_like,
+)
 from dpjax._numerics.materialise import materialised
 
 __all__ = ["fresh_key", "normal", "normal_like"]
@@ -99,7 +107,11 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     specs = tuple((jnp.shape(leaf), _floating(jnp.result_type(leaf))) for leaf in leaves)
     shardings = tuple(_spread(leaf) for leaf in leaves)
-    return jax.tree.unflatten(structure, _draw(key, specs, shardings))
+    concrete = [leaf for leaf, one in zip(leaves, shardings, strict=True) if one is not None]
+    with automatic(concrete) as mesh:
+        drawn = _draw(key if mesh is None else on_auto_mesh(key), specs, shardings)
+    drawn = drawn if mesh is None else placed_like(drawn, leaves)
+    return jax.tree.unflatten(structure, drawn)
 
 
 def _floating(dtype: DTypeLike) -> np.dtype:
@@ -110,10 +122,13 @@ def _floating(dtype: DTypeLike) -> np.dtype:
 
 
 def _spread(leaf: Any):
-    """The sharding of a concrete array that lives on several devices, else None."""
+    """The sharding of a concrete array on several devices, on automatic axes, else None."""
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         return None
-    return leaf.sharding if len(leaf.sharding.device_set) > 1 else None
+    placed: Any = leaf.sharding
+    if explicit_mesh(leaf) is not None:
+        return NamedSharding(automatic_mesh(placed.mesh), placed.spec)
+    return placed if len(placed.device_set) > 1 else None
 
 
 @partial(jax.jit, static_argnames=("specs", "shardings"))

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from dpjax._numerics.checks import CLIP_NORMS, one_number
-from dpjax._numerics.explicit import along_records, explicit_mesh, on_auto_axes, spec_of
-from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.explicit import along_records, explicit_mesh, on_explicit_too, spec_of
 from dpjax._other_names import taught
 from dpjax.gradients import ghost, per_example
 from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
@@ -116,18 +115,8 @@ def clipped_grad(
             nonfinite=nowhere,
             aux=along if has_aux else None,
         )
-        # What is no array (an activation function among the parameters) stays outside.
-        leaves, tree = jax.tree.flatten((params, batch, mask, rng, clip_norm))
-        arrays = [hasattr(leaf, "dtype") for leaf in leaves]
-
-        def with_the_rest(given):
-            given = iter(typed(given))
-            pairs = zip(leaves, arrays, strict=True)
-            return on_one_type(*tree.unflatten([next(given) if a else x for x, a in pairs]))
-
-        given = [leaf for leaf, array in zip(leaves, arrays, strict=True) if array]
-        given, typed = bits_of_keys(given)
-        return on_auto_axes(with_the_rest, results, given)
+        given = (params, batch, mask, rng, clip_norm)
+        return on_explicit_too(on_one_type, results, *given)
 
     def on_one_type(params, batch, mask, rng, clip_norm) -> ClippedGradient:
         records = batch_size(batch)

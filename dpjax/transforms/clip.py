@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, number
+from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._other_names import taught
 from dpjax.gradients.per_example import (
     Clipping,
@@ -70,8 +71,12 @@ def clip_per_example(
         if (reader := reading()) is not None:
             sensitivity = functools.partial(strategy.sensitivity, clip_norm)
             return reader.clip(updates, sensitivity), state
-        total, _ = clipped_sum(updates, clip_norm, strategy, mask)
-        return total, state
+
+        def total(updates, bound, mask):
+            return clipped_sum(updates, bound, strategy, mask)[0]
+
+        specs = without_records(updates)
+        return on_explicit_too(total, specs, updates, clip_norm, mask), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 

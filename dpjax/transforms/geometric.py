@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from dpjax._numerics.explicit import on_explicit_too, spec_of
 from dpjax._numerics.materialise import materialised
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import squared_norm
@@ -273,7 +274,8 @@ def _release(
         if (reader := reading()) is not None:
             return reader.release(updates, released), state
         batch_of(updates)
-        out = once(updates, state.anchor, mask, now)
+        specs = jax.tree.map(spec_of, state.anchor)
+        out = on_explicit_too(once, specs, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)
         out = jax.tree.map(lambda o, u: o.astype(u.dtype), out, updates)
         return out, AnchorState(anchor, noise)

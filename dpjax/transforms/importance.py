@@ -17,6 +17,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from dpjax import sampling
+from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
 from dpjax.gradients.per_example import clip_factors, group_sizes, squared_norms
 from dpjax.gradients.strategies import Flat, Strategy
@@ -247,6 +248,12 @@ def importance_mean(
         del params
         return NoiseState(key, jnp.zeros((), jnp.int32))
 
+    def clipped(updates, probabilities, sensitivity, mask):
+        mask = mask_of(batch_of(updates), mask) & (probabilities > 0)
+        weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
+        scaled = _scale(updates, clip_norm, strategy, mask, weights)
+        return clipped_sum(scaled, sensitivity, Flat(), mask)[0]
+
     def update(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
     ):
@@ -263,10 +270,8 @@ def importance_mean(
                 f"probabilities must have shape ({records},) and sensitivity (), got "
                 f"{jnp.shape(probabilities)} and {jnp.shape(sensitivity)}"
             )
-        mask = mask_of(records, mask) & (probabilities > 0)
-        weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
-        scaled = _scale(updates, clip_norm, strategy, mask, weights)
-        total, _ = clipped_sum(scaled, sensitivity, Flat(), mask)
+        given = (updates, probabilities, sensitivity, mask)
+        total = on_explicit_too(clipped, without_records(updates), *given)
         now, state = key_of(state, "importance", total)
         stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
         noisy = add_scaled(total, normal_like(now, in_float32(total)), stddev)

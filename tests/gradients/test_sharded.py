@@ -107,3 +107,46 @@ def test_a_private_step_on_an_explicit_mesh():
         spread = place(batch, mesh, rest=PartitionSpec("data"))
         out, _ = step(placed, tx.init(placed), spread)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), out, single)
+
+
+@functools.cache
+def private_transforms():
+    key = jax.random.key(5)
+    return {
+        "clip": transforms.clip_per_example(0.5),
+        "gaussian": transforms.gaussian_noise(1.0, key),
+        "recentred": transforms.recentred_clipping(0.5, 0.1, 8, key),
+        "anisotropic": transforms.anisotropic_clipping(0.5, 0.3, 0.1, 0.1, 8, key),
+        "tangent": transforms.tangent_ball(0.5, 0.1, 8, 1.0, 0.1, key),
+        "boxed": transforms.boxed_angles(0.5, 0.1, 8, 24, 1.0, 0.1, key),
+        "importance": transforms.importance_mean(1.0, 1.0, 100, key),
+    }
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["jit", "eager"])
+@pytest.mark.parametrize("name", private_transforms())
+def test_transforms_of_arrays_on_an_explicit_mesh(name, traced):
+    tx = private_transforms()[name]
+    updates = {
+        "b": jax.random.normal(jax.random.key(1), (16, 8)),
+        "w": jax.random.normal(jax.random.key(2), (16, 4, 4)),
+    }
+    more = {}
+    if name == "importance":
+        more = {"probabilities": jnp.full(16, 0.1), "sensitivity": jnp.float32(0.2)}
+    records = name != "gaussian"
+    if not records:
+        updates = jax.tree.map(lambda x: x[0], updates)
+    params = jax.tree.map(lambda x: x[0] if records else x, updates)
+    run = lambda u, s: tx.update(u, s, **more)[0]  # noqa: E731
+    run = jax.jit(run) if traced else run
+    single = run(updates, tx.init(params))
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    rest = PartitionSpec("model")
+    with jax.set_mesh(mesh):
+        params = place(params, mesh, rest=rest)
+        updates = place(updates, mesh, rest=PartitionSpec("data", *rest) if records else rest)
+        out = run(updates, tx.init(params))
+    for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(single), strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-6)
+        assert a.sharding.spec[:1] == rest[:1]
