@@ -89,6 +89,7 @@ def clipped_sum(
         [_part(family, saved, cotangents, leaves) for family in families]
         for families in plan.families
     ]
+    copies, parts = _as_stored((copies, parts))
     dtype = norms_dtype(leaves)
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
     for group, families, part in zip(groups, plan.families, parts, strict=True):
@@ -112,6 +113,23 @@ def clipped_sum(
     for index, total in zip(copied, small.split(of_copies), strict=True):
         sums[index] = total
     return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
+
+
+def _as_stored(parts: Any) -> Any:
+    """`parts`, with 16-bit floats rounded to 16 bits for all that reads them.
+
+    XLA may hand a reader the 32 bits that a 16-bit number was rounded from ("excess precision").
+    Norms of the one and sums of the other would differ by the rounding: a clipped gradient could be
+    longer than its clip norm.
+    """
+
+    def stored(value: Any) -> Any:
+        if not jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.itemsize >= 4:
+            return value
+        kind = jnp.finfo(value.dtype)
+        return jax.lax.reduce_precision(value, kind.nexp, kind.nmant)
+
+    return jax.tree.map(stored, parts)
 
 
 @jax.jit  # a loop of its own would be compiled at every call outside a program

@@ -81,6 +81,28 @@ def test_no_record_counts_more_than_its_clip_norm_as_really_summed(method, dtype
     assert 2 <= beyond <= B - 2
 
 
+@pytest.mark.parametrize("method", ["vmap", "ghost"])
+def test_norms_and_sums_read_the_same_16_bits(method):
+    """A compiler may keep the 32 bits that one of them was rounded from, for the other."""
+    rng = np.random.default_rng(1)
+    params = {
+        "table": jnp.asarray(rng.normal(size=(11, 4)), jnp.bfloat16),
+        "gate": jnp.asarray(rng.normal(size=4), jnp.bfloat16),
+    }
+
+    def squared(params, example):
+        tokens, y = example
+        return jnp.sum((params["table"][tokens].sum(0) * params["gate"] - y) ** 2)
+
+    clipped = jax.jit(clipped_grad(squared, 1.0, method))
+    tokens = jnp.asarray(rng.integers(0, 11, (40, 6)))
+    y = jnp.asarray(rng.normal(size=(40, 4)) * 30, jnp.bfloat16)
+    for i in range(40):
+        alone = clipped(params, (tokens, y), mask=jnp.arange(40) == i)
+        assert float(alone.norms[i]) > 1.0
+        assert norm(alone.sum) <= 1.0 + rounding_slack(40, 48)
+
+
 def test_groups_of_16_bit_gradients_keep_their_norms():
     params, of_record = given("bfloat16")
     strategy = PerGroup(lambda path, leaf: path, {"table": 0.1, "w": 0.2, "bias": 0.3, "out": 0.4})
