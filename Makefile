@@ -59,9 +59,9 @@ check: lint types
 test: lint types
 	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(EXACT) $(RESULTS))
 
-# Needed where the accounting changed; the derivatives at 200 settings each where `make test` knows 40.
+# Needed where prices or releases changed.
 test-exact: $(TEST_STAMP)
-	DPJAX_SETTINGS=200 $(BIN)/python $(PYTEST) --durations 15 $(EXACT)
+	$(BIN)/python $(PYTEST) --durations 15 $(EXACT)
 
 # What is made with the package: the papers' experiments and the notebooks, each at a small size.
 test-results: $(TEST_STAMP)

@@ -93,6 +93,25 @@ def test_transform_is_within_the_quadrature_bound(family, sign, mu, rate, c, t):
             assert abs(found - exact) <= allowed
 
 
+@pytest.mark.parametrize(
+    ("family", "sign", "mu", "rate", "c"),
+    [*CASES, ("replace", 1, 0.35, 4.3e-6, 8.9), ("poisson", -1, 0.35, 4.3e-6, 8.9)],
+)
+@pytest.mark.parametrize("furthest", [50.0, 5e4])
+def test_between_its_knots_the_quadrature_bound_is_no_less_than_at_them(
+    family, sign, mu, rate, c, furthest
+):
+    with float64_scope():
+        arguments = _arguments(sign, mu, rate, c)
+        step = PAIRS[family].tilt(*arguments, 48)
+        at = np.linspace(0.0, furthest, 9)
+        between = PAIRS[family].quadrature_error(*arguments, step, at, at[[0, -1]])
+        for t, bound in zip(at[1:], between[1:], strict=True):
+            ends = np.array([0.0, t])
+            itself = PAIRS[family].quadrature_error(*arguments, step, ends, ends)[1]
+            assert bound >= itself * (1 - 1e-12)
+
+
 @pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
 def test_decay_bounds_the_transform(family, sign, mu, rate, c):
     t = np.array([0.5, 2.0, 8.0, 30.0])

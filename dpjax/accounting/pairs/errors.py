@@ -41,8 +41,9 @@ def on_the_line(
     With spacing h, of a function analytic in |Im y| < a: at most 2M/(e^{2πa/h} − 1), M the largest
     integral of its modulus on a line of the strip. There |g(y + ib)| = g(y)e^{b²/2} and
     r(y + ib) = r(y)(1 − π + πe^{iμb}), so that M is a sum over the same nodes, doubled for its own
-    error. Its logarithm is convex in t: chords between a few values of t bound it. The edge of the
-    strip may be any path, also one that comes down where the nodes end. The best of several strips.
+    error. But for one term its logarithm is convex in t: chords between a few values of t bound it.
+    The edge of the strip may be any path, also one that comes down where the nodes end. The best of
+    several strips.
 
     Args:
         y: the nodes.
@@ -84,11 +85,13 @@ def on_the_line(
     outside = edges[:, :, None] + pull[:, None, None] * a[:, None] * knots
     outside, edge = xp.logaddexp(*outside), xp.logaddexp(*edges)
     beyond = edge + 1.0 - outer * xp.log(xp.cos(0.5 * mu / wave)) + 0.5 / wave**2
-    beyond = np.log(4.0) + beyond[:, None] + xp.log1p(slope * knots / wave)
+    # Linear in t, so that its logarithm is concave: at the far end of each piece.
+    beyond = np.log(4.0) + beyond[:, None] + xp.log1p(slope * knots[1:] / wave)
     front = np.log(4.0) + 0.5 * a * a - wave * a - xp.log(-xp.expm1(-wave * a))
-    log_error = xp.logaddexp(xp.logaddexp(inside, outside) + front[:, None], beyond)
-    rise = (log_error[:, 1:] - log_error[:, :-1]) / xp.maximum(knots[1:] - knots[:-1], 1e-300)
-    chords = log_error[:, :-1, None] + rise[:, :, None] * (t - knots[:-1, None])
+    convex = xp.logaddexp(inside, outside) + front[:, None]
+    first, last = xp.logaddexp(convex[:, :-1], beyond), xp.logaddexp(convex[:, 1:], beyond)
+    rise = (last - first) / xp.maximum(knots[1:] - knots[:-1], 1e-300)
+    chords = first[:, :, None] + rise[:, :, None] * (t - knots[:-1, None])
     return xp.exp(xp.minimum(xp.min(xp.max(chords, axis=1), axis=0), 50.0))
 
 
