@@ -11,7 +11,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 
-# DPJAX_SETTINGS=200 asks for more, for three minutes of processor time. One of those is off by 4e-5:
+# DPJAX_SETTINGS=200 asks for more: three minutes of processor time. One of them is off by 4e-5:
 # σ = .6097, q = 1.683e-3, T = 11, δ = 2.326e-7, replace-one, by σ.
 COUNT = int(os.environ.get("DPJAX_SETTINGS", "40"))
 
