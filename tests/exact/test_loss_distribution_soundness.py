@@ -157,3 +157,14 @@ def test_the_lower_end_names_pairs_that_neighbours_attain():
     # the sampled outcomes: (with the record, without it), then the reverse
     assert ways[0][2].losses[0] == pytest.approx(2 * np.log(0.9 + 0.1 * np.exp(-1.0)))
     assert ways[1][2].losses[0] == pytest.approx(-2 * np.log(0.9 + 0.1 * np.exp(1.0)))
+
+
+@pytest.mark.parametrize("steps", [1e20, 1e24, 1e60, 1e200])
+@pytest.mark.parametrize("sigma", [1.0, 1e6, 1e12])
+@pytest.mark.parametrize("rate", [1e-3, 1.0])
+def test_more_steps_than_floats_count_have_no_answer(steps, sigma, rate):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
+    assert acc.epsilon(run, 1e-5, method="pld") == np.inf
+    assert acc.delta(run, 1.0, method="pld") == 1.0
+    assert np.isfinite(acc.epsilon(run, 1e-5))
+    assert acc.epsilon_interval(run, 1e-5)[0] >= 0
