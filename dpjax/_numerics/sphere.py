@@ -55,8 +55,8 @@ def ball_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
         tree: arrays or anything with a shape and a floating dtype.
 
     Returns:
-        A tree like `tree`, of norm at most one: the scale is rounded down (16-bit leaves round
-        either way).
+        A tree like `tree`, of norm at most 1 + 2e-6: the scale is rounded up, as noise from a
+        smaller ball protects less than its price says (16-bit leaves round either way).
     """
     return _directed(key, tree, extra=2)
 
@@ -67,8 +67,8 @@ def _directed(key: PRNGKeyArray, tree: PyTree, extra: int) -> PyTree:
     z, spare = normal_like(key, (specs, jax.ShapeDtypeStruct((extra,), jnp.float32)))
     total = squared_norm(z)
     total += jnp.sum(jnp.square(spare)).astype(total.dtype)
-    # Rounded down by more than the root, the products and the sum can round up.
-    scale = jax.lax.rsqrt(total) * (1 - 2.0**-20)
+    # Of a ball, rounded up by more than the root, the products and the sum can round down.
+    scale = jax.lax.rsqrt(total) * (1 + 2.0**-20 if extra else 1.0)
     return jax.tree.map(
         lambda z, x: (z * scale.astype(z.dtype)).astype(jnp.result_type(x)), z, tree
     )

@@ -109,7 +109,8 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 
     Args:
-        radius: of the ball, in units of the updates. May be traced.
+        radius: of the ball, in units of the updates; rounding makes it larger by up to 2e-6, never
+            smaller. May be traced.
         key: a JAX key, secret, used for nothing else.
 
     Raises:

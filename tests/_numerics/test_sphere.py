@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like, squared_norm
 
 
@@ -19,9 +20,28 @@ def test_ball_radius_and_marginal(dimension):
     """‖x‖^d is uniform, and x₁² is Beta(1/2, (d + 1)/2)."""
     x = draws(ball_like, dimension)
     radius = np.linalg.norm(x, axis=1)
-    assert radius.max() <= 1
+    assert radius.max() <= 1 + 2e-6
     assert stats.kstest(radius**dimension, "uniform").pvalue > 1e-4
     assert stats.kstest(x[:, 0] ** 2, stats.beta(0.5, (dimension + 1) / 2).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dimension", [1, 50, 5_000])
+def test_the_ball_is_never_smaller_than_it_is_priced(dimension):
+    """Every draw is at least as long as that of the same normals in float64."""
+    tree = jnp.zeros(dimension)
+
+    def drawn(sample):
+        keys = jax.random.split(jax.random.key(4), 500)
+        found = jax.vmap(sample)(keys)
+        return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+
+    point = drawn(lambda k: ball_like(k, tree))
+    z, spare = drawn(lambda k: normal_like(k, (tree, jnp.zeros(2))))
+    norm = np.linalg.norm(z, axis=1)
+    exact = norm / np.sqrt(norm**2 + (spare**2).sum(axis=1))
+    grown = np.linalg.norm(point, axis=1) / exact
+    assert grown.min() >= 1
+    assert grown.max() <= 1 + 2e-6
 
 
 def test_a_wrong_ball_is_rejected():
