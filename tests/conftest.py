@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 
 # Before jax is imported: sharding tests need several devices; nothing may look for an accelerator.
 # Most of the suite's time is compilation: the compiler is asked for less. The last flags are left
@@ -37,30 +36,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402
 
 from dpjax._numerics import concrete  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
-
-# Each lowering makes an MLIR context, which costs as much as compiling a small program. Newer JAX
-# uses one for ten lowerings of a thread (more, and its interned values add up): so do all releases.
-_CONTEXT = threading.local()
-_new_context = mlir.make_ir_context
-
-
-def _reused_context():
-    uses, context = getattr(_CONTEXT, "last", (0, None))
-    if uses % 10 == 0:
-        context = _new_context()
-    _CONTEXT.last = uses + 1, context
-    return context
-
-
-if not hasattr(mlir, "_thread_local_context"):
-    mlir.make_ir_context = _reused_context
 
 # glibc keeps what is freed: the compiler's threads leave it scattered over an arena each.
 _LIBC = ctypes.CDLL(None) if os.name == "posix" else None
