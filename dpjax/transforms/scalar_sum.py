@@ -10,6 +10,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpjax._numerics.normal import normal
 
+_SECOND = 2.0**-9  # the standard deviation of the noise's second part, of the whole
+
 
 def noisy_total(
     values: Float[Array, " b"],
@@ -23,7 +25,9 @@ def noisy_total(
     Every clipped value is rounded to a multiple of bound/2^k and added as an integer, with k as
     large as 32 bits allow: a record moves the sum by at most `bound`, exactly. A float32 sum of
     60,000 numbers could be off by a third of one of them. Rounding noise to integers and adding
-    them is the same as rounding the noisy sum, which only post-processes it.
+    them is the same as rounding the noisy sum, which only post-processes it: as long as the noise
+    has every integer. One float32 draw beyond 2^24 has only multiples of 2, 4, 8, …, and the last
+    digits of the sum would show.
 
     Raises:
         ValueError: where noise and sum do not fit into 32 bits.
@@ -41,6 +45,9 @@ def noisy_total(
     units = jnp.round(shares * unit).astype(jnp.int32)
     if mask is not None:
         units = jnp.where(mask, units, jnp.zeros_like(units))
-    noise = jnp.round(np.float32(noise_multiplier) * unit * normal(key)).astype(jnp.int32)
-    total = jnp.sum(units, dtype=jnp.int32) + noise
+    # Two independent parts: the second ends at 2^21, so that float32 has every integer of it, and
+    # is 2^11 times as wide as the widest gap of the first.
+    parts = np.array([math.sqrt(1 - _SECOND**2), _SECOND]) * noise_multiplier * float(unit)
+    noise = jnp.round(parts.astype(np.float32) * normal(key, (2,))).astype(jnp.int32)
+    total = jnp.sum(units, dtype=jnp.int32) + jnp.sum(noise, dtype=jnp.int32)
     return total.astype(jnp.float32) * np.float32(bound / float(unit))

@@ -50,6 +50,16 @@ def test_noise_scale(wrong, accepted):
     assert (p > 1e-4) == accepted
 
 
+def test_the_last_digits_of_the_sum_do_not_show():
+    """Where sum and noise cancel, the total is exact; its digits are then those of the noise."""
+    draw = jax.jit(jax.vmap(lambda k: noisy_total(jnp.ones(2), 1.0, 1.0, k)))
+    units = np.asarray(draw(jax.random.split(key(2), 100_000)), np.float64) * 2.0**26
+    exact = units[np.abs(units) < 2**22].astype(int)
+    counts = np.bincount(exact % 16, minlength=16)
+    assert counts.sum() > 500
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
 def test_candidates_are_kept_with_the_probability_of_the_formula():
     clip, sigma, batch, threshold = 0.5, 2.0, 5.0, -0.3
     u = jnp.array(0.3)
