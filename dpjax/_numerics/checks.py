@@ -137,6 +137,19 @@ def one_number(name: str, value: Any, allowed: Range) -> float:
     return float(value)
 
 
+def unmasked(name: str, values: Any) -> None:
+    """Refuse NumPy's masked cells: whoever takes a plain array reads what lies under the mask.
+
+    Raises:
+        ValueError: some cell is masked.
+    """
+    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(values))):
+        raise ValueError(
+            f"{name} must have every value, got a masked array in which {hidden} of "
+            f"{values.size} are hidden: fill them in, or leave those records out"
+        )
+
+
 def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
     """The value, if it is one of the options.
 

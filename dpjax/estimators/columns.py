@@ -12,6 +12,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length, column_or_
 from sklearn.utils.validation import validate_data  # pyrefly: ignore
 
 from dpjax import data
+from dpjax._numerics import checks
 from dpjax.data.cells import check_names
 from dpjax.data.learned import class_name
 
@@ -61,6 +62,7 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         raise ValueError(
             "y is missing: this estimator requires y to be passed, but the target y is None"
         )
+    checks.unmasked("y", y)
     target = column_or_1d(plain_booleans(y), warn=True)
     if not classes:
         target = _values(target)
@@ -110,6 +112,7 @@ def _table(X: Any) -> Any:
 
 def _array(X: Any) -> Any:
     """What is no table, if it has rows and columns; a list keeps the type of every number."""
+    checks.unmasked("X", X)
     kind = type(X).__name__
     if isinstance(X, list | tuple):
         X = np.asarray(X, dtype=object)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._numerics import checks
 from dpjax.training.fingerprint import array_digest
 
 __all__ = ["HostData"]
@@ -63,7 +64,9 @@ class HostData:
         self._source = source
         self._arrays = not isinstance(source, Iterator) and _is_tree_of_arrays(source, population)
         if self._arrays:
-            self.records = len(jax.tree.leaves(source)[0])
+            for leaf in (leaves := jax.tree.leaves(source)):
+                checks.unmasked("data", leaf)
+            self.records = len(leaves[0])
         elif hasattr(source, "__len__") and hasattr(source, "__getitem__"):
             self.records = len(source)
         else:

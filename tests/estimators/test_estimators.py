@@ -354,6 +354,22 @@ def test_rows_that_are_none_are_refused_without_showing_records(kind, wrong, tol
         model.predict(wrong(x))
 
 
+@pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearRegression])
+def test_masked_cells_are_refused(kind):
+    """scikit-learn reads what lies under the mask."""
+    x, y = np.linspace(-1, 1, 40)[:, None], np.arange(40) % 2
+    model = kind(delta=1e-3, bounds=(-1, 1), random_state=0)
+    with pytest.raises(ValueError, match=r"X must have every value, .* 3 of 40 are hidden"):
+        model.fit(np.ma.masked_array(x, mask=np.arange(40)[:, None] < 3), y)
+    with pytest.raises(ValueError, match=r"y must have every value, .* 20 of 40 are hidden"):
+        model.fit(x, np.ma.masked_equal(y, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model.fit(np.ma.masked_array(x), np.ma.masked_array(y))  # nothing is hidden
+    with pytest.raises(ValueError, match="X must have every value"):
+        model.predict(np.ma.masked_less(x, 0.0))
+
+
 def test_a_frame_without_rows_or_with_levels_of_names_is_refused(people):
     frame, labels = people
     with pytest.raises(ValueError, match="X must have at least one row, got none"):

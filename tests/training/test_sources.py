@@ -464,3 +464,9 @@ def test_a_device_holds_no_more_than_its_share_of_a_step(monkeypatch):
     )  # fmt: skip
     run(data, plan, mesh=jax.make_mesh((8,), ("data",)))
     assert max(shape[0] for shape in shapes) <= 8 * 8
+
+
+def test_masked_cells_are_refused():
+    with pytest.raises(ValueError, match="data must have every value, got a masked array"):
+        training.HostData((np.ma.masked_less(X, 0.0), Y))
+    assert training.HostData((np.ma.masked_array(X), Y)).records == N  # nothing is hidden
