@@ -9,14 +9,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from dpjax._numerics.checks import Range, number, shown
+
+_ANY = Range(infinite=True)
+_MOST = 2**31 - 1  # what a counter of 32 bits holds
+
+
+def one(name: str, value: Any, allowed: Range = _ANY) -> None:
+    """Raise unless `value` is one number that is allowed; of a traced one its type is checked.
+
+    An array would broadcast against the records or the numbers of a gradient: each with a clip norm
+    or a noise of its own, where the price knows of one.
+
+    Raises:
+        TypeError: not a number.
+        ValueError: a number that is not allowed, or several.
+    """
+    if np.ndim(number(name, value, allowed)):
+        raise ValueError(f"{name} must be one number, got {shown(value)}")
+
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
-    """Raise ValueError unless a concrete `value` is positive (or zero, if allowed) and finite.
+    """Raise unless a concrete `value` is one number, positive (or zero, if allowed) and finite.
 
     It has to be so in the widest floats that JAX computes with: as float32, 1e39 is infinite, and
     1e-39 loses digits or is 0.
     """
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+    if not isinstance(value, float):  # NaN gets the message below
+        one(name, value)
+    if isinstance(value, jax.core.Tracer):
         return
     # NumPy: under a trace even constants of jax.numpy are traced.
     array = np.asarray(value)
@@ -40,9 +61,11 @@ def random_key(key: Any) -> None:
 
 
 def whole(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is a Python integer of at least 1."""
+    """Raise ValueError unless `value` is a Python integer from 1 to 2³¹ − 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST}, got {shown(value)}")
 
 
 def batch_of(updates: Any) -> int:

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from dpjax._numerics.checks import CLIP_NORMS, number
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number
 from dpjax._numerics.normal import normal
 from dpjax.gradients.per_example import weighted_sum
-from dpjax.transforms.checks import batch_of, mask_of, positive
+from dpjax.transforms.checks import batch_of, mask_of, one, positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
 from dpjax.transforms.geometric import Release, _release
 
@@ -65,7 +65,7 @@ def tangent_ball(
         ['Gaussian', 'TangentBall']
     """
     positive("radius", radius)
-    if isinstance(radius, int | float) and radius > math.pi:
+    if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
     def direction(unit, kept, u, key):
@@ -132,10 +132,9 @@ def boxed_angles(
         ['2.00', '3.00', '6.00']
     """
     positive("bounding_factor", bounding_factor)
-    if isinstance(bounding_factor, int | float) and bounding_factor > 1:
+    if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
         raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
-    if dimension < 2:
-        raise ValueError(f"dimension must be at least 2, got {dimension!r}")
+    dimension = int(one_number("dimension", dimension, Range(2.0, whole=True)))
 
     def direction(unit, kept, u, key):
         if u.size != dimension:
@@ -173,7 +172,7 @@ def _directed(
     """A mechanism that releases a direction and, apart from it, a length."""
     positive("noise_std", fields["noise_std"], allow_zero=True)
     positive("batch_size", fields["batch_size"])
-    number("clip_norm", clip_norm, CLIP_NORMS)
+    one("clip_norm", clip_norm, CLIP_NORMS)
     positive("norm_noise_std", norm_noise_std, allow_zero=True)
 
     def estimate(updates, anchor, mask, key):
