@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpjax._numerics.normal import normal
 
-_SECOND = 2.0**-9  # the standard deviation of the noise's second part, of the whole
+_SECOND = 2.0**-9  # the standard deviation of the noise's second part, of the first's
 
 
 def noisy_total(
@@ -45,9 +45,10 @@ def noisy_total(
     units = jnp.round(shares * unit).astype(jnp.int32)
     if mask is not None:
         units = jnp.where(mask, units, jnp.zeros_like(units))
-    # Two independent parts: the second ends at 2^21, so that float32 has every integer of it, and
-    # is 2^11 times as wide as the widest gap of the first.
-    parts = np.array([math.sqrt(1 - _SECOND**2), _SECOND]) * noise_multiplier * float(unit)
+    # Two independent parts. The first has the whole standard deviation, so that the second only
+    # post-processes; that ends at 2^21, where float32 has every integer, and is 2^11 times as wide
+    # as the widest gap of the first.
+    parts = np.array([1.0, _SECOND]) * noise_multiplier * float(unit)
     noise = jnp.round(parts.astype(np.float32) * normal(key, (2,))).astype(jnp.int32)
     total = jnp.sum(units, dtype=jnp.int32) + jnp.sum(noise, dtype=jnp.int32)
     return total.astype(jnp.float32) * np.float32(bound / float(unit))
