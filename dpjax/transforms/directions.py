@@ -15,7 +15,7 @@ from dpjax._numerics.normal import normal
 from dpjax.gradients.per_example import weighted_sum
 from dpjax.transforms.checks import batch_of, mask_of, one, positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
-from dpjax.transforms.geometric import Release, _release
+from dpjax.transforms.geometric import Release, _release, over
 
 _DOWN = 1 - 2.0**-21  # factors are rounded down, so that a clipped term stays in its ball
 
@@ -73,7 +73,7 @@ def tangent_ball(
         across = unit - cosine[:, None] * u[None, :]
         # Over the largest: squares below 1e-38 vanish, and with them the length of what is clipped.
         largest = jnp.max(jnp.abs(across), axis=1, initial=0)
-        sine = largest * jnp.linalg.norm(_over(across, largest[:, None]), axis=1)
+        sine = largest * jnp.linalg.norm(over(across, largest[:, None]), axis=1)
         angle = jnp.arctan2(sine, cosine)
         used = kept & (sine > 0)
         factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
@@ -189,7 +189,7 @@ def _directed(
         for_direction, for_length = jax.random.split(key)
         # A release of length 0 has no direction: then about the first one again.
         u = _flat(anchor)
-        u = _over(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
+        u = over(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
         u = direction(unit, directed, u / jnp.linalg.norm(u), for_direction)
         # Centred at C/2: the term of a record then has length C/2 at most, not C.
         length = jnp.where(kept, jnp.minimum(norms, clip_norm) - clip_norm / 2, 0)
@@ -206,12 +206,6 @@ def _directed(
 def _products(rows: Array, vector: Float[Array, " d"]) -> Array:
     """⟨row, vector⟩ of every row, without TF32 or bfloat16, of which cosines are too coarse."""
     return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
-
-
-def _over(x: Array, size: Array, otherwise: float = 0) -> Array:
-    """x/size, and `otherwise` where the size is zero."""
-    zero = size == 0
-    return jnp.where(zero, otherwise, x / jnp.where(zero, 1, size))
 
 
 def _flat(tree: Any) -> Float[Array, " d"]:

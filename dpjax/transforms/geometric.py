@@ -312,10 +312,20 @@ def _add(a: PyTree, b: PyTree, scale: Array) -> PyTree:
 
 
 def _direction(tree: PyTree) -> PyTree:
-    """tree/‖tree‖, or zero where the norm is."""
+    """tree/‖tree‖, or zero where the tree is."""
+    # Over the largest number first: squares below 1e-38 vanish, and what is divided by the root of
+    # the others is longer than one.
+    largest = [jnp.max(jnp.abs(x), initial=0) for x in jax.tree.leaves(tree)]
+    most = jnp.max(jnp.stack([x.astype(squared_norm(x).dtype) for x in largest]))
+    tree = jax.tree.map(lambda x: over(x, most.astype(x.dtype)), tree)
     norm = jnp.sqrt(squared_norm(tree))
-    inverse = jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1), 0)
-    return jax.tree.map(lambda x: x * inverse.astype(x.dtype), tree)
+    return jax.tree.map(lambda x: over(x, norm.astype(x.dtype)), tree)
+
+
+def over(x: Array, size: Array, otherwise: float = 0) -> Array:
+    """x/size, and `otherwise` where the size is zero."""
+    zero = size == 0
+    return jnp.where(zero, otherwise, x / jnp.where(zero, 1, size))
 
 
 def angle_between(a: PyTree, b: PyTree) -> Float[Array, ""]:

@@ -155,6 +155,18 @@ def test_a_direction_whose_squares_vanish_is_clipped():
     assert 0.99 * 0.3 / 100 < transforms.angle_between(out, u) <= 0.3 / 100
 
 
+def test_an_anchor_whose_squares_vanish_has_a_direction_of_length_one():
+    """All but one of its numbers have squares below float32's least one."""
+    tiny = np.full(1000, 1e-19).astype(np.float32)
+    tiny[0] = 1.2e-19
+    tx = transforms.anisotropic_clipping(1e-3, 1.0, 0.0, 0.0, 1, key())
+    state = tx.init(jnp.zeros(1000))._replace(anchor=jnp.asarray(tiny))
+    out, _ = tx.update(jnp.asarray(1e20 * tiny)[None], state)
+    assert np.linalg.norm(out) == pytest.approx(1e-3, rel=1e-4)
+    a, b = jnp.full(5, 1e-30), jnp.full(5, 1e30).at[1:].set(0.0)
+    assert transforms.angle_between(a, b) == pytest.approx(math.acos(5**-0.5), rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["tangent", "boxed"])
 def test_a_release_of_length_zero_is_not_the_last(name):
     """Records without gradients, no noise: there is no direction to take the next ones about."""
