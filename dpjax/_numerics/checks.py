@@ -137,6 +137,23 @@ def one_number(name: str, value: Any, allowed: Range) -> float:
     return float(value)
 
 
+_ANY = Range(infinite=True)
+
+
+def scalar(name: str, value: Any, allowed: Range = _ANY) -> None:
+    """Raise unless `value` is one number that is allowed; of a traced one its type is checked.
+
+    An array would broadcast against the records or the numbers of a gradient: each with a clip norm
+    or a noise of its own, where the price knows of one.
+
+    Raises:
+        TypeError: not a number.
+        ValueError: a number that is not allowed, or several.
+    """
+    if np.ndim(number(name, value, allowed)):
+        raise ValueError(f"{name} must be one number, got {shown(value)}")
+
+
 def unmasked(name: str, values: Any) -> None:
     """Refuse NumPy's masked cells: whoever takes a plain array reads what lies under the mask.
 

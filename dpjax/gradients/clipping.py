@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from dpjax._numerics.checks import CLIP_NORMS, one_number
+from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, explicit_mesh, on_explicit_too, spec_of
 from dpjax._other_names import taught
 from dpjax.gradients import ghost, per_example
@@ -90,7 +90,7 @@ def clipped_grad(
         method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
-    _check_clip_norm(clip_norm)
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
@@ -103,7 +103,7 @@ def clipped_grad(
         if clip_norm is None:
             clip_norm = default_clip_norm
         else:
-            _check_clip_norm(clip_norm)
+            scalar("clip_norm", clip_norm, CLIP_NORMS)
         if explicit_mesh(params, batch, mask, rng, clip_norm) is None:
             return on_one_type(params, batch, mask, rng, clip_norm)
         along: Any = along_records(batch, mask)
@@ -193,8 +193,3 @@ def _nothing(fn: Callable[..., ClippedGradient], params: Any, batch: Any, rng: A
         nonfinite=jnp.zeros((), jnp.int32),
         aux=jax.tree.map(empty, one.aux),
     )
-
-
-def _check_clip_norm(clip_norm: Any) -> None:
-    if isinstance(clip_norm, int | float):
-        one_number("clip_norm", clip_norm, CLIP_NORMS)

@@ -9,24 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from dpjax._numerics.checks import Range, number, shown
+from dpjax._numerics.checks import scalar, shown
 
-_ANY = Range(infinite=True)
 _MOST = 2**31 - 1  # what a counter of 32 bits holds
-
-
-def one(name: str, value: Any, allowed: Range = _ANY) -> None:
-    """Raise unless `value` is one number that is allowed; of a traced one its type is checked.
-
-    An array would broadcast against the records or the numbers of a gradient: each with a clip norm
-    or a noise of its own, where the price knows of one.
-
-    Raises:
-        TypeError: not a number.
-        ValueError: a number that is not allowed, or several.
-    """
-    if np.ndim(number(name, value, allowed)):
-        raise ValueError(f"{name} must be one number, got {shown(value)}")
 
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
@@ -36,7 +21,7 @@ def positive(name: str, value: Any, allow_zero: bool = False) -> None:
     1e-39 loses digits or is 0.
     """
     if not isinstance(value, float):  # NaN gets the message below
-        one(name, value)
+        scalar(name, value)
     if isinstance(value, jax.core.Tracer):
         return
     # NumPy: under a trace even constants of jax.numpy are traced.

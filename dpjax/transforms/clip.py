@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from dpjax._numerics.checks import CLIP_NORMS
+from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._other_names import taught
 from dpjax.gradients.per_example import (
@@ -21,7 +21,7 @@ from dpjax.gradients.per_example import (
     weighted_sum,
 )
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, mask_of, one
+from dpjax.transforms.checks import batch_of, mask_of
 from dpjax.transforms.released import reading
 
 
@@ -63,7 +63,7 @@ def clip_per_example(
     References:
         Abadi et al. 2016, "Deep learning with differential privacy", Algorithm 1.
     """
-    one("clip_norm", clip_norm, CLIP_NORMS)
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
     strategy = Flat() if strategy is None else strategy
 
     def update(updates, state, params=None, *, mask=None, **extra):

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, one_number
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, scalar
 from dpjax._numerics.normal import normal
 from dpjax.gradients.per_example import weighted_sum
-from dpjax.transforms.checks import batch_of, mask_of, one, positive
+from dpjax.transforms.checks import batch_of, mask_of, positive
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
 from dpjax.transforms.geometric import Release, _release, over
 
@@ -172,7 +172,7 @@ def _directed(
     """A mechanism that releases a direction and, apart from it, a length."""
     positive("noise_std", fields["noise_std"], allow_zero=True)
     positive("batch_size", fields["batch_size"])
-    one("clip_norm", clip_norm, CLIP_NORMS)
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
     positive("norm_noise_std", norm_noise_std, allow_zero=True)
 
     def estimate(updates, anchor, mask, key):

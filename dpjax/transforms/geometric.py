@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from dpjax._numerics.checks import Range
+from dpjax._numerics.checks import Range, scalar
 from dpjax._numerics.explicit import on_explicit_too, spec_of
 from dpjax._numerics.materialise import materialised
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import squared_norm
 from dpjax.gradients.strategies import Flat
-from dpjax.transforms.checks import batch_of, one, positive, random_key
+from dpjax.transforms.checks import batch_of, positive, random_key
 from dpjax.transforms.clip import clipped_sum
 from dpjax.transforms.noise import NoiseState, add_scaled, key_of
 from dpjax.transforms.released import reading
@@ -298,7 +298,7 @@ def _check(**values: Any) -> None:
 
 
 def _check_decay(value: float) -> None:
-    one("anchor_decay", value, Range(0.0, 1.0, open_high=True))
+    scalar("anchor_decay", value, Range(0.0, 1.0, open_high=True))
 
 
 def _inner(a: PyTree, b: PyTree) -> Float[Array, ""]:

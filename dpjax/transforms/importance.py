@@ -17,11 +17,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from dpjax import sampling
+from dpjax._numerics.checks import scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
 from dpjax.gradients.per_example import clip_factors, group_sizes, squared_norms
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, mask_of, one, positive, random_key, whole
+from dpjax.transforms.checks import batch_of, mask_of, positive, random_key, whole
 from dpjax.transforms.clip import clipped_sum
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
 from dpjax.transforms.released import reading
@@ -162,8 +163,8 @@ def importance_inclusion(
     """
     positive("batch_size", batch_size)
     positive("clip_norm", clip_norm)
-    one("rate", rate)
-    one("normaliser", normaliser)
+    scalar("rate", rate)
+    scalar("normaliser", normaliser)
     most = round(sampling.realised_rate(rate) * _GRID)
     floor = np.float32(batch_size * clip_norm / rate)
     normaliser = jnp.maximum(jnp.asarray(normaliser, jnp.float32), floor)

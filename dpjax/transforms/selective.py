@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dpjax.transforms.checks import mask_of, one, positive, random_key, whole
+from dpjax._numerics.checks import scalar
+from dpjax.transforms.checks import mask_of, positive, random_key, whole
 from dpjax.transforms.noise import NoiseState, key_of
 from dpjax.transforms.released import reading
 from dpjax.transforms.scalar_sum import noisy_total
@@ -160,7 +161,7 @@ def selective_update(
     positive("noise_multiplier", noise_multiplier)
     positive("batch_size", batch_size)
     whole("attempts", attempts)
-    one("threshold", threshold)
+    scalar("threshold", threshold)
     if not abs(threshold) <= loss_clip:
         raise ValueError(f"threshold must be within ±loss_clip = ±{loss_clip}, got {threshold!r}")
 

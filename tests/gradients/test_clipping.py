@@ -157,6 +157,11 @@ def test_vmap_over_clip_norms_is_a_loop(problem, method):
     [
         (lambda p, b: clipped_grad(perceptron, 0.0), r"clip_norm must .* got 0.0"),
         (lambda p, b: clipped_grad(perceptron, float("nan")), r"clip_norm must .* got nan"),
+        (lambda p, b: clipped_grad(perceptron, np.ones(8)), "clip_norm must be one number"),
+        (  # each record a clip norm of its own, and the price of one
+            lambda p, b: clipped_grad(perceptron)(p, b, clip_norm=jnp.ones(8).at[0].set(100.0)),
+            "clip_norm must be one number",
+        ),
         (lambda p, b: clipped_grad(perceptron, 1e39), r"clip_norm must .* got 1e\+39"),
         (lambda p, b: clipped_grad(perceptron)(p, b, clip_norm=1e-39), r"clip_norm must .* 1e-39"),
         (lambda p, b: clipped_grad(perceptron, 1.0, "magic"), r"method must .* got 'magic'"),
