@@ -24,7 +24,7 @@ def key(i):
 
 
 def normal(i, *shape, dtype=jnp.float32):
-    return jax.random.normal(key(i), shape, dtype)
+    return jnp.asarray(np.random.default_rng(i).normal(size=shape), dtype)
 
 
 def tokens(i, *shape, vocabulary=6):
