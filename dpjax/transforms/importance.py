@@ -20,7 +20,12 @@ from dpjax import sampling
 from dpjax._numerics.checks import scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
-from dpjax.gradients.per_example import clip_factors, group_sizes, squared_norms
+from dpjax.gradients.per_example import (
+    accumulation_dtype,
+    clip_factors,
+    group_sizes,
+    squared_norms,
+)
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.checks import batch_of, mask_of, positive, random_key, whole
 from dpjax.transforms.clip import clipped_sum
@@ -295,6 +300,8 @@ def _scale(updates: Any, clip_norm: float, strategy: Strategy, mask: Array, weig
     def one(group, leaf):
         factors = (clipping.factors[group] * weights).reshape((-1,) + (1,) * (leaf.ndim - 1))
         kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
-        return kept * factors.astype(leaf.dtype)
+        # In float32 at least: what is divided by N·p may have no place among float16's numbers.
+        wide = accumulation_dtype(leaf.dtype)
+        return kept.astype(wide) * factors.astype(wide)
 
     return tree.unflatten([one(g, leaf) for g, leaf in zip(groups, leaves, strict=True)])

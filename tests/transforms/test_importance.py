@@ -47,6 +47,21 @@ def mean(weights, mask, noise_multiplier=0.0, updates=GRADIENTS, seed=1):
     return out
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_16_bit_gradients_keep_their_length(dtype):
+    """Divided by N·p their entries are 1e-7, of which float16 has one digit."""
+    population, batch, size = 10**7, 10**6, 64
+    odds = jnp.full(4, batch / population)
+    tx = transforms.importance_mean(1.0, 0.0, population, key())
+    out, _ = tx.update(
+        jnp.full((4, size), size**-0.5, dtype),
+        tx.init(None),
+        probabilities=odds,
+        sensitivity=jnp.float32(1 / batch),
+    )
+    np.testing.assert_allclose(np.linalg.norm(out), 4 / batch, rtol=1e-5)
+
+
 def test_records_take_part_as_often_as_they_should():
     drawn = jax.jit(jax.vmap(draw))(jnp.arange(20_000))
     expected = 2 * np.minimum(np.asarray(NORMS), CLIP) / 4.0
