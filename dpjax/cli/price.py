@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, print_json, refusing
+from dpjax.cli.words import rounded_up
 
 Noise = Annotated[float, typer.Option(help="Noise standard deviation divided by the clip norm.")]
 Steps = Annotated[int, typer.Option(help="How often the noisy sum is released.")]
@@ -64,7 +65,8 @@ def epsilon(
     if as_json:
         print_json(found)
         return
-    typer.echo(f"ε = {certificate.epsilon:.6g} at δ = {delta:g} ({relation.value}), an upper bound")
+    cost = rounded_up(certificate.epsilon)
+    typer.echo(f"ε = {cost} at δ = {delta:g} ({relation.value}), an upper bound")
     typer.echo(f"by {certificate.method}: {certificate.bound}")
     if records is not None and delta >= 1 / records:
         typer.echo(f"warning: δ is not below 1 / {records} records", err=True)
@@ -100,6 +102,8 @@ def calibrate(
                 adjacency=relation,
             )
         )
+        if not as_json:  # priced is what is shown
+            noise = float(rounded_up(noise))
         spent = acc.epsilon(_run(noise, steps, q), delta, adjacency=relation)
     if as_json:
         print_json(
@@ -111,9 +115,8 @@ def calibrate(
             }
         )
         return
-    typer.echo(
-        f"noise multiplier {noise:.6g} costs ε = {spent:.6g} at δ = {delta:g} ({relation.value})"
-    )
+    cost = f"ε = {rounded_up(spent)} at δ = {delta:g} ({relation.value})"
+    typer.echo(f"noise multiplier {noise:.6g} costs {cost}")
 
 
 def _run(noise, steps: int, rate: float):
@@ -125,6 +128,8 @@ def _run(noise, steps: int, rate: float):
 
 
 def _sampling_rate(rate: float | None, batch_size: int | None, records: int | None) -> float:
+    if records is not None and records < 1:
+        raise ValueError(f"--records must be at least 1, got {records}")
     if rate is not None:
         if batch_size is not None:
             raise ValueError("give either --rate, or --batch-size and --records")

@@ -357,9 +357,21 @@ def test_epsilon_and_calibrate_agree_with_the_library_and_each_other():
     assert "ε = " in dpjax("epsilon", "--noise-multiplier", noise, *same).output
 
 
+@pytest.mark.parametrize("epsilon", [0.37, 2.7, 3.0])
+def test_the_noise_that_is_printed_keeps_the_budget(epsilon):
+    """Six digits of it, rounded to the nearest, cost more than the budget."""
+    words = dpjax("calibrate", "--epsilon", epsilon, "--delta", "1e-5").stdout.split()
+    noise, shown = float(words[2]), float(words[6])
+    spent = acc.epsilon(acc.Gaussian(noise), delta=1e-5)
+    assert 0.999 * epsilon < spent <= shown <= epsilon
+    priced = dpjax("epsilon", "--noise-multiplier", noise, "--delta", "1e-5").stdout.split()
+    assert spent <= float(priced[2]) <= epsilon
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--noise-multiplier", "1", "--records", "0"], "--records must be at least 1, got 0"),
         (
             ["--noise-multiplier", "0"],
             "--noise-multiplier must be a positive, finite number, got 0.0",
