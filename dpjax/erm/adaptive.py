@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import scalar
 from dpjax._numerics.normal import normal
 from dpjax.erm.problems import Problem
 from dpjax.erm.solution import Solution, count, positive, start
@@ -111,6 +112,7 @@ def dp_agd(
         ("loss_bound", loss_bound),
         ("growth", growth),
     ):
+        scalar(name, value)
         positive(name, value)
     if not 0 < line_share < 1:
         raise ValueError(f"line_share must be in (0, 1), got {line_share}")

@@ -19,6 +19,7 @@ from dpjax.erm._features import is_traced
 from dpjax.erm.solution import (
     Solution,
     as_steps,
+    clip_bound,
     count,
     nonnegative,
     positive,
@@ -104,7 +105,7 @@ def perturbed_gd(
     """
     count("steps", steps)
     count("batch_size", batch_size, high=problem.n)
-    positive("clip_norm", clip_norm)
+    clip_bound(clip_norm)
     positive("step_size", step_size)
     make = functools.partial(
         _mechanism, problem, steps=steps, batch_size=batch_size, clip_norm=clip_norm

@@ -18,6 +18,7 @@ from dpjax.erm.problems import Problem
 from dpjax.erm.solution import (
     Solution,
     as_steps,
+    clip_bound,
     count,
     positive,
     split,
@@ -109,7 +110,7 @@ def dp_gd(
         True
     """
     count("steps", steps)
-    positive("clip_norm", clip_norm)
+    clip_bound(clip_norm)
     positive("step_size", step_size)
     make = functools.partial(_dp_gd_mechanism, problem, steps=steps)
     noise = budget.resolve(make)
@@ -162,7 +163,7 @@ def dp_sgd(
         True
     """
     count("steps", steps)
-    positive("clip_norm", clip_norm)
+    clip_bound(clip_norm)
     positive("step_size", step_size)
     make = functools.partial(_dp_sgd_mechanism, problem, steps=steps, rate=rate)
     noise = budget.resolve(make)

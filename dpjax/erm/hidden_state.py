@@ -16,8 +16,8 @@ from dpjax.erm.problems import Problem
 from dpjax.erm.solution import (
     Solution,
     bounded_gradient,
+    clip_bound,
     count,
-    positive,
     scalar_scores,
     split,
     start,
@@ -193,7 +193,7 @@ def _checks(problem, step_size, clip_norm) -> None:
     if clip_norm is None:
         bounded_gradient(problem)
     else:
-        positive("clip_norm", clip_norm)
+        clip_bound(clip_norm)
         scalar_scores(problem, "clipping in a hidden-state solver")
 
 

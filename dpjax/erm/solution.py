@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from dpjax._numerics.checks import scalar
 from dpjax.erm._features import is_traced
 
 __all__ = ["Solution"]
@@ -59,6 +60,12 @@ def positive(name: str, value) -> None:
     """Refuse a concrete value that is not positive and finite."""
     if not is_traced(value) and not (np.all(np.asarray(value) > 0) and np.all(np.isfinite(value))):
         raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def clip_bound(value) -> None:
+    """Refuse a clip norm that is not one positive, finite number."""
+    scalar("clip_norm", value)
+    positive("clip_norm", value)
 
 
 def nonnegative(name: str, value) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import scalar
 from dpjax._other_names import taught
 from dpjax.erm.problems import Problem
 from dpjax.erm.solution import Solution, nonnegative
@@ -46,6 +47,7 @@ class Budget(NamedTuple):
                 f"{'both' if self.noise is not None else 'neither'}"
             )
         if self.noise is not None:
+            scalar(self.name, self.noise)
             nonnegative(self.name, self.noise)
             return self.noise
         if self.delta is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import CLIP_NORMS, one_number
+from dpjax._numerics.checks import CLIP_NORMS, one_number, scalar
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
@@ -97,6 +97,19 @@ def make_plan(
         >>> [(phase.steps, phase.step.mechanism.noise_multiplier) for phase in warm.phases]
         [(3, 4.0), (5, 2.0)]
     """
+    numbers = {
+        "population": population,
+        "delta": delta,
+        "batch_size": None if callable(batch_size) else batch_size,
+        "steps": steps,
+        "epochs": epochs,
+        "capacity": capacity,
+        "epsilon": epsilon,
+        "noise_multiplier": noise_multiplier,
+    }
+    for name, value in numbers.items():
+        if value is not None:
+            scalar(name, value)
     if population < 1:
         raise ValueError(f"population must be at least 1, got {population}")
     if (epsilon is None) == (noise_multiplier is None):
@@ -135,6 +148,9 @@ def make_plan(
         steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))  # pyrefly: ignore
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
+    for size in sizes:
+        scalar("batch_size", size)
     length = 1
     if sampling == "random-allocation":
         if callable(batch_size):
@@ -149,7 +165,6 @@ def make_plan(
                 f"steps must be a multiple of the {length} of an epoch for random allocation, "
                 f"got {steps}"
             )
-    sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
     for size in sizes:
         if not 1 <= size <= population:
             raise ValueError(
@@ -166,6 +181,7 @@ def make_plan(
         )
     relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
     for value in relative:
+        scalar("noise_schedule", value)
         positive("noise_schedule", value)
     settings = [
         (relative[step % len(relative)], sizes[step % len(sizes)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import jax
+import numpy as np
 import pytest
 
 from dpjax import accounting as acc
@@ -77,6 +78,21 @@ def test_noise_or_budget_but_not_both(solver):
         solver(problem(), jax.random.key(0), **needed, epsilon=1.0)
     with pytest.raises(TypeError, match=f"{solver.__name__}.*'momentum'"):
         solver(problem(), jax.random.key(0), **needed, **{noise: 1.0}, momentum=0.9)
+
+
+@every_solver
+def test_noise_and_clip_norms_are_one_number_each(solver):
+    """An array would give every parameter a noise, or every record a clip norm, of its own."""
+    noise, _, needed = SOLVERS[solver]
+    one = problem()
+    if solver is erm.approximate_minima_perturbation:
+        needed = {**needed, "output_noise_std": 1.0}
+    for value in (np.ones(one.shape), [1.0], True):
+        with pytest.raises((TypeError, ValueError), match=f"^[A-Za-z.]*{noise} must be .*number"):
+            solver(one, jax.random.key(0), **needed, **{noise: value})
+    if "clip_norm" in inspect.signature(solver).parameters:
+        with pytest.raises(ValueError, match="^clip_norm must be one number"):
+            solver(one, jax.random.key(0), **needed, **{noise: 1.0}, clip_norm=np.ones(one.n))
 
 
 def test_another_function_is_no_private_solver():

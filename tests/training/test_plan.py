@@ -71,6 +71,19 @@ def test_bad_settings_are_named(changes, message):
         training.make_plan(400, **({"epsilon": 1.0, **SETTINGS} | changes))
 
 
+@pytest.mark.parametrize("value", [True, [1.0], np.ones(3)], ids=str)
+@pytest.mark.parametrize(
+    "name", ["delta", "batch_size", "steps", "epochs", "epsilon", "noise_multiplier", "population"]
+)
+def test_every_number_of_a_plan_is_one_number(name, value):
+    settings = {"delta": 1e-3, "batch_size": 5, "steps": 2, "noise_multiplier": 1.0}
+    if name in ("epochs", "epsilon"):
+        settings.pop("steps" if name == "epochs" else "noise_multiplier")
+    settings = {"population": 20} | settings | {name: value}
+    with pytest.raises((TypeError, ValueError), match=f"^{name} must be .*number"):
+        training.make_plan(settings.pop("population"), **settings)
+
+
 def test_a_mechanism_that_training_cannot_run_is_refused():
     def plan(step, **changes):
         settings = {"clip_norm": 1.0, "population": 100, "delta": 1e-5} | changes
