@@ -91,7 +91,7 @@ def test_noise_and_clip_norms_are_one_number_each(solver):
         with pytest.raises((TypeError, ValueError), match=f"^[A-Za-z.]*{noise} must be .*number"):
             solver(one, jax.random.key(0), **needed, **{noise: value})
     if "clip_norm" in inspect.signature(solver).parameters:
-        with pytest.raises(ValueError, match="^clip_norm must be one number"):
+        with pytest.raises(ValueError, match=r"^clip_norm must be one number"):
             solver(one, jax.random.key(0), **needed, **{noise: 1.0}, clip_norm=np.ones(one.n))
 
 
