@@ -104,7 +104,7 @@ def calibrate(
         )
         if not as_json:  # priced is what is shown
             noise = float(rounded_up(noise))
-        spent = acc.epsilon(_run(noise, steps, q), delta, adjacency=relation)
+        spent = float(acc.epsilon(_run(noise, steps, q), delta, adjacency=relation))
     if as_json:
         print_json(
             {
