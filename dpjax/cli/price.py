@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dpjax._digits import rounded_up
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, print_json, refusing
-from dpjax.cli.words import rounded_up
 
 Noise = Annotated[float, typer.Option(help="Noise standard deviation divided by the clip norm.")]
 Steps = Annotated[int, typer.Option(help="How often the noisy sum is released.")]

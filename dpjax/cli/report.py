@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpjax._digits import rounded_up
 from dpjax.cli.inputs import check_new_file, refusing
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def page_of(certificate: Certificate, folder: pathlib.Path) -> str:
 
 
 def _title(certificate: Certificate) -> str:
-    cost = f"ε = {certificate.epsilon:.4g} at δ = {certificate.delta:g}"
+    cost = f"ε = {rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     return html.escape(f"Privacy report: {cost} ({certificate.adjacency.value})")
 
 
@@ -129,7 +130,7 @@ def _plan(certificate: Certificate) -> str:
     from dpjax.accounting.answers.plain_words import shown
 
     facts = {
-        "ε": f"{certificate.epsilon:.6g}",
+        "ε": rounded_up(certificate.epsilon),
         "δ": f"{certificate.delta:g}",
         "adjacency": certificate.adjacency.value,
         "bound": certificate.method,

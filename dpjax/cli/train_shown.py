@@ -5,13 +5,15 @@ from __future__ import annotations
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from dpjax._digits import rounded_up
+
 if TYPE_CHECKING:
     from dpjax.training import Plan
 
 
 def title_of(data: str, options, certificate) -> str:
     """The title of the picture."""
-    cost = f"ε = {certificate.epsilon:.4g} at δ = {certificate.delta:g}"
+    cost = f"ε = {rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     return (
         f"{options['model']} on {pathlib.Path(data).name}: {cost} ({certificate.adjacency.value})"
     )
@@ -41,7 +43,7 @@ def show_plan(
         ("steps", f"{plan.steps:,}"),
         ("clip norm", f"{plan.clip_norm:g}"),
         ("noise multiplier", f"{plan.noise_multiplier:.6g}"),
-        ("ε it will cost", f"{certificate.epsilon:.6g}"),
+        ("ε it will cost", rounded_up(certificate.epsilon)),
         ("at δ", f"{plan.delta:g}"),
         ("by the bound", f"{certificate.method} ({tier})"),
     ]
@@ -72,7 +74,8 @@ def show_result(console, summary: dict[str, Any]) -> None:
     console.print(
         f"test accuracy {summary['test_accuracy']:.1%} "
         f"{compared}"
-        f"at ε = {summary['epsilon']:.4g}, δ = {summary['delta']:g}, {summary['adjacency']}",
+        f"at ε = {rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
+        f"{summary['adjacency']}",
         highlight=False,
         markup=False,
     )

@@ -1,9 +1,7 @@
-"""Words and numbers on a screen: sentences with a label, at any width, and upper bounds."""
+"""Sentences with a label, on a screen of any width, with colour where it is wanted."""
 
 from __future__ import annotations
 
-import decimal
-import math
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -19,19 +17,6 @@ _COLOURS = {
     "Not covered": "yellow",
     "REFUSED": "red",
 }
-
-
-def rounded_up(value: float) -> str:
-    """A positive number at six digits, rounded up: what is shown of an upper bound is one too.
-
-    Example:
-        >>> rounded_up(3.0000004), rounded_up(0.1234561), rounded_up(0.5), rounded_up(math.inf)
-        ('3.00001', '0.123457', '0.5', 'inf')
-    """
-    if not 0 < value < math.inf:
-        return f"{value:g}"
-    up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING).create_decimal(value)
-    return f"{float(up):.6g}"
 
 
 def show_labelled(console: Console, text: str) -> None:

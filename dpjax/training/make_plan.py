@@ -100,7 +100,7 @@ def make_plan(
     numbers = {
         "population": population,
         "delta": delta,
-        "batch_size": None if callable(batch_size) else batch_size,
+        "batch_size": 1 if callable(batch_size) else batch_size,
         "steps": steps,
         "epochs": epochs,
         "capacity": capacity,
@@ -108,9 +108,9 @@ def make_plan(
         "noise_multiplier": noise_multiplier,
     }
     for name, value in numbers.items():
-        if value is not None:
+        if value is not None or name in ("population", "delta", "batch_size"):
             scalar(name, value)
-    if population < 1:
+    if not 1 <= population < math.inf:
         raise ValueError(f"population must be at least 1, got {population}")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from dpjax._digits import rounded_up
 from dpjax.training.arguments import SHOWN
 from dpjax.training.phases import rate_of
 from dpjax.training.plan import Plan
@@ -114,7 +115,7 @@ def progress_line(row: Mapping[str, float]) -> str:
         >>> progress_line(row | {"records_per_second": 1250.0, "memory": 2.5e9})
         'step 40, ε 1.25, accuracy 0.9, 12.5 steps/s, 1,250 records/s, 2,500 MB'
     """
-    parts = [f"step {int(row['step']):,}", f"ε {row['epsilon']:.4g}"]
+    parts = [f"step {int(row['step']):,}", f"ε {rounded_up(row['epsilon'], 4)}"]
     for name, value in row.items():
         if name not in ("step", "epsilon", *SHOWN) and not math.isnan(value):
             parts.append(f"{name} {value:.4g}")

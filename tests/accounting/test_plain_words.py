@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.attacker import line, success
-from dpjax.accounting.answers.plain_words import percent, summary
+from dpjax.accounting.answers.plain_words import details, percent, summary
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _ALPHA = 1e-3
@@ -106,6 +106,15 @@ def test_percentages_never_promise_more():
     for k in range(1, 2_000):
         share = k / 2_000
         assert float(percent(share).split()[0]) >= 100 * share * (1 - 1e-15)
+
+
+def test_the_guarantee_that_is_shown_is_no_less_than_it_is():
+    for k in range(1, 200):
+        certificate = acc.certify(acc.ApproximateDP(k / 7, 1 / (1e4 + k)), 1e-3, adjacency=_SWAP)
+        shown = details(certificate)[1].split("(")[1].split(")")[0].split(", ")
+        epsilon, delta = map(float, shown)
+        assert certificate.epsilon <= epsilon <= certificate.epsilon * (1 + 1e-5)
+        assert certificate.delta <= delta <= certificate.delta * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])

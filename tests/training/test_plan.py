@@ -84,6 +84,15 @@ def test_every_number_of_a_plan_is_one_number(name, value):
         training.make_plan(settings.pop("population"), **settings)
 
 
+@pytest.mark.parametrize("name", ["population", "delta", "batch_size"])
+def test_what_a_plan_cannot_do_without_is_named(name):
+    settings = {"population": 20, "delta": 1e-3, "batch_size": 5, name: None}
+    with pytest.raises(TypeError, match=f"^{name} must be a number"):
+        training.make_plan(settings.pop("population"), **settings, steps=2, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="population must be at least 1, got inf"):
+        training.make_plan(np.inf, delta=1e-3, batch_size=5, steps=2, noise_multiplier=1.0)
+
+
 def test_a_mechanism_that_training_cannot_run_is_refused():
     def plan(step, **changes):
         settings = {"clip_norm": 1.0, "population": 100, "delta": 1e-5} | changes

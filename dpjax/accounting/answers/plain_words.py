@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from dpjax._digits import rounded_up
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.attacker import success
 from dpjax.accounting.mechanisms import UserLevel
@@ -153,7 +154,9 @@ def details(certificate: Certificate) -> list[str]:
     c = certificate
     lines = [f"Released: {c.mechanism.describe()}."]
     if math.isfinite(c.epsilon):
-        lines.append(f"Guarantee: ({c.epsilon:.6g}, {c.delta:g})-differential privacy.")
+        lines.append(
+            f"Guarantee: ({rounded_up(c.epsilon)}, {rounded_up(c.delta)})-differential privacy."
+        )
     else:
         lines.append("Guarantee: none; no finite ε can be stated.")
     lines.append(f"Neighbours: {_relation(c)} ({c.adjacency.value}).")

@@ -1,0 +1,22 @@
+"""Upper bounds as they are shown: in few digits, and upper bounds still."""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """A number at so many digits, rounded up: what is read of an upper bound is one too.
+
+    Example:
+        >>> rounded_up(3.0000004), rounded_up(0.1234561), rounded_up(0.1), rounded_up(math.inf)
+        ('3.00001', '0.123457', '0.1', 'inf')
+        >>> rounded_up(1.2341, 4), rounded_up(1e-5)
+        ('1.235', '1e-05')
+    """
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    # The shortest text that is read as this number, not its binary digits: 0.1 is 0.1.
+    up = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(up.create_decimal(repr(float(value)))):.{digits}g}"
