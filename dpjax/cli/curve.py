@@ -90,6 +90,8 @@ def parse_step(text: str) -> Any:
         name, equals, number = part.partition("=")
         if name not in wanted or not equals:
             raise ValueError(f"{text!r} must set {', '.join(wanted)} to numbers, got {part!r}")
+        if name in given:
+            raise ValueError(f"{name} must be given once, got {text!r}")
         try:
             given[name] = float(number)
         except ValueError:

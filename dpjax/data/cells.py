@@ -13,6 +13,9 @@ from dpjax.data.errors import DataError
 # Beyond this, the width of a range is not a float32.
 _LARGEST = 1e30
 
+# What pandas calls a column of objects that are all numbers; a missing one is None or NaN.
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+
 
 class Lines:
     """Which line of which file a row was read from, counted as an editor does.
@@ -76,7 +79,7 @@ def check_kind(frame: pd.DataFrame, name: str) -> str:
         raise DataError(f"column {name!r} holds complex numbers; give two columns of real ones")
     if pd.api.types.is_numeric_dtype(values):
         return "number"
-    if pd.api.types.infer_dtype(values, skipna=True) == "decimal":
+    if pd.api.types.infer_dtype(values, skipna=True) in _NUMBERS:
         return "number"
     cells = [str(cell).strip() for cell in values[values.notna()]]
     bad = np.flatnonzero([not _is_number(cell) for cell in cells])
@@ -91,11 +94,19 @@ def check_kind(frame: pd.DataFrame, name: str) -> str:
     return "category"
 
 
+def as_floats(values: pd.Series) -> np.ndarray:
+    """The cells of a column, float64; NaN for what is no number, or one too large for a float."""
+    try:
+        numbers: Any = pd.to_numeric(values, errors="coerce")
+        return numbers.to_numpy(np.float64, na_value=np.nan)
+    except OverflowError:  # objects may be integers of any size
+        large = [isinstance(cell, int) and abs(cell) > 2**1023 for cell in values]
+        return as_floats(values.mask(np.asarray(large)))
+
+
 def check_size(frame: pd.DataFrame, name: str) -> None:
     """Refuse a number so large that no range could be learned from it."""
-    numbers: Any = pd.to_numeric(frame[name], errors="coerce").to_numpy(
-        dtype=np.float64, na_value=np.nan
-    )
+    numbers = as_floats(frame[name])
     large = np.flatnonzero(np.isfinite(numbers) & (np.abs(numbers) > _LARGEST))
     if len(large):
         at = int(large[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from dpjax.data.cells import check_names, is_no_number, where
+from dpjax.data.cells import as_floats, check_names, is_no_number, where
 from dpjax.data.errors import DataError
 from dpjax.data.learned import class_name, complete_schema
 from dpjax.data.schema import Column, Schema
@@ -171,7 +171,7 @@ def _number(frame: pd.DataFrame, column: Column) -> np.ndarray:
     if is_no_number(values):
         numbers: Any = np.full(len(values), np.nan)
     else:
-        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        numbers = as_floats(values)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad):
         cell = values.iloc[int(bad[0])]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dpjax.data.cells import check_kind, check_names, check_size, check_variety
+from dpjax.data.cells import as_floats, check_kind, check_names, check_size, check_variety
 from dpjax.data.errors import DataError
 from dpjax.data.schema import Column, Schema
 
@@ -77,12 +76,10 @@ def complete_schema(
 
 
 def _learned_range(values: pd.Series, name: str) -> tuple[float, float]:
-    numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.isna().any():
+    numbers = as_floats(values)
+    if not np.all(np.isfinite(numbers)):
         return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
     low, high = float(numbers.min()), float(numbers.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return (0.0, 1.0)
     # Beyond 2^53 the next whole number is the same float.
     return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
 

@@ -38,7 +38,8 @@ def plot_privacy(
     """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a file.
 
     The first two panels are of the last of `steps`, the third of all of them. A panel leaves out a
-    mechanism that cannot answer it (noise uniform in a ball has no finite Rényi curve).
+    mechanism that cannot answer it (noise uniform in a ball has no finite Rényi curve), and says so
+    where nothing is left: all of it is zero, or infinite.
 
     Args:
         mechanisms: one step of each, by the name in the legend.
@@ -82,11 +83,13 @@ def plot_privacy(
         on_panel()
         runs = (acc.Repeated(step, count) for count in counts.tolist())
         cost = np.array([acc.epsilon(run, delta, adjacency=adjacency) for run in runs])
+        look["marker"] = "" if counts.size > 1 else "o"  # a line of one point is not seen
         lines += growth.plot(counts, np.where(np.isfinite(cost), cost, np.nan), **look)
         on_panel()
 
     shown = f"{most:,} steps" if most > 1 else "1 step"
-    renyi.set(xscale="log", yscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
+    renyi.set(xscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
+    _upwards(renyi, logarithmic=True)
     renyi.set_title(f"Rényi curve, {shown}")
     trade.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=DOTTED)
     trade.annotate(
@@ -98,11 +101,10 @@ def plot_privacy(
     growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
     if counts.size > 1:
         growth.set(xscale="log", xlim=(int(counts[0]), most))
-        if any(np.any(np.asarray(line.get_ydata()) > 0) for line in lines):
-            growth.set(yscale="log")
-            _plain_ticks(growth.yaxis)
-        else:
-            growth.set_ylim(bottom=0.0)
+    else:
+        growth.set(xlim=(most - 1, most + 1), xticks=[most])
+    if _upwards(growth, logarithmic=counts.size > 1) and counts.size > 1:
+        _plain_ticks(growth.yaxis)
     growth.set_title(f"ε against steps ({adjacency.value})")
     figure.legend(
         handles=lines,
@@ -149,6 +151,19 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
     save_picture(figure, path)
     return path
+
+
+def _upwards(axes: Any, *, logarithmic: bool) -> bool:
+    """Whether a panel has a finite, positive value; without one, it says what its values are."""
+    values = np.concatenate([np.empty(0), *(np.asarray(one.get_ydata()) for one in axes.lines)])
+    if np.any(np.isfinite(values) & (values > 0)):
+        axes.set(yscale="log" if logarithmic else "linear")
+        return True
+    axes.set_ylim(0.0, 1.0)
+    axes.set_yticks([])
+    found = "zero" if np.any(values == 0) else "infinite"
+    axes.text(0.5, 0.5, found, transform=axes.transAxes, ha="center", color=GREY)
+    return False
 
 
 def _plain_ticks(axis: Any) -> None:

@@ -23,6 +23,14 @@ def test_draws(tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("text", ["gaussian:noise=0", "poisson:noise=1,rate=0"])
+@pytest.mark.parametrize("steps", ["1", "50"])
+def test_what_costs_everything_or_nothing_is_drawn(tmp_path, text, steps):
+    found = run(text, "--steps", steps, "--out", tmp_path / "curve.png")
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_example_of_the_documentation_shows_progress_and_is_drawn(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(curve, "progress", _counting(shown))
@@ -57,6 +65,7 @@ def test_every_kind_is_read():
         ("poisson:noise=1", "rate is missing"),
         ("gaussian:sigma=1", "must set noise"),
         ("gaussian:noise=much", "noise must be a number"),
+        ("gaussian:noise=1,noise=2", "noise must be given once"),
     ],
 )
 def test_bad_text_is_refused(tmp_path, text, complaint):

@@ -83,6 +83,23 @@ def test_what_pandas_counts_and_is_no_number_is_refused_as_one(kind):
         data.encode(frame, schema)
 
 
+@pytest.mark.parametrize(
+    "cells", [[1, 2, 3, 4], [1.5, 2.0, 3.0, 4.0], [1, 2.5, 3, 4], [np.int8(1), 2, 3, 4]]
+)
+def test_objects_that_are_all_numbers_are_a_column_of_numbers(cells):
+    """As categories, each would be a feature of its own and be written into the model."""
+    frame = pd.DataFrame({"x": pd.Series(cells, dtype=object), "y": ["a", "b", "a", "b"]})
+    found = data.from_frame(frame, target="y")
+    plain = data.from_frame(frame.astype({"x": float}), target="y")
+    np.testing.assert_array_equal(found.features, plain.features)
+    assert found.features.shape == (4, 1)
+    with pytest.raises(data.DataError, match="column 'x' holds None in row 2"):
+        data.from_frame(frame.assign(x=pd.Series([1, 2, None, 4], dtype=object)), target="y")
+    large = frame.assign(x=pd.Series([1, 2, 3, 10**400], dtype=object))
+    with pytest.raises(data.DataError, match=r"column 'x' holds 10+ in row 3 .* finite number"):
+        data.from_frame(large, target="y")
+
+
 def test_names_of_columns_are_different_texts_and_there_is_a_row():
     frame = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
     levels = pd.MultiIndex.from_tuples([("p", "x"), ("p", "y")])
