@@ -96,12 +96,11 @@ def check_kind(frame: pd.DataFrame, name: str) -> str:
 
 def as_floats(values: pd.Series) -> np.ndarray:
     """The cells of a column, float64; NaN for what is no number, or one too large for a float."""
-    try:
-        numbers: Any = pd.to_numeric(values, errors="coerce")
-        return numbers.to_numpy(np.float64, na_value=np.nan)
-    except OverflowError:  # objects may be integers of any size
-        large = [isinstance(cell, int) and abs(cell) > 2**1023 for cell in values]
-        return as_floats(values.mask(np.asarray(large)))
+    if values.dtype == object:  # its integers may be of any size
+        too_large = lambda cell: isinstance(cell, int) and abs(cell) > 2**1023  # noqa: E731
+        values = pd.Series([np.nan if too_large(c) else c for c in values], dtype=object)
+    numbers: Any = pd.to_numeric(values, errors="coerce")
+    return numbers.to_numpy(np.float64, na_value=np.nan)
 
 
 def check_size(frame: pd.DataFrame, name: str) -> None:
