@@ -39,7 +39,8 @@ def new_rows(estimator: Any, X: Any) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
     X = _table(X)
     if not isinstance(X, pd.DataFrame):
-        X = _frame(validate_data(estimator, X, reset=False), X, estimator.columns_)
+        numbers = validate_data(estimator, X, reset=False, ensure_all_finite=False)
+        X = _frame(_finite(numbers, estimator.columns_), X, estimator.columns_)
     else:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         X = X.rename(columns=str)
@@ -56,8 +57,10 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         if len(frame) == 0:
             raise ValueError("X must have at least one row, got none")
     else:
-        numbers = validate_data(estimator, X, reset=True, ensure_min_samples=2)
-        frame = _frame(numbers, X, _names(estimator, numbers.shape[1]))
+        settings = {"ensure_min_samples": 2, "ensure_all_finite": False}
+        numbers = validate_data(estimator, X, reset=True, **settings)
+        names = _names(estimator, numbers.shape[1])
+        frame = _frame(_finite(numbers, names), X, names)
     if y is None:
         raise ValueError(
             "y is missing: this estimator requires y to be passed, but the target y is None"
@@ -133,6 +136,19 @@ def _array(X: Any) -> Any:
 
 
 _TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
+
+
+def _finite(numbers: np.ndarray, names: list[str]) -> np.ndarray:
+    """The numbers of an array; scikit-learn's refusal says neither where nor what to do here."""
+    bad = np.argwhere(~np.isfinite(numbers))
+    if len(bad):
+        row, column = bad[0]
+        cell = "NaN" if np.isnan(numbers[row, column]) else f"{numbers[row, column]:g}"
+        raise ValueError(
+            f"X must hold finite numbers, got {cell} in row {row} of column {names[column]!r} "
+            f"({len(np.unique(bad[:, 0]))} such rows); drop or complete these rows"
+        )
+    return numbers
 
 
 def _frame(numbers: np.ndarray, X: Any, names: list[str]) -> pd.DataFrame:

@@ -354,6 +354,23 @@ def test_rows_that_are_none_are_refused_without_showing_records(kind, wrong, tol
         model.predict(wrong(x))
 
 
+@pytest.mark.parametrize("cell", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_named_by_its_place(cell):
+    X = np.linspace(0.0, 1.0, 12).reshape(6, 2)
+    labels = [0, 1, 0, 1, 0, 1]
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, bounds=(0.0, 1.0))
+    with pytest.warns(PrivacyWarning, match="classes"):
+        model.fit(X, labels)
+    X[3:5, 1] = cell
+    told = f"finite numbers, got {str(cell).replace('nan', 'NaN')} in row 3 of column 'x1' .2 such"
+    for rows in (X, X.tolist(), X.astype(object)):
+        with pytest.raises(ValueError, match=told) as found:
+            model.predict_proba(rows)
+        assert "\n" not in str(found.value)
+    with pytest.raises(ValueError, match=told):
+        model.fit(X, labels)
+
+
 @pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearRegression])
 def test_masked_cells_are_refused(kind):
     """scikit-learn reads what lies under the mask."""
