@@ -14,6 +14,7 @@ import importlib.util
 import os
 import pathlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ import dpjax
 from dpjax._numerics.normal import normal_like
 
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
+LOOP = 4  # steps, with --loop
 
 
 class Task(NamedTuple):
@@ -60,6 +62,16 @@ class ConvNet(nn.Module):
         x = nn.relu(nn.Conv(32, (4, 4), strides=2, padding="VALID")(x))
         x = nn.max_pool(x, (2, 2), strides=(1, 1))
         return nn.Dense(10)(nn.relu(nn.Dense(32)(x.reshape(*x.shape[:-3], -1))))
+
+
+class SmallKernels(nn.Module):
+    """Three convolutions of 3 × 3, each followed by a pooling, for pictures of 32 × 32."""
+
+    @nn.compact
+    def __call__(self, x):
+        for width in (16, 32, 64):
+            x = nn.max_pool(nn.relu(nn.Conv(width, (3, 3))(x)), (2, 2), strides=(2, 2))
+        return nn.Dense(10)(x.reshape(*x.shape[:-3], -1))
 
 
 class Block(nn.Module):
@@ -111,6 +123,7 @@ def tasks() -> list[Task]:
         task("softmax 784→10", Perceptron((10,)), x((4096, 784)), 10),
         task("perceptron 784-1024-1024-10", Perceptron((1024, 1024, 10)), x((256, 784)), 10),
         task("CNN, 2 convolutions", ConvNet(), x((512, 28, 28, 1)), 10),
+        task("CNN, 3 convolutions", SmallKernels(), x((256, 32, 32, 3)), 10),
         task("transformer, 4 blocks", Transformer(), x((64, 64, 16)), 10),
         task("LSTM 28×28→128", Recurrent(), x((256, 28, 28)), 10),
         task("embedding 10,000×64", Embedding(), words, 2),
@@ -195,10 +208,25 @@ class Measured(NamedTuple):
     note: str = ""
 
 
-def measure(t: Task, rounds: int, limit: float, time_limit: float) -> dict[str, Measured]:
+def looped(step: Any) -> Any:
+    """Steps in one loop, as `fit` takes them, and as many keys."""
+
+    def run(params, batch, key):
+        def body(params, key):
+            return step(params, batch, key), None
+
+        return jax.lax.scan(body, params, jax.random.split(key, LOOP))[0]
+
+    return run
+
+
+def measure(
+    t: Task, rounds: int, limit: float, time_limit: float, in_a_loop: bool = False
+) -> dict[str, Measured]:
     compiled, results = {}, {}
     key = jax.random.key(0)
     for name, step in steps(t).items():
+        step = looped(step) if in_a_loop else step
         program = jax.jit(step).lower(t.params, t.batch, key).compile()
         megabytes = program.memory_analysis().temp_size_in_bytes / 1e6
         if megabytes > limit:
@@ -208,6 +236,7 @@ def measure(t: Task, rounds: int, limit: float, time_limit: float) -> dict[str, 
             lambda program=program: jax.block_until_ready(program(t.params, t.batch, key)),
             megabytes,
         )
+    turns = dict.fromkeys(compiled, LOOP if in_a_loop else 1)
     for name, run in torch_steps(t).items():
         compiled[name] = (run, None)
     seconds_of: dict[str, float] = {}
@@ -224,7 +253,7 @@ def measure(t: Task, rounds: int, limit: float, time_limit: float) -> dict[str, 
             if number or seconds_of[name] > time_limit:  # the first round compiles and allocates
                 times[name].append(seconds_of[name])
     for name, (_, megabytes) in compiled.items():
-        results[name] = Measured(statistics.median(times[name]), megabytes)
+        results[name] = Measured(statistics.median(times[name]) / turns.get(name, 1), megabytes)
     return results
 
 
@@ -263,22 +292,27 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=4000.0, help="MB of temporaries at most")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a method at most")
     parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--loop", action="store_true", help="steps in a loop, as in a run")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
-    out = options.out or pathlib.Path(__file__).parent / "results" / "clipping.md"
+    name = "clipping_loop.md" if options.loop else "clipping.md"
+    out = options.out or pathlib.Path(__file__).parent / "results" / name
     out.parent.mkdir(exist_ok=True)
     device, results = jax.devices()[0], {}
     for t in tasks():
         if options.only not in t.name:
             continue
-        results[t.name] = measure(t, options.rounds, options.limit, options.time_limit)
+        results[t.name] = measure(
+            t, options.rounds, options.limit, options.time_limit, options.loop
+        )
         print(table({t.name: results[t.name]}), flush=True)
         out.write_text(
             "# Per-example clipping: multiples of the non-private step with noise\n\n"
+            f"{f'A step of {LOOP} in a loop, as in a run. ' if options.loop else ''}"
             f"Device: {device.device_kind} ({device.platform}), {len(os.sched_getaffinity(0))} of "
             f"{os.cpu_count()} cores; jax {jax.__version__}; median of at most {options.rounds} "
             f"interleaved rounds; load average {os.getloadavg()[0]:.1f} at the end. Made by "
-            "`python -m benchmarks.clipping`.\n\n" + table(results) + "\n"
+            f"`python -m benchmarks.clipping {' '.join(sys.argv[1:])}`.\n\n{table(results)}\n"
         )
     print(f"written to {out}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,13 @@ def model_of(name: str) -> nn.Module | None:
             nn.ReLU(),
             nn.Linear(1024, 10),
         )
+    if name == "CNN, 3 convolutions":
+        widths = (3, 16, 32, 64)
+        blocks = [
+            [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            for a, b in itertools.pairwise(widths)
+        ]
+        return nn.Sequential(*itertools.chain(*blocks), nn.Flatten(), nn.Linear(64 * 16, 10))
     if kind == "CNN":
         return nn.Sequential(
             nn.Conv2d(1, 16, 8, 2, padding=3),

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients import control_flow
+from dpjax.gradients.convolution import CONVOLUTION, in_quick_layout
 from dpjax.gradients.equations import Equation, Program, literal
 from dpjax.gradients.low_rank import is_low_rank_sum
 from dpjax.gradients.parameters import JoinedViews, ParameterView, joined, rearranged, whole
@@ -87,6 +88,8 @@ class Interpreter:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]
         evaluate = by_slices(eqn) or eqn.evaluate
+        if len(ins) > 1 and not isinstance(ins[1], Batched):
+            evaluate = in_quick_layout(eqn) or evaluate
         outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
@@ -120,8 +123,9 @@ class Interpreter:
             return list(map(Constant, self.constant(eqn, ins)))
         if not parametric:
             called = None if eqn.recomputed else eqn.called()
-            inside = called is not None and called.contains(POOLING)
-            return self.run(called, ins, path) if inside else self.batched(eqn, ins)
+            if called is not None and any(map(called.contains, (POOLING, CONVOLUTION))):
+                return self.run(called, ins, path)
+            return self.batched(eqn, ins)
         if eqn.name == "stop_gradient":
             return list(map(Constant, self.constant(eqn, ins)))
         if pair := _factors(eqn, ins):
