@@ -45,15 +45,23 @@ def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
         end = [s + length for s, length in zip(start, lengths, strict=True)]
         return jax.lax.slice(padded, start, end, strides)
 
-    def evaluate(operands: Sequence[Array]) -> list[Array]:
-        (value,) = operands
-        padded = jax.lax.pad(value, jnp.array(-jnp.inf, value.dtype), config)
-        first, *others = (entry(padded, place) for place in itertools.product(*map(range, window)))
-        return [functools.reduce(_larger, others, first)]
+    def entries(value: Array, outside: float) -> list[Array]:
+        padded = jax.lax.pad(value, jnp.array(outside, value.dtype), config)
+        return [entry(padded, place) for place in itertools.product(*map(range, window))]
 
-    return evaluate
+    @jax.custom_jvp
+    def largest(value: Array) -> Array:
+        return functools.reduce(jnp.maximum, entries(value, -jnp.inf))
 
+    @largest.defjvp
+    def tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        (value,), (change,) = primals, tangents
+        found = largest(value)
+        counts, total = jnp.ones(found.shape, bool), jnp.zeros_like(found)
+        for one, its_change in zip(entries(value, -jnp.inf), entries(change, 0.0), strict=True):
+            equal = (one == found) | jnp.isnan(one)
+            total = total + jnp.where(counts & equal, its_change, jnp.zeros_like(its_change))
+            counts = counts & ~equal
+        return found, total
 
-def _larger(a: Array, b: Array) -> Array:
-    """The larger of each two entries, and its derivative alone: the first of equal ones."""
-    return jnp.where((a >= b) | jnp.isnan(a), a, b)
+    return lambda operands: [largest(*operands)]

@@ -171,42 +171,47 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     positions = records * math.prod(out_space)
     sizes = (groups, positions, per_group * math.prod(kernel), outputs)
 
+    axes = len(kernel)
+
     def patches(saved):
-        """[b, g, t, k]: what the kernel sees at every output position."""
-        value = saved.transpose((0, *(d + 1 for d in lhs_spec)))  # [b, n, c, space...]
-        config = [(0, 0, 0)] * 3 + [
+        """[b, g, t, k]: what the kernel sees at every output position, channels last."""
+        order = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
+        value = saved.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c]
+        spread = [
             (low, high, dilation - 1)
             for (low, high), dilation in zip(p["padding"], p["lhs_dilation"], strict=True)
         ]
+        config = [(0, 0, 0)] * 2 + spread + [(0, 0, 0)]
+        stacked = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
         # One axis after the other: as many slices as the sum of the kernel's sides, not their
         # product, each of which is compiled.
-        stacked = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
         for d, (width, size) in enumerate(zip(kernel, out_space, strict=True)):
             stride, dilation = p["window_strides"][d], p["rhs_dilation"][d]
             length = (size - 1) * stride + 1
             taken = [
-                jax.lax.slice_in_dim(
-                    stacked, o * dilation, o * dilation + length, stride, 3 + 2 * d
-                )
+                jax.lax.slice_in_dim(stacked, o * dilation, o * dilation + length, stride, 2 + d)
                 for o in range(width)
             ]
-            stacked = jnp.stack(taken, axis=3 + d)  # [b, n, c, kernel so far, space...]
+            stacked = jnp.stack(taken, axis=-2)  # [b, n, space..., kernel so far..., c]
         b = stacked.shape[0]
-        stacked = stacked.reshape(b, records, groups, sizes[2], math.prod(out_space))
-        return stacked.transpose(0, 2, 1, 4, 3).reshape(b, groups, positions, sizes[2])
+        stacked = stacked.reshape(b, positions, math.prod(kernel), groups, per_group)
+        return stacked.transpose(0, 3, 1, 2, 4).reshape(b, groups, positions, sizes[2])
 
     def factor(saved, cotangent):
-        g = cotangent.transpose((0, *(d + 1 for d in out_spec)))  # [b, n, c_out, space...]
-        g = g.reshape(g.shape[0], records, groups, outputs, math.prod(out_space))
-        g = g.transpose(0, 2, 1, 4, 3).reshape(g.shape[0], groups, positions, outputs)
-        return OuterProducts(patches(saved), g)
+        order = (out_spec[0], *out_spec[2:], out_spec[1])
+        g = cotangent.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c_out]
+        g = g.reshape(g.shape[0], positions, groups, outputs)
+        return OuterProducts(patches(saved), g.transpose(0, 2, 1, 3))
 
     def unpack(gradient):
-        lead = gradient.shape[:-3]
-        gradient = jnp.moveaxis(gradient, -1, -2)  # [..., g, n, k]
-        gradient = gradient.reshape((*lead, groups * outputs, per_group, *kernel))
-        back = tuple(len(lead) + int(d) for d in np.argsort(rhs_spec))
-        return gradient.transpose(tuple(range(len(lead))) + back)
+        lead = len(gradient.shape[:-3])
+        gradient = gradient.reshape((*gradient.shape[:-2], *kernel, per_group, outputs))
+        # From [..., g, space..., in, out] to [..., g and out, in, space...].
+        order = (lead, lead + axes + 2, lead + axes + 1, *range(lead + 1, lead + axes + 1))
+        gradient = gradient.transpose((*range(lead), *order))
+        gradient = gradient.reshape((*gradient.shape[:lead], groups * outputs, per_group, *kernel))
+        back = tuple(lead + int(d) for d in np.argsort(rhs_spec))
+        return gradient.transpose((*range(lead), *back))
 
     layout = object() if view.dims is None else ("convolution", groups, rhs_spec, view.dims)
     return Rule("convolution", layout, factor, unpack, sizes, saved=0)
