@@ -32,6 +32,7 @@ from dpjax._numerics.explicit import (
     on_auto_mesh,
     placed_like,
 )
+from dpjax._numerics.keys import first_bits
 from dpjax._numerics.materialise import materialised
 
 __all__ = ["fresh_key", "normal", "normal_like"]
@@ -135,7 +136,7 @@ def _spread(leaf: Any):
 def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
     # Hashing the key first consumes it as any sampler does, accepts every key type, and keeps this
     # stream apart from the one that jax.random would draw from the same key.
-    words = jax.random.bits(key, (4,), jnp.uint32)
+    words = first_bits(key, 4)
     sizes = [math.prod(shape) for shape, _ in specs]
     # One flat draw serves all small leaves (biases, scales): a kernel each would cost more.
     small = [

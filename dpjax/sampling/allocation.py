@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, padded, positive
 
@@ -95,7 +96,7 @@ def allocation_inclusion(
     if steps >= _MOST:
         raise ValueError(f"steps must be below 2^31, got {steps}")
     between("chosen", chosen, 1, steps, "steps")
-    own = jax.random.fold_in(jax.random.fold_in(key, _EPOCHS), epoch)
+    own = folded(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
     step = jnp.asarray(step, jnp.uint32)
     # Floyd's algorithm: every set of `chosen` of them is equally likely (Bentley and Floyd 1987).

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, positive
 
@@ -29,7 +30,7 @@ def cyclic_permutation(
     positive("population", population)
     between("batch_size", batch_size, 1, population)
     batches = -(-population // batch_size)
-    order = jax.random.permutation(jax.random.fold_in(key, 0), population).astype(jnp.int32)
+    order = jax.random.permutation(folded(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
     start = (jnp.asarray(step, jnp.int32) % batches) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, positive
 
@@ -26,5 +27,5 @@ def fixed_batch(
     """
     positive("population", population)
     between("batch_size", batch_size, 1, population)
-    order = jax.random.permutation(jax.random.fold_in(key, step), population)
+    order = jax.random.permutation(folded(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._numerics.keys import folded
+from dpjax._numerics.threefry import random_bits
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, padded, positive
 
@@ -67,7 +67,7 @@ def largest_word(rate: float) -> np.uint32:
 
 def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
     """The flags of `poisson_inclusion` for a rate by its largest word, which may be traced."""
-    bits = jax.random.bits(jax.random.fold_in(key, step), (population,), dtype=jnp.uint32)
+    bits = random_bits(folded(key, step), (population,))
     return bits <= word
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, UInt
 
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between, positive
 
@@ -34,7 +35,7 @@ def with_replacement(
     """
     between("population", population, 1, (1 << 31) - 1)
     positive("batch_size", batch_size)
-    words = jax.random.bits(jax.random.fold_in(key, step), (2, batch_size), jnp.uint32)
+    words = jax.random.bits(folded(key, step), (2, batch_size), jnp.uint32)
     indices = _modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.sampling.batch import Batch, between
 from dpjax.sampling.poisson import poisson_inclusion
@@ -42,7 +43,7 @@ def truncated_poisson(
     """
     between("capacity", capacity, 1, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
-    own = jax.random.fold_in(jax.random.fold_in(key, _CHOICE), step)
+    own = folded(key, _CHOICE, step)
     order = jax.random.permutation(own, population).astype(jnp.int32)
     # The drawn records first, each group in the uniform order: the first of them are a uniform set.
     drawn = order[jnp.argsort(~flags[order], stable=True)][:capacity]

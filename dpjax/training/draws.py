@@ -22,7 +22,8 @@ class Draws(NamedTuple):
     """The sampler of a plan.
 
     Fields:
-        draw: `draw(key, step) -> (indices, size)`; the indices are padded to whole pieces.
+        draw: `draw(key, step) -> (indices, size)`; the indices are padded to whole pieces with
+            numbers beyond the last record's.
         capacity: records of a piece.
         largest: records of a step, exceeded with at most the probability that `draws_of` was given.
     """
@@ -70,11 +71,10 @@ def inclusion_of(plan: Plan) -> Callable[[Any, Any], Any]:
 
     def flagged(sampler: Sampler) -> Callable[[Any, Any, Any], Any]:
         def flags(key, step, number):
-            found, size = sampler(key, step, number)
+            found, _ = sampler(key, step, number)
             if found.dtype == bool:
                 return found
-            places = jnp.where(jnp.arange(found.shape[0]) < size, found, n)
-            return jnp.zeros(n, bool).at[places].set(True, mode="drop")
+            return jnp.zeros(n, bool).at[found].set(True, mode="drop")
 
         return flags
 

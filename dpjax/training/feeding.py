@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from dpjax._numerics.explicit import on_one_device
+from dpjax._numerics.keys import unfolded
 from dpjax._numerics.scope import enable_x64
 from dpjax.training.blocks import BlockDraws
 from dpjax.training.draws import Draws
@@ -78,7 +79,7 @@ def loading(draws: Draws) -> Loading:
     """
 
     def draw(key, step):
-        return draws.draw(jax.random.fold_in(key, SAMPLING), step)
+        return draws.draw(unfolded(key, SAMPLING), step)
 
     def load(data, indices, size):
         count = int(size)
@@ -102,7 +103,7 @@ def loading_in_blocks(divided: BlockDraws, placement: Placement) -> Loading:
     along = placement.sharding(PartitionSpec(placement.records))
 
     def draw(key, step):
-        return (divided.inclusion(jax.random.fold_in(key, SAMPLING), step),)
+        return (divided.inclusion(unfolded(key, SAMPLING), step),)
 
     def load(data, flags):
         drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]

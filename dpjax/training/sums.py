@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients
+from dpjax._numerics.keys import folded, unfolded
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.blocks import block_draws, sum_over_blocks
 from dpjax.training.draws import Draws
@@ -34,9 +35,10 @@ def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
 
         def of_draw(params, data, key, step, held, clip_norm):
             if isinstance(data, Batch):
-                drawn = data.numbers, data.size
+                drawn = data.numbers, data.size, None
             else:
-                drawn = draws.draw(jax.random.fold_in(key, SAMPLING), step)
+                found = draws.draw(unfolded(key, SAMPLING), step)
+                drawn = *found, recipe.plan.population
             return of_records(params, data, drawn, key, step, held, clip_norm)
 
         return of_draw
@@ -47,9 +49,11 @@ def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
 
     def one_block(params, records, *shared):
         if isinstance(records, Batch):
-            return of_records(params, records, (records.numbers, records.size[0]), *shared)
+            drawn = records.numbers, records.size[0], None
+            return of_records(params, records, drawn, *shared)
         data, flags, numbers = records
-        return of_records(params, data, listed(flags, divided.padded), *shared, numbers[0])
+        drawn = *listed(flags, divided.padded), flags.shape[0]
+        return of_records(params, data, drawn, *shared, numbers[0])
 
     over_blocks = sum_over_blocks(placement, specs, one_block)
     rows = placement.sharding(PartitionSpec(placement.records))
@@ -57,7 +61,7 @@ def sum_of_draw(recipe: Recipe, draws: Draws) -> Callable[..., Any]:
     def of_blocks(params, data, key, step, held, clip_norm):
         records = data
         if not isinstance(data, Batch):
-            flags = divided.inclusion(jax.random.fold_in(key, SAMPLING), step)
+            flags = divided.inclusion(unfolded(key, SAMPLING), step)
             flags = jax.lax.with_sharding_constraint(flags, rows)
             records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
         total, seen = over_blocks(params, records, key, step, held, clip_norm)
@@ -84,19 +88,32 @@ def _sum_of_records(recipe: Recipe, capacity: int, share_of: int) -> Callable[..
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
         bound = plan.clip_norm if plan.adaptive is None else clip_norm
         clipped = gradients.clipped_grad(of_trained, plan.clip_norm, **settings)
-        indices, size = drawn
+        indices, size, records = drawn  # of how many they were: a slot without one has a larger
         slots = jnp.arange(capacity, dtype=jnp.int32)
         keys_of = keys_of_records(key, step) if recipe.loss_takes_key else lambda records: None
 
-        def piece(number, totals):
+        def left(state):
+            start = state[0] * capacity
+            if isinstance(data, Batch):
+                return (start == 0) | (start < size)
+            # Those drawn come first. To count them is a sum over all records, which XLA compiles
+            # as five programs of a CPU.
+            next_one = jax.lax.dynamic_index_in_dim(indices, start, keepdims=False)
+            return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
+
+        def piece(state):
+            number, totals = state
             start = number * capacity
             rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
             if isinstance(data, Batch):
+                taken = start + slots < size
                 batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
             else:
+                taken = rows < records
+                rows = jnp.where(taken, rows, 0)
                 batch = jax.tree.map(lambda leaf: leaf[rows], data)
             # What follows is compiled alike wherever the records come from: the same bits.
-            batch, mask = jax.lax.optimization_barrier((batch, start + slots < size))
+            batch, mask = jax.lax.optimization_barrier((batch, taken))
             keys = keys_of(first_record + rows)
             out = clipped(params, batch, mask=mask, rng=keys, clip_norm=bound)
             # A loss that is not finite would hide all others behind it in the mean.
@@ -106,15 +123,14 @@ def _sum_of_records(recipe: Recipe, capacity: int, share_of: int) -> Callable[..
             within = mask & (out.norms <= limit)
             counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
             found = (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
-            return jax.tree.map(jnp.add, totals, found)
+            return number + 1, jax.tree.map(jnp.add, totals, found)
 
         zero = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params
         )
         none = jnp.zeros((), jnp.int32)
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
-        pieces = jnp.maximum(1, (size + capacity - 1) // capacity)
-        total, loss_sum, *counts = jax.lax.fori_loop(0, pieces, piece, first)
+        _, (total, loss_sum, *counts) = jax.lax.while_loop(left, piece, (none, first))
         return total, (loss_sum, size.astype(jnp.float32), *counts)
 
     return of_records
@@ -126,5 +142,5 @@ def keys_of_records(key: Any, step: Any) -> Callable[[Any], Any]:
     A record's key is a function of the run's key, the step and the record's number alone: neither
     its place in the batch nor the pieces that a batch is worked through in change it.
     """
-    of_step = jax.random.fold_in(jax.random.fold_in(key, LOSS), step)
+    of_step = folded(key, LOSS, step)
     return jax.vmap(lambda record: jax.random.fold_in(of_step, record))

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from dpjax import transforms
+from dpjax._numerics.keys import folded, unfolded
 from dpjax.training.adaptive import reach
 from dpjax.training.averaging import next_average
 from dpjax.training.draws import Draws, phase_of
@@ -75,7 +76,7 @@ def _slack(recipe: Recipe, draws: Draws) -> float:
 def _moved(plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step: Any) -> Any:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
     adaptive: Any = plan.adaptive
-    counting = jax.random.fold_in(jax.random.fold_in(key, COUNT), step)
+    counting = folded(key, COUNT, step)
     count = 2 * within - records.astype(jnp.int32)  # of records, each ±1: halves are exact
     moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
     return jnp.clip(moved, *reach(plan.clip_norm)).astype(jnp.float32)
@@ -94,14 +95,14 @@ def _noise_of_plan(plan: Plan, slack: float) -> Callable[..., Any]:
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
-        before = transforms.NoiseState(jax.random.fold_in(key, NOISE), state["step"])
+        before = transforms.NoiseState(unfolded(key, NOISE), state["step"])
         return noise.update(total, before)[0], {}
 
     def correlated(total, state, key, number):
         del number  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
-        own = jax.random.fold_in(key, NOISE)
+        own = unfolded(key, NOISE)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
         released, after = noise.update(total, before)
         return released, {"noise": after.past}  # pyrefly: ignore

@@ -15,7 +15,7 @@ from dpjax._numerics.normal import normal_like
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.transforms.checks import positive, random_key
-from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
+from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, path_of
 from dpjax.transforms.released import reading
 
 
@@ -137,7 +137,7 @@ def _following(strategy):
 
 def _drawn(updates, state, step):
     """z of a step."""
-    now, _ = key_of(NoiseState(state.key, step), "correlated", updates)
+    now, _ = path_of(NoiseState(state.key, step), "correlated", updates)
     return normal_like(now, in_float32(updates))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from dpjax._numerics.keys import folded
+from dpjax._numerics.keys import folded, unfolded
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
 from dpjax._other_names import taught
@@ -40,8 +40,8 @@ class NoiseState(NamedTuple):
     step: Int[Array, ""]
 
 
-def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray, NoiseState]:
-    """The key of this step's noise, and the state of the next step.
+def path_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, NoiseState]:
+    """The key of this step's noise, its words still to be folded in, and the next step's state.
 
     Salted by the kind of noise and by the paths of the leaves: two transformations with one key
     that perturb different parts of the parameters draw different noise. Whoever reads the chain
@@ -52,8 +52,14 @@ def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray,
     if (reader := reading()) is not None:
         reader.draw(digest, state.key)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
-    now = folded(state.key, state.step, *salt)
+    now = unfolded(state.key, state.step, *salt)
     return now, NoiseState(state.key, state.step + 1)
+
+
+def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray, NoiseState]:
+    """The key of this step's noise, its words folded in, and the next step's state."""
+    now, after = path_of(state, kind, updates)
+    return folded(now), after
 
 
 @taught
@@ -179,7 +185,7 @@ def _additive(
 
     def update(updates, state, params=None):
         del params
-        now, after = key_of(state, kind, updates)
+        now, after = path_of(state, kind, updates)
         if (reader := reading()) is not None:
             return reader.perturb(kind, updates, scale), state
         size = scale(state.step) if callable(scale) else scale

@@ -1,0 +1,125 @@
+"""The written-out Threefry has the bits of `jax.random`, whatever key, shape and words."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from dpjax._numerics import keys as module
+from dpjax._numerics.keys import first_bits, folded, unfolded
+from dpjax._numerics.threefry import block, random_bits
+
+KEYS = {
+    "typed": lambda: jax.random.key(3),
+    "raw": lambda: jax.random.PRNGKey(3),
+    "all bits": lambda: jax.random.wrap_key_data(jnp.uint32([0xFEDCBA98, 0x76543210])),
+    "rbg": lambda: jax.random.key(3, impl="rbg"),
+}
+
+
+def bits(key, shape):
+    return np.asarray(jax.random.bits(key, shape, jnp.uint32))
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [  # of Random123's kat_vectors, threefry2x32 20
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((2**32 - 1,) * 2, (2**32 - 1,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_known_answers(counter, key, words):
+    assert tuple(int(word) for word in block(jnp.uint32(key), jnp.uint32(counter))) == words
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (70_001,)])
+@pytest.mark.parametrize("name", KEYS)
+def test_bits_are_those_of_jax_random(name, shape):
+    expected = bits(KEYS[name](), shape)
+    assert np.array_equal(random_bits(KEYS[name](), shape), expected)
+    traced = jax.jit(lambda key: random_bits(key, shape))(KEYS[name]())
+    assert traced.dtype == jnp.uint32
+    assert np.array_equal(traced, expected)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_bits_follow_the_way_in_which_jax_counts(counted):
+    """JAX's older way gives other bits to the same places: those are given then."""
+    with jax.threefry_partitionable(counted):
+        assert np.array_equal(random_bits(KEYS["typed"](), (5,)), bits(KEYS["typed"](), (5,)))
+        found = first_bits(unfolded(KEYS["typed"](), 9), 4)
+        assert np.array_equal(found, bits(jax.random.fold_in(KEYS["typed"](), 9), (4,)))
+
+
+def test_bits_of_many_keys():
+    keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
+    found = jax.vmap(jax.vmap(lambda key: random_bits(key, (5,))))(keys)
+    expected = jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (5,))))(keys)
+    assert np.array_equal(found, expected)
+
+
+def test_sharded_bits_are_the_same():
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    found = jax.jit(lambda key: random_bits(key, (1_024,)), out_shardings=rows)(KEYS["typed"]())
+    assert np.array_equal(found, bits(KEYS["typed"](), (1_024,)))
+
+
+@pytest.mark.parametrize("words", [(), (5,), (0, 2**32 - 1, np.uint32(7), 3)])
+@pytest.mark.parametrize("name", KEYS)
+def test_first_bits_are_those_of_the_folded_key(name, words):
+    own = functools.reduce(jax.random.fold_in, words, KEYS[name]())
+    assert np.array_equal(first_bits(unfolded(KEYS[name](), *words), 4), bits(own, (4,)))
+
+
+def test_first_bits_of_many_steps():
+    def drawn(key, step):
+        return first_bits(unfolded(key, 1, step, 9), 4)
+
+    def one_by_one(key, step):
+        words = (1, step, 9)
+        return jax.random.bits(functools.reduce(jax.random.fold_in, words, key), (4,), jnp.uint32)
+
+    keys, steps = jax.random.split(jax.random.key(0), 5), jnp.arange(5)
+    found = jax.vmap(drawn)(jax.random.clone(keys), steps)
+    assert np.array_equal(found, jax.vmap(one_by_one)(keys, steps))
+
+
+def test_words_are_folded_in_the_order_in_which_they_came():
+    key = jax.random.key(5)
+    found = folded(unfolded(unfolded(key, 1, 2), 3), 4)
+    expected = functools.reduce(jax.random.fold_in, (1, 2, 3, 4), key)
+    assert np.array_equal(jax.random.key_data(found), jax.random.key_data(expected))
+
+
+def test_jax_refuses_a_key_whose_words_are_not_yet_in_it():
+    """Or a draw would be the same in every step."""
+    waiting = unfolded(jax.random.key(5), 1)
+    for draw in (jax.random.bits, jax.random.split, jax.random.normal):
+        with pytest.raises((TypeError, ValueError)):
+            draw(waiting)
+
+
+def test_bits_are_one_kernel():
+    """JAX's own are ten on a CPU: all the rest of what a program of a few numbers costs."""
+    program = jax.jit(lambda key: random_bits(key, (1_000,))).lower(KEYS["typed"]())
+    text = program.compile().as_text()
+    assert text.count(" fusion(") <= 2
+    assert text.count(" while(") == 0
+
+
+def test_a_step_after_another_is_no_new_program():
+    """Outside a trace too, where its number is a number of Python's."""
+
+    def drawn(step):
+        first_bits(unfolded(jax.random.key(5), 1, step), 4)
+        folded(jax.random.key(5), step)
+        return module._folded._cache_size(), module._first_bits._cache_size()
+
+    assert drawn(0) == drawn(1) == drawn(2)
