@@ -28,6 +28,8 @@ from dpjax.gradients.strategies import Strategy
 from dpjax.gradients.tracing import Interpreter
 from dpjax.gradients.values import Batched, Constant, Parametric, Site, leaf_key
 
+_FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
+
 
 class Layered(NamedTuple):
     """What stands for the gradients of a parameter of which each step of a loop has a slice.
@@ -139,7 +141,9 @@ def _of_kept(parts: Any, clipping: Clipping) -> Any:
     The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass over
     the data in every step for the sake of the rare bad one. A loop of no or one turn works in
     place, and what follows is compiled once, where each branch of a conditional would have it.
+    Of few numbers the pass costs less than such a loop takes to compile.
     """
+    is_layered = lambda part: isinstance(part, Layered)  # noqa: E731
 
     def cut(value: Any) -> Any:
         if isinstance(value, Layered):
@@ -149,8 +153,10 @@ def _of_kept(parts: Any, clipping: Clipping) -> Any:
         keep = clipping.kept.reshape((-1,) + (1,) * (value.ndim - 1))
         return jnp.where(keep, value, jnp.zeros_like(value))
 
+    if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
+        return jax.tree.map(cut, parts, is_leaf=is_layered)
+
     def turn(state):
-        is_layered = lambda part: isinstance(part, Layered)  # noqa: E731
         return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1], is_leaf=is_layered)
 
     return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]

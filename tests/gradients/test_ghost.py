@@ -526,3 +526,20 @@ def test_vmap_over_parameters_is_a_loop():
         chex.assert_trees_all_close(
             jax.tree.map(lambda a, i=i: a[i], swept.sum), one.sum, rtol=1e-5, atol=1e-6
         )
+
+
+@pytest.mark.parametrize("records", [4, 256], ids=["few numbers", "many"])
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_records_that_are_not_finite_add_nothing_however_many_numbers_there_are(records, bad):
+    """Few numbers are always cut out, many only where one is not finite."""
+    x = jax.random.normal(jax.random.key(0), (records, 300)).at[1, 7].set(bad)
+    w = jax.random.normal(jax.random.key(1), (300, 3)) / 300
+
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w))
+
+    with_it = clipped_grad(loss, 1.0, "ghost")(w, x)
+    without = clipped_grad(loss, 1.0, "vmap")(w, jnp.delete(x, 1, axis=0))
+    np.testing.assert_allclose(with_it.sum, without.sum, rtol=1e-5, atol=1e-6)
+    assert with_it.norms[1] != with_it.norms[1] or jnp.isinf(with_it.norms[1])
+    assert int(with_it.nonfinite) == 1
