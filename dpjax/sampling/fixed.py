@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, number_of, positive
 
 
 @taught
@@ -24,7 +24,8 @@ def fixed_batch(
         >>> len(set(batch.indices.tolist())), bool(batch.mask.all())
         (4, True)
     """
-    positive("population", population)
-    between("batch_size", batch_size, 1, population)
+    population = positive("population", population)
+    batch_size = between("batch_size", batch_size, 1, population)
+    step = number_of("step", step)
     order = jax.random.permutation(jax.random.fold_in(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, UInt
 
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, number_of, positive
 
 
 @taught
@@ -32,8 +32,8 @@ def with_replacement(
         >>> batch.indices.shape, bool((batch.indices < 3).all()), bool(batch.mask.all())
         ((5,), True, True)
     """
-    between("population", population, 1, (1 << 31) - 1)
-    positive("batch_size", batch_size)
+    population = between("population", population, 1, (1 << 31) - 1)
+    batch_size, step = positive("batch_size", batch_size), number_of("step", step)
     words = jax.random.bits(jax.random.fold_in(key, step), (2, batch_size), jnp.uint32)
     indices = _modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))

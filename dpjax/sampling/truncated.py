@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between
+from dpjax.sampling.batch import Batch, between, number_of, positive
 from dpjax.sampling.poisson import poisson_inclusion
 
 # What tells the choice among the drawn from the draw itself: no step has this number.
@@ -40,7 +40,8 @@ def truncated_poisson(
         >>> batch.indices.shape, int(batch.mask.sum()), len(set(batch.indices.tolist()))
         ((20,), 20, 20)
     """
-    between("capacity", capacity, 1, population)
+    population, step = positive("population", population), number_of("step", step)
+    capacity = between("capacity", capacity, 1, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
     own = jax.random.fold_in(jax.random.fold_in(key, _CHOICE), step)
     order = jax.random.permutation(own, population).astype(jnp.int32)
