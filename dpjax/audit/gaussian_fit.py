@@ -104,6 +104,10 @@ def normal_shift_bound(
             "scores must be of the same number of runs in both worlds, at least 2, got "
             f"shapes {scores.shape} and {neighbour_scores.shape}"
         )
+    for world in (scores, neighbour_scores):
+        if not np.all(np.isfinite(world)):
+            first = float(world[~np.isfinite(world)][0])
+            raise ValueError(f"scores must be finite, got {first}: they have no mean")
     variances = [float(np.var(world, ddof=1)) for world in (scores, neighbour_scores)]
     std = math.sqrt(sum(variances) / 2)
     shift = float(np.mean(neighbour_scores) - np.mean(scores))

@@ -61,7 +61,8 @@ def one_run(
     """
     if method not in ("guesses", "gaussian", "normal"):
         raise ValueError(f"method must be guesses, gaussian or normal, got {method!r}")
-    if method == "guesses" and (not guesses or guesses % 2 or not 0 < guesses <= canaries):
+    whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
+    if method == "guesses" and not (whole and 0 < guesses <= canaries and guesses % 2 == 0):
         raise ValueError(
             f"guesses must be even and between 2 and canaries = {canaries}, got {guesses}"
         )

@@ -23,6 +23,8 @@ def best_threshold(
             "scores must be of the same number of runs in both worlds, at least 4, got "
             f"shapes {scores.shape} and {neighbour_scores.shape}"
         )
+    if np.isnan(scores).any() or np.isnan(neighbour_scores).any():
+        raise ValueError("scores must be ordered, got NaN")
     level = (1.0 - confidence) / 2.0
     half = scores.size // 2
     tune = np.sort(scores[:half]), np.sort(neighbour_scores[:half])

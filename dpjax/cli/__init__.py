@@ -1,7 +1,8 @@
 """The command line: `dpjax train | predict | epsilon | calibrate | verify | report | curve |
 sweep`.
 
-Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input.
+Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input or no place for the answer, 130
+interrupted; a closed pipe ends a command by its signal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import curve, predict, price, report, sweep, train, verify
+from dpjax.cli import curve, endings, predict, price, report, sweep, train, verify
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -94,4 +95,5 @@ def main() -> None:
     # took a third of a short command's time.
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
-    app()
+    endings.end_by_closed_pipes(True)
+    endings.run(app)

@@ -35,6 +35,16 @@ def adjacency_of(option: AdjacencyOption) -> Any:
 
 
 _NOTHING = "nothing was written"
+_LONGEST = 1 << 24  # characters of a certificate; `Certificate.from_json` refuses longer ones
+
+
+def read_certificate(path: pathlib.Path) -> str:
+    """The text of a certificate, read no further than certificates go."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(_LONGEST + 1)
+    except UnicodeDecodeError:
+        raise ValueError(f"the certificate must be a text in UTF-8, got {path}") from None
 
 
 @contextlib.contextmanager

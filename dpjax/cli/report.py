@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpjax._digits import rounded_up
-from dpjax.cli.inputs import check_new_file, refusing
+from dpjax.cli.inputs import check_new_file, read_certificate, refusing
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -50,7 +50,7 @@ def report(
         if out is not None:
             check_new_file("--out", out, (".html", ".htm"))
         folder = run if run.is_dir() else run.parent
-        text = (folder / "certificate.json" if run.is_dir() else run).read_text(encoding="utf-8")
+        text = read_certificate(folder / "certificate.json" if run.is_dir() else run)
         goal = out or folder / "report.html"
 
         from dpjax import accounting as acc

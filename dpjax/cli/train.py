@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dpjax.cli import endings
 from dpjax.cli.inputs import AdjacencyOption, adjacency_of, print_json, read_inputs, refusing
 from dpjax.cli.train_loop import train_privately
 from dpjax.cli.train_output import check_same_settings, check_writable, unused_folder, write_results
@@ -153,6 +154,7 @@ def train(
     """
     from rich.console import Console
 
+    endings.end_by_closed_pipes(False)  # a run says how to go on, whoever listens
     console = Console(stderr=as_json)
     with refusing():
         folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()

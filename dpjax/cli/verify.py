@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpjax.cli.inputs import print_json, refusing
+from dpjax.cli.inputs import print_json, read_certificate, refusing
 from dpjax.cli.words import show_labelled
 
 _REFUSED = 1
@@ -31,19 +31,19 @@ def verify(
     """
     with refusing():
         path = certificate / "certificate.json" if certificate.is_dir() else certificate
-        text = path.read_text(encoding="utf-8")
+        text = read_certificate(path)
 
-    from dpjax import accounting as acc
+        from dpjax import accounting as acc
 
-    try:
-        found = acc.Certificate.from_json(text)
-        check = found.verify()
-    except acc.CertificateError as error:
-        if as_json:
-            print_json({"valid": False, "field": error.field, "reason": str(error)})
-        else:
-            typer.echo(f"REFUSED: {error}", err=True)
-        raise typer.Exit(_REFUSED) from None
+        try:
+            found = acc.Certificate.from_json(text)
+            check = found.verify()
+        except acc.CertificateError as error:
+            if as_json:
+                print_json({"valid": False, "field": error.field, "reason": str(error)})
+            else:
+                typer.echo(f"REFUSED: {error}", err=True)
+            raise typer.Exit(_REFUSED) from None
     if as_json:
         print_json(
             {

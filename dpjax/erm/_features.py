@@ -32,17 +32,24 @@ def is_sparse(features: Any) -> TypeIs[sparse.BCOO]:
 
 
 def as_features(features) -> Features:
-    """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
-    if is_sparse(features):
-        if features.ndim != 2:
-            raise ValueError(f"features must be a matrix [n, d], got {features.ndim} axes")
-        return features if features.n_batch == 1 else _rows_as_batch(features)
-    features = jnp.asarray(features)
-    if not jnp.issubdtype(features.dtype, jnp.floating):
-        features = features.astype(float)
+    """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis.
+
+    Of 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
+    """
+    if not is_sparse(features):
+        features = features if hasattr(features, "dtype") else np.asarray(features)
+    kind = features.dtype
+    if not any(jnp.issubdtype(kind, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise ValueError(f"features must be real numbers, got {kind}")
+    if not is_sparse(features):
+        features = jnp.asarray(features)
     if features.ndim != 2:
         raise ValueError(f"features must be a matrix [n, d], got {features.ndim} axes")
-    return features
+    if is_sparse(features) and features.n_batch != 1:
+        features = _rows_as_batch(features)
+    if not jnp.issubdtype(features.dtype, jnp.floating):
+        return to_dtype(features, float)
+    return to_dtype(features, jnp.float32) if features.dtype.itemsize < 4 else features
 
 
 def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
@@ -111,8 +118,14 @@ def slice_rows(features: Features, begin: Array, size: int) -> Features:
 
 def row_norms(features: Features) -> Array:
     """Euclidean norm of every row."""
-    entries = features.data if is_sparse(features) else features
-    return jnp.sqrt(jnp.sum(jnp.square(entries), axis=-1))
+    return norms_of(features.data if is_sparse(features) else features)
+
+
+def norms_of(rows: Array) -> Array:
+    """Norms along the last axis, of entries whose squares vanish or overflow too."""
+    largest = jnp.max(jnp.abs(rows), axis=-1, keepdims=True, initial=0)
+    safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return safe[..., 0] * jnp.sqrt(jnp.sum(jnp.square(rows / safe), axis=-1))
 
 
 def append_constant(features: Features, value: float) -> Features:

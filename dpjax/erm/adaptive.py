@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 from dpjax import accounting as acc
 from dpjax._numerics.checks import scalar
 from dpjax._numerics.normal import normal
+from dpjax.erm._exponential import gumbel
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, count, positive, start
+from dpjax.erm.solution import Solution, clip_bound, count, positive, start
 from dpjax.erm.solver import Budget, private_solver
 
 __all__ = ["AdaptiveHistory", "dp_agd"]
@@ -106,9 +107,9 @@ def dp_agd(
     count("planned_steps", planned_steps)
     count("candidates", candidates, low=2)
     count("max_iterations", max_iterations)
+    clip_bound(clip_norm)
     for name, value in (
         ("max_step_size", max_step_size),
-        ("clip_norm", clip_norm),
         ("loss_bound", loss_bound),
         ("growth", growth),
     ):
@@ -186,13 +187,11 @@ def _run(
         trials = jax.vmap(lambda size: problem.project(s.params - size * way))(steps)
 
         losses = problem.losses_along(s.params, way, steps)
-        losses = jnp.where(jnp.isfinite(losses), jnp.clip(losses, 0.0, loss_bound), loss_bound)
         ridge = (
             0.5 * problem.n * problem.l2 * jnp.sum(jnp.square(trials.reshape(candidates, -1)), 1)
         )
-        scores = jnp.sum(losses, axis=1) + ridge
-        utility = -scores * line_epsilon / (factor * loss_bound)
-        pick = jnp.argmax(utility + jax.random.gumbel(line_key, (candidates,), dtype))
+        utility = utilities(losses, ridge, loss_bound, line_epsilon / factor)
+        pick = jnp.argmax(utility + gumbel(line_key, (candidates,), dtype))
         moved = pick > 0
         updates = s.updates + moved.astype(jnp.int32)
         chosen = jnp.maximum(s.chosen, steps[pick])
@@ -229,3 +228,36 @@ def _run(
     )
     last = jax.lax.while_loop(lambda s: s.going & (s.round < max_iterations), body, first)
     return last.params, AdaptiveHistory(last.updates, last.refinements, rho - last.left)
+
+
+def utilities(
+    losses: Float[Array, "candidates n"],
+    ridge: Float[Array, " candidates"],
+    loss_bound: Any,
+    scale: Any,
+) -> Float[Array, " candidates"]:
+    """−scale · (Σ clipped losses + ridge)/loss_bound of every candidate, less the least of them.
+
+    In integers: one record moves every sum by at most the bound exactly, however large the sum and
+    the regulariser are that a float would be rounded with.
+
+    Args:
+        losses: of every record at every candidate; what is not finite counts as the bound.
+        ridge: public: n times the regulariser.
+        loss_bound: the bound on a record's loss.
+        scale: what a loss of the bound adds to the utility.
+
+    Example:
+        >>> losses = jnp.asarray([[0.0, 1.0], [2.0, 9.0]])
+        >>> utilities(losses, jnp.zeros(2), 2.0, 0.5).tolist()
+        [0.0, -0.75]
+    """
+    levels = 2 ** max(0, min(20, 30 - losses.shape[1].bit_length()))  # the sum stays below 2^30
+    shares = jnp.clip(losses / loss_bound, 0.0, 1.0)
+    shares = jnp.where(jnp.isfinite(losses), shares, 1.0)
+    whole = jnp.sum(jnp.round(shares * levels).astype(jnp.int32), axis=1)
+    # Beyond 2^29 nobody can tell regularisers apart by the losses.
+    public = jnp.round((ridge - ridge[0]) * (levels / loss_bound))
+    whole = whole + jnp.clip(public, -(2.0**29), 2.0**29).astype(jnp.int32)
+    # Of the differences the small ones matter, and a float holds them to its relative precision.
+    return (jnp.min(whole) - whole).astype(losses.dtype) * (scale / levels)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.erm._features import EXACT, ROUND_DOWN
+from dpjax.erm._features import EXACT, ROUND_DOWN, norms_of
 
 __all__ = ["DifferentiableProblem", "differentiable_problem"]
 
@@ -85,7 +85,7 @@ class DifferentiableProblem:
         flat = jnp.where(jnp.all(jnp.isfinite(flat), axis=1)[:, None], flat, 0.0)
         factors = jnp.ones(self.n, flat.dtype) if weights is None else weights
         if clip_norm is not None:
-            norms = jnp.linalg.norm(flat, axis=1)
+            norms = norms_of(flat)
             safe = jnp.where(norms > 0, norms, 1.0)
             factors = factors * jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
         return jnp.matmul(factors, flat, precision=EXACT).reshape(self.shape)

@@ -10,13 +10,14 @@ import functools
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
+from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
+from dpjax.erm._exponential import exponential
 from dpjax.erm._features import is_traced
 from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem
@@ -41,6 +42,10 @@ __all__ = [
 _RESIDUAL_SHARE = (
     0.1  # of the Gaussian budget μ spent on hiding the solver's error: 0.5 % more noise
 )
+
+
+_POSITIVE = Range(0.0, open_low=True)
+_BETWEEN = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
 class NotConverged(RuntimeError):
@@ -72,13 +77,15 @@ class ObjectiveHistory(NamedTuple):
 
 def _extra(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
+    if epsilon is not None:
+        epsilon = one_number("epsilon", epsilon, _POSITIVE)
     if extra_l2 is not None:
         nonnegative("extra_l2", extra_l2)
         return float(extra_l2)
     if epsilon is None:
         return 0.0
     curvature = problem.smoothness - problem.l2
-    return max(0.0, 2.0 * curvature / (float(epsilon) * problem.n) - problem.l2)
+    return max(0.0, 2.0 * curvature / (epsilon * problem.n) - problem.l2)
 
 
 def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
@@ -175,7 +182,7 @@ def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
 def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
     size_key, way_key = split(key)
     dtype = problem.dtype
-    size = jax.random.gamma(size_key, jnp.asarray(float(problem.dimension), dtype), dtype=dtype)
+    size = jnp.sum(exponential(size_key, (problem.dimension,), dtype))  # Gamma(d, 1)
     way = normal(way_key, problem.shape, dtype)
     length = size * (2.0 * problem.gradient_bound / privacy)
     return _solve(problem, length * way / jnp.linalg.norm(way) / problem.n, extra_l2, tolerance)
@@ -287,6 +294,7 @@ def approximate_minima_perturbation(
             raise ValueError(
                 "give either noise_std and output_noise_std, or a budget (epsilon, delta)"
             )
+        one_number("delta", budget.delta, _BETWEEN)
         residual = _RESIDUAL_SHARE * gaussian_budget(budget.epsilon, budget.delta)
         output_noise_std = displacement / residual
     make = functools.partial(_mechanism, problem, extra_l2=extra, residual=residual)

@@ -20,6 +20,7 @@ from dpjax._other_names import taught
 from dpjax.erm import _features
 from dpjax.erm._features import ROUND_DOWN, Features
 from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
+from dpjax.erm.solution import count
 
 __all__ = [
     "Problem",
@@ -144,7 +145,7 @@ class Problem:
         """
         slopes = self.loss.slope(_features.matvec(self.features, params), self.labels)
         if clip_norm is not None:
-            sizes = jnp.abs(slopes) if slopes.ndim == 1 else jnp.linalg.norm(slopes, axis=1)
+            sizes = jnp.abs(slopes) if slopes.ndim == 1 else _features.norms_of(slopes)
             norms = self.norms * sizes
             factors = jnp.where(
                 norms > clip_norm, clip_norm * ROUND_DOWN / jnp.where(norms > 0, norms, 1.0), 1.0
@@ -292,8 +293,12 @@ def softmax_regression(
         >>> softmax_regression([[1.0]], [2], classes=3, l2=0.0).shape
         (2, 3)
     """
-    numbers = jnp.asarray(labels, dtype=int)
+    count("classes", classes, low=2)
+    given = jnp.asarray(labels)
+    numbers = given.astype(int)
     if not _features.is_traced(numbers) and numbers.size:
+        if not np.all(np.asarray(numbers) == np.asarray(given)):
+            raise ValueError(f"labels must be whole numbers, got {given.dtype} between them")
         low, high = int(numbers.min()), int(numbers.max())
         if low < 0 or high >= classes:
             raise ValueError(
@@ -307,6 +312,8 @@ def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Pro
     _positive("radius", radius)
     if not l2 >= 0 or math.isinf(l2):
         raise ValueError(f"l2 must be at least 0 and finite, got {l2}")
+    if not math.isfinite(intercept):
+        raise ValueError(f"intercept must be finite, got {intercept}")
     rows = _prepare(features, intercept, feature_norm)
     if labels.shape != (rows.shape[0],):
         raise ValueError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.checks import scalar
+from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax.erm._features import is_traced
 
 __all__ = ["Solution"]
@@ -63,9 +63,8 @@ def positive(name: str, value) -> None:
 
 
 def clip_bound(value) -> None:
-    """Refuse a clip norm that is not one positive, finite number."""
-    scalar("clip_norm", value)
-    positive("clip_norm", value)
+    """Refuse a clip norm that is not one number whose square float32 holds."""
+    scalar("clip_norm", value, CLIP_NORMS)
 
 
 def nonnegative(name: str, value) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # pyrefly: ignore
 
 from dpjax import data
@@ -42,6 +43,7 @@ def new_rows(estimator: Any, X: Any) -> np.ndarray:
         numbers = validate_data(estimator, X, reset=False, ensure_all_finite=False)
         X = _frame(_finite(numbers, estimator.columns_), X, estimator.columns_)
     else:
+        check_names(X.rename(columns=str))
         validate_data(estimator, X, reset=False, skip_check_array=True)
         X = X.rename(columns=str)
     return data.encode_features(X, estimator.schema_)
@@ -51,9 +53,9 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     """The training records; the schema is completed from them where `bounds` leaves it open."""
     X = _table(X)
     if isinstance(X, pd.DataFrame):
-        validate_data(estimator, X, reset=True, skip_check_array=True)
         frame = X.rename(columns=str)
         check_names(frame)
+        validate_data(estimator, X, reset=True, skip_check_array=True)
         if len(frame) == 0:
             raise ValueError("X must have at least one row, got none")
     else:
@@ -61,11 +63,7 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         numbers = validate_data(estimator, X, reset=True, **settings)
         names = _names(estimator, numbers.shape[1])
         frame = _frame(_finite(numbers, names), X, names)
-    if y is None:
-        raise ValueError(
-            "y is missing: this estimator requires y to be passed, but the target y is None"
-        )
-    checks.unmasked("y", y)
+    check_target(y, classes=classes)
     target = column_or_1d(plain_booleans(y), warn=True)
     if not classes:
         target = _values(target)
@@ -87,6 +85,27 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
         encoded = data.encode(frame, schema)
         return Encoded(encoded.features, encoded.labels, schema, declared, learned)
     return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
+
+
+def check_target(y: Any, *, classes: bool) -> None:
+    """Refuse what is no column of labels; scikit-learn's words would show all of it."""
+    if y is None:
+        raise ValueError(
+            "y is missing: this estimator requires y to be passed, but the target y is None"
+        )
+    column = hasattr(y, "__len__") or hasattr(y, "__array__")
+    if isinstance(y, str | bytes | dict | set | frozenset) or not column:
+        raise ValueError(f"y must be one label a row, got {type(y).__name__}")
+    checks.unmasked("y", y)
+    if not classes:
+        return
+    try:
+        check_classification_targets(y)
+    except TypeError:  # labels that have no order
+        kinds = sorted({type(label).__name__ for label in np.asarray(y, dtype=object).ravel()})
+        raise ValueError(
+            f"y must hold labels of one type, got {' and '.join(kinds)}; write all as texts"
+        ) from None
 
 
 def _values(target: np.ndarray) -> np.ndarray:
@@ -193,6 +212,8 @@ def schema_of(bounds: Any, names: Any) -> data.Schema:
 
 def plain_booleans(y: Any) -> Any:
     """Booleans of pandas' or pyarrow's type as NumPy's; scikit-learn makes floats of them."""
+    if isinstance(y, pd.api.extensions.ExtensionArray | pd.Index):
+        y = pd.Series(y)
     if isinstance(y, pd.Series | pd.DataFrame):
         kinds = [y.dtype] if isinstance(y, pd.Series) else y.dtypes
         if all(map(pd.api.types.is_bool_dtype, kinds)) and not np.any(y.isna()):

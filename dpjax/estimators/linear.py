@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
@@ -103,8 +102,6 @@ class LinearClassifier(ClassifierMixin, Linear):
         return self.classes_[chosen]
 
     def _records(self, X: Any, y: Any) -> Encoded:
-        if y is not None:
-            check_classification_targets(y)
         records = self._read(X, y, classes=True)
         self.classes_ = class_values(records.schema.classes or (), plain_booleans(y))
         return records

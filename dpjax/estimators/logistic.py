@@ -38,7 +38,8 @@ class DPLogisticRegression(LinearClassifier):
             large beside the records, by the budget and the numbers of records and features; `l2_`
             says which after `fit`.
         fit_intercept: whether there is an intercept.
-        random_state: for reproduction only: whoever knows it can subtract the noise.
+        random_state: for reproduction only: whoever knows it can subtract the noise, which fits
+            with the same one share on whatever records.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.

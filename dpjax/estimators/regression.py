@@ -104,7 +104,13 @@ class DPLinearRegression(RegressorMixin, Linear):
     def _range(self, target: np.ndarray) -> tuple[float, float]:
         if self.target_range is None:
             low, high = float(target.min()), float(target.max())
-            return (low, high) if low < high else (low, low + 1.0)
+            if low == high:  # of a large number the one above it is more than 1 away
+                high = max(low + 1.0, float(np.nextafter(low, math.inf)))
+            if not math.isfinite(high - low):
+                raise ValueError(
+                    "target_range must be (low, high) where those of y are too far apart, got None"
+                )
+            return low, high
         try:
             low, high = (float(side) for side in self.target_range)
         except (TypeError, ValueError):

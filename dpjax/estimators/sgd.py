@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._numerics.checks import Range, one_number, shown
 from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import class_values, plain_booleans
 
+_POSITIVE = Range(0.0, open_low=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
 
@@ -39,7 +40,8 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
             them for full batches).
         clip_norm: bound on a record's gradient.
         sampling: "poisson", "random-allocation", "fixed" or "full", see `make_plan`.
-        random_state: for reproduction only: whoever knows it can subtract the noise.
+        random_state: for reproduction only: whoever knows it can subtract the noise, which fits
+            with the same one share on whatever records.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.
@@ -92,8 +94,6 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         Returns:
             The estimator.
         """
-        if y is not None:
-            check_classification_targets(y)
         records = self._read(X, y, classes=True)
         self.classes_ = class_values(records.schema.classes or (), plain_booleans(y))
         self._width, count = records.features.shape[1], len(records.target)
@@ -159,7 +159,12 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         if model is None:
             return _perceptron(self._width, classes)
         if not isinstance(model, training.Model) and not hasattr(model, "apply"):
-            model = model(self._width, classes)
+            model = model(self._width, classes) if callable(model) else model
+        if not isinstance(model, training.Model) and not hasattr(model, "apply"):
+            raise ValueError(
+                "model must be a flax module, a dpjax.training.Model, or a function "
+                f"(features, classes) -> either, got {shown(model)}"
+            )
         example = jnp.zeros(self._width)
         if not isinstance(model, training.Model):
             model = training.from_linen(model, example)
@@ -175,6 +180,8 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
             return self.solver
         if self.solver not in _OPTIMIZERS:
             raise ValueError(f"solver must be adam, sgd or an optax optimiser, got {self.solver!r}")
+        if not callable(self.learning_rate):  # a schedule of optax is
+            one_number("learning_rate", self.learning_rate, _POSITIVE)
         return _OPTIMIZERS[self.solver](self.learning_rate)
 
 

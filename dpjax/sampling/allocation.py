@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Int, Key
 
 from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, padded, positive
+from dpjax.sampling.batch import Batch, between, number_of, padded, positive
 
 _WORDS = 3  # of 32 random bits for each draw
 _MOST = 1 << 31
@@ -70,8 +70,7 @@ def random_allocation(
         key, epoch, step, population=population, steps=steps, chosen=chosen
     )
     capacity = population if capacity is None else capacity
-    between("capacity", capacity, 1, population)
-    return padded(flags, capacity)
+    return padded(flags, between("capacity", capacity, 1, population))
 
 
 def allocation_inclusion(
@@ -91,11 +90,11 @@ def allocation_inclusion(
         >>> set(sum(f.astype(int) for f in flags).tolist())
         {2}
     """
-    positive("population", population)
-    positive("steps", steps)
+    population, steps = positive("population", population), positive("steps", steps)
     if steps >= _MOST:
         raise ValueError(f"steps must be below 2^31, got {steps}")
-    between("chosen", chosen, 1, steps, "steps")
+    chosen = between("chosen", chosen, 1, steps, "steps")
+    epoch, step = number_of("epoch", epoch), number_of("step", step, steps)
     own = folded(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
     step = jnp.asarray(step, jnp.uint32)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import operator
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 
@@ -27,9 +30,34 @@ class Batch(NamedTuple):
     mask: Bool[Array, " capacity"]
 
 
-def positive(name: str, value: int) -> None:
-    if value < 1:
+def whole(name: str, value: Any, kind: str = "a whole number") -> int:
+    """The value as an int; Python would take True for 1, and a trace 1.5."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be {kind}, got {value!r}") from None
+
+
+def positive(name: str, value: Any) -> int:
+    if (count := whole(name, value)) < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
+    return count
+
+
+def number_of(name: str, value: Any, steps: int = 1 << 32) -> Any:
+    """The number of a step, as it may be folded into a key; of a traced one its type is checked.
+
+    What is no whole number would be rounded down, and draw the batch of another step again.
+    """
+    if isinstance(value, jax.core.Tracer) and jnp.issubdtype(value.dtype, jnp.integer):
+        return value
+    kind = f"a whole number in [0, {steps})"
+    count = whole(name, value, kind)
+    if not 0 <= count < steps:
+        raise ValueError(f"{name} must be {kind}, got {value}")
+    return value if isinstance(value, jax.Array) else np.uint32(count)
 
 
 def padded(inclusion: Bool[Array, " population"], capacity: int) -> Batch:
@@ -40,8 +68,9 @@ def padded(inclusion: Bool[Array, " population"], capacity: int) -> Batch:
     return Batch(indices, (slots < size) & (size <= capacity))
 
 
-def between(name: str, value: int, low: int, high: int, what: str = "records") -> None:
-    if not low <= value <= high:
+def between(name: str, value: Any, low: int, high: int, what: str = "records") -> int:
+    if not low <= (count := whole(name, value)) <= high:
         raise ValueError(
             f"{name} must be between {low} and the {high} {what} there are, got {value}"
         )
+    return count

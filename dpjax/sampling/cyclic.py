@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, Key
 
 from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, number_of, positive
 
 
 @taught
@@ -27,12 +27,13 @@ def cyclic_permutation(
         >>> sorted(int(i) for b in epoch for i, real in zip(b.indices, b.mask) if real)
         [0, 1, 2, 3, 4]
     """
-    positive("population", population)
-    between("batch_size", batch_size, 1, population)
+    population = positive("population", population)
+    batch_size = between("batch_size", batch_size, 1, population)
+    step = number_of("step", step)
     batches = -(-population // batch_size)
     order = jax.random.permutation(folded(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
-    start = (jnp.asarray(step, jnp.int32) % batches) * batch_size
+    start = (jnp.asarray(step) % batches).astype(jnp.int32) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
     slots = start + jnp.arange(batch_size, dtype=jnp.int32)
     return Batch(indices, slots < population)

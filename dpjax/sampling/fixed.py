@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, Key
 
 from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, number_of, positive
 
 
 @taught
@@ -25,7 +25,8 @@ def fixed_batch(
         >>> len(set(batch.indices.tolist())), bool(batch.mask.all())
         (4, True)
     """
-    positive("population", population)
-    between("batch_size", batch_size, 1, population)
+    population = positive("population", population)
+    batch_size = between("batch_size", batch_size, 1, population)
+    step = number_of("step", step)
     order = jax.random.permutation(folded(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.keys import folded
 from dpjax._numerics.threefry import random_bits
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, padded, positive
+from dpjax.sampling.batch import Batch, between, number_of, padded, positive
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
 # same comparison on floats would realise a rate that is off by up to 2^-24, unaccounted.
 _GRID = 2**32
+_RATES = Range(0.0, 1.0, open_low=True)
 
 
 def realised_rate(rate: float) -> float:
@@ -56,7 +58,7 @@ def poisson_inclusion(
         >>> flags.shape, 400 < int(flags.sum()) < 600
         ((1000,), True)
     """
-    positive("population", population)
+    population, step = positive("population", population), number_of("step", step)
     return inclusion_up_to(key, step, population, largest_word(rate))
 
 
@@ -99,14 +101,11 @@ def poisson(
         ((200,), True)
     """
     inclusion = poisson_inclusion(key, step, population=population, rate=rate)
-    if capacity is None:
-        capacity = population
-    between("capacity", capacity, 1, population)
-    return padded(inclusion, capacity)
+    capacity = population if capacity is None else capacity
+    return padded(inclusion, between("capacity", capacity, 1, population))
 
 
 def threshold(rate: float) -> int:
-    rate = float(rate)
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate must be in (0, 1], got {rate}")
-    return math.ceil(rate * _GRID)  # rate * 2^32 only shifts the exponent, so it is exact
+    return math.ceil(
+        one_number("rate", rate, _RATES) * _GRID
+    )  # rate * 2^32 only shifts the exponent, so it is exact

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, Key, UInt
 
 from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between, positive
+from dpjax.sampling.batch import Batch, between, number_of, positive
 
 
 @taught
@@ -33,8 +33,8 @@ def with_replacement(
         >>> batch.indices.shape, bool((batch.indices < 3).all()), bool(batch.mask.all())
         ((5,), True, True)
     """
-    between("population", population, 1, (1 << 31) - 1)
-    positive("batch_size", batch_size)
+    population = between("population", population, 1, (1 << 31) - 1)
+    batch_size, step = positive("batch_size", batch_size), number_of("step", step)
     words = jax.random.bits(folded(key, step), (2, batch_size), jnp.uint32)
     indices = _modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, Key
 
 from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
-from dpjax.sampling.batch import Batch, between
+from dpjax.sampling.batch import Batch, between, number_of, positive
 from dpjax.sampling.poisson import poisson_inclusion
 
 # What tells the choice among the drawn from the draw itself: no step has this number.
@@ -41,7 +41,8 @@ def truncated_poisson(
         >>> batch.indices.shape, int(batch.mask.sum()), len(set(batch.indices.tolist()))
         ((20,), 20, 20)
     """
-    between("capacity", capacity, 1, population)
+    population, step = positive("population", population), number_of("step", step)
+    capacity = between("capacity", capacity, 1, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
     own = folded(key, _CHOICE, step)
     order = jax.random.permutation(own, population).astype(jnp.int32)

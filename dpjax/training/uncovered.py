@@ -15,5 +15,8 @@ def usual_uncovered(records: int, *, seeded: bool) -> list[str]:
         "choosing settings, or among several runs, by looking at results on the same records",
     ]
     if seeded:
-        lines.append("the noise comes from a seed given by hand: who guesses it can subtract it")
+        lines.append(
+            "the noise comes from a seed given by hand: who guesses it, or has another model "
+            "trained with it, can subtract it"
+        )
     return lines

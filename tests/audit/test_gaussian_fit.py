@@ -79,3 +79,17 @@ def test_no_difference_is_no_epsilon():
 def test_scores_without_noise_hide_nothing():
     bound = audit.normal_shift_bound(np.zeros(10), np.ones(10), delta=1e-5)
     assert bound.epsilon == math.inf
+
+
+@pytest.mark.parametrize("cell", [np.inf, -np.inf, np.nan])
+def test_scores_without_mean_or_order_are_refused_where_they_would_count_as_private(cell):
+    # Infinite scores tell the worlds apart with certainty; their mean is none, and said ε ≥ 0.
+    scores, others = np.zeros(100), np.full(100, cell)
+    with pytest.raises(ValueError, match=rf"scores must be finite, got {cell}"):
+        audit.normal_shift_bound(scores, others, delta=1e-5)
+    for bound in (audit.gaussian_bound, audit.distinguishing_bound):
+        if np.isnan(cell):
+            with pytest.raises(ValueError, match="scores must be ordered, got NaN"):
+                bound(scores, others, delta=1e-5)
+        else:
+            assert bound(scores, others, delta=1e-5).epsilon > 1.5

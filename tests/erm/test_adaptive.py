@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 
 from dpjax import accounting as acc
 from dpjax import erm
+from dpjax.erm._exponential import exponential, of_words
+from dpjax.erm.adaptive import utilities
 
 
 def test_the_budget_is_never_passed_and_nearly_used(logistic):
@@ -75,3 +79,50 @@ def test_replace_one_adds_twice_the_noise():
     expected = np.arctan(1 / np.sqrt(2 * rho_g) * np.sqrt(39) / 250)
     assert ends[acc.Adjacency.ADD_REMOVE] == pytest.approx(expected, rel=0.1)
     assert ends[acc.Adjacency.REPLACE_ONE] == pytest.approx(2 * expected, rel=0.1)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e3, 1e6, 1e8, 1e15])  # of the regulariser beside the losses
+def test_one_record_moves_the_choice_by_the_range_that_is_priced(size):
+    # The exponential mechanism is priced by the range of utility(D) - utility(D'), at most `scale`.
+    rng = np.random.default_rng(0)
+    records, bound, scale = 300, 3.0, 0.1
+    choose = jax.jit(utilities)
+    for _ in range(50):
+        losses = rng.uniform(-1, 4, size=(20, records))
+        losses[:, rng.integers(records)] = rng.choice([0.0, bound, np.inf, np.nan], size=20)
+        ridge = size * (1 + 0.01 * rng.random(20))
+        given = [jnp.asarray(x, jnp.float32) for x in (losses, losses[:, 1:], losses[:, :-1])]
+        found = [
+            np.float64(choose(x, jnp.asarray(ridge, jnp.float32), bound, scale)) for x in given
+        ]
+        for other in found[1:]:
+            moved = found[0] - other
+            # Beyond 100 the chance of a candidate is below 1e-43: float32 may round its utility.
+            likely = (found[0] > found[0].max() - 100) & (other > other.max() - 100)
+            assert np.ptp(moved[likely]) <= scale * (1 + 1e-3)
+
+
+def test_the_choice_still_follows_losses_and_regulariser():
+    losses = jnp.asarray([[0.5] * 100, [0.25] * 100, [0.75] * 100], jnp.float32)
+    found = utilities(losses, jnp.asarray([10.0, 20.0, 0.0], jnp.float32), 2.0, 0.3)
+    # (50 + 10, 25 + 20, 75 + 0) on the scale 0.3 / 2.
+    np.testing.assert_allclose(found - found[1], [-15 * 0.15, 0, -30 * 0.15], atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exponentials_have_true_tails(dtype):
+    words = [0, 1, 2**20, 2**40 + 12345, 2**63 - 1, 2**63, 2**64 - 2**40, 2**64 - 2, 2**64 - 1]
+    pairs = np.array([[word >> 32, word & 0xFFFF_FFFF] for word in words], np.uint32).T
+    with jax.enable_x64(dtype is np.float64), mpmath.workdps(40):
+        found = np.asarray(of_words(jnp.asarray(pairs), dtype), np.float64)
+        truth = [
+            float(-mpmath.log1p(-(mpmath.mpf(word) + 0.5) / mpmath.mpf(2) ** 64)) for word in words
+        ]
+    np.testing.assert_allclose(found, truth, rtol=4 * np.finfo(dtype).eps)
+
+
+def test_exponentials_near_zero_are_not_on_a_grid():
+    # Of 2^20 draws about 10 lie below 1e-5, where multiples of 2^-23 have 84 places.
+    small = np.sort(np.asarray(exponential(jax.random.key(0), (2**20,), jnp.float32)))[:200]
+    assert np.any((small * 2.0**23) % 1 > 0.1)
+    assert 2**20 * (1 - np.exp(-small[99])) == pytest.approx(100, rel=0.5)

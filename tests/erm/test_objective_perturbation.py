@@ -119,3 +119,20 @@ def test_pure_noise_takes_no_ridge_of_the_callers(wide, key):
     pure = {"epsilon": 2.0, "delta": 0, "adjacency": "replace-one"}
     with pytest.raises(ValueError, match="extra_l2 must be None for delta = 0"):
         erm.objective_perturbation(wide, key, extra_l2=1.0, **pure)
+
+
+@pytest.mark.parametrize(
+    "solver", [erm.objective_perturbation, erm.approximate_minima_perturbation]
+)
+@pytest.mark.parametrize("epsilon", [0, -1.0, np.nan, np.inf])
+def test_a_budget_of_no_epsilon_is_refused_by_name(logistic, solver, epsilon):
+    with pytest.raises(ValueError, match=rf"epsilon must be a finite number > 0, got {epsilon}"):
+        solver(logistic, jax.random.key(0), epsilon=epsilon, delta=1e-5)
+
+
+def test_approximate_minima_need_a_positive_delta(logistic):
+    for delta in (0, 0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match=rf"delta must be in \(0, 1\), got {delta}"):
+            erm.approximate_minima_perturbation(
+                logistic, jax.random.key(0), epsilon=1.0, delta=delta
+            )

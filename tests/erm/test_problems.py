@@ -254,3 +254,79 @@ def test_no_product_of_a_clipped_sum_is_coarse(name):
     start = problem.zeros()
     assert coarse_products(lambda w: problem.gradient_sum(w, clip_norm=0.5), start) == []
     assert coarse_products(problem.gradient, start) == []
+
+
+@pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("as_sparse", [False, True])
+def test_features_of_16_bits_are_summed_in_32(kind, as_sparse):
+    # A sum of 3,000 gradients rounded to 8 digits moves by 0 or by 13 clip norms for one of them.
+    records, bound = 3_200, 0.3
+    rows = jnp.full((records, 1), 0.73, kind)
+    if as_sparse:
+        rows = sparse.BCOO.fromdense(rows, n_batch=1)
+    problem = erm.logistic_regression(rows, np.ones(records), l2=0.0, intercept=0.0)
+    zeros = problem.zeros()
+
+    @jax.jit
+    def of_the_first(number):
+        weights = (jnp.arange(records) < number).astype(zeros.dtype)
+        return problem.gradient_sum(zeros, clip_norm=bound, weights=weights)[0]
+
+    sums = [np.float64(of_the_first(number)) for number in range(3_000, 3_130)]
+    assert np.max(np.abs(np.diff(sums))) <= bound * 1.01
+
+
+def _made_of_tiny_gradients(kind, size, records=3, width=50_000):
+    rows = np.full((records, width), size, np.float32)
+    if kind == "linear":
+        return erm.linear_regression(rows, np.ones(records), l2=0.0, intercept=0.0)
+    if kind == "sparse":
+        rows = sparse.BCOO.fromdense(jnp.asarray(rows), n_batch=1)
+        return erm.linear_regression(rows, np.ones(records), l2=0.0, intercept=0.0)
+    if kind == "softmax":
+        return erm.softmax_regression(rows, np.ones(records), classes=3, l2=0.0, intercept=0.0)
+    examples = jnp.asarray(rows)
+    return erm.differentiable_problem(lambda w, row: -w @ row, examples, (width,))
+
+
+@pytest.mark.parametrize("kind", ["linear", "sparse", "softmax", "differentiable"])
+def test_gradients_whose_squares_vanish_are_clipped(kind):
+    # Entries below 1e-19 have the square 0 in float32; 50,000 of them have a norm of 224 entries.
+    bound = 1e-18
+    for size in (1e-22, 1e-20, 1e-19):
+        problem = _made_of_tiny_gradients(kind, size)
+        weights = jnp.asarray([0.0, 1.0, 1.0])
+        whole, less = (
+            np.float64(problem.gradient_sum(problem.zeros(), clip_norm=bound, weights=w))
+            for w in (None, weights)
+        )
+        moved = np.linalg.norm(whole - less)
+        assert min(size, bound) < moved <= bound * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("solver", [erm.dp_gd, erm.dp_agd, erm.perturbed_gd])
+def test_clip_norms_whose_squares_float32_does_not_hold_are_refused(solver):
+    problem = _made_of_tiny_gradients("linear", 1.0, width=2)
+    settings = {} if solver is erm.dp_agd else {"steps": 1, "step_size": 1.0}
+    for bound in (1e-30, 1e20):
+        with pytest.raises(ValueError, match=r"clip_norm must be in \[1e-18, 1e\+19\], got"):
+            solver(problem, jax.random.key(0), epsilon=1.0, delta=1e-5, clip_norm=bound, **settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: erm.logistic_regression(x + 1j, y, l2=0.1), "features must be real"),
+        (lambda x, y: erm.logistic_regression(x.astype(str), y, l2=0.1), "features must be real"),
+        (lambda x, y: erm.logistic_regression(x, y, l2=0.1, intercept=np.nan), "intercept must be"),
+        (lambda x, y: erm.logistic_regression(x, y, l2=0.1, intercept=np.inf), "intercept must be"),
+        (lambda x, y: erm.softmax_regression(x, y, classes=2.5, l2=0.1), "classes must be"),
+        (
+            lambda x, y: erm.softmax_regression(x, y + 0.7, classes=2, l2=0.1),
+            "labels must be whole",
+        ),
+    ],
+)
+def test_what_would_train_on_something_else_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.eye(3), np.array([0, 1, 1]))

@@ -459,3 +459,97 @@ def test_a_fit_that_fails_leaves_no_model(estimator, people, tmp_path):
     for use in (model.predict, model.predict_proba, lambda _: model.save(tmp_path / "m")):
         with pytest.raises(NotFittedError):
             use(frame)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "bool[pyarrow]"])
+def test_labels_in_an_array_of_pandas_come_back_as_they_were(kind):
+    rows = [[float(number % 2)] for number in range(200)]
+    labels = pd.array([True, False] * 100, dtype=kind)
+    model = DPLogisticRegression(bounds=(0, 1), delta=1e-3, random_state=0, epsilon=50.0)
+    with pytest.warns(PrivacyWarning, match="classes of the target"):
+        model.fit(rows, labels)
+    assert model.classes_.dtype == bool
+    assert model.score(rows, labels.to_numpy(bool)) == 1.0
+
+
+@pytest.mark.parametrize("estimator", [DPLogisticRegression, DPSGDClassifier, DPLinearRegression])
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ({0: 12345, 1: 54321}, "got dict"),
+        ({12345, 54321}, "got set"),
+        ("12345", "got str"),
+        (12345, "got int"),
+    ],
+)
+def test_a_target_that_is_no_column_is_refused_without_showing_records(estimator, labels, told):
+    with pytest.raises(ValueError, match=told) as refused:
+        estimator(bounds=(0, 1)).fit([[0.1], [0.9]], labels)
+    assert str(refused.value).startswith("y must be one label a row")
+    assert "12345" not in str(refused.value)
+
+
+def test_labels_of_several_types_are_refused():
+    labels = np.array(["1", 1] * 20, dtype=object)
+    for estimator in CLASSIFIERS:
+        with pytest.raises(ValueError, match="y must hold labels of one type, got int and str"):
+            estimator(bounds=(0, 1)).fit([[0.1], [0.9]] * 20, labels)
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ([-1e308, 1e308], r"target_range must be \(low, high\) .*, got None"),
+        ([2.0**60, 2.0**60], None),
+        ([1e300, 1e300], None),
+        ([0.0, 5e-324], None),
+    ],
+)
+def test_a_range_learned_from_extreme_targets_gives_numbers_or_is_refused(target, told):
+    model = DPLinearRegression(bounds=(0, 1), delta=1e-3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        if told is not None:
+            with pytest.raises(ValueError, match=told):
+                model.fit([[0.1], [0.9]] * 50, [*target, *[0.0] * 98])
+            return
+        model.fit([[0.1], [0.9]] * 50, target * 50)
+    found = model.predict([[0.1], [0.9]])
+    assert np.all(np.isfinite(found))
+    assert np.all(np.abs(found) <= 3 * max(target[1], 1.0))
+
+
+def test_columns_of_one_name_are_refused_in_one_line(people):
+    frame, labels = people
+    twice = pd.concat([frame, frame[["age"]]], axis=1)
+    model = DPLogisticRegression(bounds=SCHEMA, random_state=0)
+    with pytest.raises(ValueError, match="age") as refused:
+        model.fit(twice, labels)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="age"):
+        model.fit(frame, labels).predict(twice)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"learning_rate": np.nan}, "learning_rate must be a finite number > 0, got nan"),
+        ({"learning_rate": -1}, "learning_rate must be a finite number > 0, got -1"),
+        ({"learning_rate": "a"}, "learning_rate must be a number .*, got 'a'"),
+        ({"model": 3}, "model must be a flax module, .*, got 3"),
+        ({"model": lambda features, classes: None}, "model must be a flax module, .*, got None"),
+    ],
+)
+def test_settings_of_the_network_are_refused_by_name(people, given, told):
+    frame, labels = people
+    with pytest.raises((ValueError, TypeError), match=told):
+        DPSGDClassifier(bounds=SCHEMA, **given).fit(frame, labels)
+
+
+def test_what_a_shared_seed_gives_away_is_said(people):
+    frame, labels = people
+    model = DPLogisticRegression(bounds=SCHEMA, random_state=0).fit(frame, labels)
+    assert any(
+        "another model trained with it, can subtract" in line
+        for line in model.certificate_.not_covered
+    )

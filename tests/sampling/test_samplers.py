@@ -182,3 +182,70 @@ def test_bad_arguments_are_named(call, message):
         sampling.poisson(jax.random.key(0), 0, **arguments)
     with pytest.raises(ValueError, match="got 7"):
         sampling.fixed_batch(jax.random.key(0), 0, population=5, batch_size=7)
+
+
+_DRAWS = {
+    "poisson": lambda step, **of: sampling.poisson(
+        jax.random.key(0), step, **{"population": 9, "rate": 0.5, **of}
+    ),
+    "truncated": lambda step, **of: sampling.truncated_poisson(
+        jax.random.key(0), step, **{"population": 9, "rate": 0.5, "capacity": 2, **of}
+    ),
+    "fixed": lambda step, **of: sampling.fixed_batch(
+        jax.random.key(0), step, **{"population": 9, "batch_size": 2, **of}
+    ),
+    "replacement": lambda step, **of: sampling.with_replacement(
+        jax.random.key(0), step, **{"population": 9, "batch_size": 2, **of}
+    ),
+    "cyclic": lambda step, **of: sampling.cyclic_permutation(
+        jax.random.key(0), step, **{"population": 9, "batch_size": 2, **of}
+    ),
+    "allocation": lambda step, **of: sampling.random_allocation(
+        jax.random.key(0), 0, step, **{"population": 9, "steps": 4, **of}
+    ),
+    "epoch": lambda epoch, **of: sampling.random_allocation(
+        jax.random.key(0), epoch, 0, **{"population": 9, "steps": 4, **of}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _DRAWS)
+def test_a_step_that_is_no_step_is_refused_where_it_would_repeat_another(name):
+    for step in (1.5, 1.0, "1", None, True, -1, 2**32, np.float32(1), jnp.ones(())):
+        # 1.5 was step 1 drawn again.
+        with pytest.raises(ValueError, match=r"(step|epoch) must be a whole number .*, got"):
+            _DRAWS[name](step)
+    for population in (2.5, 9.0, "9", None, True):
+        with pytest.raises(ValueError, match="population must be a whole number, got"):
+            _DRAWS[name](1, population=population)
+
+
+@pytest.mark.parametrize("name", ["fixed", "replacement", "cyclic"])
+def test_whole_numbers_of_numpy_and_jax_draw_what_those_of_python_do(name):
+    expected = _DRAWS[name](1)
+    chex.assert_trees_all_equal(_DRAWS[name](np.int64(1), population=np.int64(9)), expected)
+    chex.assert_trees_all_equal(_DRAWS[name](jnp.int32(1)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("fixed", {"batch_size": 2.5}, r"batch_size must be a whole number, got 2\.5"),
+        ("replacement", {"batch_size": "2"}, "batch_size must be a whole number, got '2'"),
+        ("cyclic", {"batch_size": None}, "batch_size must be a whole number, got None"),
+        ("poisson", {"capacity": 2.5}, r"capacity must be a whole number, got 2\.5"),
+        ("truncated", {"capacity": None}, "capacity must be a whole number, got None"),
+        ("allocation", {"steps": 2.5}, r"steps must be a whole number, got 2\.5"),
+        ("allocation", {"chosen": 1.5}, r"chosen must be a whole number, got 1\.5"),
+        ("allocation", {"steps": 1}, r"step must be a whole number in \[0, 1\), got 1"),
+    ],
+)
+def test_counts_that_are_none_are_refused_by_name(name, given, message):
+    with pytest.raises(ValueError, match=message):
+        _DRAWS[name](1, **given)
+
+
+@pytest.mark.parametrize("rate", ["0.5", None, True])
+def test_a_rate_that_is_no_number_is_refused_by_name(rate):
+    with pytest.raises(TypeError, match=r"rate must be a number"):
+        _DRAWS["poisson"](1, rate=rate)
