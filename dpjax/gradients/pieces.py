@@ -25,6 +25,7 @@ _LEAST, _MOST = 8, 32
 # Adding a piece to the compensated total reads and writes it and its error.
 _PASSES = 4
 _WORTHWHILE = 0.1
+_JOINED = 1 << 16  # numbers of a leaf whose sums are joined with others': copied in microseconds
 
 
 def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
@@ -137,7 +138,7 @@ def in_pieces(
         lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
     )
     leaves, structure = jax.tree.flatten(shapes)
-    small = joining_of(leaves)
+    small = joining_of(leaves, below=_JOINED)  # three kernels an array, in each piece
 
     def step(carry, one):
         total, error = carry

@@ -60,12 +60,15 @@ class Joining(NamedTuple):
         return found
 
 
-def joining_of(leaves: Sequence[Any], kinds: Sequence[int] | None = None) -> Joining:
+def joining_of(
+    leaves: Sequence[Any], kinds: Sequence[int] | None = None, below: int = _SMALL
+) -> Joining:
     """Small leaves of one dtype and one kind together, every other by itself.
 
     Args:
         leaves: arrays, or shapes and dtypes.
         kinds: a number a leaf; None for all alike.
+        below: the numbers that a small leaf has fewer of.
 
     Example:
         >>> joining_of([np.ones(2), np.ones(2), np.ones(2)], kinds=[0, 1, 0]).groups
@@ -73,7 +76,7 @@ def joining_of(leaves: Sequence[Any], kinds: Sequence[int] | None = None) -> Joi
     """
     groups: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves):
-        small = math.prod(leaf.shape) < _SMALL
+        small = math.prod(leaf.shape) < below
         kind = kinds[place] if kinds is not None else 0
         groups.setdefault((leaf.dtype, kind) if small else place, []).append(place)
     return Joining(tuple(map(tuple, groups.values())), tuple(tuple(x.shape) for x in leaves))
