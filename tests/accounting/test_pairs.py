@@ -113,6 +113,23 @@ def test_between_its_knots_the_quadrature_bound_is_no_less_than_at_them(
 
 
 @pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
+def test_the_quadrature_bound_of_many_points_is_no_less_than_that_of_each(
+    family, sign, mu, rate, c
+):
+    with float64_scope():
+        arguments = _arguments(sign, mu, rate, c)
+        step = PAIRS[family].tilt(*arguments, 48)
+        many, knots = 0.5 * np.arange(21.0 * 21.0), np.array([0.0, 30.0, 100.0, 220.0])
+        found = PAIRS[family].quadrature_error(*arguments, step, many, knots)
+        for k in (0, 1, 20, 21, 100, 217, 440):
+            # Few points are not bounded by chords over several.
+            few = np.array([0.0, many[k]])
+            each = PAIRS[family].quadrature_error(*arguments, step, few, knots)[1]
+            assert found[k] >= each * (1 - 1e-12)
+            assert found[k] <= 30 * each
+
+
+@pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
 def test_decay_bounds_the_transform(family, sign, mu, rate, c):
     t = np.array([0.5, 2.0, 8.0, 30.0])
     with float64_scope():
@@ -185,13 +202,35 @@ def test_a_coarse_look_sees_the_same_moments(family, sign):
 
 def test_multiples_of_an_angle_are_exact_to_rounding():
     theta = np.concatenate([np.geomspace(1e-12, 40.0, 300), -np.geomspace(1e-9, 3.0, 50)])
+    nothing, once = (0 * theta, 0 * theta), (-2 * np.sin(0.5 * theta) ** 2, np.sin(theta))
     with float64_scope():
-        compiled = contour_line._multiples(jnp.asarray(theta), 65)
+        rows = [tuple(jnp.asarray(v) for v in row) for row in (nothing, once)]
+        compiled = contour_line._multiples(*rows, 65)
     k = np.arange(65.0)[:, None]
     exact = -2 * np.sin(0.5 * k * theta) ** 2, np.sin(k * theta)
     allowed = np.finfo(float).eps * (
         8 * k * np.abs(theta) + 20 * 64 * np.minimum(k * abs(theta), 2)
     )
-    for real, imag in (map(np.asarray, compiled), contour_line._multiples(theta, 65)):
+    for real, imag in (map(np.asarray, compiled), contour_line._multiples(nothing, once, 65)):
         assert np.all(np.abs(real - exact[0]) <= allowed)
         assert np.all(np.abs(imag - exact[1]) <= allowed)
+
+
+@pytest.mark.parametrize(("blocks", "nodes"), [(16, 128), (20, 224), (33, 300), (32, 1025)])
+def test_sums_on_the_line_are_exact_to_their_claimed_rounding(blocks, nodes):
+    """At every point, also before a block's middle, and of nodes that are taken in parts."""
+    generator = np.random.default_rng(blocks)
+    loss = generator.normal(size=nodes) * np.exp(3 * generator.normal(size=nodes) - 6)
+    weight = generator.random(nodes)
+    weight /= weight.sum()
+    t = 0.7 * np.arange(blocks * blocks)
+    angle = t[:, None].astype(np.longdouble) * loss
+    exact = -2 * np.sin(0.5 * angle) ** 2 @ weight, np.sin(angle) @ weight
+    way = np.where(t < 0.7 * blocks, t, t + 0.7 * blocks)
+    steps = (20.0 * blocks + nodes) * np.minimum(way * (weight @ np.abs(loss)), 2.0)
+    allowed = np.finfo(float).eps * (16 * way * (weight @ np.abs(loss)) + steps)
+    with float64_scope():
+        compiled = contour_line.transform(jnp.asarray(loss), 0.7, blocks, jnp.asarray(weight))
+    for found in (compiled, contour_line.transform(loss, 0.7, blocks, weight)):
+        for one, other in zip(found, exact, strict=True):
+            assert np.all(np.abs(np.asarray(one) - other) <= allowed)

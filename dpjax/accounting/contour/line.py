@@ -63,38 +63,50 @@ class Line(NamedTuple):
     blur: Float[Array, ""]
 
 
-def _multiples(angle: Array, count: int) -> tuple[Array, Array]:
-    """Rows F_0 … F_{count−1} of F_k = e^{ikθ} − 1, by F_{j+k} = F_j + F_k + F_jF_k.
+_PART = 512  # nodes whose powers are formed at a time, where there are many
 
-    A sine costs as much as twenty of these. An error in F_1 grows to k times it, as it would in kθ.
+
+def _multiples(first: tuple, step: tuple, count: int) -> tuple[Array, Array]:
+    """Rows F_j, F_{j+k}, F_{j+2k}, … of F_k = e^{ikθ} − 1, from F_j and F_k.
+
+    F_{j+k} = F_j + F_k + F_jF_k; a sine costs as much as twenty of these. An error in F_1 grows to
+    k times it, as it would in kθ.
     """
-    xp: Any = namespace(angle, count)
-    real, imag = -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
-    if xp is NUMPY:  # by doubling: F_n … F_{2n−1} from F_0 … F_{n−1} and F_n
-        rows: Any = np.zeros((count, *angle.shape), complex)
-        rows[1] = real + 1j * imag
-        done = 2
+    xp: Any = namespace(first, step)
+    if xp is NUMPY:  # by doubling
+        rows: Any = np.empty((count, *first[0].shape), complex)
+        rows[0], far = first[0] + 1j * first[1], step[0] + 1j * step[1]
+        done = 1
         while done < count:
             more = min(done, count - done)
-            far = rows[1] + rows[done - 1] + rows[1] * rows[done - 1]
             rows[done : done + more] = rows[:more] + far + rows[:more] * far
-            done += more
+            far, done = 2 * far + far * far, done + more
         return rows.real, rows.imag
+    real, imag = step
 
-    def step(row: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def following(row: tuple, _: None) -> tuple[tuple, tuple]:
         re, im = row
-        return (re + real + (re * real - im * imag), im + imag + (re * imag + im * real)), row
+        return (re + (real + (re * real - im * imag)), im + (imag + (re * imag + im * real))), row
 
-    zero = xp.zeros_like(real)
-    return xp.scan(step, (zero, zero), None, length=count)[1]
+    return xp.scan(following, first, None, length=count)[1]
 
 
 def powers(loss: Array, spacing: Array, blocks: int) -> tuple[Array, Array]:
-    """1 and the parts of e^{it_kL} − 1 for k < blocks (rows) and for its multiples (columns)."""
+    """1 and the parts of e^{it_kL} − 1: for k ≤ blocks/2 (rows), in the blocks' middles (columns).
+
+    A block is that many successive points, of which those before the middle are reached by the
+    conjugate rows.
+    """
     xp: Any = namespace(loss, spacing)
-    angle = spacing * loss
-    ones = xp.ones_like(loss)[None]
-    fine, coarse = _multiples(angle, blocks), _multiples(blocks * angle, blocks)
+    half = blocks // 2
+
+    def first(multiple: int) -> tuple[Array, Array]:
+        angle = multiple * spacing * loss
+        return -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
+
+    nothing, ones = xp.zeros_like(loss), xp.ones_like(loss)[None]
+    fine = _multiples((nothing, nothing), first(1), half + 1)
+    coarse = _multiples(tuple(part[half] for part in fine), first(blocks), blocks)
     return xp.concatenate([ones, *fine]), xp.concatenate([ones, *coarse])
 
 
@@ -102,17 +114,44 @@ def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
     """Σ weight·(e^{it_kL} − 1) at t_k = k·spacing, k < blocks², from `powers`.
 
     With F = e^{itL} − 1, which is small where tL is and is formed without cancellation,
-    ΣwF_{a+b} = ΣwF_a + ΣwF_b + ΣwF_aF_b; the row of ones gives the first two.
+    ΣwF_{a+b} = ΣwF_a + ΣwF_b + ΣwF_aF_b, and F_{−b} is the conjugate of F_b; the row of ones gives
+    the first two, and the first half block, where F_{a−b} would cancel, by itself.
     """
     xp: Any = namespace(rows, columns, weight)
-    blocks = (rows.shape[0] - 1) // 2
-    columns = columns * weight
+    blocks = (columns.shape[0] - 1) // 2
+    half = blocks // 2
+    rows = rows * weight
     columns, rows = xp.barrier((columns, rows))
     product = columns @ rows.T
-    top, re, im = slice(0, 1), slice(1, blocks + 1), slice(blocks + 1, 2 * blocks + 1)
-    real = product[re, top] + product[top, re] + (product[re, re] - product[im, im])
-    imag = product[im, top] + product[top, im] + (product[re, im] + product[im, re])
-    return real.reshape(-1), imag.reshape(-1)
+    top, re, im = slice(0, 1), slice(1, blocks + 1), slice(blocks + 1, None)
+    far_re, far_im = slice(1, half + 2), slice(half + 2, None)
+    both = product[re, far_re], product[im, far_im]
+    mixed = product[im, far_re], product[re, far_im]
+    real, imag = product[re, top] + product[top, far_re], product[im, top]
+    turn = product[top, far_im]
+    after = real + (both[0] - both[1]), imag + turn + (mixed[0] + mixed[1])
+    before = real + (both[0] + both[1]), imag - turn + (mixed[0] - mixed[1])
+    found = []
+    for start, left, right in zip((product[top, far_re], turn), before, after, strict=True):
+        left = xp.concatenate([start[:, :half], left[1:, half:0:-1]])
+        found.append(xp.concatenate([left, right[:, : blocks - half]], axis=1).reshape(-1))
+    return found[0], found[1]
+
+
+def transform(loss: Array, spacing: Array, blocks: int, weight: Array) -> tuple[Array, Array]:
+    """`product` of `powers`; of many nodes in parts, whose powers stay in the processor's cache."""
+    xp: Any = namespace(loss, spacing, weight)
+    if loss.shape[0] < 2 * _PART:
+        return product(*powers(loss, spacing, blocks), weight)
+    rest = xp.zeros(-loss.shape[0] % _PART)
+    parts = [xp.concatenate([v, rest]).reshape(-1, _PART) for v in (loss, weight)]
+
+    def add(total: tuple, part: tuple) -> tuple[tuple, None]:
+        found = product(*powers(part[0], spacing, blocks), part[1])
+        return (total[0] + found[0], total[1] + found[1]), None
+
+    zero = xp.zeros(blocks * blocks)
+    return xp.scan(add, (zero, zero), tuple(parts))[0]
 
 
 _ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
@@ -165,7 +204,7 @@ def evaluate(
     right = xp.min((alias_moment + margin) / alias_tilt) - saddle.epsilon
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
-    t = spacing * xp.arange(points)
+    t, block = spacing * xp.arange(points), spacing * resolution.blocks
     # A line may end long before its last point, past which errors only add up.
     shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
     ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
@@ -174,17 +213,18 @@ def evaluate(
 
     def from_nodes(pair: Pair, mu: Array, rate: Array) -> tuple[OnLine, Array]:
         step = alone or tilted(pair, mu, rate)
-        rows, columns = powers(step.loss, spacing, resolution.blocks)
-        real, imag = product(rows, columns, step.weight)
+        real, imag = transform(step.loss, spacing, resolution.blocks, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
         # Of the first row's angle, t-fold; of every step from row to row, fewer than 2·blocks;
         # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
         # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
+        # A point before its block's middle is reached from up to a block further.
         steps = 20.0 * resolution.blocks + resolution.nodes
-        steps = steps * xp.minimum(step.spread * t, 2.0)
+        way = xp.where(t < block, t, t + block)
+        steps = steps * xp.minimum(step.spread * way, 2.0)
         ours = step.rounding[1] + step.rounding[0] * step.spread
         ours = xp.minimum(ours * t, 4 * step.rounding[0])
-        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * t + steps) + ours
+        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * way + steps) + ours
         decay = pair.decay(sign, mu, rate, c, step, ends)
         moment_error = quadrature[0] + step.truncated + step.moment_error
         return OnLine(step.log_moment, moment_error, real, imag, absolute), decay
