@@ -164,6 +164,17 @@ def test_log_ratio_is_monotone_and_keeps_small_values():
         assert float(tiny) == pytest.approx(1e-9 * np.expm1(0.5), rel=1e-9)
 
 
+@pytest.mark.parametrize("rate", [1e-12, 1e-4, 0.3, 0.9, 1.0])
+@pytest.mark.parametrize("mu", [0.01, 1.0, 4.0])
+def test_the_cheap_ratio_of_searches_is_the_ratio(mu, rate):
+    y = np.linspace(-20.0, 400.0, 2001)
+    with float64_scope():
+        args = tuple(map(jnp.asarray, (y, mu, rate)))
+        cheap, exact = np.asarray(ratio.rough_log_ratio(*args)), np.asarray(ratio.log_ratio(*args))
+    np.testing.assert_allclose(cheap, exact, rtol=1e-13, atol=1e-300)
+    np.testing.assert_allclose(ratio.rough_log_ratio(y, mu, rate), exact, rtol=1e-13, atol=1e-300)
+
+
 def test_slope_of_the_loss_is_the_posterior():
     with float64_scope():
         y, mu, rate = jnp.asarray(1.7), jnp.asarray(0.8), jnp.asarray(0.05)
