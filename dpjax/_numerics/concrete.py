@@ -24,7 +24,10 @@ _FEW_POOR = 128  # the same of those that are repeated with a finer core
 _BLOCK = 16  # batches that a thread of a sweep works through at a time
 # On CPUs without the emitters a program takes half the time to compile and is as fast; XLA uses
 # half of a vector unit of 512 bits unless it is told to use all of it.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_prefer_vector_width": 512}
+_OPTIONS: dict[str, Any] = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_prefer_vector_width": 512,
+}
 
 
 def processors() -> int:

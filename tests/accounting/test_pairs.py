@@ -237,9 +237,11 @@ def test_sums_on_the_line_are_exact_to_their_claimed_rounding(blocks, nodes):
     t = 0.7 * np.arange(blocks * blocks)
     angle = t[:, None].astype(np.longdouble) * loss
     exact = -2 * np.sin(0.5 * angle) ** 2 @ weight, np.sin(angle) @ weight
-    way = np.where(t < 0.7 * blocks, t, t + 0.7 * blocks)
-    steps = (20.0 * blocks + nodes) * np.minimum(way * (weight @ np.abs(loss)), 2.0)
-    allowed = np.finfo(float).eps * (16 * way * (weight @ np.abs(loss)) + steps)
+    middle = 0.7 * (blocks * (np.arange(blocks * blocks) // blocks) + blocks // 2)
+    way = np.where(t < 0.7 * blocks, t, middle + np.abs(t - middle))
+    spread, many = weight @ np.abs(loss), contour_line.terms(nodes)
+    steps = np.minimum((14.0 * blocks + many) * spread * way, 2 * (20.0 * blocks + many))
+    allowed = np.finfo(float).eps * (16 * way * spread + steps)
     with float64_scope():
         compiled = contour_line.transform(jnp.asarray(loss), 0.7, blocks, jnp.asarray(weight))
     for found in (compiled, contour_line.transform(loss, 0.7, blocks, weight)):

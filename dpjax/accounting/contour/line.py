@@ -138,10 +138,15 @@ def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
+def terms(nodes: int) -> int:
+    """How often a term of `transform` is rounded at most in its sum over so many nodes."""
+    return nodes if nodes < 2 * _PART else _PART - (-nodes // _PART)
+
+
 def transform(loss: Array, spacing: Array, blocks: int, weight: Array) -> tuple[Array, Array]:
     """`product` of `powers`; of many nodes in parts, whose powers stay in the processor's cache."""
     xp: Any = namespace(loss, spacing, weight)
-    if loss.shape[0] < 2 * _PART:
+    if terms(loss.shape[0]) == loss.shape[0]:
         return product(*powers(loss, spacing, blocks), weight)
     rest = xp.zeros(-loss.shape[0] % _PART)
     parts = [xp.concatenate([v, rest]).reshape(-1, _PART) for v in (loss, weight)]
@@ -204,7 +209,11 @@ def evaluate(
     right = xp.min((alias_moment + margin) / alias_tilt) - saddle.epsilon
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
-    t, block = spacing * xp.arange(points), spacing * resolution.blocks
+    t = spacing * xp.arange(points)
+    # A point is reached by way of its block's middle, but for the first block.
+    middle = xp.arange(resolution.blocks) * resolution.blocks + resolution.blocks // 2
+    middle = spacing * xp.repeat(middle, resolution.blocks)
+    way = xp.where(t < resolution.blocks * spacing, t, middle + xp.abs(t - middle))
     # A line may end long before its last point, past which errors only add up.
     shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
     ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
@@ -215,13 +224,14 @@ def evaluate(
         step = alone or tilted(pair, mu, rate)
         real, imag = transform(step.loss, spacing, resolution.blocks, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
-        # Of the first row's angle, t-fold; of every step from row to row, fewer than 2·blocks;
-        # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
-        # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
-        # A point before its block's middle is reached from up to a block further.
-        steps = 20.0 * resolution.blocks + resolution.nodes
-        way = xp.where(t < block, t, t + block)
-        steps = steps * xp.minimum(step.spread * way, 2.0)
+        # Of the first rows' angles, t-fold; of the sum over the nodes; of the weights w: with
+        # |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and
+        # at most 4E[ε]. And of every step from row to row, 10 units of what it leads to: of B
+        # blocks, fewer than B steps to a middle m ≥ 3Bh/2 and B/2 each to half a block's t, in all
+        # 10(Bm + B²h/2) ≤ 14Bm; in the first block B/2 to t. Fewer than 2B steps, to |F| ≤ 2.
+        many = terms(step.loss.shape[0])
+        least = (14.0 * resolution.blocks + many) * step.spread * way
+        steps = xp.minimum(least, 2 * (20.0 * resolution.blocks + many))
         ours = step.rounding[1] + step.rounding[0] * step.spread
         ours = xp.minimum(ours * t, 4 * step.rounding[0])
         absolute = quadrature + step.truncated + _EPS * (16 * step.spread * way + steps) + ours
