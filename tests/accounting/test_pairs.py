@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting.contour import line as contour_line
-from dpjax.accounting.contour import saddle_point
+from dpjax.accounting.contour import powers, saddle_point
 from dpjax.accounting.pairs import errors as pair_errors
 from dpjax.accounting.pairs import ratio
 from dpjax.accounting.pairs.table import PAIRS
@@ -216,13 +215,13 @@ def test_multiples_of_an_angle_are_exact_to_rounding():
     nothing, once = (0 * theta, 0 * theta), (-2 * np.sin(0.5 * theta) ** 2, np.sin(theta))
     with float64_scope():
         rows = [tuple(jnp.asarray(v) for v in row) for row in (nothing, once)]
-        compiled = contour_line._multiples(*rows, 65)
+        compiled = powers.multiples(*rows, 65)
     k = np.arange(65.0)[:, None]
     exact = -2 * np.sin(0.5 * k * theta) ** 2, np.sin(k * theta)
     allowed = np.finfo(float).eps * (
         8 * k * np.abs(theta) + 20 * 64 * np.minimum(k * abs(theta), 2)
     )
-    for real, imag in (map(np.asarray, compiled), contour_line._multiples(nothing, once, 65)):
+    for real, imag in (map(np.asarray, compiled), powers.multiples(nothing, once, 65)):
         assert np.all(np.abs(real - exact[0]) <= allowed)
         assert np.all(np.abs(imag - exact[1]) <= allowed)
 
@@ -239,11 +238,11 @@ def test_sums_on_the_line_are_exact_to_their_claimed_rounding(blocks, nodes):
     exact = -2 * np.sin(0.5 * angle) ** 2 @ weight, np.sin(angle) @ weight
     middle = 0.7 * (blocks * (np.arange(blocks * blocks) // blocks) + blocks // 2)
     way = np.where(t < 0.7 * blocks, t, middle + np.abs(t - middle))
-    spread, many = weight @ np.abs(loss), contour_line.terms(nodes)
+    spread, many = weight @ np.abs(loss), powers.terms(nodes)
     steps = np.minimum((14.0 * blocks + many) * spread * way, 2 * (20.0 * blocks + many))
     allowed = np.finfo(float).eps * (16 * way * spread + steps)
     with float64_scope():
-        compiled = contour_line.transform(jnp.asarray(loss), 0.7, blocks, jnp.asarray(weight))
-    for found in (compiled, contour_line.transform(loss, 0.7, blocks, weight)):
+        compiled = powers.transform(jnp.asarray(loss), 0.7, blocks, jnp.asarray(weight))
+    for found in (compiled, powers.transform(loss, 0.7, blocks, weight)):
         for one, other in zip(found, exact, strict=True):
             assert np.all(np.abs(np.asarray(one) - other) <= allowed)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import NUMPY, namespace
-from dpjax.accounting.contour import composition
+from dpjax.accounting.contour import composition, powers
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.contour.saddle_point import Saddle
 from dpjax.accounting.pairs.protocol import OnLine, Pair, Tilted
@@ -63,102 +63,6 @@ class Line(NamedTuple):
     blur: Float[Array, ""]
 
 
-_PART = 512  # nodes whose powers are formed at a time, where there are many
-
-
-def _multiples(first: tuple, step: tuple, count: int) -> tuple[Array, Array]:
-    """Rows F_j, F_{j+k}, F_{j+2k}, … of F_k = e^{ikθ} − 1, from F_j and F_k.
-
-    F_{j+k} = F_j + F_k + F_jF_k; a sine costs as much as twenty of these. An error in F_1 grows to
-    k times it, as it would in kθ.
-    """
-    xp: Any = namespace(first, step)
-    if xp is NUMPY:  # by doubling
-        rows: Any = np.empty((count, *first[0].shape), complex)
-        rows[0], far = first[0] + 1j * first[1], step[0] + 1j * step[1]
-        done = 1
-        while done < count:
-            more = min(done, count - done)
-            rows[done : done + more] = rows[:more] + far + rows[:more] * far
-            far, done = 2 * far + far * far, done + more
-        return rows.real, rows.imag
-    real, imag = step
-
-    def following(row: tuple, _: None) -> tuple[tuple, tuple]:
-        re, im = row
-        return (re + (real + (re * real - im * imag)), im + (imag + (re * imag + im * real))), row
-
-    return xp.scan(following, first, None, length=count)[1]
-
-
-def powers(loss: Array, spacing: Array, blocks: int) -> tuple[Array, Array]:
-    """1 and the parts of e^{it_kL} − 1: for k ≤ blocks/2 (rows), in the blocks' middles (columns).
-
-    A block is that many successive points, of which those before the middle are reached by the
-    conjugate rows.
-    """
-    xp: Any = namespace(loss, spacing)
-    half = blocks // 2
-
-    def first(multiple: int) -> tuple[Array, Array]:
-        angle = multiple * spacing * loss
-        return -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
-
-    nothing, ones = xp.zeros_like(loss), xp.ones_like(loss)[None]
-    fine = _multiples((nothing, nothing), first(1), half + 1)
-    coarse = _multiples(tuple(part[half] for part in fine), first(blocks), blocks)
-    return xp.concatenate([ones, *fine]), xp.concatenate([ones, *coarse])
-
-
-def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
-    """Σ weight·(e^{it_kL} − 1) at t_k = k·spacing, k < blocks², from `powers`.
-
-    With F = e^{itL} − 1, which is small where tL is and is formed without cancellation,
-    ΣwF_{a+b} = ΣwF_a + ΣwF_b + ΣwF_aF_b, and F_{−b} is the conjugate of F_b; the row of ones gives
-    the first two, and the first half block, where F_{a−b} would cancel, by itself.
-    """
-    xp: Any = namespace(rows, columns, weight)
-    blocks = (columns.shape[0] - 1) // 2
-    half = blocks // 2
-    rows = rows * weight
-    columns, rows = xp.barrier((columns, rows))
-    product = columns @ rows.T
-    top, re, im = slice(0, 1), slice(1, blocks + 1), slice(blocks + 1, None)
-    far_re, far_im = slice(1, half + 2), slice(half + 2, None)
-    both = product[re, far_re], product[im, far_im]
-    mixed = product[im, far_re], product[re, far_im]
-    real, imag = product[re, top] + product[top, far_re], product[im, top]
-    turn = product[top, far_im]
-    after = real + (both[0] - both[1]), imag + turn + (mixed[0] + mixed[1])
-    before = real + (both[0] + both[1]), imag - turn + (mixed[0] - mixed[1])
-    found = []
-    for start, left, right in zip((product[top, far_re], turn), before, after, strict=True):
-        left = xp.concatenate([start[:, :half], left[1:, half:0:-1]])
-        found.append(xp.concatenate([left, right[:, : blocks - half]], axis=1).reshape(-1))
-    return found[0], found[1]
-
-
-def terms(nodes: int) -> int:
-    """How often a term of `transform` is rounded at most in its sum over so many nodes."""
-    return nodes if nodes < 2 * _PART else _PART - (-nodes // _PART)
-
-
-def transform(loss: Array, spacing: Array, blocks: int, weight: Array) -> tuple[Array, Array]:
-    """`product` of `powers`; of many nodes in parts, whose powers stay in the processor's cache."""
-    xp: Any = namespace(loss, spacing, weight)
-    if terms(loss.shape[0]) == loss.shape[0]:
-        return product(*powers(loss, spacing, blocks), weight)
-    rest = xp.zeros(-loss.shape[0] % _PART)
-    parts = [xp.concatenate([v, rest]).reshape(-1, _PART) for v in (loss, weight)]
-
-    def add(total: tuple, part: tuple) -> tuple[tuple, None]:
-        found = product(*powers(part[0], spacing, blocks), part[1])
-        return (total[0] + found[0], total[1] + found[1]), None
-
-    zero = xp.zeros(blocks * blocks)
-    return xp.scan(add, (zero, zero), tuple(parts))[0]
-
-
 _ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
 _SHORT = 6.0  # deviations of the loss, over which the first of them lies
 _BEYOND = 8.0  # times the line's length, up to where its rest is looked at
@@ -210,10 +114,7 @@ def evaluate(
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
     t = spacing * xp.arange(points)
-    # A point is reached by way of its block's middle, but for the first block.
-    middle = xp.arange(resolution.blocks) * resolution.blocks + resolution.blocks // 2
-    middle = spacing * xp.repeat(middle, resolution.blocks)
-    way = xp.where(t < resolution.blocks * spacing, t, middle + xp.abs(t - middle))
+    way = spacing * powers.ways(resolution.blocks)
     # A line may end long before its last point, past which errors only add up.
     shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
     ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
@@ -222,14 +123,14 @@ def evaluate(
 
     def from_nodes(pair: Pair, mu: Array, rate: Array) -> tuple[OnLine, Array]:
         step = alone or tilted(pair, mu, rate)
-        real, imag = transform(step.loss, spacing, resolution.blocks, step.weight)
+        real, imag = powers.transform(step.loss, spacing, resolution.blocks, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
         # Of the first rows' angles, t-fold; of the sum over the nodes; of the weights w: with
         # |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and
         # at most 4E[ε]. And of every step from row to row, 10 units of what it leads to: of B
         # blocks, fewer than B steps to a middle m ≥ 3Bh/2 and B/2 each to half a block's t, in all
         # 10(Bm + B²h/2) ≤ 14Bm; in the first block B/2 to t. Fewer than 2B steps, to |F| ≤ 2.
-        many = terms(step.loss.shape[0])
+        many = powers.terms(step.loss.shape[0])
         least = (14.0 * resolution.blocks + many) * step.spread * way
         steps = xp.minimum(least, 2 * (20.0 * resolution.blocks + many))
         ours = step.rounding[1] + step.rounding[0] * step.spread

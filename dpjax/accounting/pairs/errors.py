@@ -103,8 +103,8 @@ def on_the_line(
         # The largest of straight lines is convex too: its own chords, over so many points each.
         places = t[::every]
         level = strips(xp.append(places, 2 * places[-1] - places[-2]))[:, :, None]
-        part = xp.arange(every) / every
-        between = level[:, :-1] + (level[:, 1:] - level[:, :-1]) * part
+        start = level[:, :-1]
+        between = start + (level[:, 1:] - start) * (np.arange(every) / every)
         found = xp.min(between, axis=0).reshape(-1)[: t.shape[0]]
     return xp.exp(xp.minimum(found, 50.0))
 
