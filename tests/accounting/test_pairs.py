@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting.contour import line as contour_line
-from dpjax.accounting.contour import saddle_point
+from dpjax.accounting.contour import powers, saddle_point
 from dpjax.accounting.pairs import errors as pair_errors
 from dpjax.accounting.pairs import ratio
 from dpjax.accounting.pairs.table import PAIRS
@@ -113,6 +112,23 @@ def test_between_its_knots_the_quadrature_bound_is_no_less_than_at_them(
 
 
 @pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
+def test_the_quadrature_bound_of_many_points_is_no_less_than_that_of_each(
+    family, sign, mu, rate, c
+):
+    with float64_scope():
+        arguments = _arguments(sign, mu, rate, c)
+        step = PAIRS[family].tilt(*arguments, 48)
+        many, knots = 0.5 * np.arange(21.0 * 21.0), np.array([0.0, 30.0, 100.0, 220.0])
+        found = PAIRS[family].quadrature_error(*arguments, step, many, knots)
+        for k in (0, 1, 20, 21, 100, 217, 440):
+            # Few points are not bounded by chords over several.
+            few = np.array([0.0, many[k]])
+            each = PAIRS[family].quadrature_error(*arguments, step, few, knots)[1]
+            assert found[k] >= each * (1 - 1e-12)
+            assert found[k] <= 30 * each
+
+
+@pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
 def test_decay_bounds_the_transform(family, sign, mu, rate, c):
     t = np.array([0.5, 2.0, 8.0, 30.0])
     with float64_scope():
@@ -145,6 +161,17 @@ def test_log_ratio_is_monotone_and_keeps_small_values():
                 assert np.all(np.diff(value) >= 0)
         tiny = ratio.log_ratio(jnp.asarray(1.0), jnp.asarray(1.0), jnp.asarray(1e-9))
         assert float(tiny) == pytest.approx(1e-9 * np.expm1(0.5), rel=1e-9)
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-4, 0.3, 0.9, 1.0])
+@pytest.mark.parametrize("mu", [0.01, 1.0, 4.0])
+def test_the_cheap_ratio_of_searches_is_the_ratio(mu, rate):
+    y = np.linspace(-20.0, 400.0, 2001)
+    with float64_scope():
+        args = tuple(map(jnp.asarray, (y, mu, rate)))
+        cheap, exact = np.asarray(ratio.rough_log_ratio(*args)), np.asarray(ratio.log_ratio(*args))
+    np.testing.assert_allclose(cheap, exact, rtol=1e-13, atol=1e-300)
+    np.testing.assert_allclose(ratio.rough_log_ratio(y, mu, rate), exact, rtol=1e-13, atol=1e-300)
 
 
 def test_slope_of_the_loss_is_the_posterior():
@@ -185,13 +212,37 @@ def test_a_coarse_look_sees_the_same_moments(family, sign):
 
 def test_multiples_of_an_angle_are_exact_to_rounding():
     theta = np.concatenate([np.geomspace(1e-12, 40.0, 300), -np.geomspace(1e-9, 3.0, 50)])
+    nothing, once = (0 * theta, 0 * theta), (-2 * np.sin(0.5 * theta) ** 2, np.sin(theta))
     with float64_scope():
-        compiled = contour_line._multiples(jnp.asarray(theta), 65)
+        rows = [tuple(jnp.asarray(v) for v in row) for row in (nothing, once)]
+        compiled = powers.multiples(*rows, 65)
     k = np.arange(65.0)[:, None]
     exact = -2 * np.sin(0.5 * k * theta) ** 2, np.sin(k * theta)
     allowed = np.finfo(float).eps * (
         8 * k * np.abs(theta) + 20 * 64 * np.minimum(k * abs(theta), 2)
     )
-    for real, imag in (map(np.asarray, compiled), contour_line._multiples(theta, 65)):
+    for real, imag in (map(np.asarray, compiled), powers.multiples(nothing, once, 65)):
         assert np.all(np.abs(real - exact[0]) <= allowed)
         assert np.all(np.abs(imag - exact[1]) <= allowed)
+
+
+@pytest.mark.parametrize(("blocks", "nodes"), [(16, 128), (20, 224), (33, 300), (32, 1025)])
+def test_sums_on_the_line_are_exact_to_their_claimed_rounding(blocks, nodes):
+    """At every point, also before a block's middle, and of nodes that are taken in parts."""
+    generator = np.random.default_rng(blocks)
+    loss = generator.normal(size=nodes) * np.exp(3 * generator.normal(size=nodes) - 6)
+    weight = generator.random(nodes)
+    weight /= weight.sum()
+    t = 0.7 * np.arange(blocks * blocks)
+    angle = t[:, None].astype(np.longdouble) * loss
+    exact = -2 * np.sin(0.5 * angle) ** 2 @ weight, np.sin(angle) @ weight
+    middle = 0.7 * (blocks * (np.arange(blocks * blocks) // blocks) + blocks // 2)
+    way = np.where(t < 0.7 * blocks, t, middle + np.abs(t - middle))
+    spread, many = weight @ np.abs(loss), powers.terms(nodes)
+    steps = np.minimum((14.0 * blocks + many) * spread * way, 2 * (20.0 * blocks + many))
+    allowed = np.finfo(float).eps * (16 * way * spread + steps)
+    with float64_scope():
+        compiled = powers.transform(jnp.asarray(loss), 0.7, blocks, jnp.asarray(weight))
+    for found in (compiled, powers.transform(loss, 0.7, blocks, weight)):
+        for one, other in zip(found, exact, strict=True):
+            assert np.all(np.abs(np.asarray(one) - other) <= allowed)

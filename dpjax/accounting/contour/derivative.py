@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour import saddle_point
+from dpjax.accounting.contour import powers, saddle_point
 from dpjax.accounting.contour.composition import Composition, Steps
 from dpjax.accounting.contour.line import Resolution
 from dpjax.accounting.pairs.protocol import Pair
@@ -54,13 +54,13 @@ def _direction(
     def of_step(pair: Pair, row: Any) -> tuple[Array, Array, Array]:
         mu, rate, count = row
         step = pair.tilt(sign, mu, rate, c, at.nodes)
-        rows, columns = lines.powers(step.loss, line.spacing, at.blocks)
+        rows, columns = powers.powers(step.loss, line.spacing, at.blocks)
 
         def mean(values: Array) -> tuple[Array, Array]:
-            re, im = lines.product(rows, columns, step.weight * values)
+            re, im = powers.product(rows, columns, step.weight * values)
             return re + step.weight @ values, im
 
-        moved_re, im = lines.product(rows, columns, step.weight)
+        moved_re, im = powers.product(rows, columns, step.weight)
         re = 1 + moved_re
         # V/φ, then the sum over the line of Re(V/φ·∂φ).
         size = xp.maximum(re * re + im * im, 1e-280)

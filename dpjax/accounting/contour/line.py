@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import NUMPY, namespace
-from dpjax.accounting.contour import composition
+from dpjax.accounting.contour import composition, powers
 from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.contour.saddle_point import Saddle
 from dpjax.accounting.pairs.protocol import OnLine, Pair, Tilted
@@ -63,58 +63,6 @@ class Line(NamedTuple):
     blur: Float[Array, ""]
 
 
-def _multiples(angle: Array, count: int) -> tuple[Array, Array]:
-    """Rows F_0 … F_{count−1} of F_k = e^{ikθ} − 1, by F_{j+k} = F_j + F_k + F_jF_k.
-
-    A sine costs as much as twenty of these. An error in F_1 grows to k times it, as it would in kθ.
-    """
-    xp: Any = namespace(angle, count)
-    real, imag = -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
-    if xp is NUMPY:  # by doubling: F_n … F_{2n−1} from F_0 … F_{n−1} and F_n
-        rows: Any = np.zeros((count, *angle.shape), complex)
-        rows[1] = real + 1j * imag
-        done = 2
-        while done < count:
-            more = min(done, count - done)
-            far = rows[1] + rows[done - 1] + rows[1] * rows[done - 1]
-            rows[done : done + more] = rows[:more] + far + rows[:more] * far
-            done += more
-        return rows.real, rows.imag
-
-    def step(row: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        re, im = row
-        return (re + real + (re * real - im * imag), im + imag + (re * imag + im * real)), row
-
-    zero = xp.zeros_like(real)
-    return xp.scan(step, (zero, zero), None, length=count)[1]
-
-
-def powers(loss: Array, spacing: Array, blocks: int) -> tuple[Array, Array]:
-    """1 and the parts of e^{it_kL} − 1 for k < blocks (rows) and for its multiples (columns)."""
-    xp: Any = namespace(loss, spacing)
-    angle = spacing * loss
-    ones = xp.ones_like(loss)[None]
-    fine, coarse = _multiples(angle, blocks), _multiples(blocks * angle, blocks)
-    return xp.concatenate([ones, *fine]), xp.concatenate([ones, *coarse])
-
-
-def product(rows: Array, columns: Array, weight: Array) -> tuple[Array, Array]:
-    """Σ weight·(e^{it_kL} − 1) at t_k = k·spacing, k < blocks², from `powers`.
-
-    With F = e^{itL} − 1, which is small where tL is and is formed without cancellation,
-    ΣwF_{a+b} = ΣwF_a + ΣwF_b + ΣwF_aF_b; the row of ones gives the first two.
-    """
-    xp: Any = namespace(rows, columns, weight)
-    blocks = (rows.shape[0] - 1) // 2
-    columns = columns * weight
-    columns, rows = xp.barrier((columns, rows))
-    product = columns @ rows.T
-    top, re, im = slice(0, 1), slice(1, blocks + 1), slice(blocks + 1, 2 * blocks + 1)
-    real = product[re, top] + product[top, re] + (product[re, re] - product[im, im])
-    imag = product[im, top] + product[top, im] + (product[re, im] + product[im, re])
-    return real.reshape(-1), imag.reshape(-1)
-
-
 _ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
 _SHORT = 6.0  # deviations of the loss, over which the first of them lies
 _BEYOND = 8.0  # times the line's length, up to where its rest is looked at
@@ -166,6 +114,7 @@ def evaluate(
     left = (saddle.depth + resolution.margin + 2.0) / c
     spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
     t = spacing * xp.arange(points)
+    way = spacing * powers.ways(resolution.blocks)
     # A line may end long before its last point, past which errors only add up.
     shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
     ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
@@ -174,17 +123,19 @@ def evaluate(
 
     def from_nodes(pair: Pair, mu: Array, rate: Array) -> tuple[OnLine, Array]:
         step = alone or tilted(pair, mu, rate)
-        rows, columns = powers(step.loss, spacing, resolution.blocks)
-        real, imag = product(rows, columns, step.weight)
+        real, imag = powers.transform(step.loss, spacing, resolution.blocks, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
-        # Of the first row's angle, t-fold; of every step from row to row, fewer than 2·blocks;
-        # of the sum over the nodes; of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1,
-        # |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
-        steps = 20.0 * resolution.blocks + resolution.nodes
-        steps = steps * xp.minimum(step.spread * t, 2.0)
+        # Of the first rows' angles, t-fold; of the sum over the nodes; of the weights w: with
+        # |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and
+        # at most 4E[ε]. And of every step from row to row, 10 units of what it leads to: of B
+        # blocks, fewer than B steps to a middle m ≥ 3Bh/2 and B/2 each to half a block's t, in all
+        # 10(Bm + B²h/2) ≤ 14Bm; in the first block B/2 to t. Fewer than 2B steps, to |F| ≤ 2.
+        many = powers.terms(step.loss.shape[0])
+        least = (14.0 * resolution.blocks + many) * step.spread * way
+        steps = xp.minimum(least, 2 * (20.0 * resolution.blocks + many))
         ours = step.rounding[1] + step.rounding[0] * step.spread
         ours = xp.minimum(ours * t, 4 * step.rounding[0])
-        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * t + steps) + ours
+        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * way + steps) + ours
         decay = pair.decay(sign, mu, rate, c, step, ends)
         moment_error = quadrature[0] + step.truncated + step.moment_error
         return OnLine(step.log_moment, moment_error, real, imag, absolute), decay

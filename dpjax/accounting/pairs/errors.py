@@ -50,7 +50,7 @@ def on_the_line(
         power, mirrored: e^{cL}P/g is r(y)^power, times r(−y)^{−c} if mirrored.
         mu, rate, c: as of `tilt`.
         tilted: what `tilt` returned.
-        t: ascending from 0.
+        t: ascending from 0, evenly if there are many.
         knots: the few values of t, the first and last of them among these.
 
     References:
@@ -91,8 +91,22 @@ def on_the_line(
     convex = xp.logaddexp(inside, outside) + front[:, None]
     first, last = xp.logaddexp(convex[:, :-1], beyond), xp.logaddexp(convex[:, 1:], beyond)
     rise = (last - first) / xp.maximum(knots[1:] - knots[:-1], 1e-300)
-    chords = first[:, :, None] + rise[:, :, None] * (t - knots[:-1, None])
-    return xp.exp(xp.minimum(xp.min(xp.max(chords, axis=1), axis=0), 50.0))
+
+    def strips(t: Array) -> Array:
+        chords = first[:, :, None] + rise[:, :, None] * (t - knots[:-1, None])
+        return xp.max(chords, axis=1)
+
+    every = math.isqrt(t.shape[0])
+    if every < 4:
+        found = xp.min(strips(t), axis=0)
+    else:
+        # The largest of straight lines is convex too: its own chords, over so many points each.
+        places = t[::every]
+        level = strips(xp.append(places, 2 * places[-1] - places[-2]))[:, :, None]
+        start = level[:, :-1]
+        between = start + (level[:, 1:] - start) * (np.arange(every) / every)
+        found = xp.min(between, axis=0).reshape(-1)[: t.shape[0]]
+    return xp.exp(xp.minimum(found, 50.0))
 
 
 def shifts(mu: Array, t: Array) -> Array:

@@ -55,7 +55,7 @@ class Symmetrised(Subsampled):
         return (1 - rate) * namespace(mu).erf(mu / np.sqrt(8.0))
 
     def exponents(
-        self, sign: Any, mu: Any, rate: Any, c: Any, y: Any, log_r: Any
+        self, sign: Any, mu: Any, rate: Any, c: Any, y: Any, log_r: Any, ratio: Any = None
     ) -> tuple[Any, Any, Any]:
         xp: Any = namespace(mu, c, log_r)
         return xp.stack([(c + 1) * log_r, -c * log_r]), xp.stack([log_r, -log_r]), None

@@ -118,7 +118,7 @@ class Pair(Discretisable, Protocol):
         ...
 
     def terms(self, sign: Any, mu: Any, rate: Any, c: Any, y: Any) -> tuple[Any, Any]:
-        """log of e^{cL}dP/dy, and L, at y; of both halves, stacked, if folded."""
+        """About log of e^{cL}dP/dy, and L, at y; of both halves, stacked, if folded."""
         ...
 
     def tilt(self, sign: Any, mu: Any, rate: Any, c: Any, nodes: int) -> Tilted:

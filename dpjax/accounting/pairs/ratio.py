@@ -37,6 +37,19 @@ def log_mixture(w: Any, rate: Any) -> Any:
     return xp.where(w > 30.0, high, low)
 
 
+def rough_log_ratio(y: Any, mu: Any, rate: Any) -> Any:
+    """log r(y), to full relative precision but where r is close to 0: two transcendentals of six.
+
+    For searches, whose result any error leaves valid.
+    """
+    xp: Any = namespace(y, mu, rate)
+    if xp is NUMPY:  # there `log_mixture` mostly takes two as well
+        return log_ratio(y, mu, rate)
+    w = mu * y - 0.5 * mu * mu
+    near = xp.log1p(rate * xp.expm1(xp.minimum(w, 600.0)))
+    return xp.where(rate < 1, xp.where(w > 600.0, w + xp.log(rate), near), w)
+
+
 def posterior(y: Any, mu: Any, rate: Any) -> Any:
     """π(y) = q e^w/r(y), the probability that the record took part; d log r/dy = μπ."""
     xp: Any = namespace(y, mu, rate)

@@ -27,7 +27,13 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.pairs import errors
 from dpjax.accounting.pairs.protocol import Tilted
-from dpjax.accounting.pairs.ratio import excess, log_ratio, log_ratio_slopes, posterior
+from dpjax.accounting.pairs.ratio import (
+    excess,
+    log_ratio,
+    log_ratio_slopes,
+    posterior,
+    rough_log_ratio,
+)
 
 REACH = 11.0  # standard deviations looked at on either side; Φ(−11) = 2e-28
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
@@ -68,17 +74,19 @@ class Subsampled:
         return c + 1
 
     def exponents(
-        self, sign: Any, mu: Any, rate: Any, c: Any, y: Any, log_r: Any
+        self, sign: Any, mu: Any, rate: Any, c: Any, y: Any, log_r: Any, ratio: Any = log_ratio
     ) -> tuple[Any, Any, Any]:
         """log of e^{cL}P/g, L, and log r(−y) if it is part of them."""
         exponent, loss, other = self.power(sign, c) * log_r, sign * log_r, None
         if self.mirrored:
-            other = log_ratio(-y, mu, rate)
+            other = ratio(-y, mu, rate)
             exponent, loss = exponent - c * other, log_r - other
         return exponent, loss, other
 
     def terms(self, sign: Any, mu: Any, rate: Any, c: Any, y: Any) -> tuple[Any, Any]:
-        exponent, loss, _ = self.exponents(sign, mu, rate, c, y, log_ratio(y, mu, rate))
+        # The search for a line that reads them may take any.
+        log_r = rough_log_ratio(y, mu, rate)
+        exponent, loss, _ = self.exponents(sign, mu, rate, c, y, log_r, rough_log_ratio)
         return (-0.5 * y * y - _HALF_LOG_2PI) + exponent, loss
 
     def atom(self, mu: Any, rate: Any) -> Any:
