@@ -22,12 +22,10 @@ from dpjax._numerics.scope import enable_x64, float64_scope
 _FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
 _FEW_POOR = 128  # the same of those that are repeated with a finer core
 _BLOCK = 16  # batches that a thread of a sweep works through at a time
-# On CPUs without the emitters a program takes half the time to compile and is as fast; XLA uses
-# half of a vector unit of 512 bits unless it is told to use all of it.
-_OPTIONS: dict[str, Any] = {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_prefer_vector_width": 512,
-}
+# XLA uses half of a vector unit of 512 bits unless it is told to use all of it. And on CPUs a
+# program takes half the time to compile without the emitters, where a release can do without them.
+_WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
+_OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
 
 
 def processors() -> int:
@@ -79,6 +77,16 @@ def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
     return run
 
 
+def _compiled(lowered: Any) -> Any:
+    """The program, by the first options that this release of XLA has."""
+    for options in _OPTIONS:
+        try:
+            return lowered.compile(options)
+        except Exception:  # no such option, or an error that comes again below
+            continue
+    return lowered.compile()
+
+
 class Program:
     """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
@@ -123,11 +131,7 @@ class Program:
             # A mesh of the caller's is about the caller's arrays.
             with float64_scope(device), on_one_device() if devices else contextlib.nullcontext():
                 lowered = function.trace(*arguments).lower()
-            try:
-                found = lowered.compile(_OPTIONS)
-            except Exception:  # a release of XLA without these options, or an error of its own
-                found = lowered.compile()
-            self._compiled[key] = found, places
+            self._compiled[key] = _compiled(lowered), places
         compiled, places = self._compiled[key]
         # What is compiled does not see the caller's trace.
         with enable_x64(), on_one_device() if devices else contextlib.nullcontext():

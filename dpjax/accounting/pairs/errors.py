@@ -103,6 +103,8 @@ def on_the_line(
         # The largest of straight lines is convex too: its own chords, over so many points each.
         places = t[::every]
         level = strips(xp.append(places, 2 * places[-1] - places[-2]))[:, :, None]
+        # Without end a chord would have no number; so far up the cap below holds between them.
+        level = xp.minimum(level, 1e9)
         start = level[:, :-1]
         between = start + (level[:, 1:] - start) * (np.arange(every) / every)
         found = xp.min(between, axis=0).reshape(-1)[: t.shape[0]]
