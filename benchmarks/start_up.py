@@ -4,7 +4,8 @@
 
 On scikit-learn's digits: a plain step of softmax regression (traced, compiled, run once), the first
 `fit` up to its first trained row, a second, identical `fit`, and one of a new process that finds
-the compiled programs in JAX's cache. Then the noise of a tree of 1,000 small leaves; and new
+the compiled programs in JAX's cache. Then the noise of a tree of 1,000 small leaves; the step of
+`benchmarks.clipping`'s convolutional network, traced and compiled, the least of three; and new
 processes, the least of five: `import jax` alone, and `dpjax epsilon`. Prints one JSON object.
 """
 
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from benchmarks import clipping
 from dpjax import data, training, transforms
 
 BATCH = 359
@@ -80,10 +82,29 @@ def first_row_of_kept_programs() -> float:
     return float(runs[-1].stdout)
 
 
+def compilations() -> dict[str, float]:
+    """Processor time until a step is compiled, without clipping and with it, both with noise."""
+    (task,) = (t for t in clipping.tasks() if t.name == "CNN, 2 convolutions")
+    steps, found = clipping.steps(task), {}
+    for name in ("non-private + noise", "dpjax ghost"):
+        took = []
+        for _ in range(3):
+            jax.clear_caches()
+            program = jax.jit(steps[name])
+            took.append(
+                seconds(
+                    lambda p=program: p.lower(task.params, task.batch, jax.random.key(0)).compile()
+                )
+            )
+        found[f"{name}, compiled"] = min(took)
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     if len(sys.argv) > 1:
         jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         print(first_row(*digits()))
         return
     loss, params, x, y = digits()
@@ -111,6 +132,7 @@ def main() -> None:
     found["noise of 1,000 leaves"] = seconds(
         lambda: jax.jit(noise.update).lower(leaves, state).compile()
     )
+    found |= compilations()
     found["import jax, new process"] = in_a_new_process("-c", "import jax")
     found["dpjax epsilon, new process"] = in_a_new_process(*QUERY.split())
     print(json.dumps({name: round(value, 3) for name, value in found.items()}))
