@@ -90,6 +90,8 @@ def parts_of(model: Any, trainable: Any = None) -> Parts:
     if not any(trains):
         why = "none" if not any(inexact) else "trainable that leaves all of them out"
         raise ValueError(f"params must hold a floating-point array that is trained, got {why}")
+    if not any(leaf.size for leaf, trained in zip(leaves, trains, strict=True) if trained):
+        raise ValueError("params must hold a number that is trained, got arrays without entries")
     for (path, leaf), trained in zip(paths, trains, strict=True):
         if trained and jnp.iscomplexobj(leaf):
             raise ValueError(

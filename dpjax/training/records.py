@@ -117,4 +117,11 @@ def _count(data: Any) -> int:
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"data must share one leading axis of records, got {sizes}")
+    for leaf in leaves:
+        kind = getattr(leaf, "dtype", None)
+        if isinstance(kind, np.dtype) and kind.kind in "OSUVMm":
+            raise ValueError(
+                f"data must be numbers, got {kind}: text, dates and objects are encoded first, by "
+                "dpjax.data.from_frame say"
+            )
     return sizes.pop()

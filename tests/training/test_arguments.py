@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import optax
 import pytest
+
+from dpjax import training
 
 WHOLE = ("log_every", "capacity", "checkpoint_every")
 FUNCTIONS = ("evaluate", "on_log", "stop_when", "average")
@@ -72,3 +75,20 @@ def test_evaluate_returns_the_same_names_at_every_row(run):
 
     with pytest.raises(ValueError, match=r"evaluate must return \['a', 'b'\] at every row, got"):
         run(evaluate=evaluate, log_private_losses=False)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array(["a", "b", "c", "d"]),
+        np.array([1, "b", None, 2.0], object),
+        np.array(["2020-01-01"] * 4, "datetime64[D]"),
+    ],
+    ids=["text", "objects", "dates"],
+)
+def test_records_that_are_no_numbers_are_refused_without_showing_them(column):
+    plan = training.make_plan(4, noise_multiplier=1.0, delta=1e-5, steps=2, batch_size=2)
+    options = {"optimizer": optax.sgd(0.1)}
+    with pytest.raises(ValueError, match="data must be numbers, got") as error:
+        training.fit(lambda w, x: w * x[0], np.ones(()), (column, np.ones(4)), plan, **options)
+    assert not any(str(value) in str(error.value).split() for value in column)

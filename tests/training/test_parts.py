@@ -331,6 +331,11 @@ def test_keys_and_counters_come_back():
         ({"w": np.ones(2, int)}, None, "hold a floating-point array that is trained, got none"),
         ({"w": 1.0}, None, "hold a floating-point array that is trained, got none"),
         ({"w": jnp.ones(2)}, lambda path, leaf: False, "got trainable that leaves all"),
+        (
+            {"w": jnp.ones((0, 3)), "n": 2},
+            None,
+            "hold a number that is trained, got arrays without",
+        ),
         ({"w": jnp.ones(2, complex)}, None, "params must be real, got w of complex64"),
         ({"w": jnp.ones(2)}, {"w": 1}, "trainable must say True or False of every leaf, got 1"),
         ({"w": jnp.ones(2)}, {"v": True}, "trainable must be a tree of booleans like params"),
