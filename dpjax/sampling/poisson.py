@@ -54,6 +54,7 @@ def poisson_inclusion(
         rate: inclusion probability in (0, 1], a concrete number.
 
     Example:
+        >>> import jax
         >>> flags = poisson_inclusion(jax.random.key(0), 0, population=1_000, rate=0.5)
         >>> flags.shape, 400 < int(flags.sum()) < 600
         ((1000,), True)
@@ -96,6 +97,7 @@ def poisson(
         key must stay secret (sampling amplifies privacy only while it is unknown who took part).
 
     Example:
+        >>> import jax
         >>> batch = poisson(jax.random.key(0), 7, population=1_000, rate=0.1, capacity=200)
         >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
         ((200,), True)

@@ -142,14 +142,14 @@ def test_noise_is_of_32_bits_until_it_is_added(dtype, monkeypatch):
     rows = jnp.zeros((8, n), jnp.bfloat16)
     key = jax.random.key(3)
     program = jax.make_jaxpr(step.update)(step.init(params), rows, key)
-    # Every random bit of the noise is drawn for 32-bit numbers: none is shorter.
-    widths = {
-        var.aval.dtype.itemsize
+    # Every random word of the noise is of 32 bits, and becomes a number of as many: none is shorter.
+    words = [
+        eqn
         for eqn in _equations(program.jaxpr)
-        if eqn.primitive.name == "random_bits"
-        for var in eqn.outvars
-    }
-    assert min(widths) >= 4
+        if eqn.primitive.name == "random_bits" or _from_words(eqn)
+    ]
+    assert any(map(_from_words, words))
+    assert min(var.aval.dtype.itemsize for eqn in words for var in eqn.outvars) >= 4
     noise = -np.asarray(step.update(step.init(params), rows, key)[0]["params"]["w"], np.float64)
     other = {"w": jnp.zeros(n, "float32")}
     exact = training.training_step(
@@ -161,6 +161,14 @@ def test_noise_is_of_32_bits_until_it_is_added(dtype, monkeypatch):
     assert (short == wide).mean() < 0.01
     assert wide.std() * 8 == pytest.approx(sigma * CLIP, rel=0.05)
     np.testing.assert_array_equal(noise, wide if dtype == "float32" else short)
+
+
+def _from_words(eqn):
+    """Whether random words become floating-point numbers."""
+    if eqn.primitive.name not in ("convert_element_type", "bitcast_convert_type"):
+        return False
+    before, after = (var.aval.dtype for var in (*eqn.invars, *eqn.outvars))
+    return jnp.issubdtype(before, jnp.unsignedinteger) and jnp.issubdtype(after, jnp.floating)
 
 
 def _equations(jaxpr):
