@@ -142,7 +142,7 @@ def test_noise_is_of_32_bits_until_it_is_added(dtype, monkeypatch):
     rows = jnp.zeros((8, n), jnp.bfloat16)
     key = jax.random.key(3)
     program = jax.make_jaxpr(step.update)(step.init(params), rows, key)
-    # Every random word of the noise is of 32 bits, and becomes a number of as many: none is shorter.
+    # Every random word of the noise is of 32 bits, and becomes a number of as many or more.
     words = [
         eqn
         for eqn in _equations(program.jaxpr)
