@@ -118,7 +118,7 @@ def first_bits(key: Any, count: int) -> Any:
         True
     """
     key, words = unfolded(key)
-    if not words or not written_out(key):
+    if not written_out(key) or not words:
         return jax.random.bits(folded(unfolded(key, *words)), (count,), jnp.uint32)
     return _first_bits(key, *_apart(key, words), count)
 

@@ -53,7 +53,16 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
 
 
 def written_out(key: Any) -> bool:
-    """Whether `block` gives the bits that `jax.random` has for this key."""
+    """Whether `block` gives the bits that `jax.random` has for this key.
+
+    Raises:
+        ValueError: an array of keys, whose rows would be taken for the words of one.
+    """
+    own_axes = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if jnp.ndim(key) != own_axes:
+        raise ValueError(
+            f"key must be a single key, got an array of shape {jnp.shape(key)}: use jax.vmap"
+        )
     counted = getattr(jax.config, "jax_threefry_partitionable", True)
     return bool(counted) and jax.random.key_impl(key) == "threefry2x32"
 

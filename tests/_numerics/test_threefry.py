@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dpjax import sampling
 from dpjax._numerics import keys as module
 from dpjax._numerics.keys import first_bits, folded, unfolded
 from dpjax._numerics.threefry import block, random_bits
@@ -104,6 +105,22 @@ def test_jax_refuses_a_key_whose_words_are_not_yet_in_it():
     for draw in (jax.random.bits, jax.random.split, jax.random.normal):
         with pytest.raises((TypeError, ValueError)):
             draw(waiting)
+
+
+@pytest.mark.parametrize("form", [lambda keys: keys, jax.random.key_data])
+def test_an_array_of_keys_is_refused(form):
+    """As `jax.random` does: its rows are no words of one key."""
+    keys = form(jax.random.split(jax.random.key(0), 2))
+    draws = (
+        lambda keys: random_bits(keys, (2,)),
+        lambda keys: folded(keys, 1),
+        lambda keys: first_bits(unfolded(keys, 1), 2),
+        lambda keys: sampling.poisson_inclusion(keys, 0, population=2, rate=0.5),
+    )
+    for draw in draws:
+        for call in (draw, jax.jit(draw)):
+            with pytest.raises(ValueError, match="key must be a single key, got"):
+                call(keys)
 
 
 def test_bits_are_one_kernel():
