@@ -125,17 +125,12 @@ def evaluate(
         step = alone or tilted(pair, mu, rate)
         real, imag = powers.transform(step.loss, spacing, resolution.blocks, step.weight)
         quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
-        # Of the first rows' angles, t-fold; of the sum over the nodes; of the weights w: with
-        # |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most t(E[ε|L|] + E[ε]E|L|) and
-        # at most 4E[ε]. And of every step from row to row, 10 units of what it leads to: of B
-        # blocks, fewer than B steps to a middle m ≥ 3Bh/2 and B/2 each to half a block's t, in all
-        # 10(Bm + B²h/2) ≤ 14Bm; in the first block B/2 to t. Fewer than 2B steps, to |F| ≤ 2.
-        many = powers.terms(step.loss.shape[0])
-        least = (14.0 * resolution.blocks + many) * step.spread * way
-        steps = xp.minimum(least, 2 * (20.0 * resolution.blocks + many))
+        rounding = powers.rounding(way, step.spread, resolution.blocks, step.loss.shape[0])
+        # Of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most
+        # t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
         ours = step.rounding[1] + step.rounding[0] * step.spread
         ours = xp.minimum(ours * t, 4 * step.rounding[0])
-        absolute = quadrature + step.truncated + _EPS * (16 * step.spread * way + steps) + ours
+        absolute = quadrature + step.truncated + rounding + ours
         decay = pair.decay(sign, mu, rate, c, step, ends)
         moment_error = quadrature[0] + step.truncated + step.moment_error
         return OnLine(step.log_moment, moment_error, real, imag, absolute), decay

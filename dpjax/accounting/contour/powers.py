@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from dpjax._numerics.arrays import NUMPY, namespace
 
+_EPS = float(np.finfo(np.float64).eps)
 _PART = 512  # nodes whose powers are formed at a time, where there are many
 
 
@@ -96,6 +97,29 @@ def ways(blocks: int) -> np.ndarray:
 def terms(nodes: int) -> int:
     """How often a term of `transform` is rounded at most in its sum over so many nodes."""
     return nodes if nodes < 2 * _PART else _PART - (-nodes // _PART)
+
+
+def rounding(way: Array, spread: Array, blocks: int, nodes: int) -> Array:
+    """Bound on the rounding of `transform` at points on such a way; spread is E|L|.
+
+    Units are of eps, of which a correct operation is off by half; |F| ≤ min(t|L|, 2) in all.
+
+    * Of the first angles and their sines, within two units in the last place: 6 of the angle, and
+      as F_{a+b} is off by F_a's error times |1 + F_b| = 1 and F_b's, as many times the way.
+    * Of every step from F_a and F_b, b ≤ a, to F_{a+b}: (√5|F_aF_b| + |F_a + F_b| + |F_{a+b}|)/2,
+      which is at most 2.2 units of (a + b)|θ| and at most 7.5. It takes fewer than k steps to F_k,
+      one by one as by doubling, which repeats steps: of B blocks fewer than B from the first middle
+      to a middle m ≥ 3Bh/2, and B/2 each to half a block's t, in all at most 10(Bm + B²h/2) ≤ 14Bm
+      with 10 for 2.2; in the first block B/2 to t. Fewer than 2B steps are at most 15B.
+    * Of the sums, whose terms are rounded so many times: half of Σw times the modulus of
+      (|Re F_a| + |Re F_b| + |Re F_a Re F_b| + |Im F_a Im F_b|, and so for the imaginary parts),
+      which is at most 1.83 of both angles and at most 8.02 at any (both near π). The last steps of
+      each sum and the products with w are covered by what is left of 20B.
+    """
+    xp: Any = namespace(way, spread)
+    many, far = terms(nodes), spread * way
+    steps = xp.minimum((14.0 * blocks + many) * far, 4 * (5.0 * blocks + many))
+    return _EPS * (16 * far + steps)
 
 
 def transform(loss: Array, spacing: Array, blocks: int, weight: Array) -> tuple[Array, Array]:
