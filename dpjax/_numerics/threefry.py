@@ -1,4 +1,4 @@
-"""The bits of `jax.random` from a generator that compiles in a fifth of the time.
+"""The bits of `jax.random` from a generator that compiles in less time.
 
 JAX's own Threefry is a loop over a dozen arrays on a CPU, each of whose updates XLA compiles as a
 program of its own; written out, the 20 rounds are one.
@@ -34,7 +34,7 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
         Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
     shape = jnp.shape(counter[0])
-    # Of one shape, and added by `lax`: half of the time that 140 operations of `jnp` are traced in.
+    # Of one shape, and added by `lax`: 140 operations of `jnp` would take longer to trace.
     first, second, parity = (
         lax.broadcast_in_dim(word, shape, ()) if jnp.ndim(word) == 0 else word
         for word in (key[0], key[1], key[0] ^ key[1] ^ _PARITY)

@@ -22,7 +22,7 @@ def in_quick_layout(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] |
 
     XLA's quick program for CPUs takes channels last and kernels as [space..., in, out]. It brings
     other layouts into that one, and the derivative with respect to the input is always of another;
-    but not within a loop, as that over the steps of a run, where they take 3 to 60 times as long.
+    but not within a loop, as that over the steps of a run, where they take many times as long.
     So the layout is chosen here, and a few groups of channels are a convolution each. The values
     are the same up to the order of sums. Other backends choose layouts themselves.
     """

@@ -22,7 +22,7 @@ Method = Literal["auto", "ghost", "vmap"]
 MEMORY_WEIGHT = 8
 _PASSES = 3
 # On a CPU the gradients of one kernel per record (a convolution in groups) cost more than as many
-# multiplications of a matrix product: 1 to 4 times outside a loop, 15 to 40 times within one.
+# multiplications of a matrix product, and within a loop many times as much.
 _CONVOLUTION_WEIGHT = 8
 
 
@@ -172,10 +172,10 @@ def explain_clipping(
 
     Costs are estimates per record, in multiplications (a number that passes through memory counts
     as eight, and so does one of a kernel's gradient per record on a CPU), of what clipping adds to
-    the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram"
-    Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is smaller than its factors; "tokens"
-    and "sorted" a look-up's equal tokens; "copied" one copy per record, differentiated by JAX
-    (biases, scales, and every use without a rule).
+    the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram" Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the
+    gradient itself, where it is smaller than its factors; "tokens" and "sorted" a look-up's equal
+    tokens; "copied" one copy per record, differentiated by JAX (biases, scales, and every use
+    without a rule).
 
     Args:
         loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.

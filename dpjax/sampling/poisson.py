@@ -108,6 +108,5 @@ def poisson(
 
 
 def threshold(rate: float) -> int:
-    return math.ceil(
-        one_number("rate", rate, _RATES) * _GRID
-    )  # rate * 2^32 only shifts the exponent, so it is exact
+    # rate * 2^32 only shifts the exponent, so it is exact.
+    return math.ceil(one_number("rate", rate, _RATES) * _GRID)
