@@ -111,8 +111,8 @@ def plot_time(rows: list) -> None:
     d = [r[1] for r in alone]
     for column, style, label in (
         (3, "s-C1", "GeoDP as published, in O(d)"),
-        (5, "v-C7", "+ jax.random.normal"),
-        (2, "o-C0", "Gaussian noise"),
+        (5, "v-C7", "Gaussian noise of jax.random.normal"),
+        (2, "o-C0", "Gaussian noise of dpjax"),
     ):
         axes[0].loglog(d, [float(r[column]) for r in alone], style, ms=5, label=label)
     axes[0].set(
@@ -133,6 +133,10 @@ def plot_time(rows: list) -> None:
         ax.minorticks_off()
         ax.grid(alpha=0.3)
         ax.legend(fontsize=8, frameon=False)
+    figure.suptitle(
+        "GeoDP's noise takes longer than Gaussian noise, hardly where a batch is clipped",
+        fontsize=10,
+    )
     figure.savefig(RESULTS / "geometric-time.png", dpi=150)
 
 

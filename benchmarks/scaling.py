@@ -38,8 +38,8 @@ from benchmarks.traffic import traffic
 from dpjax import training
 from dpjax._numerics.normal import normal_like
 from dpjax.training import step as steps
-from dpjax.training.placement import Placement, placed_parameters, placed_rows, placed_state
-from dpjax.training.progress import no_totals
+from dpjax.training.devices import Placement, place_parameters, place_rows, place_state
+from dpjax.training.loop import zero_totals
 
 _FILE = pathlib.Path(__file__).parent / "results" / "scaling.md"
 _CLIP = 1.0
@@ -238,14 +238,14 @@ def loop(task: Task, data: Any, batch: int, placement: Placement | None = None) 
     params, rows = task.params, jax.tree.map(jnp.asarray, data)
     state = steps.first_state(params, plan, optimizer, np.int32(0))
     if placement is not None:
-        params = placed_parameters(placement, params)
-        rows = placed_rows(placement, data, records)
+        params = place_parameters(placement, params)
+        rows = place_rows(placement, data, records)
         state = steps.first_state(params, plan, optimizer, np.int32(0))
-        state = placed_state(placement, state)
+        state = place_state(placement, state)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
-    recipe = steps.Recipe(task.loss, params, plan, optimizer, None, "auto", 1e-12)
-    advance: Any = steps.compiled(recipe._replace(placement=placement), example).advance
-    given = state, no_totals(), jax.random.key(0), rows
+    recipe = steps.StepConfig(task.loss, params, plan, optimizer, None, "auto", 1e-12)
+    advance: Any = steps.compile_step(recipe._replace(placement=placement), example).advance
+    given = state, zero_totals(), jax.random.key(0), rows
     return Loop(advance.lower(*given, np.int32(2)).compile(), given)
 
 
@@ -283,9 +283,9 @@ def records_and_steps(small: tuple[int, int, int, int, int], repeats: int) -> It
 
 def plain_on_mesh(task: Task, placement: Placement) -> tuple[dict[str, int], float]:
     """(traffic, megabytes of temporaries a device) without privacy, the batch divided."""
-    params = placed_parameters(placement, task.params)
+    params = place_parameters(placement, task.params)
     records = len(jax.tree.leaves(task.batch)[0])
-    rows = placed_rows(placement, task.batch, records)
+    rows = place_rows(placement, task.batch, records)
     layout = jax.tree.map(lambda leaf: leaf.sharding, params)
 
     def step(params, batch):

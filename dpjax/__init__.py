@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpjax import training as training
     from dpjax import transforms as transforms
     from dpjax.gradients import ClippedGradient as ClippedGradient
+    from dpjax.gradients import clip_and_sum as clip_and_sum
     from dpjax.gradients import clipped_grad as clipped_grad
     from dpjax.gradients import explain_clipping as explain_clipping
 
@@ -41,6 +42,7 @@ _PACKAGES = (
 )
 _DEFINED_IN = {
     "ClippedGradient": "gradients",
+    "clip_and_sum": "gradients",
     "clipped_grad": "gradients",
     "explain_clipping": "gradients",
 }

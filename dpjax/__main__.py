@@ -1,8 +1,33 @@
-"""`python -m dpjax`: the command line."""
+"""The command line: `dpjax`, and `python -m dpjax`."""
 
 from __future__ import annotations
 
-from dpjax.cli import main
+import os
+import signal
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Run the command, which is loaded only once a Ctrl-C has an answer.
+
+    Example:
+        >>> main.__module__
+        'dpjax.__main__'
+    """
+    signal.signal(signal.SIGINT, _leave)
+    from dpjax.cli import main as command
+
+    command()
+
+
+def _leave(number: int, frame: Any) -> None:
+    """End at once: nothing is begun, and modules that are half loaded answer in errors."""
+    if sys.stderr is not None:
+        sys.stderr.write("\ninterrupted; nothing was written\n")
+        sys.stderr.flush()
+    os._exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -113,9 +113,18 @@ UNITS: dict[tuple[str, str], str] = {
         for theirs in ("std", "stddev", "standard_deviation")
     },
 }
+# What no argument of dpjax stands for, and why.
+_A_WEIGHT = (
+    "a weighted record would count several times, so that what one record can change, and with it "
+    "the noise, would follow the weight; leave weights out, or repeat rows and state "
+    "UserLevel(…, records) for the copies"
+)
+REFUSED = {"sample_weight": _A_WEIGHT, "class_weight": _A_WEIGHT}
 
 
 def _complaint(function: Callable[..., Any], name: str, wrong: str, known: Any) -> str | None:
+    if wrong in REFUSED:
+        return f"{name}() takes no {wrong!r}: {REFUSED[wrong]}"
     for ours in OURS.get(wrong, ()):
         if ours in known:
             unit = UNITS.get((wrong, ours))

@@ -1,7 +1,7 @@
 """`python -m experiments <paper> <figure or table> [--full] [--data DIR] [--out DIR]`.
 
 Also `python -m experiments status`, which counts the cells of every table, done and planned,
-`python -m experiments report`, which writes REPORT.md and each paper's page from the tables of the
+`python -m experiments report`, which writes RESULTS.md and each paper's page from the tables of the
 last run, and `python -m experiments verify`, which checks every certificate.
 """
 

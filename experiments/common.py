@@ -54,15 +54,51 @@ class Run:
         file.write_text("".join(f"{line}\n" for line in lines))
         return file
 
-    def save_figure(self, name: str, figure: Any) -> pathlib.Path:
-        """Writes `name`.png and closes the figure."""
+    def save_figure(self, name: str, figure: Any, shows: str) -> pathlib.Path:
+        """Writes `name`.png under a sentence of what it shows, and closes the figure.
+
+        The sentence is also in the file, as its Description.
+
+        Raises:
+            ValueError: if an axis has no name or fewer than two ticks that are labelled.
+        """
         import matplotlib.pyplot as plt
 
+        figure.suptitle(shows, fontsize=10, wrap=True)
+        _check_axes(name, figure)
         self.out.mkdir(parents=True, exist_ok=True)
         file = self.out / f"{name}.png"
-        figure.savefig(file, dpi=140, bbox_inches="tight")
+        figure.savefig(file, dpi=140, bbox_inches="tight", metadata={"Description": shows})
         plt.close(figure)
         return file
+
+
+def _check_axes(name: str, figure: Any) -> None:
+    figure.canvas.draw()
+    for axes in figure.axes:
+        for which in "xy":
+            axis = getattr(axes, f"{which}axis")
+            low, high = sorted(axis.get_view_interval())
+            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            shown = [t for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high]
+            # Panels in one row or column share the name that stands at its end.
+            span = {"x": "colspan", "y": "rowspan"}[which]
+            beside = [
+                other
+                for other in figure.axes
+                if getattr(other.get_subplotspec(), span) == getattr(axes.get_subplotspec(), span)
+            ]
+            named = any(getattr(other, f"get_{which}label")() for other in beside)
+            text = any(not _is_number(t.label1.get_text()) for t in shown)
+            if len(shown) < 2 or not (named or text):
+                raise ValueError(
+                    f"every axis of {name} must have a name and two ticks, got "
+                    f"{len(shown)} on {which} of {axes.get_title()!r}"
+                )
+
+
+def _is_number(text: str) -> bool:
+    return not any(c.isalpha() for c in text.replace("mathdefault", "").replace("times", ""))
 
 
 Target = Callable[[Run], Sequence[pathlib.Path]]

@@ -16,8 +16,9 @@ import pandas as pd
 from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.normal import normal
-from dpjax.erm import _features, losses
-from dpjax.erm.solver import spec_of
+from dpjax.erm import _features
+from dpjax.erm.problems import Logistic
+from dpjax.erm.solver import solver_spec
 
 Rows = list[dict[str, Any]]
 CHOSEN_BY_ACCURACY = "the hyperparameters: the best of a grid by accuracy on held-out rows"
@@ -89,7 +90,7 @@ def calibrate(
 
     The noise depends on n and the problem's constants, not on the records.
     """
-    spec = spec_of(method.solver)
+    spec = solver_spec(method.solver)
     problem = _binary(method, problem)
     relevant = [n for n in method.grid if method.noise_of is None or n in method.noise_of]
     cases = []
@@ -141,7 +142,7 @@ def _binary(method: Method, problem: erm.Problem) -> erm.Problem:
     if method.classes == 1:
         return problem
     sides = jnp.ones(problem.n, problem.dtype)
-    return dataclasses.replace(problem, loss=losses.Logistic(), labels=sides)
+    return dataclasses.replace(problem, loss=Logistic(), labels=sides)
 
 
 def _mechanism(method: Method, problem: erm.Problem, noise: Any, settings: Mapping[str, Any]):
@@ -165,7 +166,7 @@ def run_method(
         noises: from `calibrate`; may be of any problem with the same n and constants.
     """
     repeats = method.repeats or repeats
-    spec = spec_of(method.solver)
+    spec = solver_spec(method.solver)
     common = {"repeats": repeats, "progress": False, "memory_budget": memory_budget}
     common |= {"adjacency": method.adjacency, **method.fixed}
     run_key, noise_key = jax.random.split(key)
@@ -227,7 +228,7 @@ def _noise_at_the_end(method, problem, test, noises, common, run_key, noise_key)
 
 def _one_vs_rest(method, problem, test, noises, repeats, run_key, noise_key) -> pd.DataFrame:
     """A classifier per class, all of one budget; the objective is not defined."""
-    binary, spec = _binary(method, problem), spec_of(method.solver)
+    binary, spec = _binary(method, problem), solver_spec(method.solver)
     keys = jax.random.split(run_key, (len(noises), repeats))
 
     def train(key, point, noise):

@@ -1,10 +1,11 @@
-"""REPORT.md, a verdict a claim; and a page a paper, published beside measured.
+"""RESULTS.md, a verdict a claim; and a page a paper, published beside measured.
 
 Everything in them is computed from the CSV files of the last run, verdicts included.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import pathlib
@@ -12,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pandas as pd
+from PIL import Image
+from scipy.stats import binomtest
 
 from experiments import protocol
 
 HOLDS, CONDITIONS, FAILS = "holds", "holds under conditions", "does not hold"
-NONE = "no verdict"
+NONE = "cannot be decided"
 _PAPERS = ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "duan2025")
 _TITLES = {
     "chen2019": "Chen, Lee and Kifer 2019: Rényi differentially private ERM",
@@ -58,16 +61,89 @@ class Verdict(NamedTuple):
 
     Attributes:
         claim: as the paper states it. verdict: HOLDS, CONDITIONS, FAILS or NONE.
-        why: what was measured.
+        why: what was measured. decides: the number that decides.
+        otherwise: the number that would have decided otherwise.
+        under: the conditions, where the verdict is CONDITIONS.
         published: the paper's number, where it prints one.
         scale: what was run, of what the paper ran.
+        changed: why the verdict differs from the one that this page gave before.
     """
 
     claim: str
     verdict: str
     why: str
+    decides: str
+    otherwise: str
+    under: str = ""
     published: str = "–"
     scale: str = "–"
+    changed: str = ""
+
+
+class Case(NamedTuple):
+    """A number that a claim speaks of, and its standard error (0 where nothing is random)."""
+
+    where: str
+    value: float
+    error: float
+
+
+def is_above(value: float, error: float, line: float = 0.0) -> bool | None:
+    """Whether a number lies above a line, or below it, by two standard errors; None: not known.
+
+    >>> is_above(1.0, 0.4), is_above(-1.0, 0.4), is_above(1.0, 0.6)
+    (True, False, None)
+    """
+    if value - 2.0 * error > line:
+        return True
+    return False if value + 2.0 * error < line else None
+
+
+def are_most(count: int, of: int) -> bool | None:
+    """Whether an event has a probability above one half, by its 95 % interval; None: not known.
+
+    >>> are_most(12, 12), are_most(0, 15), are_most(11, 15)
+    (True, False, None)
+    """
+    if not of:
+        return None
+    low, high = binomtest(int(count), int(of)).proportion_ci()
+    return True if low > 0.5 else False if high < 0.5 else None
+
+
+def among(found: dict[str, bool | None]) -> tuple[str, str]:
+    """The verdict on a claim from its cases, and the conditions under which it holds.
+
+    >>> among({"a": True, "b": False}), among({"a": False, "b": None})[0], among({})[0]
+    (('holds under conditions', 'a; not b'), 'does not hold', 'cannot be decided')
+    """
+    yes, no, open_ = ([w for w, f in found.items() if f is x] for x in (True, False, None))
+    if not yes:
+        return (FAILS if no else NONE), ""
+    if not no and not open_:
+        return HOLDS, ""
+    parts = (
+        "; ".join(yes),
+        no and "not " + "; ".join(no),
+        open_ and "not known: " + "; ".join(open_),
+    )
+    return CONDITIONS, "; ".join(p for p in parts if p)
+
+
+def among_cases(cases: Sequence[Case], line: float = 0.0) -> tuple[str, str]:
+    """The verdict on a claim that every number lies above a line, and its conditions."""
+    return among({c.where: is_above(c.value, c.error, line) for c in cases})
+
+
+def spread(cases: Sequence[Case], unit: str = "") -> str:
+    """From the least to the largest number of the cases."""
+    if not cases:
+        return "no case"
+    ends = min(cases, key=lambda c: c.value), max(cases, key=lambda c: c.value)
+    shown = " to ".join(
+        f"{c.value:.3g} ± {c.error:.1g}" if c.error else f"{c.value:.3g}" for c in ends
+    )
+    return f"{shown}{unit}, {len(cases)} cases"
 
 
 class Missing(Exception):
@@ -83,21 +159,36 @@ def table(folder: pathlib.Path, name: str) -> pd.DataFrame:
 
 
 def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
-    """Writes REPORT.md and the papers' RESULTS.md into `out`, from the folders in `here`."""
-    sections = []
+    """Writes RESULTS.md and the papers' RESULTS.md into `out`, from the folders in `here`."""
+    sections, every = [], []
     for paper in _PAPERS:
         module = importlib.import_module(f"experiments.{paper}.findings")
         folder = here / paper
         lines, missing = _collect(module.LINES, folder)
-        verdicts, gaps = _collect(module.VERDICTS, folder)
+        parts = [functools.partial(_judged, judge, names) for judge, *names in module.VERDICTS]
+        verdicts, gaps = _collect(parts, folder)
         missing = sorted({*missing, *gaps})
+        every += [(paper, v) for v in verdicts]
         sections.append(_summary(paper, folder, verdicts, missing))
         page = out / paper / "RESULTS.md"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("\n\n".join(_page(paper, folder, lines, missing)) + "\n")
-    file = out / "REPORT.md"
-    file.write_text("\n\n".join([_HEAD, *sections, _FOOT]) + "\n")
+    file = out / "RESULTS.md"
+    file.write_text("\n\n".join([_HEAD, _first(every), *sections, _FOOT]) + "\n")
     return file
+
+
+def _judged(judge: Callable[..., Verdict], names: Sequence[str], folder: pathlib.Path) -> list:
+    return [judge(*(table(folder, name) for name in names))]
+
+
+def _first(every: Sequence[tuple[str, Verdict]]) -> str:
+    """The table that the report opens with."""
+    rows = ["| paper | claim | verdict | the number that decides | it would decide otherwise |"]
+    rows += ["| --- | --- | --- | --- | --- |"]
+    for paper, v in every:
+        rows.append(f"| {paper} | {v.claim} | {v.verdict} | {v.decides} | {v.otherwise} |")
+    return "\n".join(rows)
 
 
 def _collect(parts: Sequence[Callable], folder: pathlib.Path) -> tuple[list, list[str]]:
@@ -116,13 +207,19 @@ def _summary(paper: str, folder: pathlib.Path, verdicts: list[Verdict], missing:
     rows += ["| claim | published | measured | run / published | verdict |"]
     rows += ["| --- | --- | --- | --- | --- |"]
     for v in verdicts:
-        rows.append(f"| {v.claim} | {v.published} | {v.why} | {v.scale} | **{v.verdict}** |")
+        said = f"**{v.verdict}**" + (f": {v.under}" if v.under else "")
+        rows.append(f"| {v.claim} | {v.published} | {v.why} | {v.scale} | {said} |")
+    changed = [v for v in verdicts if v.changed]
+    if changed:
+        rows += ["", "| verdict that changed | before, and the cause |", "| --- | --- |"]
+        rows += [f"| {v.claim}: {v.verdict} | {v.changed} |" for v in changed]
     told = f"[The paper's page]({paper}/RESULTS.md): its protocol and every number."
     if missing:
         told += f" Not run yet: {', '.join(missing)}."
     rows += ["", told]
-    if (folder / _PICTURES[paper]).is_file():
-        rows += ["", f"![{_PICTURES[paper]}]({paper}/{_PICTURES[paper]})"]
+    picture = folder / _PICTURES[paper]
+    if picture.is_file():
+        rows += ["", f"![{_shown(picture)}]({paper}/{picture.name})"]
     return "\n".join(rows)
 
 
@@ -142,14 +239,20 @@ def _page(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str
     parts.append("\n".join(rows))
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
-    names = sorted(file.name for file in folder.glob("*.png"))
-    if names:
-        parts.append("Pictures: " + ", ".join(f"[{n}]({n})" for n in names) + ".")
+    pictures = [f"* [{f.name}]({f.name}): {_shown(f)}." for f in sorted(folder.glob("*.png"))]
+    if pictures:
+        parts.append("\n".join(["Pictures, and what they show:", "", *pictures]))
     if (folder / "certificates").is_dir():
         files = sorted((folder / "certificates").glob("*.jsonl"))
         count = sum(len(file.read_text().splitlines()) for file in files)
         parts.append(f"Certificates: {count}, in `certificates/`, one a line.")
     return parts
+
+
+def _shown(picture: pathlib.Path) -> str:
+    """The sentence that a picture has with it."""
+    with Image.open(picture) as image:
+        return " ".join(str(image.info.get("Description", "no sentence")).split())
 
 
 def _protocol(paper: str) -> list[str]:
@@ -190,18 +293,21 @@ def _gap(line: Line) -> str:
 
 _HEAD = """# The papers, re-run
 
-A line a claim; each paper's page has its protocol and every number, published beside measured. This
-page and theirs are written by `python -m experiments report` from the CSV files of the last run,
-verdicts included; nothing in them is edited by hand. Run anything again with `python -m experiments
-<paper> <figure or table>`, with `--full` for the published grid; `python -m experiments status`
-counts what has been run. Verdicts are about what was run here: these data sets, grids and budgets.
+One table first: each claim, what came out, the number that decides it and the number that would
+have decided otherwise. Standard errors decide, not point values: a claim holds, or does not, by two
+standard errors, and *cannot be decided* where they reach across the line. Each paper's page has its
+protocol and every number, published beside measured. This page and theirs are written by `python -m
+experiments report` from the CSV files of the last run, verdicts included; nothing in them is edited
+by hand. Run anything again with `python -m experiments <paper> <figure or table>`, with `--full`
+for the published grid; `python -m experiments status` counts what has been run. Verdicts are about
+what was run here: these data sets, grids and budgets.
 
 "run / published" is the scale of the run over the paper's; "–" means the paper prints no number, or
 that the table has no protocol yet."""
 
 _PAGE_HEAD = """Written by `python -m experiments report`; the claims and verdicts are in
-[REPORT.md](../REPORT.md). "±" is one standard error over repeats. "–" under *published* means that
-the paper draws a curve and prints no number."""
+[RESULTS.md](../RESULTS.md). "±" is one standard error over repeats. "–" under *published* means
+that the paper draws a curve and prints no number."""
 
 _FOOT = """## How to read it
 

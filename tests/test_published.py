@@ -77,7 +77,7 @@ def test_a_marked_place_takes_the_tables_of_the_file_it_names(tmp_path, monkeypa
 
 
 def test_every_paper_has_a_page_with_all_its_verdicts():
-    report = (_ROOT / "experiments" / "REPORT.md").read_text(encoding="utf-8")
+    report = (_ROOT / "experiments" / "RESULTS.md").read_text(encoding="utf-8")
     papers = re.findall(r"\((\w+)/RESULTS\.md\)", report)
     pages = {path.stem: path.read_text(encoding="utf-8") for path in _PAPERS.glob("*.md")}
     assert sorted(pages) == sorted(papers)

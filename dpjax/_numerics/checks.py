@@ -1,8 +1,9 @@
-"""Is it a number, and in its range? One check and one shape of message; under a trace, a mask."""
+"""Validation of arguments: raises for concrete values, gives a mask of validity for traced ones."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -32,9 +33,8 @@ class Range(NamedTuple):
     infinite: bool = False
 
     def __str__(self) -> str:
-        kind = (
-            "a whole number" if self.whole else "a number" if self.infinite else "a finite number"
-        )
+        kind = "a number" if self.infinite else "a finite number"
+        kind = "a whole number" if self.whole else kind
         if self.low > -math.inf and self.high < math.inf:
             ends = f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}"
             return f"{'a whole number ' * self.whole}in {ends}{')' if self.open_high else ']'}"
@@ -73,11 +73,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _numeric(dtype: Any) -> bool:
-    real = jax.dtypes.issubdtype(dtype, np.floating) or jax.dtypes.issubdtype(dtype, np.integer)
-    return bool(real)
-
-
 def _flat(values: Any) -> list[Any]:
     if isinstance(values, list | tuple):
         return [leaf for value in values for leaf in _flat(value)]
@@ -91,10 +86,6 @@ def number(name: str, value: Any, allowed: Range) -> Any:
     array; a list or tuple of numbers becomes a float64 array. What else converts to float (bool,
     Fraction, Decimal, tensors of other libraries) is refused rather than guessed. Of a traced
     value the type alone is checked; see `Range.holds` for its values.
-
-    Raises:
-        TypeError: not a number.
-        ValueError: a number that is not allowed.
     """
     if type(value) is float and allowed.holds(value):
         return value  # the commonest case
@@ -110,7 +101,7 @@ def number(name: str, value: Any, allowed: Range) -> Any:
         except Exception:  # ragged, or of traced values
             raise wrong_kind() from None
     elif isinstance(value, np.ndarray | np.generic | jax.Array):
-        if not _numeric(value.dtype):
+        if not any(jax.dtypes.issubdtype(value.dtype, kind) for kind in (np.floating, np.integer)):
             raise wrong_kind()
         if isinstance(value, Tracer):
             return value
@@ -127,13 +118,8 @@ def number(name: str, value: Any, allowed: Range) -> Any:
 
 
 def one_number(name: str, value: Any, allowed: Range) -> float:
-    """The value as a float, if it is one number that is allowed.
-
-    Raises:
-        TypeError, ValueError: as `number`; also for an array.
-    """
-    if np.ndim(number(name, value, allowed)):
-        raise ValueError(f"{name} must be one number, got {shown(value)}")
+    """The value as a float, if it is one number that is allowed."""
+    scalar(name, value, allowed)
     return float(value)
 
 
@@ -141,25 +127,44 @@ _ANY = Range(infinite=True)
 
 
 def scalar(name: str, value: Any, allowed: Range = _ANY) -> None:
-    """Raise unless `value` is one number that is allowed; of a traced one its type is checked.
-
-    An array would broadcast against the records or the numbers of a gradient: each with a clip norm
-    or a noise of its own, where the price knows of one.
-
-    Raises:
-        TypeError: not a number.
-        ValueError: a number that is not allowed, or several.
-    """
+    """Raises unless `value` is one number that is allowed; of a traced one its type is checked."""
+    # An array would broadcast against the records or the numbers of a gradient: each with a clip
+    # norm or a noise of its own, where the price knows of one.
     if np.ndim(number(name, value, allowed)):
         raise ValueError(f"{name} must be one number, got {shown(value)}")
 
 
-def unmasked(name: str, values: Any) -> None:
-    """Refuse NumPy's masked cells: whoever takes a plain array reads what lies under the mask.
+def positive(name: str, value: Any, allow_zero: bool = False) -> None:
+    """Raises unless `value` is one number, positive (or zero, if allowed) and finite."""
+    if not isinstance(value, float):  # NaN gets the message below
+        scalar(name, value)
+        if isinstance(value, Tracer):
+            return
+    # In the widest floats that JAX computes with: as float32, 1e39 is infinite, and 1e-39 loses
+    # digits or is 0. NumPy: under a trace even constants of jax.numpy are traced.
+    array, known = np.asarray(value), np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
+    inside = (array >= known.tiny) & (array <= known.max)
+    if not np.all(inside | (array == 0) if allow_zero else inside):
+        least = "zero or positive" if allow_zero else "positive"
+        raise ValueError(f"{name} must be {least} and finite as {known.dtype}, got {value!r}")
 
-    Raises:
-        ValueError: some cell is masked.
-    """
+
+def whole(name: str, value: Any, low: float = 1, most: float = math.inf, kind: str = "") -> int:
+    """The value as an int from `low` to `most`; `kind` says in words what is allowed."""
+    try:
+        if isinstance(value, bool | np.bool_):  # an index to Python
+            raise TypeError
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be {kind or 'a whole number'}, got {value!r}") from None
+    if not low <= count <= most:
+        limit = f"at least {low}" if count < low else f"at most {most}"
+        raise ValueError(f"{name} must be {kind or limit}, got {shown(count)}")
+    return count
+
+
+def unmasked(name: str, values: Any) -> None:
+    """Refuses NumPy's masked cells: whoever takes a plain array reads what lies under the mask."""
     if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(values))):
         raise ValueError(
             f"{name} must have every value, got a masked array in which {hidden} of "
@@ -167,12 +172,23 @@ def unmasked(name: str, values: Any) -> None:
         )
 
 
-def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
-    """The value, if it is one of the options.
+def representable(name: str, values: Any, dtype: Any) -> None:
+    """Refuses whole numbers that the dtype does not hold: two would become one, or another."""
+    integers = np.issubdtype(values.dtype, np.integer) and np.issubdtype(dtype, np.integer)
+    if not integers or np.can_cast(values.dtype, dtype) or not values.size:
+        return
+    held = np.iinfo(dtype)
+    for one in (int(values.min()), int(values.max())):
+        if not held.min <= one <= held.max:
+            raise ValueError(
+                f"{name} must have whole numbers from {held.min} to {held.max}, as JAX keeps them "
+                f"in {held.dtype}, got {one}: number them anew (np.unique with return_inverse), or "
+                "set jax_enable_x64"
+            )
 
-    Raises:
-        ValueError: it is not.
-    """
+
+def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """The value, if it is one of the options."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {shown(value)}")
     return value

@@ -128,13 +128,15 @@ class Program:
                 jax.ShapeDtypeStruct(shape, np.float64, sharding=place)
                 for shape, place in zip(shapes, places, strict=True)
             ]
-            # A mesh of the caller's is about the caller's arrays.
-            with float64_scope(device), on_one_device() if devices else contextlib.nullcontext():
+            # A mesh of the caller's is about the caller's arrays, and so is `disable_jit`.
+            alone = on_one_device() if devices else contextlib.nullcontext()
+            with jax.disable_jit(False), float64_scope(device), alone:
                 lowered = function.trace(*arguments).lower()
             self._compiled[key] = _compiled(lowered), places
         compiled, places = self._compiled[key]
         # What is compiled does not see the caller's trace.
-        with enable_x64(), on_one_device() if devices else contextlib.nullcontext():
+        alone = on_one_device() if devices else contextlib.nullcontext()
+        with jax.disable_jit(False), enable_x64(), alone:
             if devices:
                 args = [jax.device_put(a, place) for a, place in zip(args, places, strict=True)]
             return jax.tree.map(np.asarray, compiled(*args))

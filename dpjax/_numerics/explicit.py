@@ -28,7 +28,7 @@ def explicit_mesh(*trees: Any) -> Any:
     return None
 
 
-def spec_of(leaf: Any) -> PartitionSpec:
+def partition_spec(leaf: Any) -> PartitionSpec:
     """Along which explicit axes the dimensions of an array are divided; P() for any other array."""
     sharding = _sharding(leaf)
     return PartitionSpec() if explicit_mesh(leaf) is None else sharding.spec
@@ -36,13 +36,13 @@ def spec_of(leaf: Any) -> PartitionSpec:
 
 def without_records(tree: Any) -> Any:
     """How arrays that have lost their leading axis are divided: as they were along the others."""
-    return jax.tree.map(lambda leaf: PartitionSpec(*tuple(spec_of(leaf))[1:]), tree)
+    return jax.tree.map(lambda leaf: PartitionSpec(*tuple(partition_spec(leaf))[1:]), tree)
 
 
 def along_records(*trees: Any) -> PartitionSpec:
     """How the leading axis of the trees' arrays is divided: as that of the first that is."""
     for leaf in jax.tree.leaves(trees):
-        leading = tuple(spec_of(leaf))[:1]
+        leading = tuple(partition_spec(leaf))[:1]
         if leading not in ((), (None,)):
             return PartitionSpec(*leading)
     return PartitionSpec()
@@ -167,5 +167,5 @@ def _shardings(mesh: Any, specs: Any) -> Any:
 def _sharding(leaf: Any) -> Any:
     try:
         return jax.typeof(leaf).sharding
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, OverflowError):  # the last of a number of Python's own
         return None

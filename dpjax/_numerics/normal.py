@@ -32,7 +32,7 @@ from dpjax._numerics.explicit import (
     on_auto_mesh,
     placed_like,
 )
-from dpjax._numerics.keys import first_bits
+from dpjax._numerics.keys import first_bits, name_of_key
 from dpjax._numerics.materialise import materialised
 
 __all__ = ["fresh_key", "normal", "normal_like"]
@@ -61,7 +61,9 @@ def fresh_key() -> PRNGKeyArray:
         (2,)
     """
     words = np.frombuffer(secrets.token_bytes(8), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    name_of_key(key, drawn=True)
+    return key
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: DTypeLike = jnp.float32) -> Array:

@@ -19,7 +19,7 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.base import axes_of
+from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.pairs.atoms import lowers
 
 
@@ -67,8 +67,8 @@ Part = Literal["epsilon", "delta"]
 
 @functools.lru_cache(maxsize=4096)
 def _supports(supports: Callable, tree: Any, adjacency: Adjacency) -> bool:
-    """Asked once a structure: of a run whose numbers are all one."""
-    return bool(supports(jax.tree.unflatten(tree, [1.0] * tree.num_leaves), adjacency))
+    """Asked once a structure, of a run whose numbers are all two: a user of one would be none."""
+    return bool(supports(jax.tree.unflatten(tree, [2.0] * tree.num_leaves), adjacency))
 
 
 def ranked(
@@ -116,7 +116,7 @@ def least(
             value = np.asarray(ask(method, run, given))
         else:
             some, part_given = jax.tree.map(
-                functools.partial(_chosen, open_), (run, given), (axes_of(run), 0)
+                functools.partial(chosen_settings, open_), (run, given), (map_axes(run), 0)
             )
             value = np.full(best.shape, np.inf)
             value[open_] = ask(method, some, part_given)
@@ -127,7 +127,7 @@ def least(
     return float64.plain(np.asarray(best)), used
 
 
-def _chosen(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
+def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
     """The open settings of a number, of which the last axes are one setting's components."""
     tail = np.shape(leaf)[np.ndim(leaf) - axes :]
     return np.broadcast_to(leaf, open_.shape + tail)[open_]
@@ -139,7 +139,7 @@ def _traced(
     """The same under a trace: a later method runs only if a setting is open."""
     dear = [method for method in chosen if method.dear]
     cheap = [method for method in chosen if not method.dear]
-    leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((axes_of(run), 0))
+    leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((map_axes(run), 0))
     fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
     shape = np.broadcast_shapes(*fronts)
     best = ask(cheap[0], run, given) if cheap else jax.numpy.full(shape, nothing)
@@ -170,7 +170,7 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
     Its derivatives are central differences: it has none of its own.
     """
     leaves, tree = jax.tree.flatten((run, given))
-    axes = jax.tree.leaves((axes_of(run), 0))
+    axes = jax.tree.leaves((map_axes(run), 0))
     dtype, rank = jax.numpy.zeros(()).dtype, open_.ndim
     traced = [i for i, leaf in enumerate(leaves) if float64.is_traced(leaf)]
     # Ones in front, so that the axes of a vmap stay apart from the sweep's.
@@ -186,7 +186,7 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
             full[i] = np.asarray(value, np.float64)
         answer = np.full(open_.shape, np.inf)
         if open_.any():
-            some = [_chosen(open_, leaf, n) for leaf, n in zip(full, axes, strict=True)]
+            some = [chosen_settings(open_, leaf, n) for leaf, n in zip(full, axes, strict=True)]
             answer[open_] = ask(*jax.tree.unflatten(tree, some))
         return answer
 

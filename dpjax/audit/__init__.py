@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dpjax.audit.bound import (
-    EmpiricalBound,
-    GuessEvidence,
-    NormalShiftEvidence,
-    ThresholdEvidence,
-)
-from dpjax.audit.canaries import canary_score, linear_loss, orthogonal_canaries
-from dpjax.audit.distinguishing import distinguish, distinguishing_bound
+from dpjax.audit.bound import EmpiricalBound, GuessEvidence, NormalShiftEvidence, ThresholdEvidence
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
-from dpjax.audit.one_run import canary_bound, one_run, one_run_bound
+from dpjax.audit.one_run import (
+    canary_bound,
+    canary_score,
+    linear_loss,
+    one_run,
+    one_run_bound,
+    orthogonal_canaries,
+)
 from dpjax.audit.power import describe_power, smallest_factor
-from dpjax.audit.trials import run_trials
+from dpjax.audit.trials import distinguish, distinguishing_bound, run_trials
 
 __all__ = [
     "EmpiricalBound",

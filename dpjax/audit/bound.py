@@ -1,9 +1,18 @@
-"""What an audit returns: a lower bound on ε, its confidence, and the evidence behind it."""
+"""What an audit returns: a lower bound on ε, its confidence, and the evidence behind it.
+
+The evidence of two worlds is the best threshold between their scores, with Clopper-Pearson limits
+of its errors. The methods of the other files end in one of the three kinds of evidence.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv, ndtri
 
 
 class ThresholdEvidence(NamedTuple):
@@ -142,9 +151,73 @@ class EmpiricalBound:
         return f"{text}; assuming that {self.assumption}." if self.assumption else f"{text}."
 
 
+def check_worlds(scores: np.ndarray, neighbour_scores: np.ndarray, least: int) -> None:
+    """Refuses scores that are not of as many runs in both worlds, or of too few."""
+    if scores.shape != neighbour_scores.shape or scores.ndim != 1 or scores.size < least:
+        raise ValueError(
+            f"scores must be of the same number of runs in both worlds, at least {least}, got "
+            f"shapes {scores.shape} and {neighbour_scores.shape}"
+        )
+
+
 def check_level(delta: float, confidence: float) -> None:
     """Refuses a δ or a confidence outside (0, 1); δ may be zero."""
     if not 0.0 <= delta < 1.0:
         raise ValueError(f"delta must lie in [0, 1), got {delta}")
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+
+
+def best_threshold(
+    scores: np.ndarray,
+    neighbour_scores: np.ndarray,
+    confidence: float,
+    objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> ThresholdEvidence:
+    """Chooses a threshold on the first half of the runs, counts its errors on the second."""
+    check_worlds(scores, neighbour_scores, 4)
+    if np.isnan(scores).any() or np.isnan(neighbour_scores).any():
+        raise ValueError("scores must be ordered, got NaN")
+    # Union bound: each of the two error rates fails with half of the probability.
+    level, half = (1.0 - confidence) / 2.0, scores.size // 2
+    tune = np.sort(scores[:half]), np.sort(neighbour_scores[:half])
+    cuts, best = _candidates(*tune), (-math.inf, 0.0, True)
+    for above in (True, False):
+        errors = _errors(*tune, cuts, above)
+        value = objective(*(upper_limit(count, half, level) for count in errors))
+        index = int(np.argmax(value))
+        best = max(best, (float(value[index]), float(cuts[index]), above), key=lambda one: one[0])
+    _, threshold, above = best
+    # Choosing on one half and counting on the other keeps the confidence, whatever the choice.
+    counted = np.sort(scores[half:]), np.sort(neighbour_scores[half:])
+    runs = counted[0].size
+    positives, negatives = (int(c[0]) for c in _errors(*counted, np.array([threshold]), above))
+    fpr, fnr = (float(upper_limit(count, runs, level)) for count in (positives, negatives))
+    # No test of a μ-GDP mechanism has Φ⁻¹(1 − FPR) − Φ⁻¹(FNR) > μ.
+    mu = float(ndtri(1.0 - fpr) - ndtri(fnr)) if max(fpr, fnr) < 1.0 else 0.0
+    return ThresholdEvidence(threshold, above, positives, negatives, runs, fpr, fnr, max(mu, 0.0))
+
+
+def upper_limit(count, runs: int, level: float) -> np.ndarray:
+    """Upper one-sided Clopper-Pearson limit of a rate, `count` successes among `runs`."""
+    count = np.asarray(count)
+    # The quantile of Beta(k + 1, n − k), which is 1 for k = n.
+    limit = betaincinv(count + 1.0, np.maximum(runs - count, 1), 1.0 - level)
+    return np.where(count >= runs, 1.0, limit)
+
+
+def _errors(first, second, cuts, above: bool):
+    """False positives and false negatives of every cut; the scores are sorted."""
+    side = "right" if above else "left"  # a score at the cut has not passed it, on either side
+    one, other = (np.searchsorted(world, cuts, side) for world in (first, second))
+    return (first.size - one, other) if above else (one, second.size - other)
+
+
+def _candidates(first: np.ndarray, second: np.ndarray, count: int = 256) -> np.ndarray:
+    """Cuts at ranks of both worlds, dense in the tails, where the large ratios are."""
+    ranks = np.unique(np.geomspace(1, first.size, count).astype(int) - 1)
+    ranks = np.unique(np.concatenate([ranks, first.size - 1 - ranks]))
+    cuts = np.unique(np.concatenate([first[ranks], second[ranks]]))
+    # A midpoint lies strictly between the two atoms of a discrete score.
+    middle = cuts[:-1] / 2 + cuts[1:] / 2
+    return np.unique(np.concatenate([cuts, middle[np.isfinite(middle)]]))

@@ -11,8 +11,13 @@ from scipy.special import log_ndtr, ndtri
 from scipy.stats import chi2
 from scipy.stats import t as student
 
-from dpjax.audit.bound import EmpiricalBound, NormalShiftEvidence, check_level
-from dpjax.audit.threshold import best_threshold
+from dpjax.audit.bound import (
+    EmpiricalBound,
+    NormalShiftEvidence,
+    best_threshold,
+    check_level,
+    check_worlds,
+)
 
 
 def gaussian_bound(
@@ -30,10 +35,8 @@ def gaussian_bound(
     δ_G(μ, ε) = δ, is a bound on the mechanism's ε only if its trade-off curve is Gaussian.
 
     Args:
-        scores: scores of runs on the data set.
-        neighbour_scores: as many scores of runs on the neighbour.
+        scores, neighbour_scores, confidence: as in `distinguishing_bound`.
         delta: the δ at which ε is bounded, in (0, 1).
-        confidence: probability with which the bound is right.
 
     Returns:
         An `EmpiricalBound` with `ThresholdEvidence`, whose `mu` is the fitted parameter.
@@ -55,14 +58,8 @@ def gaussian_bound(
     evidence = best_threshold(
         scores, neighbour_scores, confidence, lambda fpr, fnr: ndtri(1.0 - fpr) - ndtri(fnr)
     )
-    return EmpiricalBound(
-        gaussian_epsilon(evidence.mu, delta),
-        delta,
-        confidence,
-        "gaussian",
-        "the trade-off curve is Gaussian",
-        evidence,
-    )
+    epsilon, assumption = gaussian_epsilon(evidence.mu, delta), "the trade-off curve is Gaussian"
+    return EmpiricalBound(epsilon, delta, confidence, "gaussian", assumption, evidence)
 
 
 def normal_shift_bound(
@@ -80,10 +77,8 @@ def normal_shift_bound(
     noise in some coordinates, where the score is one of them.
 
     Args:
-        scores: scores of runs on the data set.
-        neighbour_scores: as many scores of runs on the neighbour.
+        scores, neighbour_scores, confidence: as in `distinguishing_bound`.
         delta: the δ at which ε is bounded, in (0, 1).
-        confidence: probability with which the bound is right.
 
     Returns:
         An `EmpiricalBound` with `NormalShiftEvidence`.
@@ -98,30 +93,20 @@ def normal_shift_bound(
         True
     """
     check_level(delta, confidence)
-    runs = scores.size
-    if scores.shape != neighbour_scores.shape or runs < 2:
-        raise ValueError(
-            "scores must be of the same number of runs in both worlds, at least 2, got "
-            f"shapes {scores.shape} and {neighbour_scores.shape}"
-        )
+    check_worlds(scores, neighbour_scores, 2)
     for world in (scores, neighbour_scores):
         if not np.all(np.isfinite(world)):
             first = float(world[~np.isfinite(world)][0])
             raise ValueError(f"scores must be finite, got {first}: they have no mean")
-    variances = [float(np.var(world, ddof=1)) for world in (scores, neighbour_scores)]
-    std = math.sqrt(sum(variances) / 2)
-    shift = float(np.mean(neighbour_scores) - np.mean(scores))
-    mu = shift_limit(shift, std, runs, (1.0 - confidence) / 2.0)
-    evidence = NormalShiftEvidence(
-        float(np.mean(scores)), float(np.mean(neighbour_scores)), std, runs, mu
-    )
+    worlds, runs = (scores, neighbour_scores), scores.size
+    std = math.sqrt(sum(float(np.var(world, ddof=1)) for world in worlds) / 2)
+    mean, other = (float(np.mean(world)) for world in worlds)
+    # Union bound: the shift and the deviation fail with half of the probability each.
+    mu = shift_limit(other - mean, std, runs, (1.0 - confidence) / 2.0)
+    evidence = NormalShiftEvidence(mean, other, std, runs, mu)
+    assumption = "the score is normal with the same variance in both worlds"
     return EmpiricalBound(
-        gaussian_epsilon(mu, delta),
-        delta,
-        confidence,
-        "normal",
-        "the score is normal with the same variance in both worlds",
-        evidence,
+        gaussian_epsilon(mu, delta), delta, confidence, "normal", assumption, evidence
     )
 
 
@@ -130,6 +115,7 @@ def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
     freedom = 2 * runs - 2
     # The sign of the shift is read off the data, so both tails are charged.
     margin = float(student.ppf(1.0 - level / 2, freedom)) * std * math.sqrt(2.0 / runs)
+    # (n − 1)·s²/σ² is χ² distributed: its low quantile bounds σ from above.
     largest_std = std * math.sqrt(freedom / float(chi2.ppf(level, freedom)))
     excess = max(abs(shift) - margin, 0.0)
     # Scores that never vary and differ between the worlds tell them apart with certainty.
@@ -138,12 +124,14 @@ def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The ε with δ_G(μ, ε) = δ, rounded down; zero where δ_G(μ, 0) ≤ δ."""
+    # δ_G(μ, ·) falls: where it is at most δ at 0, no ε > 0 is shown.
     if mu <= 0.0 or delta <= 0.0 or _profile(mu, 0.0) <= delta:
         return 0.0 if mu <= 0.0 or delta > 0.0 else math.inf
     if mu == math.inf:
         return math.inf
     high = mu * mu / 2 + mu * 40.0
     root: float = brentq(lambda e: _profile(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
+    # A lower bound: what the root finder may be off by is taken off.
     return max(root * (1.0 - 1e-9), 0.0)
 
 

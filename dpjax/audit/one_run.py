@@ -1,20 +1,116 @@
-"""Auditing with a single run: many canaries, each in or out by its own fair coin."""
+"""Auditing with a single run: many canaries, each in or out by its own fair coin.
+
+A white-box canary is a record whose gradient the auditor chooses, sent through training code.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key, PyTree
 from scipy.stats import binom
 
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
+
+
+def linear_loss(params: PyTree, example: PyTree) -> Float[Array, ""]:
+    """⟨params, example⟩: the loss whose per-example gradient is the example itself.
+
+    With it, the records of a data set are the gradients that enter clipping, so a canary of any
+    size and direction can be sent through a training loop as it stands, for one step or for a run.
+
+    Args:
+        params: pytree of arrays.
+        example: pytree of arrays with the same structure and shapes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import audit
+        >>> jax.grad(audit.linear_loss)(jnp.zeros(3), jnp.array([1.0, 2.0, 3.0]))
+        Array([1., 2., 3.], dtype=float32)
+    """
+    products = jax.tree.map(lambda p, e: jnp.sum(p * e), params, example)
+    return jax.tree.reduce(jnp.add, products)
+
+
+def orthogonal_canaries(
+    key: Key[Array, ""], count: int, dimension: int, norm: float
+) -> Float[Array, "count dimension"]:
+    """Pairwise orthogonal gradients of equal norm, in random directions.
+
+    Orthogonal canaries do not disturb each other, so one run audits all of them (`one_run`).
+
+    Args:
+        key: a typed PRNG key.
+        count: number of canaries, at most `dimension`.
+        dimension: length of each gradient.
+        norm: Euclidean norm of each; the clip norm makes the attack strongest.
+
+    Returns:
+        Array of shape [count, dimension].
+
+    Raises:
+        ValueError: if `count` exceeds `dimension`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import audit
+        >>> canaries = audit.orthogonal_canaries(jax.random.key(0), 3, 5, norm=2.0)
+        >>> bool(jnp.allclose(canaries @ canaries.T, 4.0 * jnp.eye(3), atol=1e-5))
+        True
+    """
+    if not 0 < count <= dimension:
+        raise ValueError(
+            f"count must be between 1 and dimension = {dimension}, for orthogonal directions, "
+            f"got {count}"
+        )
+    draw = jax.random.normal(key, (dimension, count))
+    basis, _ = jnp.linalg.qr(draw)
+    return norm * basis.T
+
+
+def canary_score(
+    releases: Float[Array, "steps dimension"],
+    canary: Float[Array, " dimension"],
+    noise_std: float,
+    rate: float = 1.0,
+) -> Float[Array, ""]:
+    """Log-likelihood ratio "the canary took part" against "it did not", summed over steps.
+
+    With x_t = ⟨release_t, canary⟩/‖canary‖, Δ = ‖canary‖ and noise of standard deviation s,
+
+        Σ_t ln(1 − q + q·exp((2·x_t·Δ − Δ²)/(2·s²))),
+
+    the most powerful score if the other records do not contribute in the canary's direction.
+
+    Args:
+        releases: noisy gradient sums, one row a step.
+        canary: the canary's clipped gradient.
+        noise_std: standard deviation of the noise in each coordinate of a release.
+        rate: probability q with which the canary takes part in a step.
+
+    Returns:
+        A scalar score.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax import audit
+        >>> audit.canary_score(jnp.array([[1.0, 0.0]]), jnp.array([1.0, 0.0]), 1.0)
+        Array(0.5, dtype=float32)
+    """
+    size = jnp.linalg.norm(canary)
+    along = releases @ canary / size
+    ratio = (2.0 * along * size - size**2) / (2.0 * noise_std**2)
+    if rate == 1.0:
+        return jnp.sum(ratio)
+    return jnp.sum(jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + ratio))
 
 
 def one_run(
@@ -73,16 +169,12 @@ def one_run(
         raise ValueError(f"mechanism must return shape ({canaries},), got shape {scores.shape}")
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
+    truth = np.asarray(included)
     if guesses is None or method != "guesses":
-        return canary_bound(
-            np.asarray(scores, np.float64),
-            np.asarray(included),
-            delta=delta,
-            confidence=confidence,
-            method="gaussian" if method == "gaussian" else "normal",
-        )
-    order = np.argsort(np.asarray(scores), kind="stable")
-    truth, half = np.asarray(included), guesses // 2
+        settings: Any = {"delta": delta, "confidence": confidence}
+        settings["method"] = "gaussian" if method == "gaussian" else "normal"
+        return canary_bound(np.asarray(scores, np.float64), truth, **settings)
+    order, half = np.argsort(np.asarray(scores), kind="stable"), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
     return one_run_bound(
         canaries=canaries, guesses=guesses, correct=correct, delta=delta, confidence=confidence
@@ -113,8 +205,8 @@ def canary_bound(
         method: "normal", or "gaussian".
 
     Returns:
-        An `EmpiricalBound` under add/remove adjacency. As many canaries count in each world as
-        the coins left in the smaller.
+        An `EmpiricalBound` under add/remove adjacency, of as many canaries in each world as the
+        coins left in the smaller.
 
     Raises:
         ValueError: if shapes differ, or the coins left too few canaries in a world.
@@ -184,25 +276,24 @@ def one_run_bound(
             "correct, guesses and canaries must obey 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, "
             f"got {correct}, {guesses} and {canaries}"
         )
-    level = 1.0 - confidence
-    low, high = 0.0, 1.0
-    if guesses == 0 or _p_value(canaries, guesses, correct, 0.0, delta) >= level:
-        low = high = 0.0
-    while high > low and _p_value(canaries, guesses, correct, high, delta) < level:
+
+    def refuted(epsilon: float) -> bool:
+        return _p_value(canaries, guesses, correct, epsilon, delta) < 1.0 - confidence
+
+    # The p-value grows with ε: below an ε that is refuted all are.
+    low, high = 0.0, 1.0 if guesses > 0 and refuted(0.0) else 0.0
+    while high > low and refuted(high):
         low, high = high, 2.0 * high
     for _ in range(60):
         middle = (low + high) / 2
-        if _p_value(canaries, guesses, correct, middle, delta) < level:
-            low = middle
-        else:
-            high = middle
-    return EmpiricalBound(
-        low, delta, confidence, "one_run", "", GuessEvidence(canaries, guesses, correct)
-    )
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    evidence = GuessEvidence(canaries, guesses, correct)
+    return EmpiricalBound(low, delta, confidence, "one_run", "", evidence)
 
 
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Upper bound on the chance of so many right guesses under (ε, δ)-differential privacy."""
+    # Steinke et al., Theorem 5.2, with the tail and the masses of B.
     accuracy = 1.0 / (1.0 + math.exp(-epsilon))
     tail = binom.sf(correct - 1, guesses, accuracy)
     if delta == 0.0 or correct == 0:

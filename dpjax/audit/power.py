@@ -10,11 +10,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, chi2
 
-from dpjax.audit.bound import EmpiricalBound, GuessEvidence, NormalShiftEvidence
-from dpjax.audit.distinguishing import threshold_epsilon
+from dpjax.audit.bound import EmpiricalBound, GuessEvidence, NormalShiftEvidence, upper_limit
 from dpjax.audit.gaussian_fit import gaussian_epsilon, shift_limit
 from dpjax.audit.one_run import one_run_bound
-from dpjax.audit.threshold import upper_limit
+from dpjax.audit.trials import threshold_epsilon
 
 POWER = 0.9
 
@@ -53,13 +52,12 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
     claimed = gaussian_mu(claim, bound.delta)
     if claimed == 0.0 or claimed == math.inf:
         return math.inf
-    shown = _shown(bound)
-    highest = 40.0 + 2.0 * claimed
-    grid = np.geomspace(max(claimed, 1e-3), highest, 60)
-    visible = [float(mu) for mu in grid if shown(float(mu)) > claim]
-    if not visible:
+    shown = _likely_bound(bound)
+    # What an audit shows need not rise with μ everywhere: the first of a grid is refined.
+    grid = np.geomspace(max(claimed, 1e-3), 40.0 + 2.0 * claimed, 60).tolist()
+    high, low = next((mu for mu in grid if shown(mu) > claim), math.inf), claimed
+    if high == math.inf:
         return math.inf
-    high, low = visible[0], claimed
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (low, middle) if shown(middle) > claim else (middle, high)
@@ -82,9 +80,8 @@ def describe_power(bound: EmpiricalBound, claim: float) -> str:
         'Against a claim of ε = 8 no reduction of Gaussian noise would have been seen.'
     """
     factor = smallest_factor(bound, claim)
-    if factor == math.inf:
-        seen = "no reduction of Gaussian noise would have been seen"
-    else:
+    seen = "no reduction of Gaussian noise would have been seen"
+    if factor < math.inf:
         seen = f"Gaussian noise too small by {factor:.3g} times would have been seen 9 times in 10"
     return f"Against a claim of ε = {claim:.3g} {seen}."
 
@@ -99,7 +96,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(brentq(lambda mu: gaussian_epsilon(mu, delta) - epsilon, 0.0, high, xtol=1e-9))  # pyrefly: ignore[bad-argument-type]
 
 
-def _shown(bound: EmpiricalBound) -> Callable[[float], float]:
+def _likely_bound(bound: EmpiricalBound) -> Callable[[float], float]:
     """From the true μ to the bound that such an audit exceeds nine times in ten."""
     evidence, delta, level = bound.evidence, bound.delta, (1.0 - bound.confidence) / 2.0
     if isinstance(evidence, GuessEvidence):
@@ -137,6 +134,5 @@ def _by_guesses(mu: float, evidence: GuessEvidence, delta: float, confidence: fl
     cut = float(brentq(tail, -60.0, mu + 60.0)) if share < 0.5 else mu / 2.0  # pyrefly: ignore[bad-argument-type]
     accuracy = float(ndtr(mu - cut)) / (2.0 * share)
     correct = int(binom.ppf(1.0 - POWER, evidence.guesses, min(accuracy, 1.0)))
-    settings = {"canaries": evidence.canaries, "guesses": evidence.guesses}
-    found = one_run_bound(**settings, correct=correct, delta=delta, confidence=confidence)
-    return found.epsilon
+    settings = {"canaries": evidence.canaries, "guesses": evidence.guesses, "correct": correct}
+    return one_run_bound(**settings, delta=delta, confidence=confidence).epsilon

@@ -1,19 +1,21 @@
-"""Many independent runs of a mechanism on two neighbouring data sets, in one compiled call."""
+"""Many runs of a mechanism on two neighbouring data sets, and how well they are told apart."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from dpjax._extras import extra
 from dpjax._other_names import taught
+from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
+from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
 
@@ -31,10 +33,9 @@ def run_trials(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores of `trials` independent runs in each of two worlds.
 
-    Both worlds run in one compiled call: `lax.map` over chunks, `vmap` within a chunk, so memory
-    holds `chunk_size` runs at a time (of each world, where the shapes of their data differ; where
-    they agree, the worlds share one program). Trial i uses the i-th child of its world's key,
-    whatever the chunk size. Repeated calls with the same function and shapes do not compile again.
+    Both worlds run in one compiled call, `chunk_size` runs at a time (of each world, where the
+    shapes of their data differ). Trial i uses the i-th child of its world's key, whatever the
+    chunk size. Repeated calls with the same function and shapes do not compile again.
 
     Args:
         mechanism: pure function (key, data set) -> score, a real scalar; the larger (or the
@@ -64,7 +65,7 @@ def run_trials(
     if trials < 1 or chunk_size < 1:
         raise ValueError(f"trials and chunk_size must be positive, got {trials} and {chunk_size}")
     worlds = {"dataset": dataset, "neighbour": neighbour}
-    if _alike(dataset, neighbour):
+    if _have_one_shape(dataset, neighbour):
         del worlds["neighbour"]
     for world, data in worlds.items():
         score = jax.eval_shape(mechanism, key, data)
@@ -109,7 +110,7 @@ def _finished_chunk(listener: Any, _: Any) -> None:
     _listeners.get(int(listener), lambda: None)()
 
 
-def _alike(dataset: PyTree, neighbour: PyTree) -> bool:
+def _have_one_shape(dataset: PyTree, neighbour: PyTree) -> bool:
     """Whether one program takes both worlds."""
 
     def shapes(data):
@@ -121,6 +122,7 @@ def _alike(dataset: PyTree, neighbour: PyTree) -> bool:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
+    """The scores of both worlds, chunk after chunk."""
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
     first, second = (world.reshape(shape) for world in keys)
@@ -130,19 +132,126 @@ def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
         jax.debug.callback(_finished_chunk, listener, scores[0])
         return scores
 
-    if _alike(dataset, neighbour):
+    if not _have_one_shape(dataset, neighbour):
+        one, other = jax.lax.map(
+            lambda keys: (
+                jax.vmap(mechanism, (0, None))(keys[0], dataset),
+                run(keys[1], neighbour),
+            ),
+            (first, second),
+        )
+        return one.reshape(-1), other.reshape(-1)
 
-        def chunk(item):
-            keys, world = item
-            choose = functools.partial(jax.lax.select_n, world)
-            return run(keys, jax.tree.map(choose, dataset, neighbour))
+    # One program for both worlds, told which one it runs in.
+    def chunk(item):
+        keys, world = item
+        choose = functools.partial(jax.lax.select_n, world)
+        return run(keys, jax.tree.map(choose, dataset, neighbour))
 
-        number = jnp.repeat(jnp.arange(2), chunks)
-        scores = jax.lax.map(chunk, (jnp.concatenate([first, second]), number))
-        return scores[:chunks].reshape(-1), scores[chunks:].reshape(-1)
+    number = jnp.repeat(jnp.arange(2), chunks)
+    scores = jax.lax.map(chunk, (jnp.concatenate([first, second]), number))
+    return scores[:chunks].reshape(-1), scores[chunks:].reshape(-1)
 
-    def chunk_of_both(keys):
-        return jax.vmap(mechanism, (0, None))(keys[0], dataset), run(keys[1], neighbour)
 
-    one, other = jax.lax.map(chunk_of_both, (first, second))
-    return one.reshape(-1), other.reshape(-1)
+@taught
+def distinguish(
+    mechanism: Mechanism,
+    dataset: PyTree,
+    neighbour: PyTree,
+    *,
+    key: Key[Array, ""],
+    delta: float,
+    trials: int = 100_000,
+    confidence: float = 0.999,
+    method: Literal["threshold", "gaussian", "normal"] = "threshold",
+    chunk_size: int = 1_000,
+    progress: bool = False,
+) -> EmpiricalBound:
+    """Runs a mechanism on two neighbouring data sets and bounds its ε from below.
+
+    Args:
+        mechanism, key, chunk_size, progress: as in `run_trials`.
+        dataset: pytree of arrays.
+        neighbour: the same with one record added, removed or replaced; the bound speaks of the
+            adjacency that relates the two.
+        delta: the δ at which ε is bounded.
+        trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
+        confidence: probability with which the bound is right.
+        method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach further
+            (`gaussian_bound`, `normal_shift_bound`).
+
+    Returns:
+        An `EmpiricalBound`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import accounting as acc, audit
+        >>> half_the_noise = lambda key, data: data.sum() + 0.5 * jax.random.normal(key)
+        >>> bound = audit.distinguish(half_the_noise, jnp.zeros(2), jnp.array([0.0, 1.0]),
+        ...                           key=jax.random.key(1), delta=1e-2, trials=20_000)
+        >>> bound.contradicts(acc.epsilon(acc.Gaussian(1.0), delta=1e-2))
+        True
+    """
+    bounds = {"threshold": distinguishing_bound, "gaussian": gaussian_bound}
+    bounds["normal"] = normal_shift_bound
+    if method not in bounds:
+        raise ValueError(f"method must be one of {sorted(bounds)}, got {method!r}")
+    check_level(delta, confidence)
+    settings: Any = {"trials": trials, "chunk_size": chunk_size, "progress": progress}
+    scores = run_trials(mechanism, dataset, neighbour, key=key, **settings)
+    return bounds[method](*scores, delta=delta, confidence=confidence)
+
+
+def distinguishing_bound(
+    scores: Float[np.ndarray, " runs"],
+    neighbour_scores: Float[np.ndarray, " runs"],
+    *,
+    delta: float,
+    confidence: float = 0.999,
+) -> EmpiricalBound:
+    """Lower bound on ε from the scores of independent runs in two worlds, with no assumption.
+
+    An (ε, δ)-private mechanism lets no test have 1 − FNR > e^ε·FPR + δ or 1 − FPR > e^ε·FNR + δ.
+    The threshold and its side are chosen on the first half of the runs; the second half gives the
+    upper Clopper-Pearson limits of both error rates, each at level (1 − confidence)/2, and
+
+        ε ≥ max{ ln((1 − FNR − δ)/FPR), ln((1 − FPR − δ)/FNR), 0 }.
+
+    Args:
+        scores: scores of runs on the data set.
+        neighbour_scores: as many scores of runs on the neighbour.
+        delta: the δ at which ε is bounded.
+        confidence: probability with which the bound is right.
+
+    Returns:
+        An `EmpiricalBound` with `ThresholdEvidence`.
+
+    Raises:
+        ValueError: if there are fewer than 4 runs or the two worlds have different numbers of runs.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpjax import audit
+        >>> nothing_hidden = np.zeros(2000), np.ones(2000)
+        >>> round(audit.distinguishing_bound(*nothing_hidden, delta=0.0).epsilon, 2)
+        4.88
+
+    References:
+        Jagielski, Ullman, Oprea (2020), Auditing differentially private machine learning; Kairouz,
+        Oh, Viswanath (2015), Theorem 2.1 (the testing region).
+    """
+    check_level(delta, confidence)
+    evidence = best_threshold(
+        scores, neighbour_scores, confidence, lambda fpr, fnr: threshold_epsilon(fpr, fnr, delta)
+    )
+    epsilon = threshold_epsilon(
+        np.array(evidence.false_positive_rate), np.array(evidence.false_negative_rate), delta
+    )
+    return EmpiricalBound(float(epsilon), delta, confidence, "threshold", "", evidence)
+
+
+def threshold_epsilon(fpr: np.ndarray, fnr: np.ndarray, delta: float) -> np.ndarray:
+    """The ε below which no test may have these error rates."""
+    # 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ, solved for ε.
+    ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
+    return np.log(np.maximum(ratio, 1.0))

@@ -7,7 +7,6 @@ interrupted; a closed pipe ends a command by its signal.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import inspect
 import os
@@ -22,7 +21,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import curve, endings, predict, price, report, sweep, train, verify
+from dpjax.cli import predict, price, report, signals, train, verify
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -71,29 +70,21 @@ for _name, _command in {
     "calibrate": price.calibrate,
     "verify": verify.verify,
     "report": report.report,
-    "curve": curve.curve,
-    "sweep": sweep.sweep,
+    "curve": price.curve,
+    "sweep": price.sweep,
 }.items():
     app.command(_name, help=_help(_command), context_settings=_HELP)(_command)
 
 
 def main() -> None:
-    """Entry point of the `dpjax` command.
-
-    Compiled programs are kept in `$XDG_CACHE_HOME/dpjax/compiled` (`~/.cache/…`), so that a command
-    answers at once the second time. They hold no records and no keys: those are arguments.
-    `JAX_COMPILATION_CACHE_DIR` names another place, `JAX_ENABLE_COMPILATION_CACHE=false` none.
-
-    Example:
-        >>> app.info.no_args_is_help
-        True
-    """
+    """Entry point of the `dpjax` command."""
+    # Compiled programs are kept, so that a command answers at once the second time. They hold no
+    # records and no keys: those are arguments. `JAX_COMPILATION_CACHE_DIR` names another place,
+    # `JAX_ENABLE_COMPILATION_CACHE=false` none.
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "dpjax" / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    # What imports make stays: looking for garbage in it, while they run and once more at the end,
-    # took a third of a short command's time.
+    # What imports make stays: looking for garbage in it took a third of a short command's time.
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
-    atexit.register(gc.freeze)
-    endings.end_by_closed_pipes(True)
-    endings.run(app)
+    signals.exit_on_closed_pipe(True)
+    signals.finish(app)

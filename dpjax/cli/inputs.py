@@ -1,4 +1,4 @@
-"""What the commands share: enumerated options, refusals with exit code 2, reading the data."""
+"""What the commands share: options, refusals with exit code 2, reading the data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,29 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from dpjax.data import Dataset
+    from dpjax.data import Dataset, Schema
+
+
+def option(words: str, *names: str) -> Any:
+    """An option of a command, whose default is shown unless the words say what it is."""
+    return typer.Option(*names, help=words, show_default="[default:" not in words)
+
+
+MissingOption = Annotated[
+    list[str] | None,
+    option(
+        'A text that stands for no value, such as "?"; "" for empty cells alone. May be given '
+        "several times. A number without a value is then encoded as the middle of its range, a "
+        "category as none."
+    ),
+]
+DecimalOption = Annotated[str | None, option('The decimal mark of numbers, such as ",".')]
+ThousandsOption = Annotated[str | None, option('The mark between thousands, such as ".".')]
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell does it
@@ -24,14 +41,6 @@ class AdjacencyOption(enum.StrEnum):
 
     add_remove = "add-remove"
     replace_one = "replace-one"
-
-
-def adjacency_of(option: AdjacencyOption) -> Any:
-    """The accountant's value for the option."""
-    from dpjax import accounting as acc
-
-    names = {AdjacencyOption.add_remove: acc.Adjacency.ADD_REMOVE}
-    return names.get(option, acc.Adjacency.REPLACE_ONE)
 
 
 _NOTHING = "nothing was written"
@@ -48,20 +57,21 @@ def read_certificate(path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def refusing(interrupted: str = _NOTHING) -> Iterator[None]:
-    """Turn the library's complaints about its input into one line on stderr and exit code 2.
-
-    Args:
-        interrupted: what to say at Ctrl-C, which ends with exit code 130, and on a full disk.
-    """
+def exit_on_bad_input(interrupted: str = _NOTHING) -> Iterator[None]:
+    """Turn the library's complaints about its input into one line on stderr and exit code 2."""
+    # `interrupted` is what to say at Ctrl-C, which ends with exit code 130, and on a full disk.
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except (ValueError, TypeError, OSError) as error:
-        if isinstance(error, TypeError) and not _is_unsupported(error):
-            raise
+        if isinstance(error, TypeError):
+            # The accountant is loaded after a refusal alone, to start quickly.
+            from dpjax.accounting import UnsupportedQuery
+
+            if not isinstance(error, UnsupportedQuery):
+                raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         kept = isinstance(error, OSError) and interrupted != _NOTHING
@@ -69,32 +79,22 @@ def refusing(interrupted: str = _NOTHING) -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from None
 
 
-def _is_unsupported(error: TypeError) -> bool:
-    """Whether the accountant refused; it is loaded after a refusal alone, to start quickly."""
-    from dpjax.accounting import UnsupportedQuery
-
-    return isinstance(error, UnsupportedQuery)
-
-
 def check_new_file(option: str, path: pathlib.Path, suffixes: Sequence[str]) -> None:
-    """Refuse, before any work, a file that exists or whose folder does not.
-
-    And one whose name says a format that is not written.
-
-    Example:
-        >>> check_new_file("--out", pathlib.Path("no-such-folder/a.csv"), [".csv"])
-        Traceback (most recent call last):
-        ValueError: --out must be in a folder that exists, got no-such-folder/a.csv
-        >>> check_new_file("--out", pathlib.Path("a.xlsx"), [".csv"])
-        Traceback (most recent call last):
-        ValueError: --out must end in .csv, got a.xlsx
-    """
+    """Refuse, before any work, a file that exists, or of another format, or without a folder."""
     if path.exists():
         raise ValueError(f"{option} must be a new file, got {path}")
     if not path.parent.is_dir():
         raise ValueError(f"{option} must be in a folder that exists, got {path}")
     if not path.name.lower().endswith(tuple(suffixes)):
         raise ValueError(f"{option} must end in {', '.join(suffixes)}, got {path}")
+
+
+def check_positive(**values: float) -> None:
+    """Refuse an option that is not a positive, finite number."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            dashed = name.replace("_", "-")
+            raise ValueError(f"--{dashed} must be a positive, finite number, got {value}")
 
 
 @contextlib.contextmanager
@@ -110,22 +110,34 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 def print_json(values: dict[str, Any]) -> None:
     """One JSON object on stdout; infinities become null, since JSON has none."""
-    clean = {
-        name: None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
-        for name, value in values.items()
-    }
+    infinite = (float("inf"), float("-inf"))
+    clean = {name: None if value in infinite else value for name, value in values.items()}
     json.dump(clean, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
 
 
-def read_inputs(
-    data: str, target: str | None, schema_file: pathlib.Path | None, test: pathlib.Path | None
-) -> tuple[Dataset, Dataset, dict[str, Any]]:
-    """Training and held-out records, from a file or a named data set (a fifth is held out).
+def with_cell_options(
+    schema: Schema | None, missing: list[str] | None, decimal: str | None, thousands: str | None
+) -> Schema | None:
+    """The schema, with what the options say of how cells are written in its place."""
+    from dataclasses import replace
 
-    And the encoding, to travel with the model. What was learned from the rows is listed in
-    `learned` of the training records, and marked in the encoding.
-    """
+    from dpjax.data import Schema
+
+    listed = tuple(missing) if missing else None
+    given: Any = {"decimal": decimal, "thousands": thousands, "missing": listed}
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(schema or Schema(()), **given) if given else schema
+
+
+def read_inputs(
+    data: str,
+    target: str | None,
+    schema_file: pathlib.Path | None,
+    test: pathlib.Path | None,
+    written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
+) -> tuple[Dataset, Dataset, dict[str, Any]]:
+    """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
     from dataclasses import replace
 
     from dpjax import data as reading
@@ -136,17 +148,17 @@ def read_inputs(
         table = reading.load_table(data)
         frame, held_out = table.train, table.test
         target = target or table.target
-        schema = schema or table.schema
+        schema = with_cell_options(schema or table.schema, *written)
     else:
+        schema = with_cell_options(schema, *written)
         if target is None:
-            is_libsvm = source.name.lower().removesuffix(".gz").endswith(("svm",))
-            target = schema.target if schema is not None else "label" if is_libsvm else None
+            is_libsvm = source.name.lower().removesuffix(".gz").endswith("svm")
+            target = (schema.target if schema else None) or ("label" if is_libsvm else None)
         frame = reading.read_table(data, target=target, schema=schema)
     if target is None or target not in frame.columns:
-        shown = ", ".join(map(str, frame.columns[:20]))
-        raise reading.DataError(
-            f"--target {target!r}: name the column to predict; the columns are {shown}"
-        )
+        shown = ", ".join(frame.columns[:20])
+        wrong = "--target is missing" if target is None else f"--target {target!r} is no column"
+        raise reading.DataError(f"{wrong}: name the column to predict; the columns are {shown}")
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")
@@ -155,13 +167,12 @@ def read_inputs(
             raise reading.DataError(
                 f"--test must hold other records than --data, got the same in {test}"
             )
-    everything = reading.from_frame(frame, target=target, schema=schema)
     complete, learned = reading.complete_schema(frame, target, schema)
     encoding = reading.describe_encoding(complete, schema)
+    records = replace(reading.encode(frame, complete), learned=learned)
     if held_out is None:
-        return *reading.split(everything), encoding
+        return *reading.split(records), encoding
     try:
-        encoded = reading.encode(held_out, complete)
+        return records, reading.encode(held_out, complete), encoding
     except reading.DataError as error:
         raise reading.DataError(f"--test {test or 'records'}: {error}") from None
-    return replace(everything, learned=learned), encoded, encoding

@@ -9,39 +9,43 @@ from typing import Annotated, Any
 
 import typer
 
-from dpjax.cli.inputs import check_new_file, print_json, refusing
+from dpjax.cli import inputs
+from dpjax.cli.inputs import option
 
 
 def predict(
     model: Annotated[pathlib.Path, typer.Argument(help="The folder of a run.")],
     data: Annotated[
         pathlib.Path,
-        typer.Option(
-            help="New rows, in any format that train reads; the target is neither needed nor read."
-        ),
+        option("New rows, in any format that train reads; the target is neither needed nor read."),
     ],
     out: Annotated[
-        pathlib.Path, typer.Option(help="The predictions, as CSV; never overwritten.")
+        pathlib.Path, option("The predictions, as CSV; never overwritten.")
     ] = pathlib.Path("predictions.csv"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    missing: inputs.MissingOption = None,
+    decimal: inputs.DecimalOption = None,
+    thousands: inputs.ThousandsOption = None,
+    as_json: Annotated[bool, option("Print a summary as JSON.", "--json")] = False,
 ) -> None:
     """Predict the class of new rows.
 
     Writes one line a row, in the order of the rows: the label, and the probability of each class.
     The rows are encoded as the training records were, by the model's own ranges and categories;
-    columns that the model does not know are left out and named.
+    columns that the model does not know are left out and named. Cells are read as those of the
+    training records were, unless --missing, --decimal or --thousands says otherwise.
 
         dpjax predict runs/people --data new.csv --out predictions.csv
     """
-    with refusing():
+    with inputs.exit_on_bad_input():
         from dpjax import data as reading
         from dpjax import training
 
-        check_new_file("--out", out, (".csv",))
+        inputs.check_new_file("--out", out, (".csv",))
         saved = training.load_model(model)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-        schema = reading.described_schema(saved.encoding)
+        described = reading.described_schema(saved.encoding)
+        schema: Any = inputs.with_cell_options(described, missing, decimal, thousands)
         frame = reading.read_table(data, schema=schema)
         try:
             features = reading.encode_features(frame, schema)
@@ -59,7 +63,7 @@ def predict(
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
     if as_json:
-        print_json({"rows": len(frame), "out": str(out), "columns_left_out": unknown})
+        inputs.print_json({"rows": len(frame), "out": str(out), "columns_left_out": unknown})
         return
     said = "1 prediction is" if len(frame) == 1 else f"{len(frame)} predictions are"
     typer.echo(f"{said} in {out}")

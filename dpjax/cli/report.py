@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpjax._digits import rounded_up
-from dpjax.cli.inputs import check_new_file, read_certificate, refusing
+from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, read_certificate
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -35,8 +35,7 @@ def report(
         pathlib.Path, typer.Argument(help="The folder of a finished run, or a certificate.json.")
     ],
     out: Annotated[
-        pathlib.Path | None,
-        typer.Option(help="[default: report.html beside the certificate]", show_default=False),
+        pathlib.Path | None, option("[default: report.html beside the certificate]")
     ] = None,
 ) -> None:
     """A run as one HTML file, for people who run no commands.
@@ -46,7 +45,7 @@ def report(
 
         dpjax report runs/digits
     """
-    with refusing():
+    with exit_on_bad_input():
         if out is not None:
             check_new_file("--out", out, (".html", ".htm"))
         folder = run if run.is_dir() else run.parent
@@ -61,7 +60,7 @@ def report(
         except acc.CertificateError as error:
             typer.echo(f"REFUSED: {error}", err=True)
             raise typer.Exit(1) from None
-        page = page_of(certificate, folder)
+        page = render_page(certificate, folder)
 
         from dpjax.training import write_atomically
 
@@ -69,26 +68,18 @@ def report(
     typer.echo(f"wrote {goal}")
 
 
-def page_of(certificate: Certificate, folder: pathlib.Path) -> str:
-    """The page of a certificate and of what lies beside it: training.png, metrics.csv.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> page = page_of(acc.certify(acc.Gaussian(4.0), 1e-5), pathlib.Path("no-such-run"))
-        >>> page.count("<h2>"), page.count("<img"), page.count("http")
-        (4, 1, 0)
-    """
+def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
+    """The page of a certificate and of what lies beside it: training.png, metrics.csv."""
     opening, details = (part.split("\n") for part in certificate.describe().split("\n\n"))
     sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
     sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
     if (folder / "training.png").is_file():
-        sections.append("<h2>Training</h2>")
-        sections.append(_result(folder / "metrics.csv"))
+        sections += ["<h2>Training</h2>", _result(folder / "metrics.csv")]
         sections.append(_image((folder / "training.png").read_bytes(), "accuracy and ε by step"))
     sections += ["<h2>The plan</h2>", _plan(certificate)]
     sections += ["<h2>The certificate</h2>", _definitions(details)]
-    sections.append("<h2>How to check it</h2>")
-    sections.append(
+    sections += [
+        "<h2>How to check it</h2>",
         "<p>Save the text below as <code>certificate.json</code>, or take the file of that name "
         "from the folder of the run. On any machine with Python:</p>"
         "<pre>pip install 'dpjax[cli]'\ndpjax verify certificate.json</pre>"
@@ -97,8 +88,8 @@ def page_of(certificate: Certificate, folder: pathlib.Path) -> str:
         "It cannot tell whether the run was the one described: for that, read the code that ran, "
         "or audit it.</p>"
         f"<details><summary>certificate.json</summary><pre>{html.escape(certificate.to_json())}"
-        "</pre></details>"
-    )
+        "</pre></details>",
+    ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -148,18 +139,18 @@ def _plan(certificate: Certificate) -> str:
 
 def _result(metrics: pathlib.Path) -> str:
     """The last row of metrics.csv in a sentence, where it is there."""
-    if not metrics.is_file():
+    rows: list[dict[str, str]] = []
+    if metrics.is_file():
+        with metrics.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    if not rows or "test_accuracy" not in rows[-1]:
         return ""
-    with metrics.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    accuracy = float(rows[-1]["test_accuracy"]) if rows and "test_accuracy" in rows[-1] else None
-    if accuracy is None:
-        return ""
+    accuracy = float(rows[-1]["test_accuracy"])
     return f"<p>{accuracy:.1%} of the held-out records are classified rightly.</p>"
 
 
 def _tradeoff_picture(certificate: Certificate) -> str:
-    from dpjax.plotting.accounting import plot_attack
+    from dpjax.plotting.pictures import plot_attack
 
     with tempfile.TemporaryDirectory() as scratch:
         picture = plot_attack(certificate, pathlib.Path(scratch) / "attack.png")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import pathlib
-from typing import Annotated
+import textwrap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax.cli.inputs import print_json, read_certificate, refusing
-from dpjax.cli.words import show_labelled
+from dpjax.cli.inputs import exit_on_bad_input, option, print_json, read_certificate
 
-_REFUSED = 1
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def verify(
     certificate: Annotated[
         pathlib.Path, typer.Argument(help="A certificate.json, or the folder of a run.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the finding as JSON.")] = False,
+    as_json: Annotated[bool, option("Print the finding as JSON.", "--json")] = False,
 ) -> None:
     """Recompute ε from a certificate alone, and say what it covers.
 
@@ -29,7 +30,7 @@ def verify(
 
         dpjax verify runs/digits/certificate.json
     """
-    with refusing():
+    with exit_on_bad_input():
         path = certificate / "certificate.json" if certificate.is_dir() else certificate
         text = read_certificate(path)
 
@@ -43,7 +44,7 @@ def verify(
                 print_json({"valid": False, "field": error.field, "reason": str(error)})
             else:
                 typer.echo(f"REFUSED: {error}", err=True)
-            raise typer.Exit(_REFUSED) from None
+            raise typer.Exit(1) from None
     if as_json:
         print_json(
             {
@@ -65,10 +66,8 @@ def verify(
     from rich.console import Console
 
     console = Console()
-    lines = [found.describe(), ""]
-    lines.append(
-        f"Recomputed: {check.method} gives ε = {check.epsilon:.9g}. The certificate holds."
-    )
+    recomputed = f"{check.method} gives ε = {check.epsilon:.9g}. The certificate holds."
+    lines = [found.describe(), "", f"Recomputed: {recomputed}"]
     if check.checked_by is not None:
         upper = f"{check.upper:.6g}" if math.isfinite(check.upper) else "no upper bound"
         lines.append(
@@ -77,3 +76,30 @@ def verify(
     if found.tier != "proven":
         lines.append(f"Note: the guarantee is {found.tier}; read what it assumes.")
     show_labelled(console, "\n".join(lines))
+
+
+WIDEST = 100  # longer lines are hard to read
+_COLOURS = {
+    "Protected": "green",
+    "Against": "green",
+    "How well": "green",
+    "Only if": "yellow",
+    "Not covered": "yellow",
+    "REFUSED": "red",
+}
+
+
+def show_labelled(console: Console, text: str) -> None:
+    """Print lines `Label: a sentence.` wrapped under their label; the console knows of colours."""
+    from rich.text import Text
+
+    width = max(min(console.width, WIDEST), 20)
+    for line in text.split("\n"):
+        label, colon, _ = line.partition(": ")
+        style = f"bold {_COLOURS.get(label, '')}".strip()
+        wrapped = textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        for number, part in enumerate(wrapped):
+            shown = Text(part)
+            if colon and number == 0:
+                shown.stylize(style, 0, min(len(label) + 1, len(part)))
+            console.print(shown, soft_wrap=True, highlight=False)

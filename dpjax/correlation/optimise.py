@@ -14,8 +14,7 @@ from jax import lax
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve, summed_columns2
-from dpjax.correlation.inverse import BandedInverse, inverse_square_root
-from dpjax.correlation.strategies import Toeplitz, square_root
+from dpjax.correlation.toeplitz import BandedInverse, Toeplitz, inverse_square_root, square_root
 from dpjax.correlation.workload import Workload, squared_errors
 
 
@@ -30,10 +29,9 @@ def banded_toeplitz(
 ) -> Toeplitz:
     """The strategy of so many bands that leaves the least error at equal privacy.
 
-    The logarithm of `Workload.error` is minimised over c₀ = 1, c_i = c_{i−1}·sᵢ with sᵢ in (0, 1),
-    so every point on the way is a strategy whose sensitivity is known exactly, also where bands
-    reach from one use of a record into its next. L-BFGS, from the banded square root, with
-    gradients through the recursion of C⁻¹ in float64.
+    The logarithm of `Workload.error` is minimised by L-BFGS over c₀ = 1, c_i = c_{i−1}·sᵢ with sᵢ
+    in (0, 1), so every point on the way is a strategy whose sensitivity is known exactly, also
+    where bands reach from one use of a record into its next.
 
     Args:
         bands: number of coefficients. As many as `separation` or fewer keep a record's columns
@@ -58,8 +56,7 @@ def banded_toeplitz(
         Choquette-Choo et al. 2023; McKenna 2024, "Scaling up the banded matrix factorization
         mechanism".
     """
-    bands, work, apart = _asked(bands, steps, workload, separation, kind)
-    start = square_root(min(bands, work.steps))
+    start, work, apart = _start(square_root, bands, steps, workload, separation, kind)
     start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
     if start.bands == 1:
         return start
@@ -86,19 +83,11 @@ def banded_inverse(
     """The strategy whose inverse has so many bands that leaves the least error at equal privacy.
 
     As `banded_toeplitz`, over C⁻¹: with d₀ = 1 each d_l is a share in [0, 1] of the largest size
-    at which C has no coefficient above the one before it, so that every point on the way is a
-    strategy whose sensitivity is known exactly. L-BFGS from the banded inverse square root.
+    at which C has no coefficient above the one before it.
 
     Args:
         bands: number of coefficients of C⁻¹, and of noises that a step draws.
-        steps: of a workload of prefix sums; or
-        workload: what is made of the releases.
-        separation: fewest steps from one use of a record to its next; one use without it.
-        participations: how often a record is used at most.
-        kind: the error that counts, "mean" or "max", see `Workload.error`.
-
-    Raises:
-        ValueError: neither steps nor a workload, or numbers out of range.
+        steps, workload, separation, participations, kind: as of `banded_toeplitz`.
 
     Example:
         >>> from dpjax.correlation import Workload, banded_inverse, banded_toeplitz
@@ -110,8 +99,7 @@ def banded_inverse(
     References:
         Kalinin, McKenna, Upadhyay and Lampert 2025, "Back to square roots", BandInvMF.
     """
-    bands, work, apart = _asked(bands, steps, workload, separation, kind)
-    start = inverse_square_root(min(bands, work.steps))
+    start, work, apart = _start(inverse_square_root, bands, steps, workload, separation, kind)
     start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
     if start.bands == 1:
         return start
@@ -124,7 +112,7 @@ def banded_inverse(
 
     with float64_scope():
         # Within bounds, not by logits: a share of 1 is common, and logits do not return from it.
-        shares = _least(logarithm, _shares_of(start), bounds=[(0.0, 1.0)] * (start.bands - 1))
+        shares = _least(logarithm, _to_shares(start), bounds=[(0.0, 1.0)] * (start.bands - 1))
         tuned = BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
     return _better(work, start, tuned, apart, participations, kind)
 
@@ -134,6 +122,7 @@ def _from_shares(shares: Any) -> Any:
     size = shares.shape[0]
 
     def following(carry: Any, given: Any) -> Any:
+        # c_l = Σ (−d_j)·c_{l−j} ≤ c_{l−1} bounds −d_l by c_{l−1} less the other terms.
         weights, past = carry  # −d₁, −d₂, … so far, and c_{l−1}, c_{l−2}, …, c₀
         share, place = given
         least = jnp.sum(weights * past)
@@ -146,7 +135,7 @@ def _from_shares(shares: Any) -> Any:
     return jnp.concatenate([jnp.ones(1, shares.dtype), -weights])
 
 
-def _shares_of(strategy: BandedInverse) -> Any:
+def _to_shares(strategy: BandedInverse) -> Any:
     """The shares that `_from_shares` takes back."""
     weights = -np.asarray(strategy.inverse_coefficients[1:])
     column, found = strategy.column(strategy.bands), []
@@ -155,18 +144,21 @@ def _shares_of(strategy: BandedInverse) -> Any:
     return np.asarray(found)
 
 
-def _asked(bands: Any, steps: Any, workload: Any, separation: Any, kind: Any) -> Any:
-    """Number of bands, workload and separation, checked."""
+def _start(
+    make: Any, bands: Any, steps: Any, workload: Any, separation: Any, kind: Any
+) -> tuple[Any, Workload, int]:
+    """The strategy to begin with, the workload and the separation, from checked arguments."""
     bands = int(one_number("bands", bands, Range(1.0, whole=True)))
     choice("kind", kind, ("mean", "max"))
     if (workload is None) == (steps is None):
         raise ValueError("give either steps, of prefix sums, or a workload")
     work = Workload(steps) if workload is None else workload
-    return bands, work, work.steps if separation is None else separation
+    return make(min(bands, work.steps)), work, work.steps if separation is None else separation
 
 
 def _error2(work: Any, kind: str, errors: Any, column: Any, apart: Any, times: Any) -> Any:
     """The logarithm of the squared error at noise = sensitivity."""
+    # Prefix sums' errors rise with the step, so that the largest is the last.
     size = errors[-1] if kind == "max" and not work.rates else jnp.max(errors)
     size = jnp.mean(errors) if kind == "mean" else size
     sizes = (float(work.steps), float(apart), float(times))
@@ -189,7 +181,6 @@ def _least(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> A
 
 
 def _better(work: Any, start: Any, tuned: Any, apart: Any, times: Any, kind: str) -> Any:
-    errors = [
-        work.error(c, separation=apart, participations=times, kind=kind) for c in (start, tuned)
-    ]
-    return tuned if errors[1] <= errors[0] else start
+    """The strategy of less error; a search that went astray is not worth less than its start."""
+    settings = {"separation": apart, "participations": times, "kind": kind}
+    return tuned if work.error(tuned, **settings) <= work.error(start, **settings) else start

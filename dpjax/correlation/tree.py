@@ -25,10 +25,8 @@ class Tree:
     2ʰ steps from i·2ʰ on and 0 elsewhere. A block with i odd ends where its parent does, is in no
     prefix sum, and is not released. Step t of a run adds the noise of the block of T = t + 1 that
     is new and takes off those of the blocks that it is made of, two draws a step on average, each a
-    function of (key, block): nothing is kept.
-
-    C has no Toeplitz form. Its sensitivity is found by dynamic programming over the blocks, exact
-    in integers, for uses at least `separation` steps apart.
+    function of (key, block). The sensitivity is found by dynamic programming over the blocks, exact
+    in integers.
 
     Example:
         >>> from dpjax.correlation import Tree
@@ -45,9 +43,7 @@ class Tree:
         """How far one record moves CG, for contributions of norm at most 1; rounded up.
 
         Args:
-            steps: number of steps of the run.
-            separation: fewest steps from one use of a record to its next.
-            participations: how often a record is used at most.
+            steps, separation, participations: as of `Toeplitz.sensitivity`.
 
         Raises:
             ValueError: a count that is not a whole number of at least 1, or steps above 2^20.
@@ -55,24 +51,13 @@ class Tree:
         Guarantee:
             The largest over all allowed sets of steps; over contributions of any directions, since
             C ≥ 0.
-
-        Example:
-            >>> from dpjax.correlation import Tree
-            >>> f"{Tree().sensitivity(500, 50):.4f}"
-            '9.8489'
         """
         return float(self.sensitivities(steps, separation, participations)[-1])
 
     def sensitivities(
         self, steps: int, separation: int, participations: float = math.inf
     ) -> Float[np.ndarray, " steps"]:
-        """The sensitivity of the first 1, 2, …, `steps` steps.
-
-        Example:
-            >>> from dpjax.correlation import Tree
-            >>> [f"{s:.4f}" for s in Tree().sensitivities(4, 2)]
-            ['1.0000', '1.4142', '1.7321', '2.6458']
-        """
+        """The sensitivity of the first 1, 2, …, `steps` steps."""
         few = Range(1.0, 2.0**20, whole=True)
         rows = int(one_number("steps", steps, few))
         apart = one_number("separation", separation, Range(1.0, whole=True))
@@ -83,13 +68,7 @@ class Tree:
         return np.nextafter(np.sqrt(squares), np.inf)
 
     def matrix(self, steps: int) -> Float[np.ndarray, "blocks steps"]:
-        """C itself, a row for each block in the order in which they end, for small sizes.
-
-        Example:
-            >>> from dpjax.correlation import Tree
-            >>> Tree().matrix(2).tolist()
-            [[1.0, 0.0], [1.0, 1.0]]
-        """
+        """C itself, a row for each block in the order in which they end, for small sizes."""
         found = []
         for end in range(1, steps + 1):
             height = (end & -end).bit_length() - 1  # of the longest block that ends here
@@ -129,11 +108,9 @@ def _squares(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
 
 
 def _best(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_Outcome, ...]:
-    """Without those that another one is at least as good as for all that may follow.
-
-    Fewer blocked steps and a larger square are better, and so are more uses, which count in the
-    blocks around, unless their number is limited.
-    """
+    """Without those that another one is at least as good as for all that may follow."""
+    # Fewer blocked steps and a larger square are better, and so are more uses, which count in the
+    # blocks around, unless their number is limited.
     kept: list[_Outcome] = []
     allowed = outcomes if limit is None else (o for o in outcomes if o[0] <= limit)
     for k, left, value in sorted(set(allowed), key=lambda o: (-o[0], o[1], -o[2])):

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from dpjax._numerics.checks import Range, choice, number, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
-from dpjax.correlation.inverse import BandedInverse
-from dpjax.correlation.strategies import Toeplitz
+from dpjax.correlation.toeplitz import BandedInverse, Toeplitz
 from dpjax.correlation.tree import Tree
 
 
@@ -61,13 +60,7 @@ class Workload:
             object.__setattr__(self, name, value)
 
     def errors(self, strategy: Toeplitz | BandedInverse | Tree) -> Float[np.ndarray, " steps"]:
-        """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖.
-
-        Example:
-            >>> from dpjax.correlation import Workload, identity
-            >>> [f"{e:.4f}" for e in Workload(3).errors(identity())]
-            ['1.0000', '1.4142', '1.7321']
-        """
+        """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖."""
         if isinstance(strategy, Tree):
             return np.sqrt(_tree_errors2(self))
         banded = isinstance(strategy, BandedInverse)
@@ -100,7 +93,7 @@ class Workload:
             release: two strategies' errors at one (ε, δ) are in the ratio of these numbers.
 
         Example:
-            >>> from dpjax.correlation import Workload, identity, square_root
+            >>> from dpjax.correlation import identity, square_root
             >>> work = Workload(1000)
             >>> [f"{work.error(c, kind='max'):.3f}" for c in (identity(), square_root(1000))]
             ['31.623', '3.265']
@@ -136,11 +129,9 @@ def squared_errors(
 
 
 def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
-    """‖(AC⁻¹)ₜ‖² of a `Tree`, exact but for rounding.
-
-    The block that ends at E is in the prefix sums E, …, E + 2ʰ − 1, h the height of the block, so
-    its z enters iterate t with weight a_{t, E−1} − a_{t, E−1+2ʰ}.
-    """
+    """‖(AC⁻¹)ₜ‖² of a `Tree`, exact but for rounding."""
+    # The block that ends at E is in the prefix sums E, …, E + 2ʰ − 1, h the height of the block, so
+    # its z enters iterate t with weight a_{t, E−1} − a_{t, E−1+2ʰ}.
     steps = work.steps
     ends = np.arange(1, steps + 1)
     until = np.minimum(ends - 1 + (ends & -ends), steps)

@@ -1,31 +1,167 @@
-"""Cells that spoil a column, named by their line."""
+"""Cells of tables: how numbers and texts are written, and refusals that name a cell by its line.
+
+For the readers and encoders of this package, and for estimators, whose tables are in memory.
+"""
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from typing import Any
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from dpjax.data.errors import DataError
+if TYPE_CHECKING:
+    from dpjax.data.schema import Schema
 
-# Beyond this, the width of a range is not a float32.
-_LARGEST = 1e30
+
+class DataError(ValueError):
+    """Data, or a schema, that cannot be used; the message says what to change.
+
+    Example:
+        >>> raise DataError("no rows")
+        Traceback (most recent call last):
+        ...
+        dpjax.data.cells.DataError: no rows
+    """
+
 
 # What pandas calls a column of objects that are all numbers; a missing one is None or NaN.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 
 
-class Lines:
-    """Which line of which file a row was read from, counted as an editor does.
+_MONEY = (
+    "[A-Z]{0,2}[$€£¥₹₽₩₺₪₫₴฿¢]|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|TRY"
+    "|BRL|MXN|ZAR|KRW|SGD|HKD|ILS|THB|Fr\\.?|kr|zł|Rs\\.?"
+)
+_UNITS = (
+    "%|kg|mg|µg|lbs?|oz|km|cm|mm|mi|ft|in|ml|dl|hrs?|hours?|min|sec|ms|days?|weeks?|months?|yrs?"
+    "|years?|°C?|°F|bpm|mmHg|m²|kcal|cal|kW|kWh"
+)
+# Right behind a number these are sizes and codes as well: 3M, 5d.
+_LETTERS = "[gtmlhsdkKMW]"
+# A number as a person writes it: a currency, a unit, a percentage, thousands apart, a comma.
+_WRITTEN = re.compile(
+    rf"""\(?\s*[+−-]?\s*(?:{_MONEY})?\s*[+−-]?
+    (?:\d+(?:[ .,'’_]\d{{3}})*|\d{{1,2}}(?:,\d\d)+,\d{{3}})(?:[.,]\d+)?
+    (?:\s*(?:{_MONEY}|{_UNITS})|\s+{_LETTERS}|(?P<letter>{_LETTERS}))?\s*\)?""",
+    re.VERBOSE,
+)
+UNNAMED = "Unnamed: "  # with its place, what pandas calls a column without a name
+_SIZES = 20  # so many different texts such as 3M are sizes or codes, more are numbers
+HOW = (
+    "say how cells are written by missing, decimal and thousands in a schema (--missing, "
+    "--decimal, --thousands)"
+)
 
-    Kept in the frame's `attrs`, which pandas copies along; this says that one copy is enough.
-    """
+
+def tidy_text(cell: str) -> str:
+    """A text as it is compared: composed letters (NFC), one space for blanks, none at the ends."""
+    return " ".join(unicodedata.normalize("NFC", cell).split())
+
+
+# Characters that change how others look, and are none themselves.
+_VARIANTS = "\u034f" + "".join(map(chr, range(0xFE00, 0xFE10)))
+
+
+def strip_invisible(text: str) -> str:
+    """What one sees of a text: no zero-width, formatting or control characters."""
+    if text.isascii() and text.isprintable():
+        return text
+    hidden = ("Cf", "Cc")
+    return "".join(c for c in text if unicodedata.category(c) not in hidden and c not in _VARIANTS)
+
+
+@functools.cache
+def _numbers(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    point, apart = re.escape(decimal), re.escape(thousands or "")
+    groups = rf"[0-9]{{1,3}}(?:{apart}[0-9]{{2,3}})*{apart}[0-9]{{3}}|" if thousands else ""
+    return re.compile(
+        rf"[+-]?(?:(?:{groups}[0-9]+)(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?"
+    )
+
+
+def parse_number(cell: str, decimal: str = ".", thousands: str | None = None) -> str | None:
+    """The number that a cell says, as Python writes numbers; None if it says none."""
+    # A typographic minus or apostrophe is meant as the plain one, and any blank as a blank.
+    cell = tidy_text(cell).replace("−", "-").replace("’", "'")
+    thousands = {"’": "'"}.get(thousands or "", " " if (thousands or "").isspace() else thousands)
+    if not _numbers(decimal, thousands).fullmatch(cell):
+        return None
+    return cell.replace(thousands or "\0", "").replace(decimal, ".")
+
+
+def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """The table with its cells read as the schema says they are written."""
+    # A cell that stands for no value becomes missing, and a column of texts one of numbers where
+    # every cell is one; a declared number that holds another text is refused.
+    marks = schema.decimal, schema.thousands
+    usual = not schema.missing and marks == (".", None)
+    kinds = {column.name: column.kind for column in schema.columns}
+    kinds[schema.target or ""] = "category"
+    codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
+    changed: dict[Any, Any] = {}
+    for name in frame.columns:
+        values, kind = frame[name], kinds.get(name)
+        if pd.api.types.is_numeric_dtype(values):
+            if codes and values.isin(codes).any():
+                changed[name] = values.mask(values.isin(codes))
+            continue
+        if not all(isinstance(c, str) for c in values[values.notna()]):
+            continue
+        cells = values.dropna().unique()
+        if usual and not any("−" in cell for cell in cells):
+            continue
+        listed = [cell for cell in cells if tidy_text(cell) in schema.missing]
+        absent = values.isna() | values.isin(listed)
+        texts = values.astype(object).mask(absent, None)
+        found = {c: parse_number(c, *marks) for c in texts.dropna().unique()}
+        bad = texts.isin([c for c, number in found.items() if number is None])
+        if kind == "number" and bad.any():
+            raise not_a_number_error(frame, name, bad)
+        if kind == "number" or (kind is None and not bad.any()):
+            changed[name] = pd.to_numeric(texts.map(found))
+        elif listed:
+            changed[name] = texts
+    return frame.assign(**changed)
+
+
+def not_a_number_error(frame: pd.DataFrame, name: str, bad: Any) -> DataError:
+    """The error for a column of numbers of which the flagged cells are none."""
+    cell = frame[name][np.asarray(bad)].iloc[0]
+    advice = f"correct the cell, {HOW}, or declare the column a category there"
+    if pd.isna(cell) or isinstance(cell, float):
+        advice = "drop or complete these rows"
+    if pd.isna(cell):
+        advice += ', or give a schema with missing = [""] (--missing "")'
+    return DataError(
+        f"column {name!r} holds {cell} {describe_place(frame, bad)} ({np.sum(bad)} such rows): "
+        f"not a finite number; {advice}"
+    )
+
+
+def check_visible(what: str, texts: Iterable[str]) -> None:
+    """Refuse texts that differ by nothing one can see, such as a zero-width space."""
+    seen: dict[str, str] = {}
+    for text in texts:
+        other = seen.setdefault(strip_invisible(text), text)
+        if other != text:
+            raise DataError(
+                f"{what} holds {other!a} and {text!a}, which look alike; write one of them"
+            )
+
+
+class Lines:
+    """Which line of which file a row was read from, counted as an editor does."""
 
     def __init__(self, path: pathlib.Path, numbers: np.ndarray):
         self.path, self.numbers = path, numbers
 
+    # Kept in the frame's `attrs`, which pandas copies along: one copy is enough.
     def __deepcopy__(self, memo: Any) -> Lines:
         return self
 
@@ -35,8 +171,9 @@ class Lines:
     __hash__ = object.__hash__
 
 
-def where(frame: pd.DataFrame, position: int) -> str:
-    """The place of a row: the line of its file, or its number where there is no file."""
+def describe_place(frame: pd.DataFrame, flags: Any) -> str:
+    """The place of the first flagged row: the line of its file, or its number without a file."""
+    position = int(np.argmax(np.asarray(flags)))
     lines, index = frame.attrs.get("lines"), frame.index
     whole = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
     if lines is None or not whole or len(lines.numbers) != len(frame):
@@ -57,7 +194,12 @@ def check_names(frame: pd.DataFrame) -> None:
         raise DataError(f"the table has two columns named {twice[0]!r}")
 
 
-def is_no_number(values: pd.Series) -> bool:
+def list_columns(frame: pd.DataFrame) -> str:
+    """The names of a table for a message, the first of them where there are many."""
+    return ", ".join(map(str, frame.columns[:20]))
+
+
+def is_not_real(values: pd.Series) -> bool:
     """Whether a column holds dates, times or complex numbers, of which pandas makes real ones."""
     kind = values.dtype
     if isinstance(kind, pd.CategoricalDtype):
@@ -67,34 +209,53 @@ def is_no_number(values: pd.Series) -> bool:
     return bool(pd.api.types.is_object_dtype(kind)) and any(isinstance(c, complex) for c in values)
 
 
-def check_kind(frame: pd.DataFrame, name: str) -> str:
-    """Whether an undeclared column is a number or a category; neither for one that is spoilt.
-
-    One cell such as "4O" turns a column of numbers into text, and as a category every number of it
-    would become a feature of its own. So a column of which most cells are numbers has to be all
-    numbers, unless a schema says otherwise.
-    """
+def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
+    """Whether an undeclared column is a number or a category; a spoilt one is refused."""
     values = frame[name]
+    if name.startswith(UNNAMED):
+        raise DataError(
+            f"column {name!r} has no name in the file, as an index written by pandas has none "
+            '(to_csv(index=False)); name it, or leave it out by kind = "ignore" in a schema'
+        )
+    if values.isna().all():
+        raise DataError(f'column {name!r} is empty; leave it out by kind = "ignore" in a schema')
     if pd.api.types.is_complex_dtype(values):
         raise DataError(f"column {name!r} holds complex numbers; give two columns of real ones")
     if pd.api.types.is_numeric_dtype(values):
         return "number"
     if pd.api.types.infer_dtype(values, skipna=True) in _NUMBERS:
         return "number"
-    cells = [str(cell).strip() for cell in values[values.notna()]]
-    bad = np.flatnonzero([not _is_number(cell) for cell in cells])
-    meant = sum(_is_number(cell.replace(",", "").rstrip("%")) for cell in cells)
-    if 2 * meant > len(cells) and len(bad):
-        at = int(np.flatnonzero(values.notna().to_numpy())[bad[0]])
+    # One cell such as "4O" turns a column of numbers into text, and as a category every number of
+    # it would become a feature of its own. So a column of which most cells are numbers has to be
+    # all numbers, unless a schema says otherwise.
+    cells = [str(cell) for cell in values[values.notna()]]
+    marks, kinds = (schema.decimal, schema.thousands), set(cells)
+    plain = {cell for cell in kinds if parse_number(cell, *marks) is not None}
+    written = {cell: _WRITTEN.fullmatch(tidy_text(cell)) for cell in kinds - plain}
+    sizes = len(kinds) <= _SIZES
+    numbers = plain | {c for c, one in written.items() if one and not (sizes and one["letter"])}
+    bad = [cell for cell in cells if cell not in plain]
+    meant = sum(cell in numbers for cell in cells)
+    if 2 * meant > len(cells) and bad:
+        present = values.notna().to_numpy()
+        flags = present.copy()
+        flags[present] = [cell not in plain for cell in cells]
+        cell, place = bad[0].strip(), describe_place(frame, flags)
+        if 2 * len(bad) > len(cells):
+            raise DataError(
+                f"column {name!r} is text in {len(bad)} of {len(cells)} rows, such as {cell!r} "
+                f"{place}, and a number to a person; write plain numbers such as 10.5, {HOW}, or "
+                "declare the column a category there"
+            )
         raise DataError(
-            f"column {name!r} holds {cells[bad[0]]!r} {where(frame, at)}, and numbers in "
-            f"{len(cells) - len(bad)} of {len(cells)} rows; correct the cell, drop the row, or "
-            "declare the column a category in a schema"
+            f"column {name!r} holds {cell!r} {place}, and numbers in {len(cells) - len(bad)} of "
+            f"{len(cells)} rows; correct the cell or drop the row, {HOW}, or declare the column a "
+            "category there"
         )
     return "category"
 
 
-def as_floats(values: pd.Series) -> np.ndarray:
+def to_floats(values: pd.Series) -> np.ndarray:
     """The cells of a column, float64; NaN for what is no number, or one too large for a float."""
     if values.dtype == object:  # its integers may be of any size
         too_large = lambda cell: isinstance(cell, int) and abs(cell) > 2**1023  # noqa: E731
@@ -103,31 +264,12 @@ def as_floats(values: pd.Series) -> np.ndarray:
     return numbers.to_numpy(np.float64, na_value=np.nan)
 
 
-def check_size(frame: pd.DataFrame, name: str) -> None:
-    """Refuse a number so large that no range could be learned from it."""
-    numbers = as_floats(frame[name])
-    large = np.flatnonzero(np.isfinite(numbers) & (np.abs(numbers) > _LARGEST))
-    if len(large):
-        at = int(large[0])
+def check_variety(what: str, different: int, rows: int, advice: str) -> None:
+    """Refuse names, ids, dates and free text: each would be a feature, and stand in the model."""
+    # More than 50 values of less than 20 rows each are no classes that a model could learn from,
+    # nor are 1,000, such as the seconds of a call.
+    if different > 1_000 or (different > 50 and 20 * different > rows):
         raise DataError(
-            f"column {name!r} holds {numbers[at]:g} {where(frame, at)}, beyond {_LARGEST:g}; "
-            "correct the cell, or declare the column's range in a schema"
+            f"{what} has {different} different values in {rows} rows, and each would be written "
+            f"into the model; {advice}"
         )
-
-
-def check_variety(frame: pd.DataFrame, name: str, different: int) -> None:
-    """Refuse names, dates and free text: each would be a feature, and written into the model."""
-    if different > 50 and 2 * different > len(frame):
-        raise DataError(
-            f"column {name!r} has {different} different values in {len(frame)} rows, and as a "
-            "category each would become a feature and be written into the model; leave the column "
-            'out by kind = "ignore" in a schema, or declare its categories there'
-        )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

@@ -1,20 +1,23 @@
-"""From a table and its schema to the arrays a model trains on."""
+"""From a table and its schema to the arrays a model trains on.
+
+`from_frame` completes the schema from the rows and says what it learned; `encode` and
+`encode_features` go by a complete one, where rows decide nothing but their own encoding.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from dpjax.data.cells import as_floats, check_names, is_no_number, where
-from dpjax.data.errors import DataError
-from dpjax.data.learned import class_name, complete_schema
-from dpjax.data.schema import Column, Schema
-
-__all__ = ["Dataset", "encode", "encode_features", "from_frame", "split"]
+from dpjax.data import cells
+from dpjax.data.cells import DataError, describe_place
+from dpjax.data.schema import Column, Schema, class_name, complete_schema
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,14 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
         >>> data.features.shape, data.labels.tolist(), data.classes
         ((3, 3), [0, 1, 1], ('a', 'b'))
     """
-    if target is None:
-        target = schema.target if schema is not None else None
-    check_names(frame)
+    if target is None and schema is not None:
+        target = schema.target
+    cells.check_names(frame)
     if len(frame) == 0:
         raise DataError("the table has no rows")
     if target is None or target not in frame.columns:
-        shown = ", ".join(map(str, frame.columns[:20]))
+        shown = cells.list_columns(frame)
         raise DataError(f"there is no target column {target!r}; the columns are {shown}")
-    if frame[target].isna().any():
-        place = where(frame, _first(frame[target].isna()))
-        raise DataError(f"the target {target!r} is missing {place}; drop or complete the row")
     complete, learned = complete_schema(frame, target, schema)
     return replace(encode(frame, complete), learned=learned)
 
@@ -84,10 +84,25 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     """
     assert schema.target is not None
     assert schema.classes is not None
-    if schema.target not in frame.columns:
-        raise DataError(f"the column {schema.target!r}, the target, is missing")
-    labels = _labels(frame, schema)
-    return Dataset(encode_features(frame, schema), labels, schema.classes)
+    name, classes = schema.target, schema.classes
+    if name not in frame.columns:
+        raise DataError(f"the column {name!r}, the target, is missing")
+    frame = cells.parse_cells(frame, schema)
+    values, aliases, find = frame[name], dict(schema.aliases), _finder(classes)
+    if values.isna().any():
+        place = describe_place(frame, values.isna())
+        raise DataError(f"the target {name!r} is missing {place}; drop or complete the row")
+    coded = {v: find(aliases.get(class_name(v), class_name(v))) for v in values.unique()}
+    unknown = [class_name(value) for value, number in coded.items() if number < 0]
+    if unknown:
+        raise DataError(
+            f"the target {name!r} has the value {unknown[0]!r}, which is none of the "
+            f"declared classes {', '.join(classes[:20])}"
+        )
+    if len(classes) < 2:
+        raise DataError(f"the target {name!r} is constant ({classes[0]!r}): nothing to learn")
+    labels = np.asarray(values.map(coded), dtype=np.int32)
+    return Dataset(encode_features(frame, schema), labels, classes)
 
 
 def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "records features"]:
@@ -102,16 +117,17 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         array([-1.,  1.], dtype=float32)
     """
     used = [column for column in schema.columns if column.kind != "ignore"]
-    check_names(frame)
+    cells.check_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
     if missing:
-        shown = ", ".join(map(str, frame.columns[:20]))
+        several = len(missing) > 1
         raise DataError(
-            f"the column{'s' * (len(missing) > 1)} {', '.join(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} missing; the columns are {shown}"
+            f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
+            f"the columns are {cells.list_columns(frame)}"
         )
+    frame = cells.parse_cells(frame, schema)
     blocks = [
-        _number(frame, column)[:, None] if column.kind == "number" else _one_hot(frame, column)
+        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
         for column in used
     ]
     if not blocks:
@@ -138,80 +154,63 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
     return train, test
 
 
-def _labels(frame: pd.DataFrame, schema: Schema) -> np.ndarray:
-    assert schema.classes is not None
-    values = frame[schema.target]
-    aliases = dict(schema.aliases)
-    numbers = {name: number for number, name in enumerate(schema.classes)}
-    names = [class_name(v) for v in values.unique()]
-    unknown = [name for name in names if aliases.get(name, name) not in numbers]
-    if unknown:
-        raise DataError(
-            f"the target {schema.target!r} has the value {unknown[0]!r}, which is none of the "
-            f"declared classes {', '.join(schema.classes[:20])}"
-        )
-    if len(numbers) < 2:
-        raise DataError(
-            f"the target {schema.target!r} is constant ({schema.classes[0]!r}): nothing to learn"
-        )
-    if len(numbers) > 1_000 or (len(numbers) > 50 and 2 * len(numbers) > len(values)):
-        raise DataError(
-            f"the target {schema.target!r} has {len(numbers)} different values in {len(values)} "
-            "rows: dpjax train classifies; name a column of classes"
-        )
-    coded = {
-        value: numbers[aliases.get(class_name(value), class_name(value))]
-        for value in values.unique()
-    }
-    return np.asarray(values.map(coded), dtype=np.int32)
+def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
+    """Finds which of the listed texts a value is, −1 for none: as text, as seen, or as a number."""
+    exact = {name: number for number, name in enumerate(listed)}
+    seen = {cells.strip_invisible(name): number for name, number in exact.items()}
+    # "01" is found by the whole number 1, which pandas makes of it in a file of numbers alone, and
+    # where "1" is listed too only by itself.
+    values: dict[Decimal, int] = {}
+    for name, number in exact.items():
+        if (plain := cells.parse_number(name)) is not None:
+            value = Decimal(plain)
+            values[value] = -1 if value in values else number
+
+    def find(value: Any) -> int:
+        name = class_name(value)
+        if name in exact:
+            return exact[name]
+        if (number := seen.get(cells.strip_invisible(name))) is not None:
+            return number
+        plain = cells.parse_number(name)
+        return -1 if plain is None else values.get(Decimal(plain), -1)
+
+    return find
 
 
-def _number(frame: pd.DataFrame, column: Column) -> np.ndarray:
+def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
+    """One feature in [−1, 1]; a missing number, where some may be, is the middle of its range."""
     values = frame[column.name]
-    if is_no_number(values):
-        numbers: Any = np.full(len(values), np.nan)
-    else:
-        numbers = as_floats(values)
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    if len(bad):
-        cell = values.iloc[int(bad[0])]
-        advice = (
-            "drop or complete these rows"
-            if pd.isna(cell) or isinstance(cell, float)
-            else "declare the column a category, or correct the cell"
-        )
-        raise DataError(
-            f"column {column.name!r} holds {cell} {where(frame, int(bad[0]))}"
-            f" ({len(bad)} such rows): not a finite number; {advice}"
-        )
+    unreal = cells.is_not_real(values)
+    numbers: Any = np.full(len(values), np.nan) if unreal else cells.to_floats(values)
+    absent = values.isna().to_numpy() & missing
+    bad = ~np.isfinite(numbers) & ~absent
+    if bad.any():
+        raise cells.not_a_number_error(frame, column.name, bad)
     assert column.range is not None
     low, high = column.range
     numbers = np.clip(numbers, low, high)
     if column.scale == "log":
         low, high, numbers = np.log1p(low), np.log1p(high), np.log1p(numbers)
-    return 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
+    scaled = 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
+    return np.where(absent, 0.0, scaled)[:, None]
 
 
-def _one_hot(frame: pd.DataFrame, column: Column) -> np.ndarray:
+def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
+    """One feature a category; a value that is none of them has no 1."""
     values = frame[column.name]
-    if values.isna().any():
-        place = where(frame, _first(values.isna()))
+    if values.isna().any() and not missing:
         raise DataError(
-            f"column {column.name!r} has no value {place}; complete it, or write a category "
-            "such as 'unknown' there"
+            f"column {column.name!r} has no value {describe_place(frame, values.isna())}; "
+            "complete it, write a category such as 'unknown' there, or give a schema with "
+            'missing = [""] (--missing "")'
         )
     assert column.categories is not None
-    listed = pd.Index(column.categories)
+    find = _finder(column.categories)
     # Every different value is named once; a column of mixed types has values that compare equal
-    # and are not (1 and True), so that there each cell is.
-    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=False) != "string"
-    codes, cells = (np.arange(len(values)), values) if mixed else pd.factorize(values)
-    numbers: Any = listed.get_indexer(pd.Index([class_name(v) for v in cells]))[codes]  # -1: none
-    encoded = np.zeros((len(values), len(column.categories)))
-    rows: Any = np.arange(len(values))
-    encoded[rows[numbers >= 0], numbers[numbers >= 0]] = 1.0
-    return encoded
-
-
-def _first(flags: Any) -> int:
-    return int(np.argmax(np.asarray(flags)))
+    # and are not (1 and True), so that there each cell is. A missing one is none.
+    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) != "string"
+    codes, given = (np.arange(len(values)), values) if mixed else pd.factorize(values)
+    named = [-1 if pd.isna(cell) else find(cell) for cell in given]
+    numbers: Any = np.asarray([*named, -1])[codes]  # factorize codes a missing value as −1
+    return (numbers[:, None] == np.arange(len(column.categories))).astype(np.float64)

@@ -1,21 +1,26 @@
 """What is publicly known about a table: its columns, their ranges and categories, the classes.
 
 Ranges and category lists read off the private rows are themselves a release that no ε covers. A
-schema declares them beforehand; whatever it leaves open is learned, and listed as learned.
+schema declares them beforehand; whatever it leaves open is learned, and listed as learned. The
+complete schema travels with a model as plain values, in which what was learned is marked.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import pathlib
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dpjax.data.errors import DataError
+import numpy as np
+import pandas as pd
 
-__all__ = ["Column", "Schema", "read_schema"]
+from dpjax.data import cells
+from dpjax.data.cells import DataError, describe_place, tidy_text
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,10 @@ class Column:
             if self.scale == "log" and low < 0:
                 raise DataError(f"{where}: a log scale needs a range that starts at 0 or above")
         if self.categories is not None:
-            _check_texts(f"{where}: categories", self.categories)
-        if self.categories is not None and len(set(self.categories)) != len(self.categories):
-            raise DataError(f"{where}: a category is listed twice")
+            _tidy(self, "categories", f"{where}: categories")
+            cells.check_visible(f"{where}: categories", self.categories)
+            if len(set(self.categories)) != len(self.categories):
+                raise DataError(f"{where}: a category is listed twice")
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,10 @@ class Schema:
         names: every column of the file in order (target included) when there is no header.
         aliases: other spellings of classes, such as {"<=50K.": "<=50K"}.
         comment: lines that start with this character are skipped.
+        missing: texts that stand for no value, such as "?" and "NA", beside an empty cell. Where
+            there are any (("",) is empty cells alone), a number without a value is encoded as the
+            middle of its range, and a category as none; else such a row is refused.
+        decimal, thousands: what numbers are written with: "," and "." read "1.234,5".
 
     Example:
         >>> Schema(columns=(Column("age", range=(17, 90)),), target="income").columns[0].name
@@ -85,21 +95,44 @@ class Schema:
     names: tuple[str, ...] | None = None
     aliases: tuple[tuple[str, str], ...] = ()
     comment: str | None = None
+    missing: tuple[str, ...] = ()
+    decimal: str = "."
+    thousands: str | None = None
 
     def __post_init__(self):
+        _tidy(self, "missing", "missing")
+        if not _is_mark(self.decimal) or self.decimal.isspace():
+            raise DataError(f'decimal must be one mark, such as ",", got {self.decimal!r}')
+        if self.thousands is not None and not _is_mark(self.thousands):
+            raise DataError(
+                f'thousands must be one mark, such as "." or " ", got {self.thousands!r}'
+            )
+        if self.decimal == self.thousands:
+            raise DataError(f"decimal and thousands must differ, got {self.decimal!r} for both")
         if self.classes is not None:
-            _check_texts("classes", self.classes)
+            _tidy(self, "classes", "classes")
+            cells.check_visible("classes", self.classes)
+        aliases = tuple((tidy_text(k), tidy_text(v)) for k, v in self.aliases)
+        object.__setattr__(self, "aliases", aliases)
 
 
-def _check_texts(what: str, values: Any) -> None:
-    """Cells are compared as texts: a category 1 would match none of them."""
+def _is_mark(text: Any) -> bool:
+    """One character that is not part of a number in another way."""
+    return isinstance(text, str) and len(text) == 1 and not text.isalnum() and text not in "+-−"
+
+
+def _tidy(owner: Any, field: str, what: str) -> None:
+    """Compares the texts of a field as cells are compared; a category 1 would match no cell."""
+    values = getattr(owner, field)
     listed = isinstance(values, tuple | list)
     other = [value for value in values if not isinstance(value, str)] if listed else [values]
     if other:
         raise DataError(f'{what} must be a tuple of texts, got {other[0]!r}; write 1 as "1"')
+    object.__setattr__(owner, field, tuple(map(tidy_text, values)))
 
 
-_KEYS = {"target", "classes", "header", "names", "aliases", "comment", "columns"}
+_HOW = ("comment", "missing", "decimal", "thousands")
+_KEYS = {"target", "classes", "header", "names", "aliases", "columns", *_HOW}
 _COLUMN_KEYS = {"name", "kind", "range", "categories", "scale"}
 
 
@@ -135,44 +168,23 @@ def read_schema(path: str | pathlib.Path) -> Schema:
 
 
 def _schema(raw: Any) -> Schema:
+    """The schema that the keys of a file describe."""
     if not isinstance(raw, dict):
         raise DataError("the top level must be a table of keys")
-    _known("key", raw, _KEYS)
+    _check_keys("key", raw, _KEYS)
     listed = raw.get("columns", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise DataError("columns must be a list of tables, each with a name")
-    columns = []
-    for entry in listed:
-        _known("column key", entry, _COLUMN_KEYS)
-        if "name" not in entry:
-            raise DataError(f"a column has no name: {entry}")
-        bounds = entry.get("range")
-        if bounds is not None and (
-            not isinstance(bounds, list)
-            or len(bounds) != 2
-            or not all(isinstance(b, int | float) for b in bounds)
-        ):
-            raise DataError(f"column {entry['name']!r}: range is {bounds}; give [low, high]")
-        categories = entry.get("categories")
-        kind = entry.get("kind", "number" if categories is None else "category")
-        columns.append(
-            Column(
-                name=entry["name"],
-                kind=kind,
-                range=None if bounds is None else (float(bounds[0]), float(bounds[1])),
-                categories=None if categories is None else tuple(str(c) for c in categories),
-                scale=entry.get("scale", "linear"),
-            )
-        )
+    columns = [_declared_column(entry) for entry in listed]
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise DataError("a column is declared twice")
     header, target = raw.get("header", True), raw.get("target")
-    if not header and "names" in raw:
-        names = list(raw["names"])
-    elif not header:
-        names = [*names, *([target] if target is not None and target not in names else [])]
+    names = raw.get("names", names if target is None or target in names else [*names, target])
     classes = raw.get("classes")
+    written: Any = {key: raw[key] for key in _HOW if key in raw}
+    if isinstance(written.get("missing"), list):
+        written["missing"] = tuple(written["missing"])
     return Schema(
         columns=tuple(column for column in columns if column.name != target),
         target=target,
@@ -180,11 +192,236 @@ def _schema(raw: Any) -> Schema:
         header=bool(header),
         names=None if header else tuple(names),
         aliases=tuple((str(k), str(v)) for k, v in raw.get("aliases", {}).items()),
-        comment=raw.get("comment"),
+        **written,
     )
 
 
-def _known(what: str, given: dict, allowed: set[str]) -> None:
+def _declared_column(entry: dict) -> Column:
+    _check_keys("column key", entry, _COLUMN_KEYS)
+    if "name" not in entry:
+        raise DataError(f"a column has no name: {entry}")
+    ends, categories = entry.get("range"), entry.get("categories")
+    pair = isinstance(ends, list) and len(ends) == 2
+    if ends is not None and not (pair and all(isinstance(end, int | float) for end in ends)):
+        raise DataError(f"column {entry['name']!r}: range is {ends}; give [low, high]")
+    return Column(
+        name=entry["name"],
+        kind=entry.get("kind", "number" if categories is None else "category"),
+        range=None if ends is None else (float(ends[0]), float(ends[1])),
+        categories=None if categories is None else tuple(str(c) for c in categories),
+        scale=entry.get("scale", "linear"),
+    )
+
+
+def _check_keys(what: str, given: dict, allowed: set[str]) -> None:
     unknown = sorted(set(given) - allowed)
     if unknown:
         raise DataError(f"unknown {what} {unknown[0]!r}; known are {', '.join(sorted(allowed))}")
+
+
+_OTHERWISE = 'leave the column out by kind = "ignore" in a schema, or declare its categories there'
+_NO_CLASSES = (
+    "a number is predicted by estimators.DPLinearRegression, or name few classes in a schema"
+)
+
+
+def complete_schema(
+    frame: pd.DataFrame, target: str, declared: Schema | None = None
+) -> tuple[Schema, tuple[str, ...]]:
+    """Fill in from the rows what the schema leaves open, and list what was filled in.
+
+    Returns the complete schema and one line for everything that was learned from the rows: these
+    lines belong into the certificate's list of what ε does not cover. The lines name columns, never
+    values.
+
+    Example:
+        >>> frame = pd.DataFrame({"x": [0.0, 2.0], "y": ["a", "b"]})
+        >>> schema, learned = complete_schema(frame, "y")
+        >>> schema.columns[0].range, schema.classes
+        ((0.0, 2.0), ('a', 'b'))
+        >>> learned
+        ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
+    """
+    cells.check_names(frame)
+    declared = declared or Schema(columns=())
+    frame = cells.parse_cells(frame, replace(declared, target=target))
+    known = {column.name: column for column in declared.columns}
+    absent = [name for name in known if name not in frame.columns]
+    if absent:
+        raise DataError(
+            f"the schema declares {absent[0]!r}, which the table does not have; its columns are "
+            f"{cells.list_columns(frame)}"
+        )
+    ranges, categories, kinds, columns = [], [], [], []
+    for name in [*known, *(n for n in frame.columns if n not in known and n != target)]:
+        values = frame[name]
+        column = known.get(name)
+        if column is None:
+            kinds.append(name)
+            column = Column(name, cells.check_kind(frame, name, declared))
+        if column.kind == "number" and column.range is None:
+            ranges.append(name)
+            column = replace(column, range=_learn_range(frame, name, declared))
+        elif column.kind == "category" and column.categories is None:
+            categories.append(name)
+            listed = tuple(sorted({class_name(v) for v in values.dropna()}))
+            cells.check_visible(f"column {name!r}", listed)
+            if name not in known:
+                cells.check_variety(f"column {name!r}", len(listed), len(frame), _OTHERWISE)
+            column = replace(column, categories=listed)
+        columns.append(column)
+    classes = declared.classes
+    if classes is None:
+        values = frame[target]
+        # Numbers in their own order, in which "10" comes after "9".
+        numeric = pd.api.types.is_numeric_dtype(values)
+        ordered = sorted(values.unique()) if numeric else sorted({class_name(v) for v in values})
+        classes = tuple(class_name(v) for v in ordered)
+        cells.check_visible(f"the target {target!r}", classes)
+        cells.check_variety(f"the target {target!r}", len(classes), len(frame), _NO_CLASSES)
+    found = {
+        "columns absent from the schema, taken as found": kinds if declared.columns else [],
+        "ranges learned from the rows": ranges,
+        "category lists learned from the rows": categories,
+        "classes of the target learned from the rows": [target] if declared.classes is None else [],
+    }
+    learned = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    return replace(declared, columns=tuple(columns), target=target, classes=classes), tuple(learned)
+
+
+# Beyond this, the width of a range is not a float32.
+_LARGEST = 1e30
+
+
+def _learn_range(frame: pd.DataFrame, name: str, declared: Schema) -> tuple[float, float]:
+    """The range of a column's numbers, unless one is so large that it is a mistake."""
+    numbers = cells.to_floats(frame[name])
+    large = np.isfinite(numbers) & (np.abs(numbers) > _LARGEST)
+    if large.any():
+        raise DataError(
+            f"column {name!r} holds {numbers[large][0]:g} {describe_place(frame, large)}, beyond "
+            f"{_LARGEST:g}; correct the cell, or declare the column's range in a schema"
+        )
+    if declared.missing:
+        numbers = numbers[frame[name].notna().to_numpy()]
+    if not len(numbers) or not np.all(np.isfinite(numbers)):
+        return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
+    low, high = float(numbers.min()), float(numbers.max())
+    # Beyond 2^53 the next whole number is the same float.
+    return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
+
+
+def class_name(value: Any) -> str:
+    """`1.0` and `1` are the same class, a midnight is its date, and blanks at the ends are none."""
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    if isinstance(value, datetime.datetime) and value is not pd.NaT:
+        return str(value).removesuffix(" 00:00:00")
+    if isinstance(value, bool | np.bool_):  # which is an int, and asks to be a float
+        return str(bool(value))
+    if isinstance(value, int | np.integer):
+        return str(int(value))  # a float would make one class of two beyond 2^53
+    number: Any = value
+    if isinstance(number, float) or hasattr(number, "is_integer"):
+        number = float(number)
+        return str(int(number)) if number.is_integer() else str(number)
+    return tidy_text(str(value))
+
+
+_LEARNED = "learned from private rows, not covered by ε"
+_PUBLIC = "public, from a schema"
+
+
+def describe_encoding(complete: Schema, declared: Schema | None = None) -> dict[str, Any]:
+    """A complete schema as JSON values: columns in order, ranges, categories, classes.
+
+    Args:
+        complete: what `complete_schema` returned.
+        declared: what was public beforehand; whatever it left open is marked as not covered.
+
+    Example:
+        >>> schema = Schema((Column("x", range=(0.0, 1.0)),), target="y", classes=("a", "b"))
+        >>> describe_encoding(schema)["columns"][0]["origin"]
+        'learned from private rows, not covered by ε'
+        >>> described_schema(describe_encoding(schema, schema)) == schema
+        True
+    """
+    known = {column.name: column for column in declared.columns} if declared else {}
+    columns = []
+    for column in complete.columns:
+        given, found = known.get(column.name), (column.range, column.categories)
+        public = given is not None and (given.range, given.categories) == found
+        columns.append({**_as_json(column), "origin": _PUBLIC if public else _LEARNED})
+    return {
+        "columns": columns,
+        "target": complete.target,
+        "classes": list(complete.classes or ()),
+        "origin of the classes": _PUBLIC if declared and declared.classes else _LEARNED,
+        "aliases": dict(complete.aliases),
+        "header": complete.header,
+        "names": None if complete.names is None else list(complete.names),
+        **{name: value for name, value in _as_json(complete).items() if name in _HOW},
+    }
+
+
+def _as_json(part: Column | Schema) -> dict[str, Any]:
+    """Its fields, with lists for tuples."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(part).items()}
+
+
+def described_schema(description: Mapping[str, Any]) -> Schema:
+    """The complete schema that `describe_encoding` described.
+
+    Raises:
+        DataError: something is missing from the description.
+
+    Example:
+        >>> schema = Schema((Column("x", range=(0.0, 1.0)),), target="y", classes=("a", "b"))
+        >>> described_schema(describe_encoding(schema)).classes
+        ('a', 'b')
+    """
+    try:
+        columns = tuple(_column(column) for column in description["columns"])
+        schema = Schema(
+            columns,
+            target=description["target"],
+            classes=tuple(description["classes"]),
+            header=description["header"],
+            names=None if description["names"] is None else tuple(description["names"]),
+            aliases=tuple(description["aliases"].items()),
+            comment=description["comment"],
+            missing=tuple(description.get("missing", ())),  # models of before 0.2 lack these
+            decimal=description.get("decimal", "."),
+            thousands=description.get("thousands"),
+        )
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"the encoding is incomplete: {error}") from None
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
+        raise DataError("the encoding names a column twice")
+    _check_list("classes", description["classes"])
+    return schema
+
+
+def _column(described: Mapping[str, Any]) -> Column:
+    """One complete column: a number has its range, a category its categories."""
+    limits, categories, kind = described["range"], described["categories"], described["kind"]
+    if kind == "number":
+        low, high = limits
+        limits = (float(low), float(high))
+    if kind == "category":
+        _check_list("categories", categories)
+    return Column(
+        name=described["name"],
+        kind=kind,
+        range=None if limits is None else tuple(limits),
+        categories=None if categories is None else tuple(categories),
+        scale=described["scale"],
+    )
+
+
+def _check_list(what: str, values: Any) -> None:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"the encoding must list its {what} as texts, got {values!r}")

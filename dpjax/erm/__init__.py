@@ -5,13 +5,13 @@ mechanism, history)`; `acc.epsilon(solution.mechanism, …)` prices it. `vmap` o
 hyperparameters runs a sweep in one compiled program.
 """
 
-from dpjax.erm import curvature, schedules, sensitivity, utility_bounds
+from dpjax.erm import schedules, sensitivity
 from dpjax.erm.adaptive import AdaptiveHistory, dp_agd
 from dpjax.erm.ball_perturbation import BallHistory, perturbed_gd
-from dpjax.erm.baselines import LbfgsHistory, gradient_descent, lbfgs, sgd
 from dpjax.erm.differentiable import DifferentiableProblem, differentiable_problem
 from dpjax.erm.gradient_perturbation import GradientHistory, dp_gd, dp_sgd, sgd_ma
 from dpjax.erm.hidden_state import HiddenHistory, noisy_cyclic_gd, noisy_gd
+from dpjax.erm.minimise import LbfgsHistory, gradient_descent, lbfgs, sgd
 from dpjax.erm.objective_perturbation import (
     NotConverged,
     ObjectiveHistory,
@@ -19,7 +19,14 @@ from dpjax.erm.objective_perturbation import (
     objective_perturbation,
 )
 from dpjax.erm.one_vs_rest import one_vs_rest, predict_class
-from dpjax.erm.output_perturbation import output_perturbed_gd, output_perturbed_sgd
+from dpjax.erm.output_perturbation import (
+    OutputHistory,
+    nsgd,
+    output_perturbed_gd,
+    output_perturbed_sgd,
+    rsgd,
+    rsgd_ar,
+)
 from dpjax.erm.problems import (
     Problem,
     huber_svm,
@@ -27,54 +34,16 @@ from dpjax.erm.problems import (
     logistic_regression,
     softmax_regression,
 )
-from dpjax.erm.randomized_sgd import OutputHistory, nsgd, rsgd, rsgd_ar
-from dpjax.erm.solution import Solution
-from dpjax.erm.solver import calibrate_noise, mechanism_of
+from dpjax.erm.solver import Solution, calibrate_noise, mechanism_of
 from dpjax.erm.sweep import Choice, SweepResult, sweep
 
 __all__ = [
-    "AdaptiveHistory",
-    "BallHistory",
-    "Choice",
-    "DifferentiableProblem",
-    "GradientHistory",
-    "HiddenHistory",
-    "LbfgsHistory",
-    "NotConverged",
-    "ObjectiveHistory",
-    "OutputHistory",
-    "Problem",
-    "Solution",
-    "SweepResult",
-    "approximate_minima_perturbation",
-    "calibrate_noise",
-    "curvature",
-    "differentiable_problem",
-    "dp_agd",
-    "dp_gd",
-    "dp_sgd",
-    "gradient_descent",
-    "huber_svm",
-    "lbfgs",
-    "linear_regression",
-    "logistic_regression",
-    "mechanism_of",
-    "noisy_cyclic_gd",
-    "noisy_gd",
-    "nsgd",
-    "objective_perturbation",
-    "one_vs_rest",
-    "output_perturbed_gd",
-    "output_perturbed_sgd",
-    "perturbed_gd",
-    "predict_class",
-    "rsgd",
-    "rsgd_ar",
-    "schedules",
-    "sensitivity",
-    "sgd",
-    "sgd_ma",
-    "softmax_regression",
-    "sweep",
-    "utility_bounds",
-]
+    "AdaptiveHistory", "BallHistory", "Choice", "DifferentiableProblem", "GradientHistory",
+    "HiddenHistory", "LbfgsHistory", "NotConverged", "ObjectiveHistory", "OutputHistory",
+    "Problem", "Solution", "SweepResult", "approximate_minima_perturbation", "calibrate_noise",
+    "differentiable_problem", "dp_agd", "dp_gd", "dp_sgd", "gradient_descent", "huber_svm",
+    "lbfgs", "linear_regression", "logistic_regression", "mechanism_of", "noisy_cyclic_gd",
+    "noisy_gd", "nsgd", "objective_perturbation", "one_vs_rest", "output_perturbed_gd",
+    "output_perturbed_sgd", "perturbed_gd", "predict_class", "rsgd", "rsgd_ar", "schedules",
+    "sensitivity", "sgd", "sgd_ma", "softmax_regression", "sweep",
+]  # fmt: skip

@@ -38,9 +38,8 @@ def as_features(features) -> Features:
     """
     if not is_sparse(features):
         features = features if hasattr(features, "dtype") else np.asarray(features)
-    kind = features.dtype
-    if not any(jnp.issubdtype(kind, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):
-        raise ValueError(f"features must be real numbers, got {kind}")
+    if not any(jnp.issubdtype(features.dtype, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise ValueError(f"features must be real numbers, got {features.dtype}")
     if not is_sparse(features):
         features = jnp.asarray(features)
     if features.ndim != 2:
@@ -96,10 +95,8 @@ def rmatvec(features: Features, residuals: Array) -> Array:
 def take_rows(features: Features, indices: Array) -> Features:
     """Rows `indices` of the matrix."""
     if is_sparse(features):
-        return type(features)(
-            (features.data[indices], features.indices[indices]),
-            shape=(*indices.shape, features.shape[1]),
-        )
+        shape = (*indices.shape, features.shape[1])
+        return type(features)((features.data[indices], features.indices[indices]), shape=shape)
     return features[indices]
 
 
@@ -110,22 +107,27 @@ def slice_rows(features: Features, begin: Array, size: int) -> Features:
         return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
 
     if is_sparse(features):
-        return type(features)(
-            (cut(features.data), cut(features.indices)), shape=(size, features.shape[1])
-        )
+        shape = (size, features.shape[1])
+        return type(features)((cut(features.data), cut(features.indices)), shape=shape)
     return cut(features)
 
 
 def row_norms(features: Features) -> Array:
     """Euclidean norm of every row."""
-    return norms_of(features.data if is_sparse(features) else features)
+    return vector_norms(features.data if is_sparse(features) else features)
 
 
-def norms_of(rows: Array) -> Array:
+def vector_norms(rows: Array) -> Array:
     """Norms along the last axis, of entries whose squares vanish or overflow too."""
     largest = jnp.max(jnp.abs(rows), axis=-1, keepdims=True, initial=0)
     safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return safe[..., 0] * jnp.sqrt(jnp.sum(jnp.square(rows / safe), axis=-1))
+
+
+def clip_factors(norms: Array, clip_norm) -> Array:
+    """min(1, C/‖g‖) of every record, rounded so that no clipped norm exceeds C."""
+    safe = jnp.where(norms > 0, norms, 1.0)
+    return jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
 
 
 def append_constant(features: Features, value: float) -> Features:

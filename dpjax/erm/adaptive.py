@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,10 @@ from jaxtyping import Array, Float, Int
 from dpjax import accounting as acc
 from dpjax._numerics.checks import scalar
 from dpjax._numerics.normal import normal
-from dpjax.erm._exponential import gumbel
+from dpjax.erm import check
+from dpjax.erm.descent import gumbel, initial_params
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, clip_bound, count, positive, start
-from dpjax.erm.solver import Budget, private_solver
-
-__all__ = ["AdaptiveHistory", "dp_agd"]
+from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
 _REFRESH = 10  # updates between two adaptations of the step grid
 _GROW = 1.1  # the grid's largest step, over the largest one chosen since
@@ -48,25 +46,13 @@ def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
 
 
 @private_solver(
-    noise="total_noise",
-    mechanism=_mechanism,
-    traced=("max_step_size", "clip_norm", "loss_bound", "growth"),
+    "total_noise", _mechanism, traced=("max_step_size", "clip_norm", "loss_bound", "growth")
 )
 def dp_agd(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    planned_steps: int = 60,
-    max_step_size=2.0,
-    candidates: int = 20,
-    clip_norm=1.0,
-    loss_bound=3.0,
-    growth=0.1,
-    line_share=0.5,
-    max_iterations: int = 2000,
-    init: Array | None = None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, planned_steps: int = 60, max_step_size=2.0,
+    candidates: int = 20, clip_norm=1.0, loss_bound=3.0, growth=0.1, line_share=0.5,
+    max_iterations: int = 2000, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
 
     Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among
@@ -104,39 +90,24 @@ def dp_agd(
         >>> bool(solution.history.spent <= solution.mechanism.rho)
         True
     """
-    count("planned_steps", planned_steps)
-    count("candidates", candidates, low=2)
-    count("max_iterations", max_iterations)
-    clip_bound(clip_norm)
-    for name, value in (
-        ("max_step_size", max_step_size),
-        ("loss_bound", loss_bound),
-        ("growth", growth),
-    ):
+    check.count("planned_steps", planned_steps)
+    check.count("candidates", candidates, low=2)
+    check.count("max_iterations", max_iterations)
+    check.clip_norm(clip_norm)
+    settings = {"max_step_size": max_step_size, "loss_bound": loss_bound, "growth": growth}
+    for name, value in settings.items():
         scalar(name, value)
-        positive(name, value)
+        check.positive(name, value)
     if not 0 < line_share < 1:
         raise ValueError(f"line_share must be in (0, 1), got {line_share}")
     if budget.noise is not None:
-        positive("total_noise", budget.noise)
-    make = functools.partial(_mechanism, problem, adjacency=budget.adjacency)
-    mechanism = make(budget.resolve(make))
-    double = acc.Adjacency(budget.adjacency) is acc.Adjacency.REPLACE_ONE
-    params, history = _run(
-        problem,
-        key,
-        start(problem, init),
-        mechanism.rho,
-        max_step_size,
-        clip_norm,
-        loss_bound,
-        growth,
-        line_share,
-        2.0 if double else 1.0,
-        planned_steps,
-        candidates,
-        max_iterations,
-    )
+        check.positive("total_noise", budget.noise)
+    _, mechanism = budget.resolve()
+    # Replacing a record is one less and one more: gradients and losses count double.
+    factor = 2.0 if acc.Adjacency(budget.adjacency) is REPLACE_ONE else 1.0
+    numbers = mechanism.rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor
+    first = initial_params(problem, init)
+    params, history = _run(problem, key, first, numbers, planned_steps, candidates, max_iterations)
     return Solution(params, mechanism, history)
 
 
@@ -155,10 +126,8 @@ class _State(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
-def _run(
-    problem, key, params, rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor,
-    planned_steps, candidates, max_iterations,
-):  # fmt: skip
+def _run(problem, key, params, numbers, planned_steps, candidates, max_iterations):
+    rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor = numbers
     dtype = problem.dtype
     # Round the budget down: float32 sums of costs must not pass the float64 price.
     rho = jnp.asarray(rho, dtype) * (1.0 - 1e-5)
@@ -172,25 +141,23 @@ def _run(
     def body(s: _State) -> _State:
         gradient_key, line_key = jax.random.split(jax.random.fold_in(key, s.round))
         fresh = s.target - s.precision
-        cost = fresh + line_cost
+        cost = fresh + line_cost  # zCDP adds up over the two releases of a round
         affordable = cost <= s.left  # asked before anything is drawn
 
         exact = problem.gradient_sum(s.params, clip_norm=clip_norm)
-        std = factor * clip_norm / jnp.sqrt(2.0 * fresh)
+        std = factor * clip_norm / jnp.sqrt(2.0 * fresh)  # ρ = Δ²/(2σ²)
         measured = exact + std * normal(gradient_key, problem.shape, dtype)
         average = (s.precision * s.average + fresh * measured) / s.target
-        whole = average + problem.n * problem.l2 * s.params  # the regulariser is public
-        norm = jnp.linalg.norm(whole.ravel())
-        way = whole / jnp.where(norm > 0, norm, 1.0)
-
+        total = average + problem.n * problem.l2 * s.params  # the regulariser is public
+        norm = jnp.linalg.norm(total.ravel())
+        direction = total / jnp.where(norm > 0, norm, 1.0)
         steps = grid * s.largest
-        trials = jax.vmap(lambda size: problem.project(s.params - size * way))(steps)
-
-        losses = problem.losses_along(s.params, way, steps)
-        ridge = (
-            0.5 * problem.n * problem.l2 * jnp.sum(jnp.square(trials.reshape(candidates, -1)), 1)
-        )
+        trials = jax.vmap(lambda size: problem.project(s.params - size * direction))(steps)
+        losses = problem.losses_along(s.params, direction, steps)
+        squares = jnp.sum(jnp.square(trials.reshape(candidates, -1)), 1)
+        ridge = 0.5 * problem.n * problem.l2 * squares
         utility = utilities(losses, ridge, loss_bound, line_epsilon / factor)
+        # The largest of utilities plus Gumbel noise is a draw from their exponential mechanism.
         pick = jnp.argmax(utility + gumbel(line_key, (candidates,), dtype))
         moved = pick > 0
         updates = s.updates + moved.astype(jnp.int32)
@@ -201,7 +168,7 @@ def _run(
             average=jnp.where(moved, jnp.zeros_like(average), average),
             precision=jnp.where(moved, 0.0, s.target),
             target=jnp.where(moved, s.target, s.target * (1.0 + growth)),
-            left=s.left - cost,
+            left=s.left - cost,  # depends on released choices alone
             largest=jnp.where(refresh, _GROW * chosen, s.largest),
             chosen=jnp.where(refresh, 0.0, chosen),
             updates=updates,
@@ -212,52 +179,28 @@ def _run(
         stopped = s._replace(going=jnp.asarray(False))
         return jax.tree.map(lambda a, b: jnp.where(affordable, a, b), after, stopped)
 
-    zero, nothing = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    target = (1.0 - line_share) * rho / planned_steps
+    largest, going = jnp.asarray(max_step_size, dtype), jnp.asarray(True)
     first = _State(
-        params=params,
-        average=jnp.zeros_like(params),
-        precision=zero,
-        target=(1.0 - line_share) * rho / planned_steps,
-        left=rho,
-        largest=jnp.asarray(max_step_size, dtype),
-        chosen=zero,
-        updates=nothing,
-        refinements=nothing,
-        round=nothing,
-        going=jnp.asarray(True),
+        params, jnp.zeros_like(params), zero, target, rho, largest, zero, none, none, none, going
     )
     last = jax.lax.while_loop(lambda s: s.going & (s.round < max_iterations), body, first)
     return last.params, AdaptiveHistory(last.updates, last.refinements, rho - last.left)
 
 
 def utilities(
-    losses: Float[Array, "candidates n"],
-    ridge: Float[Array, " candidates"],
-    loss_bound: Any,
-    scale: Any,
+    losses: Float[Array, "candidates n"], ridge: Float[Array, " candidates"], loss_bound, scale
 ) -> Float[Array, " candidates"]:
-    """−scale · (Σ clipped losses + ridge)/loss_bound of every candidate, less the least of them.
-
-    In integers: one record moves every sum by at most the bound exactly, however large the sum and
-    the regulariser are that a float would be rounded with.
-
-    Args:
-        losses: of every record at every candidate; what is not finite counts as the bound.
-        ridge: public: n times the regulariser.
-        loss_bound: the bound on a record's loss.
-        scale: what a loss of the bound adds to the utility.
-
-    Example:
-        >>> losses = jnp.asarray([[0.0, 1.0], [2.0, 9.0]])
-        >>> utilities(losses, jnp.zeros(2), 2.0, 0.5).tolist()
-        [0.0, -0.75]
-    """
+    """−scale · (Σ clipped losses + ridge)/loss_bound of every candidate, less the least of them."""
+    # In integers one record moves every sum by at most the bound exactly, however large sum and
+    # regulariser are that a float would be rounded with. What is not finite counts as the bound.
     levels = 2 ** max(0, min(20, 30 - losses.shape[1].bit_length()))  # the sum stays below 2^30
     shares = jnp.clip(losses / loss_bound, 0.0, 1.0)
     shares = jnp.where(jnp.isfinite(losses), shares, 1.0)
-    whole = jnp.sum(jnp.round(shares * levels).astype(jnp.int32), axis=1)
+    total = jnp.sum(jnp.round(shares * levels).astype(jnp.int32), axis=1)
     # Beyond 2^29 nobody can tell regularisers apart by the losses.
     public = jnp.round((ridge - ridge[0]) * (levels / loss_bound))
-    whole = whole + jnp.clip(public, -(2.0**29), 2.0**29).astype(jnp.int32)
+    total = total + jnp.clip(public, -(2.0**29), 2.0**29).astype(jnp.int32)
     # Of the differences the small ones matter, and a float holds them to its relative precision.
-    return (jnp.min(whole) - whole).astype(losses.dtype) * (scale / levels)
+    return (jnp.min(total) - total).astype(losses.dtype) * (scale / levels)

@@ -15,20 +15,10 @@ from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
 from dpjax.accounting.geometric.ball import ball_displacement
+from dpjax.erm import check
 from dpjax.erm._features import is_traced
-from dpjax.erm.solution import (
-    Solution,
-    as_steps,
-    clip_bound,
-    count,
-    nonnegative,
-    positive,
-    split,
-    start,
-)
-from dpjax.erm.solver import Budget, private_solver
-
-__all__ = ["BallHistory", "perturbed_gd"]
+from dpjax.erm.descent import descend, initial_params, step_sizes
+from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
 
 class BallHistory(NamedTuple):
@@ -57,23 +47,12 @@ def _mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
 
 
 @private_solver(
-    noise="noise_radius",
-    mechanism=_mechanism,
-    traced=("step_size", "clip_norm"),
-    adjacency=acc.Adjacency.REPLACE_ONE,
+    "noise_radius", _mechanism, adjacency=REPLACE_ONE, traced=("step_size", "clip_norm")
 )
 def perturbed_gd(
-    problem,
-    key: Array,
-    budget: Budget,
-    *,
-    steps: int,
-    step_size,
-    batch_size: int = 1,
-    clip_norm=1.0,
-    keep_iterates: bool = False,
-    init: Array | None = None,
-) -> Solution:
+    problem, key: Array, budget: Budget, *, steps: int, step_size, batch_size: int = 1,
+    clip_norm=1.0, keep_iterates: bool = False, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """Stochastic gradient descent plus noise uniform in a ball (tholeti2021, Algorithm 1).
 
     `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a
@@ -103,23 +82,19 @@ def perturbed_gd(
         >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
         True
     """
-    count("steps", steps)
-    count("batch_size", batch_size, high=problem.n)
-    clip_bound(clip_norm)
-    positive("step_size", step_size)
-    make = functools.partial(
-        _mechanism, problem, steps=steps, batch_size=batch_size, clip_norm=clip_norm
-    )
+    check.count("steps", steps)
+    check.count("batch_size", batch_size, high=problem.n)
+    check.clip_norm(clip_norm)
+    check.positive("step_size", step_size)
     if budget.noise is None and budget.epsilon is not None and budget.delta is not None:
-        nonnegative("epsilon", budget.epsilon)
-        noise = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
-    else:
-        noise = budget.resolve(make)
-    mechanism = make(noise)
+        check.nonnegative("epsilon", budget.epsilon)
+        radius = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
+        budget = budget._replace(noise=radius, epsilon=None)
+    noise, mechanism = budget.resolve()
     _warn_if_void(mechanism, problem.n, noise)
-    sizes = as_steps(step_size, steps, problem.dtype)
+    first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
     params, iterates = _descend(
-        problem, key, start(problem, init), sizes, noise, clip_norm, batch_size, keep_iterates
+        problem, key, first, sizes, noise, clip_norm, batch_size, keep_iterates
     )
     return Solution(params, mechanism, BallHistory(noise, iterates))
 
@@ -128,8 +103,9 @@ def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:
     """The radius at which 1 − (1 − (b/n)·TV)^T = δ: a closed form, since ε plays no part."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
+    # Total variation composes as 1 − (1 − (b/n)·TV)^T; solve for TV, then for the displacement.
     per_step = -math.expm1(math.log1p(-delta) / steps)
-    variation = min(per_step * problem.n / batch_size, 1.0)
+    variation = min(per_step * problem.n / batch_size, 1.0)  # sampling dilutes TV by b/n
     reach = float(ball_displacement(variation * (1 - 1e-9), problem.dimension))
     return 2.0 * clip_norm / batch_size / reach * (1 + 1e-9)
 
@@ -137,7 +113,7 @@ def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:
 def _warn_if_void(mechanism, n, noise) -> None:
     if is_traced(noise, mechanism) or noise == 0:
         return
-    lost = acc.delta(mechanism, epsilon=0.0, adjacency=acc.Adjacency.REPLACE_ONE)
+    lost = acc.delta(mechanism, epsilon=0.0, adjacency=REPLACE_ONE)
     if lost >= 1.0 / n:
         warnings.warn(
             f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects "
@@ -148,31 +124,26 @@ def _warn_if_void(mechanism, n, noise) -> None:
 
 @functools.partial(jax.jit, static_argnames=("batch_size", "keep_iterates"))
 def _descend(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
-    batch_key, way_key, size_key = split(key, 3)
+    batch_key, direction_key, size_key = jax.random.split(key, 3)
     dtype, shape = problem.dtype, problem.shape
-    radius = jnp.asarray(noise, dtype)
-    clip_norm = jnp.asarray(clip_norm, dtype)
+    radius, clip_norm = jnp.asarray(noise, dtype), jnp.asarray(clip_norm, dtype)
 
     def ball(t):
-        way = normal(jax.random.fold_in(way_key, t), shape, dtype)
+        direction = normal(jax.random.fold_in(direction_key, t), shape, dtype)
         uniform = jax.random.uniform(jax.random.fold_in(size_key, t), (), dtype)
+        # A share r^d of the ball lies within radius r.
         length = radius * uniform ** (1.0 / problem.dimension)
-        return length * way / jnp.linalg.norm(way.ravel())
+        return length * direction / jnp.linalg.norm(direction.ravel())
 
-    def step(params, inputs):
-        t, size = inputs
+    def gradient(params, t):
         if batch_size == 1:
             indices = jax.random.randint(jax.random.fold_in(batch_key, t), (1,), 0, problem.n)
         else:
-            indices = sampling.fixed_batch(
-                batch_key, t, population=problem.n, batch_size=batch_size
-            ).indices
+            drawn = {"population": problem.n, "batch_size": batch_size}
+            indices = sampling.fixed_batch(batch_key, t, **drawn).indices
         batch = problem.batch(indices)
         average = batch.gradient_sum(params, clip_norm=clip_norm) / batch_size
         # The noise before the regulariser, on whose grid the average must not be rounded.
-        gradient = (average + ball(t)) + problem.l2 * params
-        params = problem.project(params - size * gradient)
-        return params, params if keep_iterates else None
+        return (average + ball(t)) + problem.l2 * params
 
-    times = jnp.arange(sizes.size, dtype=jnp.int32)
-    return jax.lax.scan(step, params, (times, sizes))
+    return descend(problem, params, sizes, gradient, keep_iterates=keep_iterates)

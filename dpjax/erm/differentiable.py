@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.erm._features import EXACT, ROUND_DOWN, norms_of
-
-__all__ = ["DifferentiableProblem", "differentiable_problem"]
+from dpjax.erm._features import EXACT, clip_factors, vector_norms
+from dpjax.erm.problems import Objective
 
 
 @functools.partial(
@@ -23,7 +22,7 @@ __all__ = ["DifferentiableProblem", "differentiable_problem"]
     meta_fields=["loss", "shape", "l2", "radius"],
 )
 @dataclasses.dataclass(frozen=True)
-class DifferentiableProblem:
+class DifferentiableProblem(Objective):
     """`F(w) = (1/n) Σᵢ loss(w, exampleᵢ) + (l2/2)‖w‖²` for any differentiable loss.
 
     It promises no convexity, no smoothness and no bounded gradient: use it with solvers that clip
@@ -48,11 +47,6 @@ class DifferentiableProblem:
         return jax.tree.leaves(self.examples)[0].shape[0]
 
     @property
-    def dimension(self) -> int:
-        """Number of parameters."""
-        return math.prod(self.shape)
-
-    @property
     def dtype(self):
         """Float type of the examples, and so of the parameters."""
         return jnp.result_type(*jax.tree.leaves(self.examples), float)
@@ -62,17 +56,9 @@ class DifferentiableProblem:
         """Unknown: infinite."""
         return math.inf
 
-    def zeros(self) -> Array:
-        """Parameters at the origin."""
-        return jnp.zeros(self.shape, self.dtype)
-
     def losses(self, params: Array) -> Float[Array, " n"]:
         """Loss of every record, regulariser excluded."""
         return jax.vmap(self.loss, in_axes=(None, 0))(params, self.examples)
-
-    def objective(self, params: Array) -> Float[Array, ""]:
-        """F(w); a function of private data."""
-        return jnp.mean(self.losses(params)) + 0.5 * self.l2 * jnp.sum(jnp.square(params))
 
     def gradient(self, params: Array) -> Array:
         """∇F(w), nothing clipped."""
@@ -82,26 +68,17 @@ class DifferentiableProblem:
         """Σᵢ weightᵢ · clip(∇ℓᵢ), by one gradient per record."""
         gradients = jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, self.examples)
         flat = gradients.reshape(self.n, -1)
+        # A record with a NaN contributes nothing, as everywhere.
         flat = jnp.where(jnp.all(jnp.isfinite(flat), axis=1)[:, None], flat, 0.0)
         factors = jnp.ones(self.n, flat.dtype) if weights is None else weights
         if clip_norm is not None:
-            norms = norms_of(flat)
-            safe = jnp.where(norms > 0, norms, 1.0)
-            factors = factors * jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
+            factors = factors * clip_factors(vector_norms(flat), clip_norm)
         return jnp.matmul(factors, flat, precision=EXACT).reshape(self.shape)
 
     def batch(self, indices: Array) -> DifferentiableProblem:
         """The same problem on the records `indices`."""
-        return dataclasses.replace(
-            self, examples=jax.tree.map(lambda leaf: leaf[indices], self.examples)
-        )
-
-    def project(self, params: Array) -> Array:
-        """The nearest point of the ball ‖w‖ ≤ radius."""
-        if math.isinf(self.radius):
-            return params
-        norm = jnp.linalg.norm(params.ravel())
-        return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
+        chosen = jax.tree.map(lambda leaf: leaf[indices], self.examples)
+        return dataclasses.replace(self, examples=chosen)
 
 
 def differentiable_problem(

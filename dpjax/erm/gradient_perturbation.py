@@ -13,20 +13,10 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax._numerics.normal import normal
+from dpjax.erm import check
+from dpjax.erm.descent import descend, gaussian_noise, initial_params, step_sizes
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import (
-    Solution,
-    as_steps,
-    clip_bound,
-    count,
-    positive,
-    split,
-    start,
-)
-from dpjax.erm.solver import Budget, private_solver
-
-__all__ = ["GradientHistory", "dp_gd", "dp_sgd", "sgd_ma"]
+from dpjax.erm.solver import Budget, Solution, private_solver
 
 
 class GradientHistory(NamedTuple):
@@ -50,6 +40,7 @@ def _dp_gd_mechanism(problem, noise, *, steps, **_):
 
 
 def _dp_sgd_mechanism(problem, noise, *, steps, rate, **_):
+    # Priced at the rate that the sampler's integers realise, which may exceed the one asked for.
     realised = np.vectorize(sampling.realised_rate, otypes=[float])(rate)
     rate = realised if realised.ndim else float(realised)
     step = acc.PoissonSampled(acc.Gaussian(noise), rate=rate)
@@ -60,24 +51,16 @@ def _sgd_ma_mechanism(problem, noise, *, steps, **_):
     return _dp_sgd_mechanism(problem, noise, steps=steps, rate=1.0 / math.sqrt(problem.n))
 
 
-@private_solver(
-    noise="noise_multiplier",
-    mechanism=_dp_gd_mechanism,
-    broadcasts=True,
-    traced=("step_size", "clip_norm"),
+_perturbs_gradients = functools.partial(
+    private_solver, "noise_multiplier", broadcasts=True, traced=("step_size", "clip_norm")
 )
+
+
+@_perturbs_gradients(_dp_gd_mechanism)
 def dp_gd(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    steps: int,
-    step_size,
-    clip_norm=1.0,
-    average: bool = False,
-    keep_iterates: bool = False,
-    init: Array | None = None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
+    average: bool = False, keep_iterates: bool = False, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """Gradient descent on noisy full gradients (yu2020, Algorithm 1).
 
     `w ← Π(w − η[(Σᵢ clip(∇ℓᵢ) + σC·Z)/n + l2·w])`, Z ~ N(0, I): the regulariser is public and stays
@@ -109,37 +92,16 @@ def dp_gd(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
         True
     """
-    count("steps", steps)
-    clip_bound(clip_norm)
-    positive("step_size", step_size)
-    make = functools.partial(_dp_gd_mechanism, problem, steps=steps)
-    noise = budget.resolve(make)
-    sizes = as_steps(step_size, steps, problem.dtype)
-    params, iterates = _descend(
-        problem, key, start(problem, init), sizes, noise, clip_norm, None, average, keep_iterates
+    return _perturb_gradients(
+        problem, key, budget, steps, step_size, None, clip_norm, average, keep_iterates, init
     )
-    return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(
-    noise="noise_multiplier",
-    mechanism=_dp_sgd_mechanism,
-    broadcasts=True,
-    traced=("step_size", "clip_norm"),
-)
+@_perturbs_gradients(_dp_sgd_mechanism)
 def dp_sgd(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    steps: int,
-    step_size,
-    rate: float,
-    clip_norm=1.0,
-    average: bool = False,
-    keep_iterates: bool = False,
-    init: Array | None = None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, rate: float,
+    clip_norm=1.0, average: bool = False, keep_iterates: bool = False, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """DP-SGD with Poisson batches (Abadi et al. 2016; yu2020, Algorithm 2 with batches).
 
     `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability
@@ -162,42 +124,16 @@ def dp_sgd(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) < 3.0)
         True
     """
-    count("steps", steps)
-    clip_bound(clip_norm)
-    positive("step_size", step_size)
-    make = functools.partial(_dp_sgd_mechanism, problem, steps=steps, rate=rate)
-    noise = budget.resolve(make)
-    sizes = as_steps(step_size, steps, problem.dtype)
-    params, iterates = _descend(
-        problem,
-        key,
-        start(problem, init),
-        sizes,
-        noise,
-        clip_norm,
-        float(rate),
-        average,
-        keep_iterates,
+    return _perturb_gradients(
+        problem, key, budget, steps, step_size, rate, clip_norm, average, keep_iterates, init
     )
-    return Solution(params, make(noise), GradientHistory(noise, iterates))
 
 
-@private_solver(
-    noise="noise_multiplier",
-    mechanism=_sgd_ma_mechanism,
-    broadcasts=True,
-    traced=("step_size", "clip_norm"),
-)
+@_perturbs_gradients(_sgd_ma_mechanism)
 def sgd_ma(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    steps: int,
-    step_size,
-    clip_norm=1.0,
+    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
     init: Array | None = None,
-) -> Solution:
+) -> Solution:  # fmt: skip
     """DP-SGD with an expected batch of √n, the baseline "SGD-MA" of chen2019 §5.
 
     The price is the exact one rather than the moments accountant's, which is looser.
@@ -217,40 +153,42 @@ def sgd_ma(
         >>> round(solution.mechanism.mechanism.rate, 6)
         0.1
     """
-    return dp_sgd(
-        problem,
-        key,
-        steps=steps,
-        step_size=step_size,
-        rate=1.0 / math.sqrt(problem.n),
-        clip_norm=clip_norm,
-        init=init,
-        **budget.keywords(),
+    settings = {"steps": steps, "step_size": step_size, "clip_norm": clip_norm, "init": init}
+    rate = 1.0 / math.sqrt(problem.n)
+    return dp_sgd(problem, key, rate=rate, **settings, **budget.keywords())
+
+
+def _perturb_gradients(
+    problem, key, budget, steps, step_size, rate, clip_norm, average, keep_iterates, init
+):
+    """The run of `dp_gd`, or of `dp_sgd` at a rate."""
+    check.count("steps", steps)
+    check.clip_norm(clip_norm)
+    check.positive("step_size", step_size)
+    noise, mechanism = budget.resolve()
+    first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
+    rate = None if rate is None else float(rate)
+    params, iterates = _descend(
+        problem, key, first, sizes, noise, clip_norm, rate, average, keep_iterates
     )
+    return Solution(params, mechanism, GradientHistory(noise, iterates))
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "average", "keep_iterates"))
 def _descend(problem, key, params, sizes, noise, clip_norm, rate, average, keep_iterates):
-    noise_key, batch_key = split(key)
-    dtype = problem.dtype
-    noise_std = jnp.asarray(noise, dtype) * jnp.asarray(clip_norm, dtype)
-    clip_norm = jnp.asarray(clip_norm, dtype)
+    noise_key, batch_key = jax.random.split(key)
+    clip_norm = jnp.asarray(clip_norm, problem.dtype)
+    shake = gaussian_noise(noise_key, problem, jnp.asarray(noise, problem.dtype) * clip_norm)
+    # The expected batch, never the realised one, whose size tells of the records in it.
     expected = problem.n * (1.0 if rate is None else rate)
 
-    def step(carry, inputs):
-        params, mean = carry
-        t, size = inputs
+    def gradient(params, t):
         weights = None
         if rate is not None:
-            weights = sampling.poisson_inclusion(
-                batch_key, t, population=problem.n, rate=rate
-            ).astype(dtype)
-        total = problem.gradient_sum(params, clip_norm=clip_norm, weights=weights)
-        total = total + noise_std * normal(jax.random.fold_in(noise_key, t), problem.shape, dtype)
-        params = problem.project(params - size * (total / expected + problem.l2 * params))
-        mean = mean + (params - mean) / (t + 1).astype(dtype) if average else mean
-        return (params, mean), params if keep_iterates else None
+            joins = sampling.poisson_inclusion(batch_key, t, population=problem.n, rate=rate)
+            weights = joins.astype(problem.dtype)
+        total = problem.gradient_sum(params, clip_norm=clip_norm, weights=weights) + shake(t)
+        return total / expected + problem.l2 * params  # ‖Σ clip(∇ℓᵢ)‖ moves by C; l2·w is public
 
-    times = jnp.arange(sizes.size, dtype=jnp.int32)
-    (last, mean), iterates = jax.lax.scan(step, (params, params), (times, sizes))
-    return (mean if average else last), iterates
+    kept = {"average": average, "keep_iterates": keep_iterates}
+    return descend(problem, params, sizes, gradient, **kept)

@@ -11,21 +11,10 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
-from dpjax.erm import _cyclic
+from dpjax.erm import check
+from dpjax.erm.descent import cyclic_gradient, descend, gaussian_noise, initial_params
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import (
-    Solution,
-    bounded_gradient,
-    clip_bound,
-    count,
-    scalar_scores,
-    split,
-    start,
-    within,
-)
-from dpjax.erm.solver import Budget, private_solver
-
-__all__ = ["HiddenHistory", "noisy_cyclic_gd", "noisy_gd"]
+from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
 
 class HiddenHistory(NamedTuple):
@@ -42,48 +31,29 @@ class HiddenHistory(NamedTuple):
     noise_std: Array
 
 
-def _move(problem, clip_norm) -> float:
-    """Diameter of the set of one record's (clipped) gradients."""
-    if clip_norm is None:
-        return problem.gradient_diameter
-    return 2.0 * min(float(clip_norm), problem.gradient_bound)
-
-
-def _constants(problem):
-    return {
+def _mechanism(
+    problem, noise, *, step_size, clip_norm=None, steps=None, epochs=None, batches=None, **_
+):
+    # One record's gradients lie in a ball of the bound, or of C: two of them differ by a diameter.
+    bound = problem.gradient_bound
+    move = 2.0 * (bound if clip_norm is None else min(float(clip_norm), bound))
+    constants = {
         "strong_convexity": problem.strong_convexity,
         "smoothness": problem.smoothness,
         "diameter": 2.0 * problem.radius,
     }
+    if batches is None:
+        move /= problem.n
+        return acc.NoisyGradientDescent(steps, step_size, noise, move, **constants)  # pyrefly: ignore
+    move, steps = move / (problem.n // batches), epochs * batches
+    return acc.NoisyCyclicDescent(steps, step_size, noise, move, batches=batches, **constants)
 
 
-def _noisy_gd_mechanism(problem, noise, *, steps, step_size, clip_norm=None, **_):
-    move = _move(problem, clip_norm) / problem.n
-    return acc.NoisyGradientDescent(steps, step_size, noise, move, **_constants(problem))
-
-
-def _noisy_cyclic_mechanism(problem, noise, *, epochs, batches, step_size, clip_norm=None, **_):
-    move = _move(problem, clip_norm) / (problem.n // batches)
-    return acc.NoisyCyclicDescent(
-        epochs * batches, step_size, noise, move, batches=batches, **_constants(problem)
-    )
-
-
-@private_solver(
-    noise="noise_std",
-    mechanism=_noisy_gd_mechanism,
-    adjacency=acc.Adjacency.REPLACE_ONE,
-)
+@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE)
 def noisy_gd(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    steps: int,
-    step_size,
-    clip_norm: float | None = None,
-    init: Array | None = None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
+    clip_norm: float | None = None, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """Noisy gradient descent, last iterate only (chourasia2021, Algorithm 1).
 
     `θ ← Π(θ − η∇F(θ) + √(2η)σZ)`, θ₀ ~ Π(N(0, (2σ²/λ)I)) (the origin if λ = l2 = 0).
@@ -116,34 +86,15 @@ def noisy_gd(
         >>> bool(price[1] < 1.01 * price[0])
         True
     """
-    count("steps", steps)
-    _checks(problem, step_size, clip_norm)
-    make = functools.partial(
-        _noisy_gd_mechanism, problem, steps=steps, step_size=step_size, clip_norm=clip_norm
-    )
-    noise = budget.resolve(make)
-    first = None if init is None else start(problem, init)
-    params = _descend(problem, key, first, step_size, noise, steps, clip_norm)
-    return Solution(params, make(noise), HiddenHistory(noise))
+    check.count("steps", steps)
+    return _release_last(problem, key, budget, steps, None, step_size, clip_norm, init)
 
 
-@private_solver(
-    noise="noise_std",
-    mechanism=_noisy_cyclic_mechanism,
-    copies_data=True,
-    adjacency=acc.Adjacency.REPLACE_ONE,
-)
+@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def noisy_cyclic_gd(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    epochs: int,
-    batches: int,
-    step_size,
-    clip_norm: float | None = None,
-    init: Array | None = None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, epochs: int, batches: int, step_size,
+    clip_norm: float | None = None, init: Array | None = None,
+) -> Solution:  # fmt: skip
     """Noisy gradient descent over batches in cyclic order, shuffled once, last iterate only.
 
     The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen
@@ -171,75 +122,45 @@ def noisy_cyclic_gd(
         >>> solution.mechanism.steps
         200
     """
-    count("epochs", epochs)
-    count("batches", batches, high=problem.n)
-    _checks(problem, step_size, clip_norm)
-    make = functools.partial(
-        _noisy_cyclic_mechanism,
-        problem,
-        epochs=epochs,
-        batches=batches,
-        step_size=step_size,
-        clip_norm=clip_norm,
-    )
-    noise = budget.resolve(make)
-    first = None if init is None else start(problem, init)
-    params = _cycle(problem, key, first, step_size, noise, epochs, batches, clip_norm)
-    return Solution(params, make(noise), HiddenHistory(noise))
+    check.count("epochs", epochs)
+    check.count("batches", batches, high=problem.n)
+    steps = epochs * batches
+    return _release_last(problem, key, budget, steps, batches, step_size, clip_norm, init)
 
 
-def _checks(problem, step_size, clip_norm) -> None:
-    within(step_size, 2.0 / problem.smoothness * (1 - 1e-5), "step_size < 2/beta")
+def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, init) -> Solution:
+    """The run of `noisy_cyclic_gd`, or without batches of `noisy_gd`."""
+    check.scalar("step_size", step_size)
+    # Below 2/β a step of a convex function does not expand, which both proofs rest on.
+    check.step_size_within(step_size, 2.0 / problem.smoothness * (1 - 1e-5), "step_size < 2/beta")
     if clip_norm is None:
-        bounded_gradient(problem)
+        check.bounded_gradient(problem)
     else:
-        clip_bound(clip_norm)
-        scalar_scores(problem, "clipping in a hidden-state solver")
+        check.clip_norm(clip_norm)
+        check.one_score(problem, "clipping in a hidden-state solver")
+    noise, mechanism = budget.resolve()
+    init = None if init is None else initial_params(problem, init)
+    params = _descend(problem, key, init, step_size, noise, steps, batches, clip_norm)
+    return Solution(params, mechanism, HiddenHistory(noise))
 
 
-def _initial(problem, key, init, noise):
-    if init is not None:
-        return problem.project(init)
-    if problem.strong_convexity == 0:
-        return problem.zeros()
-    std = jnp.asarray(noise, problem.dtype) * (2.0 / problem.strong_convexity) ** 0.5
-    return problem.project(std * normal(key, problem.shape, problem.dtype))
-
-
-@functools.partial(jax.jit, static_argnames=("steps", "clip_norm"))
-def _descend(problem, key, init, step_size, noise, steps, clip_norm):
-    init_key, noise_key = split(key)
-    dtype = problem.dtype
-    size = jnp.asarray(step_size, dtype)
-    std = jnp.sqrt(2.0 * size) * jnp.asarray(noise, dtype)
-
-    def step(t, params):
-        total = problem.gradient_sum(params, clip_norm=clip_norm)
-        gradient = total / problem.n + problem.l2 * params
-        shake = std * normal(jax.random.fold_in(noise_key, t), problem.shape, dtype)
-        return problem.project(params - size * gradient + shake)
-
-    return jax.lax.fori_loop(0, steps, step, _initial(problem, init_key, init, noise))
-
-
-@functools.partial(jax.jit, static_argnames=("epochs", "batches", "clip_norm"))
-def _cycle(problem, key, init, step_size, noise, epochs, batches, clip_norm):
-    init_key, order_key, noise_key = split(key, 3)
-    dtype = problem.dtype
-    length = problem.n // batches
-    order = jax.random.permutation(order_key, problem.n)[: length * batches]
-    data = problem.batch(order)
-    size = jnp.asarray(step_size, dtype)
-    std = jnp.sqrt(2.0 * size) * jnp.asarray(noise, dtype)
-
-    def one_epoch(s, params):
-        def step(params, carry, batch, weights, length, position):
-            total = batch.gradient_sum(params, clip_norm=clip_norm)
-            gradient = total / length + problem.l2 * params
-            shake_key = jax.random.fold_in(noise_key, s * batches + position)
-            shake = std * normal(shake_key, problem.shape, dtype)
-            return problem.project(params - size * gradient + shake), carry
-
-        return _cyclic.epoch(data, length * batches, length, params, step, jnp.zeros(()))[0]
-
-    return jax.lax.fori_loop(0, epochs, one_epoch, _initial(problem, init_key, init, noise))
+@functools.partial(jax.jit, static_argnames=("steps", "batches", "clip_norm"))
+def _descend(problem, key, init, step_size, noise, steps, batches, clip_norm):
+    init_key, *order_key, noise_key = jax.random.split(key, 2 if batches is None else 3)
+    n, dtype = problem.n, problem.dtype
+    length = n // (batches or 1)
+    if batches is not None:
+        # The same disjoint batches in every epoch; whoever is left over is so by the permutation.
+        n = length * batches
+        problem = problem.batch(jax.random.permutation(order_key[0], problem.n)[:n])
+    size, noise = jnp.asarray(step_size, dtype), jnp.asarray(noise, dtype)
+    # Langevin units: a step of size η adds N(0, 2ησ²I).
+    shake = gaussian_noise(noise_key, problem, jnp.sqrt(2.0 * size) * noise)
+    if init is None:
+        init = problem.zeros()
+        if problem.strong_convexity > 0:  # the theorem's start, N(0, (2σ²/λ)I)
+            std = noise * (2.0 / problem.strong_convexity) ** 0.5
+            init = std * normal(init_key, problem.shape, dtype)
+    gradient = cyclic_gradient(problem, n, length, clip_norm)
+    sizes = jnp.full((steps,), size)
+    return descend(problem, problem.project(init), sizes, gradient, noise=shake)[0]

@@ -6,44 +6,28 @@ with the accounting of Redberg, Koskela and Wang 2023; Iyengar et al. 2019 (appr
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
+from dpjax._numerics import float64
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
-from dpjax.erm._exponential import exponential
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.erm import check
 from dpjax.erm._features import is_traced
+from dpjax.erm.descent import exponential
 from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem
-from dpjax.erm.published_constants import chaudhuri_constants, gaussian_budget
-from dpjax.erm.solution import (
-    Solution,
-    bounded_gradient,
-    nonnegative,
-    positive,
-    scalar_scores,
-    split,
-)
-from dpjax.erm.solver import Budget, private_solver
+from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
-__all__ = [
-    "NotConverged",
-    "ObjectiveHistory",
-    "approximate_minima_perturbation",
-    "objective_perturbation",
-]
-
-_RESIDUAL_SHARE = (
-    0.1  # of the Gaussian budget μ spent on hiding the solver's error: 0.5 % more noise
-)
-
-
+# Of the Gaussian budget μ, spent on hiding the solver's error: 0.5 % more noise.
+_RESIDUAL_SHARE = 0.1
 _POSITIVE = Range(0.0, open_low=True)
 _BETWEEN = Range(0.0, 1.0, open_low=True, open_high=True)
 
@@ -75,17 +59,23 @@ class ObjectiveHistory(NamedTuple):
     gradient_norm: Float[Array, ""]
 
 
-def _extra(problem, extra_l2, epsilon) -> float:
+def _extra_l2(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
+    extra = 0.0
     if epsilon is not None:
         epsilon = one_number("epsilon", epsilon, _POSITIVE)
     if extra_l2 is not None:
-        nonnegative("extra_l2", extra_l2)
-        return float(extra_l2)
-    if epsilon is None:
-        return 0.0
-    curvature = problem.smoothness - problem.l2
-    return max(0.0, 2.0 * curvature / (epsilon * problem.n) - problem.l2)
+        check.nonnegative("extra_l2", extra_l2)
+        extra = float(extra_l2)
+    elif epsilon is not None:
+        least = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)  # c = β − l2
+        extra = max(0.0, least - problem.l2)
+    if not problem.l2 + extra > 0:
+        raise ValueError(
+            f"l2 + extra_l2 must be positive, got {problem.l2 + extra}: objective perturbation "
+            "needs a strongly convex objective"
+        )
+    return extra
 
 
 def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
@@ -93,14 +83,14 @@ def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
         gradient_bound=problem.gradient_bound,
         noise_std=noise,
         smoothness=problem.smoothness - problem.l2,
-        regularization=problem.n * (problem.l2 + (extra_l2 or 0.0)),
+        regularization=problem.n * (problem.l2 + (extra_l2 or 0.0)),  # λ of the sum objective
         residual=residual,
     )
 
 
 def _check(problem, name: str) -> None:
-    scalar_scores(problem, name)
-    bounded_gradient(problem)
+    check.one_score(problem, name)
+    check.bounded_gradient(problem)
     if math.isfinite(problem.radius):
         raise ValueError(
             f"radius must be infinite, got {problem.radius}: {name} releases an unconstrained "
@@ -108,23 +98,11 @@ def _check(problem, name: str) -> None:
         )
 
 
-def _needs_regularization(problem, extra_l2: float) -> None:
-    if not problem.l2 + extra_l2 > 0:
-        raise ValueError(
-            f"l2 + extra_l2 must be positive, got {problem.l2 + extra_l2}: objective perturbation "
-            "needs a strongly convex objective"
-        )
-
-
-@private_solver(noise="noise_std", mechanism=_mechanism, concrete=True)
+@private_solver("noise_std", _mechanism, concrete=True)
 def objective_perturbation(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    extra_l2: float | None = None,
+    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
     tolerance: float | None = None,
-) -> Solution:
+) -> Solution:  # fmt: skip
     """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
 
     With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models.
@@ -157,21 +135,19 @@ def objective_perturbation(
     """
     _check(problem, "objective_perturbation")
     if tolerance is not None:
-        positive("tolerance", tolerance)
+        check.positive("tolerance", tolerance)
     if budget.noise is None and budget.epsilon is not None and budget.delta == 0:
         if extra_l2 is not None:
             raise ValueError(f"extra_l2 must be None for delta = 0, which sets it, got {extra_l2}")
-        return _pure(problem, key, budget.epsilon, budget.adjacency, tolerance)
-    extra = _extra(problem, extra_l2, budget.epsilon)
-    _needs_regularization(problem, extra)
-    make = functools.partial(_mechanism, problem, extra_l2=extra)
-    noise = budget.resolve(make)
+        return _solve_pure(problem, key, budget.epsilon, budget.adjacency, tolerance)
+    extra = _extra_l2(problem, extra_l2, budget.epsilon)
+    noise, mechanism = budget.resolve(extra_l2=extra)
     out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
-    return _finish(out, make(noise), noise, extra)
+    return _release(out, mechanism, noise, extra)
 
 
 def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
-    tilt_key, output_key = split(key)
+    tilt_key, output_key = jax.random.split(key)
     dtype = problem.dtype
     linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
     params, norm, limit = _solve(problem, linear, extra_l2, tolerance)
@@ -180,12 +156,13 @@ def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
 
 
 def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
-    size_key, way_key = split(key)
+    size_key, direction_key = jax.random.split(key)
     dtype = problem.dtype
     size = jnp.sum(exponential(size_key, (problem.dimension,), dtype))  # Gamma(d, 1)
-    way = normal(way_key, problem.shape, dtype)
+    direction = normal(direction_key, problem.shape, dtype)
     length = size * (2.0 * problem.gradient_bound / privacy)
-    return _solve(problem, length * way / jnp.linalg.norm(way) / problem.n, extra_l2, tolerance)
+    linear = length * direction / jnp.linalg.norm(direction) / problem.n
+    return _solve(problem, linear, extra_l2, tolerance)
 
 
 def _solve(problem, linear, extra_l2, tolerance):
@@ -199,7 +176,7 @@ def _solve(problem, linear, extra_l2, tolerance):
     return jnp.where(norm <= limit, params, jnp.nan), norm, limit
 
 
-def _finish(out, mechanism, noise, extra) -> Solution:
+def _release(out, mechanism, noise, extra) -> Solution:
     params, norm, limit = out
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
         raise NotConverged(
@@ -210,9 +187,9 @@ def _finish(out, mechanism, noise, extra) -> Solution:
     return Solution(params, mechanism, ObjectiveHistory(noise, extra, norm))
 
 
-def _pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
-    positive("epsilon", epsilon)
-    if acc.Adjacency(adjacency) is not acc.Adjacency.REPLACE_ONE:
+def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
+    check.positive("epsilon", epsilon)
+    if acc.Adjacency(adjacency) is not REPLACE_ONE:
         raise ValueError(
             "delta must be positive under add/remove, got 0: pure objective perturbation "
             "(Chaudhuri 2011) is proved for adjacency=Adjacency.REPLACE_ONE only"
@@ -223,29 +200,15 @@ def _pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
         n=problem.n, l2=problem.l2, smoothness=problem.smoothness - problem.l2, epsilon=epsilon
     )
     out = in_float64(_solve_gamma, problem, key, privacy, extra, tolerance)
-    scale = 2.0 * problem.gradient_bound / privacy
-    return _finish(out, acc.PureDP(float(epsilon)), scale, extra)
+    scale = 2.0 * problem.gradient_bound / privacy  # of the Gamma length
+    return _release(out, acc.PureDP(float(epsilon), "replace-one"), scale, extra)
 
 
-def _amp_mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
-    return _mechanism(problem, noise, extra_l2=extra_l2, residual=residual)
-
-
-@private_solver(
-    noise="noise_std",
-    mechanism=_amp_mechanism,
-    concrete=True,
-    adjacency=acc.Adjacency.REPLACE_ONE,
-)
+@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, concrete=True)
 def approximate_minima_perturbation(
-    problem: Problem,
-    key: Array,
-    budget: Budget,
-    *,
-    extra_l2: float | None = None,
-    gradient_tolerance: float | None = None,
-    output_noise_std=None,
-) -> Solution:
+    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
+    gradient_tolerance: float | None = None, output_noise_std=None,
+) -> Solution:  # fmt: skip
     """Objective perturbation whose minimiser may be approximate (Iyengar et al. 2019, Algorithm 1).
 
     Minimise the tilted objective until the average objective's gradient is at most γ, then add
@@ -277,18 +240,21 @@ def approximate_minima_perturbation(
         True
     """
     _check(problem, "approximate_minima_perturbation")
-    extra = _extra(problem, extra_l2, budget.epsilon)
-    _needs_regularization(problem, extra)
+    extra = _extra_l2(problem, extra_l2, budget.epsilon)
     if gradient_tolerance is None:
         double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, budget.noise)
         gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)
-    positive("gradient_tolerance", gradient_tolerance)
+    check.positive("gradient_tolerance", gradient_tolerance)
+    # ‖w − w*‖ ≤ ‖∇‖/μ by strong convexity, on either data set.
     displacement = 2.0 * gradient_tolerance / (problem.l2 + extra)
     if budget.noise is not None:
         if output_noise_std is None:
             raise ValueError("output_noise_std is missing: noise_std must come with it")
-        nonnegative("output_noise_std", output_noise_std)
-        residual = _ratio(displacement, output_noise_std)
+        check.scalar("output_noise_std", output_noise_std)
+        check.nonnegative("output_noise_std", output_noise_std)
+        # Without output noise there is no privacy: a ratio so large that every bound is infinite.
+        least = jnp.maximum if is_traced(output_noise_std) else max
+        residual = displacement / least(output_noise_std, 1e-30)
     else:
         if budget.epsilon is None or budget.delta is None or output_noise_std is not None:
             raise ValueError(
@@ -297,16 +263,26 @@ def approximate_minima_perturbation(
         one_number("delta", budget.delta, _BETWEEN)
         residual = _RESIDUAL_SHARE * gaussian_budget(budget.epsilon, budget.delta)
         output_noise_std = displacement / residual
-    make = functools.partial(_mechanism, problem, extra_l2=extra, residual=residual)
-    noise = budget.resolve(make)
+    noise, mechanism = budget.resolve(extra_l2=extra, residual=residual)
     out = in_float64(
         _solve_gaussian, problem, key, noise, extra, gradient_tolerance, output_noise_std
     )
-    return _finish(out, make(noise), noise, extra)
+    return _release(out, mechanism, noise, extra)
 
 
-def _ratio(displacement, std):
-    """GDP parameter of the output noise; without any, no privacy, said by a tilt of zero noise."""
-    if is_traced(std):
-        return displacement / jnp.maximum(std, 1e-30)
-    return displacement / max(float(std), 1e-30)
+def gaussian_budget(epsilon: float, delta: float) -> float:
+    """μ(ε, δ): the largest μ for which μ-GDP implies (ε, δ) (Balle and Wang 2018), rounded down."""
+    return float(float64.evaluate(gaussian_dp.mu, [epsilon, delta], [0, 0], rounding="down"))
+
+
+def chaudhuri_constants(*, n: int, l2: float, smoothness: float, epsilon: float):
+    """(ε', extra l2) of pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2).
+
+    `ε' = ε − ln(1 + 2c/(nΛ) + c²/(nΛ)²)`, extra = 0; if that is not positive, extra =
+    `c/(n(e^{ε/4} − 1)) − Λ` and ε' = ε/2.
+    """
+    # 1 + 2c/(nΛ) + c²/(nΛ)² = (1 + c/(nΛ))².
+    prime = epsilon - 2.0 * math.log1p(smoothness / (n * l2))
+    if prime > 0:
+        return prime, 0.0
+    return epsilon / 2.0, max(0.0, smoothness / (n * math.expm1(epsilon / 4.0)) - l2)

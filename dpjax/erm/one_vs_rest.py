@@ -12,26 +12,15 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, one_number
-from dpjax.erm import _features
+from dpjax.erm import check
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, count, scalar_scores
-from dpjax.erm.solver import Budget, spec_of
-
-__all__ = ["one_vs_rest", "predict_class"]
+from dpjax.erm.solver import Budget, Solution, solver_spec
 
 
 def one_vs_rest(
-    solver: Callable,
-    problem: Problem,
-    key: Array,
-    *,
-    classes: int,
-    class_labels,
-    epsilon=None,
-    delta=None,
-    adjacency=None,
-    **hyperparameters,
-) -> Solution:
+    solver: Callable, problem: Problem, key: Array, *, classes: int, class_labels, epsilon=None,
+    delta=None, adjacency=None, **hyperparameters,
+) -> Solution:  # fmt: skip
     """Train one binary classifier per class with any private solver; params [d, classes].
 
     Every record takes part in all the runs, so they compose: the noise is calibrated for `classes`
@@ -59,28 +48,23 @@ def one_vs_rest(
         >>> bool((predict_class(binary, solution.params, x) == y).mean() > 0.9)
         True
     """
-    count("classes", classes, low=2)
-    scalar_scores(problem, "one_vs_rest")
-    spec = spec_of(solver)
+    check.count("classes", classes, low=2)
+    check.one_score(problem, "one_vs_rest")
+    spec = solver_spec(solver)
     adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
     make = functools.partial(spec.mechanism, problem, adjacency=adjacency)
     numbers = jnp.asarray(class_labels)
     if numbers.shape != (problem.n,):
         raise ValueError(f"class_labels must have shape ({problem.n},), got {numbers.shape}")
-    if not _features.is_traced(numbers):
-        low, high = int(numbers.min()), int(numbers.max())
-        if low < 0 or high >= classes:
-            raise ValueError(
-                f"class_labels must lie in [0, {classes - 1}] for classes={classes}, got "
-                f"{low} to {high}"
-            )
+    check.class_numbers("class_labels", numbers, classes)
+    # One class against all others: ±1 labels, a row a class.
     sides = jnp.where(numbers[None, :] == jnp.arange(classes)[:, None], 1.0, -1.0)
     sides = sides.astype(problem.dtype)
     keys = jax.random.split(key, classes)
 
     if epsilon is not None:
         epsilon = one_number("epsilon", epsilon, Range(0.0, open_low=True))
-    pure = epsilon is not None and delta == 0
+    pure = epsilon is not None and delta == 0  # pure guarantees add up
     if pure:
         settings = {**hyperparameters, "epsilon": epsilon / classes, "delta": 0}
     else:
@@ -89,8 +73,8 @@ def one_vs_rest(
             ridge = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
             hyperparameters = {**hyperparameters, "extra_l2": max(0.0, ridge - problem.l2)}
         given = hyperparameters.pop(spec.noise, None)
-        budget = Budget(spec.noise, given, epsilon, delta, adjacency)
-        noise = budget.resolve(lambda noise: acc.Repeated(make(noise, **hyperparameters), classes))
+        repeated = lambda noise: acc.Repeated(make(noise, **hyperparameters), classes)  # noqa: E731
+        noise, _ = Budget(spec.noise, given, epsilon, delta, adjacency, repeated).resolve()
         settings = {**hyperparameters, spec.noise: noise}
 
     def train(side, key):

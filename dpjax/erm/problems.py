@@ -2,7 +2,8 @@
 
 `F(w) = (1/n) Σᵢ ℓ(⟨xᵢ, w⟩, yᵢ) + (l2/2)‖w‖²`, with ‖xᵢ‖ ≤ feature_norm enforced by clipping the
 rows after the intercept column is appended. Every constant a privacy proof uses is a function of
-`feature_norm`, the loss and `l2` alone, never of the data.
+`feature_norm`, the loss and `l2` alone, never of the data. A loss is a function ℓ(s, y) of a score
+s = ⟨x, w⟩ (or k scores) whose constants bound its derivatives in s.
 """
 
 from __future__ import annotations
@@ -10,25 +11,156 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from dpjax._other_names import taught
-from dpjax.erm import _features
-from dpjax.erm._features import ROUND_DOWN, Features
-from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
-from dpjax.erm.solution import count
+from dpjax.erm import _features, check
+from dpjax.erm._features import Features
 
-__all__ = [
-    "Problem",
-    "huber_svm",
-    "linear_regression",
-    "logistic_regression",
-    "softmax_regression",
-]
+Vector = Float[Array, " n"]
+Matrix = Float[Array, "n k"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Logistic:
+    """ℓ(s, y) = ln(1 + e^{−ys}), y in {−1, +1}: |ℓ'| ≤ 1 and 0 ≤ ℓ'' ≤ 1/4.
+
+    Example:
+        >>> Logistic().slope_bound, Logistic().smoothness
+        (1.0, 0.25)
+    """
+
+    slope_bound = 1.0  # a sigmoid
+    smoothness = 0.25  # p(1 − p) ≤ 1/4
+    outputs = 1
+
+    def value(self, scores: Vector, labels: Vector) -> Vector:
+        return jax.nn.softplus(-labels * scores)
+
+    def slope(self, scores: Vector, labels: Vector) -> Vector:
+        return -labels * jax.nn.sigmoid(-labels * scores)
+
+    def curvature(self, scores: Vector, labels: Vector) -> Vector:
+        # The product of the two tails keeps its relative precision where 1 - p would lose it.
+        return jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class HuberHinge:
+    """The huberised hinge of z = ys (chen2019 §5.1): |ℓ'| ≤ 1 and 0 ≤ ℓ'' ≤ 1/(2h).
+
+    0 for z > 1 + h, (1 + h − z)²/(4h) for |1 − z| ≤ h, 1 − z for z < 1 − h.
+
+    Example:
+        >>> HuberHinge(0.5).smoothness
+        1.0
+    """
+
+    width: float = 0.5
+    slope_bound = 1.0
+    outputs = 1
+
+    @property
+    def smoothness(self) -> float:
+        return 1.0 / (2.0 * self.width)  # of the quadratic piece; the others are straight
+
+    def value(self, scores: Vector, labels: Vector) -> Vector:
+        z, h = labels * scores, self.width
+        quadratic = jnp.square(1.0 + h - z) / (4.0 * h)
+        return jnp.where(z > 1.0 + h, 0.0, jnp.where(z < 1.0 - h, 1.0 - z, quadratic))
+
+    def slope(self, scores: Vector, labels: Vector) -> Vector:
+        steepness = (1.0 + self.width - labels * scores) / (2.0 * self.width)
+        return -labels * jnp.clip(steepness, 0.0, 1.0)  # the ends hold |ℓ'| ≤ 1 exactly
+
+    def curvature(self, scores: Vector, labels: Vector) -> Vector:
+        inside = jnp.abs(1.0 - labels * scores) <= self.width
+        return jnp.where(inside, 1.0 / (2.0 * self.width), 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Squared:
+    """ℓ(s, y) = (s − y)²/2: ℓ'' = 1, and |ℓ'| ≤ score_bound + label_bound on the bounded domain.
+
+    Example:
+        >>> Squared(score_bound=2.0, label_bound=1.0).slope_bound
+        3.0
+    """
+
+    score_bound: float = math.inf
+    label_bound: float = math.inf
+    smoothness = 1.0
+    outputs = 1
+
+    @property
+    def slope_bound(self) -> float:
+        return self.score_bound + self.label_bound  # |s − y| ≤ |s| + |y|
+
+    def value(self, scores: Vector, labels: Vector) -> Vector:
+        return 0.5 * jnp.square(scores - labels)
+
+    def slope(self, scores: Vector, labels: Vector) -> Vector:
+        return scores - labels
+
+    def curvature(self, scores: Vector, labels: Vector) -> Vector:
+        return jnp.ones_like(scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax:
+    """Cross-entropy of k classes: ‖∇ₛℓ‖ = ‖p − e_y‖ ≤ √2, and the Hessian diag(p) − ppᵀ ≤ 1/2.
+
+    Example:
+        >>> Softmax(10).outputs, Softmax(10).smoothness
+        (10, 0.5)
+    """
+
+    classes: int
+    slope_bound = math.sqrt(2.0)  # the diameter of the simplex
+    smoothness = 0.5  # vᵀ(diag(p) − ppᵀ)v is a variance, at most (√2‖v‖)²/4
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    def value(self, scores: Matrix, labels: Int[Array, " n"]) -> Vector:
+        picked = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+        return jax.nn.logsumexp(scores, axis=1) - picked
+
+    def slope(self, scores: Matrix, labels: Int[Array, " n"]) -> Matrix:
+        truth = jax.nn.one_hot(labels, self.classes, dtype=scores.dtype)
+        return jax.nn.softmax(scores, axis=1) - truth
+
+
+class Objective:
+    """What every problem has: `F(w) = (1/n) Σᵢ ℓᵢ(w) + (l2/2)‖w‖²` on a ball of a radius."""
+
+    @property
+    def dimension(self: Any) -> int:
+        """Number of parameters."""
+        return math.prod(self.shape)
+
+    def zeros(self: Any) -> Array:
+        """Parameters at the origin."""
+        return jnp.zeros(self.shape, self.dtype)
+
+    def objective(self: Any, params: Array) -> Float[Array, ""]:
+        """F(w). A function of private data: for diagnosis, not for release."""
+        return jnp.mean(self.losses(params)) + 0.5 * self.l2 * jnp.sum(jnp.square(params))
+
+    def project(self: Any, params: Array) -> Array:
+        """The nearest point of the ball ‖w‖ ≤ radius."""
+        if math.isinf(self.radius):
+            return params
+        norm = jnp.linalg.norm(params.ravel())
+        # A projection to a convex set does not expand distances.
+        return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
 
 
 @functools.partial(
@@ -37,7 +169,7 @@ __all__ = [
     meta_fields=["loss", "l2", "feature_norm", "intercept", "radius"],
 )
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(Objective):
     """A regularised generalised linear model on one data set; made by the four functions below.
 
     Fields:
@@ -73,11 +205,6 @@ class Problem:
         return (d,) if self.loss.outputs == 1 else (d, self.loss.outputs)
 
     @property
-    def dimension(self) -> int:
-        """Number of parameters."""
-        return math.prod(self.shape)
-
-    @property
     def dtype(self):
         """Float type of the features, and so of the parameters."""
         return self.norms.dtype
@@ -85,7 +212,7 @@ class Problem:
     @property
     def gradient_bound(self) -> float:
         """R = sup ‖∇ℓ(w; x, y)‖ of one record's loss, regulariser excluded."""
-        return self.loss.slope_bound * self.feature_norm
+        return self.loss.slope_bound * self.feature_norm  # ‖x ⊗ ℓ'‖ = ‖x‖·‖ℓ'‖
 
     @property
     def gradient_diameter(self) -> float:
@@ -95,7 +222,7 @@ class Problem:
     @property
     def smoothness(self) -> float:
         """β: every record's regularised loss has Hessian at most βI."""
-        return self.loss.smoothness * self.feature_norm**2 + self.l2
+        return self.loss.smoothness * self.feature_norm**2 + self.l2  # ∇²ℓ = ℓ''·xxᵀ
 
     @property
     def strong_convexity(self) -> float:
@@ -105,19 +232,14 @@ class Problem:
     @property
     def lipschitz(self) -> float:
         """Lipschitz constant of F on the ball: R + l2·radius (infinite if l2 > 0 and no radius)."""
+        # ‖∇F‖ ≤ R + l2·‖w‖, and ‖w‖ ≤ radius.
         return self.gradient_bound + (self.l2 * self.radius if self.l2 > 0 else 0.0)
-
-    def zeros(self) -> Array:
-        """Parameters at the origin."""
-        return jnp.zeros(self.shape, self.dtype)
 
     def losses(self, params: Array) -> Float[Array, " n"]:
         """ℓ of every record, regulariser excluded."""
         return self.loss.value(_features.matvec(self.features, params), self.labels)
 
-    def losses_along(
-        self, params: Array, way: Array, sizes: Float[Array, " k"]
-    ) -> Float[Array, "k n"]:
+    def losses_along(self, params: Array, way: Array, sizes: Array) -> Float[Array, "k n"]:
         """ℓ of every record at Π(w − size·way), for each size; linear scores need two products."""
         if not math.isinf(self.radius):
             return jax.vmap(lambda size: self.losses(self.project(params - size * way)))(sizes)
@@ -125,18 +247,11 @@ class Problem:
         slope = _features.matvec(self.features, way)
         return jax.vmap(lambda size: self.loss.value(here - size * slope, self.labels))(sizes)
 
-    def objective(self, params: Array) -> Float[Array, ""]:
-        """F(w). A function of private data: for diagnosis, not for release."""
-        penalty = 0.5 * self.l2 * jnp.sum(jnp.square(params))
-        return jnp.mean(self.losses(params)) + penalty
-
     def gradient(self, params: Array) -> Array:
         """∇F(w), regulariser included, nothing clipped."""
         return self.gradient_sum(params) / self.n + self.l2 * params
 
-    def gradient_sum(
-        self, params: Array, *, clip_norm=None, weights: Float[Array, " n"] | None = None
-    ) -> Array:
+    def gradient_sum(self, params: Array, *, clip_norm=None, weights: Array | None = None) -> Array:
         """Σᵢ weightᵢ · clip(∇ℓᵢ): the data's part of the gradient, as a sum.
 
         A record's gradient is xᵢ ⊗ ℓ'(sᵢ), of norm ‖xᵢ‖‖ℓ'(sᵢ)‖, so that clipping costs nothing.
@@ -145,45 +260,30 @@ class Problem:
         """
         slopes = self.loss.slope(_features.matvec(self.features, params), self.labels)
         if clip_norm is not None:
-            sizes = jnp.abs(slopes) if slopes.ndim == 1 else _features.norms_of(slopes)
-            norms = self.norms * sizes
-            factors = jnp.where(
-                norms > clip_norm, clip_norm * ROUND_DOWN / jnp.where(norms > 0, norms, 1.0), 1.0
-            )
+            sizes = jnp.abs(slopes) if slopes.ndim == 1 else _features.vector_norms(slopes)
+            factors = _features.clip_factors(self.norms * sizes, clip_norm)
             weights = factors if weights is None else weights * factors
         if weights is not None:
             slopes = slopes * (weights if slopes.ndim == 1 else weights[:, None])
-        slopes = jnp.where(jnp.isfinite(slopes), slopes, 0.0)
+        slopes = jnp.where(jnp.isfinite(slopes), slopes, 0.0)  # NaN contributes nothing
         return _features.rmatvec(self.features, slopes)
 
     def batch(self, indices: Array) -> Problem:
         """The same problem on the records `indices`."""
-        return dataclasses.replace(
-            self,
-            features=_features.take_rows(self.features, indices),
-            labels=self.labels[indices],
-            norms=self.norms[indices],
-        )
+        return self._on(_features.take_rows(self.features, indices), lambda leaf: leaf[indices])
 
     def slice(self, begin: Array, size: int) -> Problem:
         """The same problem on the records begin … begin + size − 1."""
-        return dataclasses.replace(
-            self,
-            features=_features.slice_rows(self.features, begin, size),
-            labels=jax.lax.dynamic_slice_in_dim(self.labels, begin, size),
-            norms=jax.lax.dynamic_slice_in_dim(self.norms, begin, size),
-        )
+        rows = _features.slice_rows(self.features, begin, size)
+        return self._on(rows, lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size))
 
-    def project(self, params: Array) -> Array:
-        """The nearest point of the ball ‖w‖ ≤ radius."""
-        if math.isinf(self.radius):
-            return params
-        norm = jnp.linalg.norm(params.ravel())
-        return params * jnp.minimum(1.0, self.radius / jnp.where(norm > 0, norm, 1.0))
+    def _on(self, features: Features, select: Callable[[Array], Array]) -> Problem:
+        labels, norms = select(self.labels), select(self.norms)
+        return dataclasses.replace(self, features=features, labels=labels, norms=norms)
 
     def scores(self, params: Array, features) -> Array:
         """Scores of new rows, prepared like the training rows: intercept appended, then clipped."""
-        rows = _prepare(features, self.intercept, self.feature_norm)
+        rows = prepare_rows(features, self.intercept, self.feature_norm)
         return _features.matvec(_features.to_dtype(rows, self.dtype), params)
 
     def predict(self, params: Array, features) -> Array:
@@ -201,9 +301,7 @@ class Problem:
             >>> float(problem.accuracy(jnp.array([1.0, 0.0]), [[2.0], [-3.0]], [1, 0]))
             1.0
         """
-        truth = jnp.asarray(labels)
-        if not isinstance(self.loss, Softmax):
-            truth = _signs(labels)
+        truth = jnp.asarray(labels) if isinstance(self.loss, Softmax) else as_signs(labels)
         return jnp.mean((self.predict(params, features) == truth).astype(self.dtype))
 
 
@@ -229,7 +327,7 @@ def logistic_regression(
         >>> problem.gradient_bound, problem.gradient_diameter
         (1.0, 2.0)
     """
-    return _problem(features, _signs(labels), Logistic(), l2, feature_norm, intercept, radius)
+    return _problem(features, as_signs(labels), Logistic(), l2, feature_norm, intercept, radius)
 
 
 @taught
@@ -246,21 +344,15 @@ def huber_svm(
     """
     _positive("width", width)
     return _problem(
-        features, _signs(labels), HuberHinge(float(width)), l2, feature_norm, intercept, radius
+        features, as_signs(labels), HuberHinge(float(width)), l2, feature_norm, intercept, radius
     )
 
 
 @taught
 def linear_regression(
-    features,
-    labels,
-    *,
-    l2: float,
-    label_bound=1.0,
-    feature_norm=1.0,
-    intercept=1.0,
+    features, labels, *, l2: float, label_bound=1.0, feature_norm=1.0, intercept=1.0,
     radius=math.inf,
-) -> Problem:
+) -> Problem:  # fmt: skip
     """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
 
     The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or
@@ -275,6 +367,7 @@ def linear_regression(
     if not jnp.issubdtype(targets.dtype, jnp.floating):
         targets = targets.astype(float)
     targets = jnp.clip(jnp.where(jnp.isfinite(targets), targets, 0.0), -label_bound, label_bound)
+    # |⟨x, w⟩| ≤ ‖x‖·‖w‖ (Cauchy–Schwarz).
     loss = Squared(float(feature_norm) * float(radius), float(label_bound))
     return _problem(features, targets, loss, l2, feature_norm, intercept, radius)
 
@@ -293,17 +386,12 @@ def softmax_regression(
         >>> softmax_regression([[1.0]], [2], classes=3, l2=0.0).shape
         (2, 3)
     """
-    count("classes", classes, low=2)
+    check.count("classes", classes, low=2)
     given = jnp.asarray(labels)
     numbers = given.astype(int)
-    if not _features.is_traced(numbers) and numbers.size:
-        if not np.all(np.asarray(numbers) == np.asarray(given)):
-            raise ValueError(f"labels must be whole numbers, got {given.dtype} between them")
-        low, high = int(numbers.min()), int(numbers.max())
-        if low < 0 or high >= classes:
-            raise ValueError(
-                f"labels must lie in [0, {classes - 1}] for classes={classes}, got {low} to {high}"
-            )
+    if not _features.is_traced(numbers) and np.any(np.asarray(numbers) != np.asarray(given)):
+        raise ValueError(f"labels must be whole numbers, got {given.dtype} between them")
+    check.class_numbers("labels", numbers, classes)
     return _problem(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
 
 
@@ -314,7 +402,7 @@ def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Pro
         raise ValueError(f"l2 must be at least 0 and finite, got {l2}")
     if not math.isfinite(intercept):
         raise ValueError(f"intercept must be finite, got {intercept}")
-    rows = _prepare(features, intercept, feature_norm)
+    rows = prepare_rows(features, intercept, feature_norm)
     if labels.shape != (rows.shape[0],):
         raise ValueError(
             f"labels must have shape ({rows.shape[0]},), one a row of features, got {labels.shape}"
@@ -327,14 +415,15 @@ def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Pro
     )
 
 
-def _prepare(features, intercept: float, feature_norm: float) -> Features:
+def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
+    # The constant is part of the row that is clipped, so that ‖x‖ ≤ feature_norm with it.
     rows = _features.as_features(features)
     if intercept != 0:
         rows = _features.append_constant(rows, float(intercept))
     return _features.clip_rows(rows, float(feature_norm))
 
 
-def _signs(labels) -> Array:
+def as_signs(labels) -> Array:
     values = jnp.asarray(labels)
     if values.dtype == bool:
         values = values.astype(int)
@@ -344,7 +433,7 @@ def _signs(labels) -> Array:
             raise ValueError(
                 f"labels must be {{0, 1}} or {{-1, +1}} of two classes, got {sorted(found)[:5]}"
             )
-    return jnp.where(values > 0, 1.0, -1.0)
+    return jnp.where(values > 0, 1.0, -1.0)  # {0, 1} and {−1, +1} alike
 
 
 def _positive(name: str, value) -> None:

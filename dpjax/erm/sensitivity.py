@@ -36,6 +36,7 @@ def contraction_factor(step_size, strong_convexity, smoothness):
         >>> contraction_factor(1.0, 0.25, 0.5)
         0.75
     """
+    # |1 − ηh| is convex in the Hessian's eigenvalue h, so largest at an end of [μ, L].
     low, high = abs(1.0 - step_size * strong_convexity), abs(1.0 - step_size * smoothness)
     xp = namespace(low, high)
     return xp.maximum(low, high) if xp is JAX or np.ndim(low) else max(low, high)
@@ -52,10 +53,8 @@ def scheduled_sensitivities(
         array([0.8])
     """
     sizes = tuple(int(b) for b in np.asarray(sizes))
-    core = _scheduled_core(
-        sizes, float(gradient_diameter), float(strong_convexity), float(smoothness)
-    )
-    return evaluate(core, [step_sizes], [1], rounding="up")
+    constants = float(gradient_diameter), float(strong_convexity), float(smoothness)
+    return evaluate(_scheduled_core(sizes, *constants), [step_sizes], [1], rounding="up")
 
 
 @functools.lru_cache(maxsize=128)
@@ -66,20 +65,16 @@ def _scheduled_core(sizes, diameter, convexity, smoothness):
         # Product of the factors after each step: a reversed cumulative product, shifted by one.
         after = xp.concatenate([xp.cumprod(rho[::-1])[::-1][1:], np.ones(1)])
         moves = (steps * diameter * after).reshape(-1, len(sizes))
+        # Triangle inequality over the passes that meet the record.
         return _UP * xp.sum(moves, axis=0) / np.asarray(sizes, np.float64)
 
     return core
 
 
 def descent_sensitivity(
-    n: int,
-    steps: int,
-    step_size,
-    *,
-    gradient_diameter: float,
-    strong_convexity: float,
+    n: int, steps: int, step_size, *, gradient_diameter: float, strong_convexity: float,
     smoothness: float,
-):
+):  # fmt: skip
     """Full-batch gradient descent: `(ηS/n)(1 − ρ^T)/(1 − ρ)`, at most S/(nμ) for η ≤ 2/(L + μ).
 
     Zhang et al. (2017) state 5R(L + μ)/(nμL) (`zhang_sensitivity`), which is larger.
@@ -89,25 +84,23 @@ def descent_sensitivity(
         ...                           smoothness=1.0).round(6))
         0.04
     """
-    core = _descent_core(
-        n, steps, float(gradient_diameter), float(strong_convexity), float(smoothness)
-    )
-    return evaluate(core, [step_size], [0], rounding="up")
+    constants = float(gradient_diameter), float(strong_convexity), float(smoothness)
+    return evaluate(_descent_core(n, steps, *constants), [step_size], [0], rounding="up")
 
 
 @functools.lru_cache(maxsize=128)
 def _descent_core(n, steps, diameter, convexity, smoothness):
     def core(step_size):
         rho = contraction_factor(step_size, convexity, smoothness)
-        return _UP * step_size * diameter / n * _geometric(rho, steps)
+        return _UP * step_size * diameter / n * _geometric_sum(rho, steps)  # Σ_t ρ^t ηS/n
 
     return core
 
 
-def _geometric(rho, k):
+def _geometric_sum(rho, k):
     """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
     xp = namespace(rho)
-    safe = xp.where(rho == 1.0, 2.0, rho)
+    safe = xp.where(rho == 1.0, 2.0, rho)  # the closed form is 0/0 at ρ = 1, where the sum is k
     return xp.where(rho == 1.0, 1.0 * k, xp.expm1(k * xp.log(safe)) / (safe - 1.0))
 
 
@@ -123,17 +116,9 @@ def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, stron
 
 
 def bolton_sensitivity(
-    schedule: str,
-    *,
-    n: int,
-    batch_size: int,
-    passes: int,
-    lipschitz: float,
-    smoothness: float,
-    strong_convexity: float = 0.0,
-    step_size: float | None = None,
-    exponent: float = 0.5,
-) -> float:
+    schedule: str, *, n: int, batch_size: int, passes: int, lipschitz: float, smoothness: float,
+    strong_convexity: float = 0.0, step_size: float | None = None, exponent: float = 0.5,
+) -> float:  # fmt: skip
     """The closed forms of Wu et al. (2017) for SGD over a fixed permutation, for reference.
 
     | schedule | η at step t | sensitivity |
@@ -149,25 +134,25 @@ def bolton_sensitivity(
         ...                    smoothness=0.25, step_size=0.1)
         0.04
     """
-    starts = np.arange(passes) * n / batch_size + 1
+    starts = np.arange(passes) * n / batch_size + 1  # t of each pass's first batch
     offset = float(n) ** exponent
     if schedule == "constant":
-        return 2.0 * passes * lipschitz * _given(step_size) / batch_size
+        return 2.0 * passes * lipschitz * _require_step_size(step_size) / batch_size
     if schedule in ("decreasing", "sqrt"):
         times = starts if schedule == "decreasing" else np.sqrt(starts)
         return float(4.0 * lipschitz / (smoothness * batch_size) * np.sum(1.0 / (times + offset)))
     if schedule == "strongly_convex":
         return 2.0 * lipschitz / (strong_convexity * n)
     if schedule == "strongly_convex_constant":
-        shrink = (1.0 - _given(step_size) * strong_convexity) ** (-(-n // batch_size))
-        return 2.0 * lipschitz * _given(step_size) / (batch_size * (1.0 - shrink))
+        shrink = (1.0 - _require_step_size(step_size) * strong_convexity) ** (-(-n // batch_size))
+        return 2.0 * lipschitz * _require_step_size(step_size) / (batch_size * (1.0 - shrink))
     raise ValueError(
         "schedule must be constant, decreasing, sqrt, strongly_convex or "
         f"strongly_convex_constant, got {schedule!r}"
     )
 
 
-def _given(step_size: float | None) -> float:
+def _require_step_size(step_size: float | None) -> float:
     if step_size is None:
         raise ValueError("step_size is missing: a constant schedule needs it")
     return step_size

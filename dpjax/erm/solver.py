@@ -10,16 +10,35 @@ from typing import Any, NamedTuple
 from dpjax import accounting as acc
 from dpjax._numerics.checks import scalar
 from dpjax._other_names import taught
+from dpjax.erm import check
 from dpjax.erm.problems import Problem
-from dpjax.erm.solution import Solution, nonnegative
 
-__all__ = ["calibrate_noise", "mechanism_of"]
-
+REPLACE_ONE = acc.Adjacency.REPLACE_ONE
 # What every private solver takes besides its noise; appended to the Args of its docstring.
 _BUDGET_DOC = """
 epsilon, delta: a budget instead of {noise}, which becomes the smallest that keeps it.
 adjacency: the neighbouring relation of that budget; {adjacency} unless told otherwise.
 """
+
+
+class Solution(NamedTuple):
+    """The outcome of a solver.
+
+    Fields:
+        params: the parameters to release.
+        mechanism: what producing them costs, to be priced by `acc.epsilon(solution.mechanism, …)`;
+            None for a solver without privacy.
+        history: diagnostics of the run, named by the solver's docstring, which also says whether
+            the mechanism's price covers them. Release nothing else.
+
+    Example:
+        >>> Solution(params=[0.0], mechanism=None, history=None).params
+        [0.0]
+    """
+
+    params: Any
+    mechanism: Any
+    history: Any
 
 
 class Budget(NamedTuple):
@@ -28,9 +47,9 @@ class Budget(NamedTuple):
     Fields:
         name: of the solver's noise argument.
         noise: its value, or None.
-        epsilon: of the budget, or None.
-        delta: of the budget, or None.
+        epsilon, delta: of the budget, or None.
         adjacency: of the budget.
+        mechanism: (noise, **changed hyperparameters) -> what the run costs.
     """
 
     name: str
@@ -38,9 +57,11 @@ class Budget(NamedTuple):
     epsilon: Any
     delta: Any
     adjacency: Any
+    mechanism: Callable[..., Any]
 
-    def resolve(self, mechanism: Callable[[Any], Any]) -> Any:
-        """The noise given, or the smallest with which `mechanism(noise)` keeps the budget."""
+    def resolve(self, **changed: Any) -> tuple[Any, Any]:
+        """(noise, mechanism): the noise given, or the smallest that keeps the budget."""
+        make = functools.partial(self.mechanism, **changed)
         if (self.noise is None) == (self.epsilon is None):
             raise ValueError(
                 f"give either {self.name} or a budget (epsilon, delta), not "
@@ -48,13 +69,13 @@ class Budget(NamedTuple):
             )
         if self.noise is not None:
             scalar(self.name, self.noise)
-            nonnegative(self.name, self.noise)
-            return self.noise
+            check.nonnegative(self.name, self.noise)
+            return self.noise, make(self.noise)
         if self.delta is None:
             raise ValueError("delta is missing: a budget is epsilon together with delta")
-        return acc.calibrate(
-            mechanism, epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency
-        )
+        asked = {"epsilon": self.epsilon, "delta": self.delta, "adjacency": self.adjacency}
+        noise = acc.calibrate(make, **asked)  # never below what keeps the budget
+        return noise, make(noise)
 
     def keywords(self) -> dict[str, Any]:
         """As another solver with the same noise argument takes it."""
@@ -77,53 +98,41 @@ class SolverSpec(NamedTuple):
 
     noise: str
     mechanism: Callable[..., Any]
-    adjacency: Any
-    broadcasts: bool
-    traced: tuple[str, ...]
-    concrete: bool
-    copies_data: bool
+    adjacency: Any = acc.Adjacency.ADD_REMOVE
+    broadcasts: bool = False
+    traced: tuple[str, ...] = ("step_size",)
+    concrete: bool = False
+    copies_data: bool = False
 
 
 _SPECS: dict[Callable, SolverSpec] = {}
 
 
-def private_solver(
-    *,
-    noise: str,
-    mechanism: Callable[..., Any],
-    adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
-    broadcasts: bool = False,
-    traced: tuple[str, ...] = ("step_size",),
-    concrete: bool = False,
-    copies_data: bool = False,
-):
+def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
     """Make `solve(problem, key, budget, **hyperparameters)` a private solver; see `SolverSpec`.
 
     The public function takes the noise argument, `epsilon`, `delta` and `adjacency` by keyword
     where `solve` takes a `Budget`; its signature and docstring say so.
     """
+    spec = SolverSpec(noise, mechanism, **declared)
+    defaults = {noise: None, "epsilon": None, "delta": None, "adjacency": spec.adjacency}
 
     def register(solve: Callable[..., Solution]) -> Callable[..., Solution]:
-        defaults = {noise: None, "epsilon": None, "delta": None, "adjacency": adjacency}
-
         @functools.wraps(solve)
         def solver(problem: Problem, key: Any, **hyperparameters: Any) -> Solution:
             given = [hyperparameters.pop(name, value) for name, value in defaults.items()]
-            return solve(problem, key, Budget(noise, *given), **hyperparameters)
+            price = functools.partial(mechanism, problem, adjacency=given[-1], **hyperparameters)
+            return solve(problem, key, Budget(noise, *given, mechanism=price), **hyperparameters)
 
         own = inspect.signature(solve)
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-            for name, value in defaults.items()
-        ]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        shared = [inspect.Parameter(n, keyword, default=v) for n, v in defaults.items()]
         problem, key, _, *others = own.parameters.values()
         public = own.replace(parameters=[problem, key, *others, *shared])
         setattr(solver, "__signature__", public)  # noqa: B010 (unknown to type checkers)
-        solver.__doc__ = _with_budget(inspect.getdoc(solve) or "", noise, adjacency)
+        solver.__doc__ = _with_budget(inspect.getdoc(solve) or "", noise, spec.adjacency)
         solver = taught(solver)
-        _SPECS[solver] = SolverSpec(
-            noise, mechanism, adjacency, broadcasts, traced, concrete, copies_data
-        )
+        _SPECS[solver] = spec
         return solver
 
     return register
@@ -138,7 +147,7 @@ def _with_budget(doc: str, noise: str, adjacency: acc.Adjacency) -> str:
     return before + args + "\n\n".join([own + shared, *sections])
 
 
-def spec_of(solver: Callable) -> SolverSpec:
+def solver_spec(solver: Callable) -> SolverSpec:
     """The registered noise argument and mechanism of a private solver."""
     if solver not in _SPECS:
         names = ", ".join(sorted(f.__name__ for f in _SPECS))
@@ -165,7 +174,7 @@ def mechanism_of(solver: Callable, problem: Problem, noise, **hyperparameters):
         >>> dpjax.erm.mechanism_of(dpjax.erm.dp_gd, problem, 3.0, steps=4, step_size=1.0).steps
         4
     """
-    return spec_of(solver).mechanism(problem, noise, **hyperparameters)
+    return solver_spec(solver).mechanism(problem, noise, **hyperparameters)
 
 
 def calibrate_noise(
@@ -192,7 +201,7 @@ def calibrate_noise(
         >>> round(float(sigma), 2)
         7.46
     """
-    spec = spec_of(solver)
+    spec = solver_spec(solver)
     adjacency = spec.adjacency if adjacency is None else adjacency
     return acc.calibrate(
         lambda noise: spec.mechanism(problem, noise, adjacency=adjacency, **hyperparameters),

@@ -17,16 +17,13 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._numerics.normal import normal
-from dpjax.erm import _features
-from dpjax.erm.problems import Problem, _prepare, _signs
-from dpjax.erm.solution import count, positive
-from dpjax.erm.solver import spec_of
+from dpjax.erm import _features, check
+from dpjax.erm.problems import Problem, as_signs, prepare_rows
+from dpjax.erm.solver import solver_spec
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-__all__ = ["Choice", "SweepResult", "sweep"]
 
 
 class Choice(NamedTuple):
@@ -97,12 +94,10 @@ class SweepResult(NamedTuple):
 
     def best(self, metric: str = "accuracy") -> Choice:
         """The best setting on average. **Not private**: it was chosen by looking at the data."""
-        means = self._means(metric)
+        means = self._mean_split_by_setting(metric)
         index = int(np.argmax(means) if metric == "accuracy" else np.argmin(means))
-        note = (
-            f"NOT PRIVATE: best mean {metric} of {len(self.settings)} settings, read off the data"
-        )
-        return Choice(self.settings[index], False, note, None)
+        which = f"best mean {metric} of {len(self.settings)} settings"
+        return Choice(self.settings[index], False, f"NOT PRIVATE: {which}, read off the data", None)
 
     def choose_privately(self, key: Array, *, noise_multiplier: float) -> Choice:
         """The setting of best noisy test accuracy, its price included.
@@ -112,12 +107,12 @@ class SweepResult(NamedTuple):
         maximum is taken. `mechanism` composes every run of the sweep with that Gaussian, which
         holds whether test and training records are distinct or not.
         """
-        positive("noise_multiplier", noise_multiplier)
+        check.positive("noise_multiplier", noise_multiplier)
         if self.test_size is None:
             raise ValueError(
                 "test is missing: a private choice needs a sweep with test=(features, labels)"
             )
-        counts = self._means("accuracy") * self.test_size
+        counts = self._mean_split_by_setting("accuracy") * self.test_size
         std = noise_multiplier * math.sqrt(len(counts))
         noisy = counts + std * np.asarray(normal(key, (len(counts),)), np.float64)
         repeats = int(self.table["repeat"].max()) + 1
@@ -126,7 +121,7 @@ class SweepResult(NamedTuple):
         note = f"private: noisy maximum of {len(counts)} accuracies; price it with all runs"
         return Choice(self.settings[int(np.argmax(noisy))], True, note, mechanism)
 
-    def _means(self, metric: str) -> np.ndarray:
+    def _mean_split_by_setting(self, metric: str) -> np.ndarray:
         if metric not in self.table:
             raise ValueError(f"metric must be one of {list(self.table.columns)}, got {metric!r}")
         values = self.table.groupby("setting", sort=True)[metric].mean()
@@ -139,13 +134,10 @@ class SweepResult(NamedTuple):
 
         grouped = self.table.groupby("setting", sort=True)[metric]
         mean, spread = (np.asarray(part) for part in (grouped.mean(), grouped.std(ddof=0)))
-        names = [
-            ", ".join(f"{name} {_short(setting[name])}" for name in self.names)
-            for setting in self.settings
-        ]
+        show = lambda value: f"{value:g}" if isinstance(value, float) else str(value)  # noqa: E731
+        names = [", ".join(f"{n} {show(point[n])}" for n in self.names) for point in self.settings]
         figure = Figure(figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained")
-        axes = figure.subplots()
-        rows = np.arange(len(names))
+        axes, rows = figure.subplots(), np.arange(len(names))
         axes.errorbar(mean, rows, xerr=spread, fmt="o", markersize=5, capsize=3, color="#1f4e79")
         axes.set_yticks(rows, names)
         axes.invert_yaxis()
@@ -156,25 +148,12 @@ class SweepResult(NamedTuple):
         return figure
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def sweep(
-    solver: Callable,
-    problem: Problem,
-    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
-    *,
-    repeats: int,
-    key: Array,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    adjacency=None,
-    test: tuple[Any, Any] | None = None,
-    memory_budget: float = 2**30,
-    progress: bool = True,
-    **fixed,
-) -> SweepResult:
+    solver: Callable, problem: Problem, grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
+    *, repeats: int, key: Array, epsilon: float | None = None, delta: float | None = None,
+    adjacency=None, test: tuple[Any, Any] | None = None, memory_budget: float = 2**30,
+    progress: bool = True, **fixed,
+) -> SweepResult:  # fmt: skip
     """Run a private solver on every point of a grid, `repeats` times each.
 
     The noise of the whole grid is calibrated in one vectorised call where the mechanism allows it
@@ -211,52 +190,43 @@ def sweep(
         import pandas as pd
         from rich.progress import Progress
 
-    spec = spec_of(solver)
-    count("repeats", repeats)
-    positive("memory_budget", memory_budget)
-    points = _points(grid)
+    spec = solver_spec(solver)
+    check.count("repeats", repeats)
+    check.positive("memory_budget", memory_budget)
+    points = _grid_points(grid)
     budget = {k: v for k, v in (("epsilon", epsilon), ("delta", delta)) if v is not None}
     settings = [{**budget, **fixed, **point} for point in points]
     adjacency = acc.Adjacency(spec.adjacency if adjacency is None else adjacency)
     # Some mechanisms are made for one adjacency, and so are their runs.
-    solver = functools.partial(solver, adjacency=adjacency)
+    bound_solver = functools.partial(solver, adjacency=adjacency)
     spec = spec._replace(mechanism=functools.partial(spec.mechanism, adjacency=adjacency))
     noises, mechanisms = _calibrate(spec, problem, settings, adjacency)
     keys = jax.random.split(key, (len(settings), repeats))
-    scorer = _scorer(problem, test)
-    groups: dict[tuple, list[int]] = {}
-    for i, setting in enumerate(settings):
-        groups.setdefault(_static(spec, setting), []).append(i)
-
-    params: list[Any] = [None] * len(settings)
-    scores: list[Any] = [None] * len(settings)
+    scorer = _make_scorer(problem, test)
+    results: list[Any] = [None] * len(settings)
     with Progress(disable=not progress) as bar:
-        task = bar.add_task(solver.func.__name__, total=len(settings) * repeats)
-        for members in groups.values():
-            run = _run_concrete if spec.concrete else _run_group
+        task = bar.add_task(solver.__name__, total=len(settings) * repeats)
+        run = _run_concrete if spec.concrete else _run_group
+        for members in _group_settings(spec, settings):
             found = run(
-                solver, spec, problem, scorer, [settings[i] for i in members], noises[members],
-                keys[np.asarray(members)], memory_budget, lambda n: bar.advance(task, n),
+                bound_solver, spec, problem, scorer, [settings[i] for i in members],
+                noises[members], keys[np.asarray(members)], memory_budget,
+                functools.partial(bar.advance, task),
             )  # fmt: skip
             for position, i in enumerate(members):
-                params[i], scores[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
+                results[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
     rows = [
         {"setting": i, **setting, "noise": float(noises[i]), "repeat": r}
-        | {name: float(values[r]) for name, values in scores[i].items()}
+        | {name: float(values[r]) for name, values in results[i][1].items()}
         for i, setting in enumerate(settings)
         for r in range(repeats)
     ]
-    return SweepResult(
-        pd.DataFrame(rows),
-        np.concatenate([np.asarray(p) for p in params]),
-        settings,
-        mechanisms,
-        tuple(points[0]),
-        None if test is None else len(test[1]),
-    )
+    params = np.concatenate([np.asarray(found[0]) for found in results])
+    names, size = tuple(points[0]), None if test is None else len(test[1])
+    return SweepResult(pd.DataFrame(rows), params, settings, mechanisms, names, size)
 
 
-def _points(grid) -> list[dict[str, Any]]:
+def _grid_points(grid) -> list[dict[str, Any]]:
     """The points of a grid, or the points given."""
     if isinstance(grid, Mapping):
         if not grid or any(len(values) == 0 for values in grid.values()):
@@ -276,10 +246,14 @@ def _hyperparameters(spec, setting: dict) -> dict:
     return {k: v for k, v in setting.items() if k not in ("epsilon", "delta", spec.noise)}
 
 
-def _static(spec, setting: dict) -> tuple:
-    """What decides the compiled program: everything but the values of traced hyperparameters."""
+def _group_settings(spec, settings) -> list[list[int]]:
+    """Settings that share a compiled program: equal but for the values of traced arguments."""
     free = (*spec.traced, spec.noise, "epsilon", "delta")
-    return tuple((name, None if name in free else value) for name, value in sorted(setting.items()))
+    groups: dict[tuple, list[int]] = {}
+    for i, setting in enumerate(settings):
+        program = tuple((n, None if n in free else v) for n, v in sorted(setting.items()))
+        groups.setdefault(program, []).append(i)
+    return list(groups.values())
 
 
 def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
@@ -287,16 +261,16 @@ def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any
     given = [spec.noise in s for s in settings]
     if any(given) and any("epsilon" in s for s in settings):
         raise ValueError(f"give either {spec.noise} or a budget (epsilon, delta), not both")
-    if all(given):
-        noises = np.asarray([s[spec.noise] for s in settings], np.float64)
-    else:
-        noises = np.empty(len(settings))
-        for members in _batches(spec, settings):
+    noises = np.asarray([s.get(spec.noise, np.nan) for s in settings], np.float64)
+    if not all(given):
+        # One vectorised calibration for all settings, or for those of equal integers.
+        everything = [list(range(len(settings)))]
+        for members in everything if spec.broadcasts else _group_settings(spec, settings):
             group = [settings[i] for i in members]
             if any("epsilon" not in s or "delta" not in s for s in group):
                 raise ValueError(f"give {spec.noise}, or a budget: epsilon together with delta")
             names = _hyperparameters(spec, group[0])
-            columns = {name: _column([s[name] for s in group]) for name in names}
+            columns = {name: _stack_values([s[name] for s in group]) for name in names}
             noises[members] = acc.calibrate(
                 lambda noise, columns=columns: spec.mechanism(problem, noise, **columns),
                 epsilon=np.asarray([s["epsilon"] for s in group], np.float64),
@@ -310,35 +284,24 @@ def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any
     return noises, mechanisms
 
 
-def _batches(spec, settings) -> list[list[int]]:
-    """Settings that one vectorised calibration can take together."""
-    if spec.broadcasts:
-        return [list(range(len(settings)))]
-    groups: dict[tuple, list[int]] = {}
-    for i, setting in enumerate(settings):
-        groups.setdefault(_static(spec, setting), []).append(i)
-    return list(groups.values())
-
-
-def _column(values: list) -> Any:
+def _stack_values(values: list) -> Any:
     return values[0] if all(v == values[0] for v in values) else np.asarray(values)
 
 
-def _scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
+def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     """params -> metrics; the test rows are prepared once."""
     if test is None:
         return lambda params: {"objective": problem.objective(params)}
-    rows = _features.to_dtype(
-        _prepare(test[0], problem.intercept, problem.feature_norm), problem.dtype
-    )
-    truth = jnp.asarray(test[1]) if problem.loss.outputs > 1 else _signs(test[1])
+    rows = prepare_rows(test[0], problem.intercept, problem.feature_norm)
+    rows = _features.to_dtype(rows, problem.dtype)
+    binary = problem.loss.outputs == 1
+    truth = as_signs(test[1]) if binary else jnp.asarray(test[1])
 
     def score(params):
         scores = _features.matvec(rows, params)
-        binary = problem.loss.outputs == 1
-        said = jnp.where(scores >= 0, 1.0, -1.0) if binary else jnp.argmax(scores, axis=1)
-        right = jnp.mean((said == truth).astype(problem.dtype))
-        return {"objective": problem.objective(params), "accuracy": right}
+        predicted = jnp.where(scores >= 0, 1.0, -1.0) if binary else jnp.argmax(scores, axis=1)
+        accuracy = jnp.mean((predicted == truth).astype(problem.dtype))
+        return {"objective": problem.objective(params), "accuracy": accuracy}
 
     return score
 
@@ -365,8 +328,7 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
 
         return jax.vmap(one)(keys, traced)
 
-    flat = keys.reshape(-1)
-    parts = []
+    flat, parts = keys.reshape(-1), []
     for begin in range(0, total, width):
         # The last batch is filled up, so that every batch has the same shape.
         index = np.minimum(np.arange(begin, begin + width), total - 1)
@@ -374,8 +336,12 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
         real = min(width, total - begin)
         parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[:real], out))
         advance(real)
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    return jax.tree.map(lambda leaf: leaf.reshape(len(settings), repeats, *leaf.shape[1:]), joined)
+    return _split_by_setting(keys.shape, *parts)
+
+
+def _split_by_setting(shape: tuple[int, ...], *parts):
+    join = lambda *leaves: np.concatenate(leaves).reshape(*shape, *leaves[0].shape[1:])  # noqa: E731
+    return jax.tree.map(join, *parts)
 
 
 def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
@@ -385,11 +351,9 @@ def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_
         for key in row:
             values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
             params = solver(problem, key, **values).params
-            out.append((np.asarray(params), jax.tree.map(np.asarray, scorer(params))))
+            out.append(jax.tree.map(np.asarray, (params, scorer(params))))
             advance(1)
-    joined = jax.tree.map(lambda *leaves: np.stack(leaves), *out)
-    shape = keys.shape
-    return jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), joined)
+    return _split_by_setting(keys.shape, *jax.tree.map(lambda leaf: leaf[None], out))
 
 
 def _bytes_per_run(problem: Problem, spec) -> float:

@@ -5,12 +5,10 @@ from dpjax._extras import extra
 with extra("data"):
     import sklearn  # noqa: F401  (every file of the package works on its classes)
 
-from dpjax.estimators.base import PrivacyWarning
-from dpjax.estimators.checks import forbidden_checks
-from dpjax.estimators.logistic import DPLogisticRegression
-from dpjax.estimators.regression import DPLinearRegression
+from dpjax.estimators.base import PrivacyWarning, forbidden_checks
+from dpjax.estimators.columns import RangeScaler
+from dpjax.estimators.linear import DPLinearRegression, DPLinearSVC, DPLogisticRegression
 from dpjax.estimators.sgd import DPSGDClassifier
-from dpjax.estimators.svc import DPLinearSVC
 
 __all__ = [
     "DPLinearRegression",
@@ -18,5 +16,6 @@ __all__ = [
     "DPLogisticRegression",
     "DPSGDClassifier",
     "PrivacyWarning",
+    "RangeScaler",
     "forbidden_checks",
 ]

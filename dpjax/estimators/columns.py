@@ -1,4 +1,8 @@
-"""What scikit-learn hands to an estimator, as a table with its schema."""
+"""What scikit-learn hands to an estimator, as a table with its schema; and a public scaler.
+
+`training_rows` and `new_rows` are for the estimators, before fit and predict. `RangeScaler` learns
+nothing: its ranges are given, so that ε covers what follows it.
+"""
 
 from __future__ import annotations
 
@@ -8,70 +12,58 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data  # pyrefly: ignore
+from sklearn.utils.validation import (
+    check_is_fitted,  # pyrefly: ignore
+    validate_data,  # pyrefly: ignore
+)
 
 from dpjax import data
 from dpjax._numerics import checks
+from dpjax._other_names import taught
 from dpjax.data.cells import check_names
-from dpjax.data.learned import class_name
+from dpjax.data.schema import class_name
 
 
 class Encoded(NamedTuple):
-    """Records ready to train on.
+    """Records ready to train on."""
 
-    Fields:
-        features: float32 [records, features], rows of norm at most 1.
-        target: class numbers, or the values of a regression.
-        schema: complete: it encodes new rows.
-        declared: the public part of it.
-        learned: what was read off the rows, and is therefore covered by no ε.
-    """
-
-    features: np.ndarray
-    target: np.ndarray
-    schema: data.Schema
-    declared: data.Schema
-    learned: tuple[str, ...]
+    features: np.ndarray  # float32 [records, features], rows of norm at most 1
+    target: np.ndarray  # class numbers, or the values of a regression
+    schema: data.Schema  # complete: it encodes new rows
+    declared: data.Schema  # the public part of it
+    learned: tuple[str, ...]  # what was read off the rows, and is therefore covered by no ε
 
 
-def new_rows(estimator: Any, X: Any) -> np.ndarray:
+def encode_rows(estimator: Any, X: Any) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
-    X = _table(X)
-    if not isinstance(X, pd.DataFrame):
-        numbers = validate_data(estimator, X, reset=False, ensure_all_finite=False)
-        X = _frame(_finite(numbers, estimator.columns_), X, estimator.columns_)
-    else:
-        check_names(X.rename(columns=str))
-        validate_data(estimator, X, reset=False, skip_check_array=True)
-        X = X.rename(columns=str)
-    return data.encode_features(X, estimator.schema_)
+    return data.encode_features(_frame(estimator, X, reset=False), estimator.schema_)
 
 
-def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
+def read_records(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     """The training records; the schema is completed from them where `bounds` leaves it open."""
-    X = _table(X)
-    if isinstance(X, pd.DataFrame):
-        frame = X.rename(columns=str)
-        check_names(frame)
-        validate_data(estimator, X, reset=True, skip_check_array=True)
-        if len(frame) == 0:
-            raise ValueError("X must have at least one row, got none")
-    else:
-        settings = {"ensure_min_samples": 2, "ensure_all_finite": False}
-        numbers = validate_data(estimator, X, reset=True, **settings)
-        names = _names(estimator, numbers.shape[1])
-        frame = _frame(_finite(numbers, names), X, names)
+    frame = _frame(estimator, X, reset=True)
+    if len(frame) == 0:
+        raise ValueError("X must have at least one row, got none")
     check_target(y, classes=classes)
-    target = column_or_1d(plain_booleans(y), warn=True)
+    target = column_or_1d(unwrap_booleans(y), warn=True)
     if not classes:
-        target = _values(target)
+        try:  # decimals are objects to NumPy, and dates would become numbers
+            numeric = target.astype(np.float64) if target.dtype.kind in "biufO" else None
+        except (TypeError, ValueError):
+            numeric = None
+        if numeric is None:
+            example = target.tolist()[0]
+            raise ValueError(f"y must hold numbers, got {target.dtype}, such as {example!r}")
+        target = numeric
     if target.dtype.kind == "f":
         assert_all_finite(target, input_name="y")
     check_consistent_length(frame, target)
     estimator.columns_ = list(frame.columns)
-    declared = schema_of(estimator.bounds, frame.columns)
+    declared = read_bounds(estimator.bounds, frame.columns)
+    # The target needs a name of its own beside the columns.
     name = declared.target or "target"
     while declared.target is None and name in frame.columns:
         name += "_"
@@ -87,6 +79,52 @@ def training_rows(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
 
 
+def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
+    """The rows as a table with texts for names, once scikit-learn has seen their columns."""
+    # Rows to train on (`reset`) say what the columns are; others have to have those of `fit`.
+    X = _table_or_array(X)
+    if isinstance(X, pd.DataFrame):
+        frame = X.rename(columns=str)
+        check_names(frame)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return frame
+    settings: Any = {"ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+    try:
+        numbers: Any = validate_data(estimator, X, reset=reset, **settings)
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        # Text has a place in tables alone, whose columns have types.
+        raise ValueError(
+            "X must hold numbers where it is an array, got text; give a pandas.DataFrame, whose "
+            "columns of text are categories"
+        ) from None
+    names: list[str] = [f"x{number}" for number in range(numbers.shape[1])]
+    if not reset:
+        names = estimator.columns_
+    elif hasattr(estimator, "feature_names_in_"):  # of what else has named columns
+        names = [str(name) for name in estimator.feature_names_in_]
+    elif isinstance(estimator.bounds, data.Schema) and len(estimator.bounds.columns) == len(names):
+        names = [column.name for column in estimator.bounds.columns]
+    schema = read_bounds(estimator.bounds, names) if reset else estimator.schema_
+    # scikit-learn's refusal says neither where a cell is nor what to do here.
+    bad = np.argwhere(~np.isfinite(numbers) & ~(np.isnan(numbers) & bool(schema.missing)))
+    if len(bad):
+        row, column = bad[0]
+        cell = "NaN" if np.isnan(numbers[row, column]) else f"{numbers[row, column]:g}"
+        raise ValueError(
+            f"X must hold finite numbers, got {cell} in row {row} of column {names[column]!r} "
+            f"({len(np.unique(bad[:, 0]))} such rows); drop or complete these rows"
+        )
+    frame = pd.DataFrame(numbers, columns=names)
+    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
+        # Of an array of objects, booleans and whole numbers stay such.
+        given = pd.DataFrame(X, columns=names).infer_objects()
+        kept = [name for name in names if given[name].dtype.kind in "biu"]
+        frame[kept] = given[kept]
+    return frame
+
+
 def check_target(y: Any, *, classes: bool) -> None:
     """Refuse what is no column of labels; scikit-learn's words would show all of it."""
     if y is None:
@@ -99,6 +137,12 @@ def check_target(y: Any, *, classes: bool) -> None:
     checks.unmasked("y", y)
     if not classes:
         return
+    absent = pd.isna(np.atleast_1d(np.asarray(y, dtype=object)))
+    if absent.any():
+        raise ValueError(
+            f"y must hold a label for every row, got none (Input y contains NaN) in row "
+            f"{np.argwhere(absent)[0][0]}; drop or complete the row"
+        )
     try:
         check_classification_targets(y)
     except TypeError:  # labels that have no order
@@ -108,32 +152,16 @@ def check_target(y: Any, *, classes: bool) -> None:
         ) from None
 
 
-def _values(target: np.ndarray) -> np.ndarray:
-    """The target of a regression as floats; decimals are objects to NumPy."""
-    try:
-        if target.dtype.kind in "biufO":
-            return target.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
-    raise ValueError(f"y must hold numbers, got {target.dtype}, such as {target[0]!r}")
+_TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
 
 
-def _table(X: Any) -> Any:
-    """A table of polars, pyarrow or another library as pandas'; one array would be of one type.
-
-    As floats, True would be the category "1", and two ids beyond 2^53 could be one. The refusals
-    are worded here because scikit-learn's show records.
-    """
-    if isinstance(X, pd.DataFrame):
-        return X
-    if hasattr(X, "to_pandas"):
-        frame = X.to_pandas()
-        return frame if isinstance(frame, pd.DataFrame) else _array(X)
-    return _array(X)
-
-
-def _array(X: Any) -> Any:
-    """What is no table, if it has rows and columns; a list keeps the type of every number."""
+def _table_or_array(X: Any) -> Any:
+    """A table of polars, pyarrow or another library as pandas', else an array [rows, columns]."""
+    # As one array of floats a table would make True the category "1", and one id of two beyond
+    # 2^53; so a list keeps the type of every number.
+    frame = X if isinstance(X, pd.DataFrame) or not hasattr(X, "to_pandas") else X.to_pandas()
+    if isinstance(frame, pd.DataFrame):
+        return frame
     checks.unmasked("X", X)
     kind = type(X).__name__
     if isinstance(X, list | tuple):
@@ -142,6 +170,7 @@ def _array(X: Any) -> Any:
         X = np.asarray(X)
     if X.ndim == 2 and not np.iscomplexobj(X):
         return X
+    # Worded here because scikit-learn's refusals show records.
     if X.ndim == 2:
         found = f"{X.dtype} (Complex data not supported)"
     elif X.ndim:
@@ -154,43 +183,7 @@ def _array(X: Any) -> Any:
     )
 
 
-_TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
-
-
-def _finite(numbers: np.ndarray, names: list[str]) -> np.ndarray:
-    """The numbers of an array; scikit-learn's refusal says neither where nor what to do here."""
-    bad = np.argwhere(~np.isfinite(numbers))
-    if len(bad):
-        row, column = bad[0]
-        cell = "NaN" if np.isnan(numbers[row, column]) else f"{numbers[row, column]:g}"
-        raise ValueError(
-            f"X must hold finite numbers, got {cell} in row {row} of column {names[column]!r} "
-            f"({len(np.unique(bad[:, 0]))} such rows); drop or complete these rows"
-        )
-    return numbers
-
-
-def _frame(numbers: np.ndarray, X: Any, names: list[str]) -> pd.DataFrame:
-    """An array as a table; from an array of objects, booleans and whole numbers stay such."""
-    frame = pd.DataFrame(numbers, columns=names)
-    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
-        given = pd.DataFrame(X, columns=names).infer_objects()
-        kept = [name for name in names if given[name].dtype.kind in "biu"]
-        frame[kept] = given[kept]
-    return frame
-
-
-def _names(estimator: Any, width: int) -> list[str]:
-    """The columns of an array: those of a schema that has as many, else x0, x1, …"""
-    named = getattr(estimator, "feature_names_in_", None)  # of what else has named columns
-    if named is not None:
-        return [str(name) for name in named]
-    if isinstance(estimator.bounds, data.Schema) and len(estimator.bounds.columns) == width:
-        return [column.name for column in estimator.bounds.columns]
-    return [f"x{number}" for number in range(width)]
-
-
-def schema_of(bounds: Any, names: Any) -> data.Schema:
+def read_bounds(bounds: Any, names: Any) -> data.Schema:
     """What is public: nothing, a schema, the file of one, or (low, high) of the columns."""
     if bounds is None:
         return data.Schema(())
@@ -199,9 +192,7 @@ def schema_of(bounds: Any, names: Any) -> data.Schema:
     if isinstance(bounds, str | pathlib.Path):
         return data.read_schema(bounds)
     try:
-        low, high = (
-            np.broadcast_to(np.asarray(side, np.float64), (len(names),)) for side in bounds
-        )
+        low, high = _per_column(bounds, len(names))
     except (TypeError, ValueError):
         raise ValueError(
             f"bounds must be a schema, the file of one, or (low, high), got {bounds!r}"
@@ -210,7 +201,12 @@ def schema_of(bounds: Any, names: Any) -> data.Schema:
     return data.Schema(tuple(data.Column(str(name), range=(a, b)) for name, a, b in sides))
 
 
-def plain_booleans(y: Any) -> Any:
+def _per_column(ends: Any, columns: int) -> list[np.ndarray]:
+    """Each end of a range as one number a column."""
+    return [np.broadcast_to(np.asarray(end, np.float64), (columns,)) for end in ends]
+
+
+def unwrap_booleans(y: Any) -> Any:
     """Booleans of pandas' or pyarrow's type as NumPy's; scikit-learn makes floats of them."""
     if isinstance(y, pd.api.extensions.ExtensionArray | pd.Index):
         y = pd.Series(y)
@@ -221,11 +217,9 @@ def plain_booleans(y: Any) -> Any:
     return y
 
 
-def class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
-    """The classes as values of the target's own type, in the order of the class numbers.
-
-    Names that are no such values, where a schema's aliases lead to them, stay names.
-    """
+def restore_class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
+    """The classes as values of the target's own type, in the order of the class numbers."""
+    # Names that are no such values, where a schema's aliases lead to them, stay names.
     target = np.asarray(target).ravel()
     kind = target.dtype.kind
     if kind == "b" and set(names) <= {"True", "False"}:
@@ -240,7 +234,68 @@ def class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
             return narrow if narrow.tolist() == wide else values
     except ValueError:
         pass
-    if kind in "Ubiuf":
-        return np.asarray(names)  # as wide as the longest, which the target may not hold
     given = {class_name(value): value for value in pd.unique(target)}
+    if kind in "Ubiuf":  # as wide as the longest, which the target may not hold
+        return np.asarray([given.get(name, name) if kind == "U" else name for name in names])
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)
+
+
+@taught
+@dataclasses.dataclass(eq=False, repr=False)
+class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # pyrefly: ignore
+    """Maps every column from a public range to [0, 1], and clips what lies beyond it.
+
+    x ↦ (min(max(x, low), high) − low) / (high − low). In a pipeline it stands where
+    `StandardScaler` and `MinMaxScaler` would learn from the private records.
+
+    Args:
+        low, high: the range, known beforehand: a number each, or one for every column.
+
+    Guarantee:
+        `fit` reads the number and the names of the columns and no cell of them, so that an
+        estimator after it may say preprocessing="public".
+
+    Example:
+        >>> RangeScaler(18, 90).fit_transform([[18.0], [54.0], [120.0]]).ravel().tolist()
+        [0.0, 0.5, 1.0]
+    """
+
+    low: Any = 0.0
+    high: Any = 1.0
+
+    def fit(self, X: Any, y: Any = None) -> RangeScaler:
+        """Check the ranges against the number of columns.
+
+        Args:
+            X: a frame or an array of numbers, one row a record.
+            y: not read.
+
+        Returns:
+            The scaler.
+        """
+        self._ends(validate_data(self, X).shape[1])
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The rows scaled.
+
+        Args:
+            X: a frame or an array with the columns of `fit`.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        low, high = self._ends(X.shape[1])
+        return (np.clip(X, low, high) - low) / (high - low)
+
+    def _ends(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
+        """The range of each column."""
+        try:
+            low, high = _per_column((self.low, self.high), columns)
+        except (TypeError, ValueError):
+            low, high = np.ones(columns), np.zeros(columns)
+        if not (np.all(low < high) and np.all(np.isfinite(high - low))):
+            raise ValueError(
+                f"low and high must be numbers, low below high, or one for each of the {columns} "
+                f"columns, got {self.low!r} and {self.high!r}"
+            )
+        return low, high

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
+import warnings
 from typing import Any
 
 import jax
@@ -18,13 +20,14 @@ from dpjax import training
 from dpjax._numerics.checks import Range, one_number, shown
 from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.estimators.columns import class_values, plain_booleans
+from dpjax.estimators.columns import Encoded, encode_rows
 
 _POSITIVE = Range(0.0, open_low=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
 
 @taught
+@dataclasses.dataclass(eq=False, repr=False)
 class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
     """A neural network trained by DP-SGD: any flax model, with differential privacy.
 
@@ -40,8 +43,7 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
             them for full batches).
         clip_norm: bound on a record's gradient.
         sampling: "poisson", "random-allocation", "fixed" or "full", see `make_plan`.
-        random_state: for reproduction only: whoever knows it can subtract the noise, which fits
-            with the same one share on whatever records.
+        random_state, preprocessing: as in `DPLogisticRegression`.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.
@@ -55,73 +57,49 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         [0, 1]
     """
 
-    def __init__(
-        self,
-        model=None,
-        epsilon=1.0,
-        delta=1e-5,
-        *,
-        adjacency="add-remove",
-        bounds=None,
-        solver="adam",
-        learning_rate=0.05,
-        epochs=10,
-        batch_size=None,
-        clip_norm=1.0,
-        sampling="poisson",
-        random_state=None,
-    ):
-        self.model = model
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.bounds = bounds
-        self.solver = solver
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip_norm = clip_norm
-        self.sampling = sampling
-        self.random_state = random_state
+    model: Any = None
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    _: dataclasses.KW_ONLY
+    adjacency: str = "add-remove"
+    bounds: Any = None
+    solver: Any = "adam"
+    learning_rate: Any = 0.05
+    epochs: float = 10
+    batch_size: int | None = None
+    clip_norm: float = 1.0
+    sampling: str = "poisson"
+    random_state: Any = None
+    preprocessing: str | None = None
 
-    def fit(self, X: Any, y: Any) -> DPSGDClassifier:
-        """Train.
-
-        Args:
-            X: a frame or an array, one row a record.
-            y: the class of each record.
-
-        Returns:
-            The estimator.
-        """
-        records = self._read(X, y, classes=True)
-        self.classes_ = class_values(records.schema.classes or (), plain_booleans(y))
+    def _train(self, records: Encoded) -> None:
         self._width, count = records.features.shape[1], len(records.target)
-        model = self._built()
+        model = self._build_model()
         size = self.batch_size
         if size is None:
             size = count if self.sampling == "full" else min(2048, max(1, count // 8))
-        plan = training.make_plan(
-            count,
-            delta=self.delta,
-            batch_size=size,
-            epochs=self.epochs,
-            sampling=self.sampling,
-            clip_norm=self.clip_norm,
-            epsilon=self.epsilon,
-            adjacency=acc.Adjacency(self.adjacency),
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
+            plan = training.make_plan(
+                count,
+                delta=self.delta,
+                batch_size=size,
+                epochs=self.epochs,
+                sampling=self.sampling,
+                clip_norm=self.clip_norm,
+                epsilon=self.epsilon,
+                adjacency=acc.Adjacency(self.adjacency),
+            )
         found = training.fit(
             training.cross_entropy(model),
             model.init(jax.random.key(0)),  # public: it depends on no record
             (jnp.asarray(records.features), jnp.asarray(records.target)),
             plan,
             optimizer=self._optimizer(),
-            key=self._key(),
+            key=self._key(records),
         )
         self.certificate_ = plan.certify(not_covered=self._not_covered(records))
         self.params_ = jax.tree.map(np.asarray, found.params)
-        return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row.
@@ -129,8 +107,7 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        chosen = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[chosen]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class for each row.
@@ -139,7 +116,7 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
             X: a frame or an array with the columns of `fit`.
         """
         check_is_fitted(self)
-        return training.probabilities(self._built(), self.params_, self._encode(X))
+        return training.probabilities(self._build_model(), self.params_, encode_rows(self, X))
 
     def save(self, folder: str | pathlib.Path) -> pathlib.Path:
         """Write the model, its encoding and its certificate for `load_model`.
@@ -151,16 +128,16 @@ class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
             The folder.
         """
         check_is_fitted(self)
-        return self._save(folder, self.params_, self._built())
+        return self._save(folder, self.params_, self._build_model())
 
-    def _built(self) -> training.Model:
+    def _build_model(self) -> training.Model:
         """The model for the encoded features; built anew, since functions do not pickle."""
         classes, model = len(self.classes_), self.model
         if model is None:
             return _perceptron(self._width, classes)
-        if not isinstance(model, training.Model) and not hasattr(model, "apply"):
-            model = model(self._width, classes) if callable(model) else model
-        if not isinstance(model, training.Model) and not hasattr(model, "apply"):
+        if callable(model) and not hasattr(model, "apply"):
+            model = model(self._width, classes)
+        if not hasattr(model, "apply"):
             raise ValueError(
                 "model must be a flax module, a dpjax.training.Model, or a function "
                 f"(features, classes) -> either, got {shown(model)}"

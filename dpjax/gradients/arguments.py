@@ -1,4 +1,4 @@
-"""What `clipped_grad` is given: parameters, loss, batch and keys, checked and in one form."""
+"""What is given to a function that clips (parameters, loss, batch, mask, keys) in one form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 
 def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -17,15 +18,14 @@ def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
         raise ValueError("params must hold a floating-point array, got none")
     if any(jnp.iscomplexobj(x) for x, f in zip(leaves, floating, strict=True) if f):
         raise ValueError("params must be real, got complex ones; split real and imaginary parts")
-    trained = tree.unflatten([x if f else None for x, f in zip(leaves, floating, strict=True)])
 
     def rebuild(trained):
         new = iter(jax.tree.leaves(trained))
-        return tree.unflatten(
-            [next(new) if f else x for x, f in zip(leaves, floating, strict=True)]
-        )
+        pairs = zip(leaves, floating, strict=True)
+        return tree.unflatten([next(new) if f else x for x, f in pairs])
 
-    return trained, rebuild
+    pairs = zip(leaves, floating, strict=True)
+    return tree.unflatten([x if f else None for x, f in pairs]), rebuild
 
 
 def path_name(path: Any) -> str:
@@ -34,11 +34,7 @@ def path_name(path: Any) -> str:
 
 
 def spread(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
-    """The value of every leaf of `params`, from a tree like it or a prefix of it.
-
-    Raises:
-        ValueError: a tree of another structure, by the argument's name and what it is a tree `of`.
-    """
+    """The value of every leaf of `params`, from a tree like it or a prefix of it."""
     try:
         found = jax.tree.map(lambda x, part: jax.tree.map(lambda _: x, part), prefix, params)
     except ValueError as error:
@@ -53,9 +49,8 @@ def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool
     """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
 
     def one(trained, example_and_key):
-        params = rebuild(trained)
         example, key = example_and_key
-        out = loss(params, example, key) if with_key else loss(params, example)
+        out = loss(rebuild(trained), example, *([key] if with_key else []))
         value, aux = out if has_aux else (out, None)
         if jnp.shape(value) != ():
             raise ValueError(
@@ -80,7 +75,17 @@ def batch_size(batch: Any) -> int:
     return sizes.pop()
 
 
-def keys_of_records(rng: Any, records: int) -> Any:
+def boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
+    """The mask as one boolean a record, all of them True where it is None."""
+    if mask is None:
+        return jnp.ones(records, bool)
+    # A column [b, 1] would broadcast against [b]: every record would count b times.
+    if jnp.shape(mask) != (records,):
+        raise ValueError(f"{name} must have shape ({records},), got {jnp.shape(mask)}")
+    return jnp.asarray(mask, bool)
+
+
+def record_keys(rng: Any, records: int) -> Any:
     """One key a record, from one key or as given."""
     typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
     if rng.ndim == (0 if typed else 1):

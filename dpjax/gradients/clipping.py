@@ -1,24 +1,160 @@
-"""`clipped_grad`: from a per-example loss to the clipped sum of its gradients."""
+"""Clipped sums over records: of any function's values, and of a loss's gradients."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
 
 from dpjax._numerics.checks import CLIP_NORMS, scalar
-from dpjax._numerics.explicit import along_records, explicit_mesh, on_explicit_too, spec_of
+from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._other_names import taught
-from dpjax.gradients import ghost, per_example
-from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
-from dpjax.gradients.explain import Method, choose, tried
+from dpjax.gradients import per_example
+from dpjax.gradients.arguments import (
+    batch_size,
+    boolean_mask,
+    record_keys,
+    scalar_loss,
+    trainable,
+)
+from dpjax.gradients.explain import Choice, Method, choose, fall_back_if_untraceable
+from dpjax.gradients.ghost import sums
 from dpjax.gradients.pieces import PieceSize, in_pieces, piece_size
-from dpjax.gradients.result import ClippedGradient
 from dpjax.gradients.strategies import Flat, Strategy
+
+_BY_VMAP = Choice("vmap", "as asked", None, ())
+
+
+class ClippedGradient(NamedTuple):
+    """The clipped sum of a batch's per-example gradients, and what was seen on the way.
+
+    Only `sum` has the strategy's sensitivity. `norms`, `losses`, `nonfinite` and `aux` are exact
+    functions of the private records: publish them only through a mechanism of their own.
+
+    Fields:
+        sum: the parameters' tree, Σᵢ cᵢ·gᵢ over the records that take part. Leaves are float32 at
+            least, whatever the parameters' dtype: rounding the sum to bfloat16 before the noise
+            would move it by more than one clip norm.
+        norms, losses: [batch], l2 norms before clipping, and losses; 0 where the mask is False.
+        nonfinite: the number of records that contributed zero: with a NaN or an infinity in the
+            gradient, a norm beyond the floats, or no factor that brings it below the clip norm.
+        aux: the loss's second output, stacked along a leading batch axis; None without `has_aux`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax.gradients import clipped_grad
+        >>> grad = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm=1.0)
+        >>> out = grad(jnp.ones(2), jnp.array([[3.0, 4.0], [0.0, 0.5]]))
+        >>> out.norms.tolist(), out.losses.tolist(), int(out.nonfinite)
+        ([5.0, 0.5], [7.0, 0.5], 0)
+    """
+
+    sum: Any
+    norms: Float[Array, " batch"]
+    losses: Float[Array, " batch"]
+    nonfinite: Int[Array, ""]
+    aux: Any = None
+
+
+class ClippedSum(NamedTuple):
+    """The clipped sum of what a function gives for the records of a batch; see `clip_and_sum`.
+
+    Only `sum` has a bounded sensitivity: `norms` and `values` are exact functions of the records.
+
+    Fields:
+        sum: the tree that the function returns, Σᵢ cᵢ·f(recordᵢ); float32 at least.
+        norms: [batch], the l2 norms before clipping; 0 where the mask is False.
+        values: the function's second output, stacked along a leading axis; None without `has_aux`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax.gradients import clip_and_sum
+        >>> clip_and_sum(lambda x: x, 1.0)(jnp.array([[3.0, 4.0], [0.0, 0.5]])).norms.tolist()
+        [5.0, 0.5]
+    """
+
+    sum: Any
+    norms: Float[Array, " batch"]
+    values: Any = None
+
+
+def clip_and_sum(
+    function: Callable[[Any], Any],
+    clip_norm: Any = 1.0,
+    *,
+    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    microbatch_size: PieceSize = "auto",
+    has_aux: bool = False,
+) -> Callable[..., ClippedSum]:
+    """The sum over a batch of what `function` gives for each record, clipped to norm `clip_norm`.
+
+        fn(batch, mask=None, *, clip_norm=None).sum = Σᵢ cᵢ·function(batch[i]),  cᵢ ∈ [0, 1].
+
+    A record may be a client's whole data set, whose model update after several local steps is
+    clipped (DP-FedAvg). `clipped_grad` is the case of a gradient.
+
+    Args:
+        function: `function(record) -> tree` of real floating-point arrays, or `(tree, aux)` with
+            `has_aux`, from that record and public values alone.
+        clip_norm, strategy, microbatch_size: as of `clipped_grad`; and so are `mask`, the other
+            `clip_norm` and the attributes of the function that is returned.
+        has_aux: whether `function` returns `(tree, aux)`.
+
+    Raises:
+        ValueError: a clip norm outside [1e-18, 1e19], a batch whose leaves disagree about the
+            number of records, or what is no tree of real floating-point arrays.
+
+    Guarantee:
+        As of `clipped_grad`, whatever the function and the data; what is not finite adds zero.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import dpjax
+        >>> out = dpjax.clip_and_sum(lambda x: {"mean": x}, clip_norm=1.0)(jnp.array([3.0, -0.5]))
+        >>> f"{out.sum['mean']:.3f}", out.norms.tolist()
+        ('0.500', [3.0, 0.5])
+
+    References:
+        McMahan et al. 2018, "Learning differentially private recurrent language models".
+    """
+    _check(clip_norm, microbatch_size)
+    default_clip_norm = clip_norm
+
+    def one(record):
+        return function(record) if has_aux else (function(record), None)
+
+    def summed(batch, mask, clip_norm) -> ClippedSum:
+        records = batch_size(batch)
+        mask = boolean_mask(records, mask)
+        if records == 0:
+            return _without_records(lambda batch, _: summed(batch, None, clip_norm), batch)
+        like = jax.eval_shape(lambda batch: one(jax.tree.map(lambda x: x[0], batch))[0], batch)
+        kinds = [x.dtype for x in jax.tree.leaves(like)]
+        if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+            raise ValueError(f"function must return real floating-point arrays, got {like}")
+        size = min(microbatch_size or records, records) if microbatch_size != "auto" else 0
+        size = size or piece_size(_BY_VMAP, lambda _, record: one(record), like, batch)
+
+        def piece(batch, mask):
+            return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
+
+        total, norms, _, values = in_pieces(piece, (batch,), mask, size)
+        return ClippedSum(total, norms, values)
+
+    def fn(batch, mask=None, *, clip_norm=None) -> ClippedSum:
+        clip_norm = default_clip_norm if clip_norm is None else clip_norm
+        _check(clip_norm, microbatch_size)
+        along: Any = along_records(batch, mask)
+        specs: Any = ClippedSum(PartitionSpec(), along, along if has_aux else None)
+        return on_explicit_too(summed, specs, batch, mask, clip_norm)
+
+    return _with_bound(fn, clip_norm, strategy)
 
 
 @taught
@@ -34,16 +170,14 @@ def clipped_grad(
 ) -> Callable[..., ClippedGradient]:
     """The sum over a batch of per-example gradients, each clipped to norm at most `clip_norm`.
 
-    Returns a pure function `fn(params, batch, mask=None, *, rng=None, clip_norm=None)` with
+        fn(params, batch, mask=None, *, rng=None, clip_norm=None).sum = Σᵢ cᵢ·∇loss(params, xᵢ)
 
-        fn(params, batch).sum = Σᵢ cᵢ·∇loss(params, batch[i]),  cᵢ = strategy's factor ∈ [0, 1].
-
-    The returned function's arguments: `params`, any tree, in which leaves that are not
-    floating-point arrays (counters, keys, activation functions) are held constant and are None in
-    `sum`; `batch`, a tree whose leaves share a leading axis; `mask`, [batch] booleans, False for
-    padding; `rng`, one key (split over the batch) or one key a record, handed to the loss as its
-    third argument. Its attributes `clip_norm` and `strategy` are those given here, for
-    `transforms.released(chain, fn)`: the mechanism of a chain that starts from its sum.
+    for the pure function that is returned, with cᵢ ∈ [0, 1] the strategy's factor. Its `params` are
+    any tree, in which leaves that are not floating-point arrays (counters, keys, functions) are
+    held constant and are None in `sum`; `batch` a tree whose leaves share a leading axis; `mask`
+    [batch] booleans, False for padding; `rng` one key (split over the batch) or one key a record,
+    handed to the loss as its third argument. Its attributes `clip_norm` and `strategy` are those
+    given here, for `transforms.released(chain, fn)`: the mechanism of a chain on its sum.
 
     Args:
         loss: `loss(params, example) -> scalar`, or `(scalar, aux)` with `has_aux`. One record in,
@@ -69,17 +203,14 @@ def clipped_grad(
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
         `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
-        loss and the data: a record with a NaN or an infinity in its gradient contributes zero. An
-        empty batch has the sum zero.
+        loss and the data: a record with a NaN or an infinity in its gradient contributes zero.
         Assumes that the loss of one example does not depend on the others, and that divisions by
         the batch size are by the expected, public one.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from dpjax.gradients import clipped_grad
-        >>> def loss(w, example):
-        ...     x, y = example
-        ...     return 0.5 * (x @ w - y) ** 2
+        >>> loss = lambda w, example: 0.5 * (example[0] @ w - example[1]) ** 2
         >>> x, y = jnp.array([[3.0, 4.0], [0.3, 0.4]]), jnp.array([0.0, 0.0])
         >>> out = clipped_grad(loss, clip_norm=1.0)(jnp.array([1.0, 0.0]), (x, y))
         >>> [f"{value:.3f}" for value in out.sum], [f"{norm:.3f}" for norm in out.norms]
@@ -90,106 +221,107 @@ def clipped_grad(
         method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
-    scalar("clip_norm", clip_norm, CLIP_NORMS)
+    _check(clip_norm, microbatch_size)
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    settings = loss, method, strategy, microbatch_size, has_aux, share_of
+    summed, default_clip_norm = functools.partial(_clipped_gradient, settings), clip_norm
+
+    def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
+        clip_norm = default_clip_norm if clip_norm is None else clip_norm
+        _check(clip_norm, microbatch_size)
+        along: Any = along_records(batch, mask)
+        specs = ClippedGradient(
+            sum=jax.tree.map(partition_spec, trainable(params)[0]),
+            norms=along,
+            losses=along,
+            nonfinite=PartitionSpec(),  # pyrefly: ignore
+            aux=along if has_aux else None,
+        )
+        return on_explicit_too(summed, specs, params, batch, mask, rng, clip_norm)
+
+    return _with_bound(fn, clip_norm, strategy)
+
+
+def _with_bound(fn: Any, clip_norm: Any, strategy: Strategy) -> Any:
+    """The function with what `transforms.released` reads of it."""
+    fn.clip_norm, fn.strategy = clip_norm, strategy
+    return fn
+
+
+def _check(clip_norm: Any, microbatch_size: Any) -> None:
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
         raise ValueError(
             f"microbatch_size must be at least 1, 'auto', or None, got {microbatch_size}"
         )
-    default_clip_norm = clip_norm
-
-    def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
-        if clip_norm is None:
-            clip_norm = default_clip_norm
-        else:
-            scalar("clip_norm", clip_norm, CLIP_NORMS)
-        if explicit_mesh(params, batch, mask, rng, clip_norm) is None:
-            return on_one_type(params, batch, mask, rng, clip_norm)
-        along: Any = along_records(batch, mask)
-        nowhere: Any = PartitionSpec()
-        results = ClippedGradient(
-            sum=jax.tree.map(spec_of, trainable(params)[0]),
-            norms=along,
-            losses=along,
-            nonfinite=nowhere,
-            aux=along if has_aux else None,
-        )
-        given = (params, batch, mask, rng, clip_norm)
-        return on_explicit_too(on_one_type, results, *given)
-
-    def on_one_type(params, batch, mask, rng, clip_norm) -> ClippedGradient:
-        records = batch_size(batch)
-        if mask is None:
-            mask = jnp.ones(records, bool)
-        elif jnp.shape(mask) != (records,):
-            raise ValueError(f"mask must have shape ({records},), got {jnp.shape(mask)}")
-        mask = jnp.asarray(mask, bool)
-        if records == 0:
-            return _nothing(fn, params, batch, rng)
-        keys = None if rng is None else keys_of_records(rng, records)
-        trained, rebuild = trainable(params)
-        one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-        bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
-
-        choice = choose(method, one, trained, (batch, keys))
-
-        def pieces_of(choice):
-            if microbatch_size == "auto":
-                return piece_size(choice, one, trained, (batch, keys))
-            return min(microbatch_size or records, records)
-
-        def run(params, batch_and_keys, mask, clip_norm):
-            arguments = params, batch_and_keys, mask, clip_norm, bound, share_of
-            if choice.plan is not None:
-                return ghost.clipped_sum(choice.plan, *arguments)
-            return per_example.clipped_sum(one, *arguments)
-
-        size = pieces_of(choice)
-        everything = (trained, (batch, keys), mask, clip_norm)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(everything)):
-            run = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
-        some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *everything[1:3])
-        choice = tried(choice, run, trained, *some, clip_norm)
-        if choice.plan is None:
-            size = pieces_of(choice)
-
-        def piece(batch, keys, mask):
-            return run(trained, (batch, keys), mask, clip_norm)
-
-        total, norms, losses, kept, aux = in_pieces(piece, (batch, keys), mask, size)
-        if method == "ghost" and choice.plan is None:
-            warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=2)
-        return ClippedGradient(
-            sum=total,
-            norms=norms,
-            losses=jnp.where(mask, losses, jnp.zeros_like(losses)),
-            nonfinite=jnp.sum(mask & ~kept, dtype=jnp.int32),
-            aux=aux if has_aux else None,
-        )
-
-    setattr(fn, "clip_norm", clip_norm)  # noqa: B010 (attributes of a function)
-    setattr(fn, "strategy", strategy)  # noqa: B010
-    return fn
 
 
-def _nothing(fn: Callable[..., ClippedGradient], params: Any, batch: Any, rng: Any) -> Any:
+def _clipped_gradient(
+    settings: Any, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
+) -> ClippedGradient:
+    """What the function that `clipped_grad` made with these settings returns."""
+    loss, method, strategy, microbatch_size, has_aux, share_of = settings
+    records = batch_size(batch)
+    mask = boolean_mask(records, mask)
+    if records == 0:
+        summed = functools.partial(_clipped_gradient, settings, params)
+        return _without_records(lambda b, r: summed(b, None, r, clip_norm), batch, rng)
+    keys = None if rng is None else record_keys(rng, records)
+    trained, rebuild = trainable(params)
+    one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    choice = choose(method, one, trained, (batch, keys))
+
+    def run(trained, batch_and_keys, mask, clip_norm):
+        how = batch_and_keys, mask, clip_norm, strategy, share_of
+        if choice.plan is not None:
+            return sums.clipped_sum(choice.plan, trained, *how)
+
+        def gradient(record):
+            return jax.value_and_grad(one, has_aux=True)(trained, record)[::-1]
+
+        return per_example.clipped_sum(gradient, trained, *how)
+
+    def choose_piece(choice):
+        if microbatch_size == "auto":
+            return piece_size(choice, one, trained, (batch, keys))
+        return min(microbatch_size or records, records)
+
+    size, compiled = choose_piece(choice), run
+    arguments = trained, (batch, keys), mask, clip_norm
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+        compiled = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
+    some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *arguments[1:3])
+    choice = fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
+    if choice.plan is None:
+        size = choose_piece(choice)
+
+    def piece(batch, keys, mask):
+        return compiled(trained, (batch, keys), mask, clip_norm)
+
+    total, norms, kept, (losses, aux) = in_pieces(piece, (batch, keys), mask, size)
+    if method == "ghost" and choice.plan is None:
+        warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=4)
+    return ClippedGradient(
+        sum=total,
+        norms=norms,
+        losses=jnp.where(mask, losses, jnp.zeros_like(losses)),
+        nonfinite=jnp.sum(mask & ~kept, dtype=jnp.int32),
+        aux=aux if has_aux else None,
+    )
+
+
+def _without_records(summed: Callable[..., Any], batch: Any, rng: Any = None) -> Any:
     """The result for an empty batch: that of one record that takes no part, without the record."""
 
     def one_more(x):
         return jax.ShapeDtypeStruct((1, *jnp.shape(x)[1:]), x.dtype)
 
+    def empty(x):
+        return jnp.zeros((0, *x.shape[1:]) if x.shape else (), x.dtype)
+
     if rng is not None and rng.ndim > (not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)):
         rng = one_more(rng)
-    one = jax.eval_shape(lambda b, r: fn(params, b, rng=r), jax.tree.map(one_more, batch), rng)
-
-    def empty(shape):
-        return jnp.empty((0, *shape.shape[1:]), shape.dtype)
-
-    return one._replace(
-        sum=jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), one.sum),
-        norms=empty(one.norms),
-        losses=empty(one.losses),
-        nonfinite=jnp.zeros((), jnp.int32),
-        aux=jax.tree.map(empty, one.aux),
-    )
+    one = jax.eval_shape(summed, jax.tree.map(one_more, batch), rng)
+    total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), one.sum)
+    return jax.tree.map(empty, one)._replace(sum=total)

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import jax
 
 from dpjax._other_names import taught
-from dpjax.gradients import ghost, ghost_plan
-from dpjax.gradients.arguments import batch_size, keys_of_records, scalar_loss, trainable
+from dpjax.gradients.arguments import batch_size, record_keys, scalar_loss, trainable
+from dpjax.gradients.ghost import sums
+from dpjax.gradients.ghost.plan import Family, Plan, make_plan
 from dpjax.gradients.strategies import Flat, Strategy
 
 Method = Literal["auto", "ghost", "vmap"]
@@ -28,40 +29,24 @@ _CONVOLUTION_WEIGHT = 8
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCost:
-    """One row of the table: a parameter, where and how it is used, and what that costs.
+    """One row of the table."""
 
-    Fields:
-        parameter: its path in the tree.
-        shape: its shape.
-        used_in: the equations it enters, with the model's own scope names where there are any.
-        rule: how its per-example norm is formed.
-        ghost: estimated cost per record beyond the backward pass, ghost method.
-        vmap: the same with per-example gradients.
-    """
-
-    parameter: str
+    parameter: str  # its path in the tree
     shape: tuple[int, ...]
-    used_in: str
-    rule: str
-    ghost: int
+    used_in: str  # the equations it enters, with the model's own scope names where there are any
+    rule: str  # how its per-example norm is formed
+    ghost: int  # estimated cost per record beyond the backward pass, by either method
     vmap: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What will be done, and why.
+    """What will be done, and why."""
 
-    Fields:
-        method: "ghost" or "vmap".
-        reason: in words.
-        plan: the ghost method's plan; None for "vmap".
-        rows: the cost of every parameter; empty where the loss could not be traced.
-    """
-
-    method: str
-    reason: str
-    plan: ghost_plan.Plan | None
-    rows: tuple[ParameterCost, ...]
+    method: str  # "ghost" or "vmap"
+    reason: str  # in words
+    plan: Plan | None  # None for "vmap"
+    rows: tuple[ParameterCost, ...]  # empty where the loss could not be traced
 
     def __str__(self) -> str:
         header = ("parameter", "shape", "used in", "rule", "ghost", "vmap")
@@ -81,27 +66,24 @@ class Choice:
 
 
 def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
-    """The method for a loss of `(params, record)`, by cost; `tried` says whether it works."""
+    """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
         return Choice("vmap", "as asked", None, ())
     try:
-        plan = ghost_plan.make_plan(loss, params, records)
+        plan = make_plan(loss, params, records)
     except Exception as error:
         return _given_up("not traceable record by record", error)
     rows = tuple(_rows(plan, params))
     ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
+    share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
     if method == "ghost":
         return Choice("ghost", "as asked", plan, rows)
     if ghost_cost < vmap_cost:
-        return Choice("ghost", f"costs {_percent(ghost_cost, vmap_cost)} of vmap", plan, rows)
-    return Choice("vmap", f"ghost would cost {_percent(ghost_cost, vmap_cost)} of it", None, rows)
+        return Choice("ghost", f"costs {share} of vmap", plan, rows)
+    return Choice("vmap", f"ghost would cost {share} of it", None, rows)
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.3g} %"
-
-
-def tried(choice: Choice, run: Callable[..., Any], *arguments: Any) -> Choice:
+def fall_back_if_untraceable(choice: Choice, run: Callable[..., Any], *arguments: Any) -> Choice:
     """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
     if choice.plan is None:
         return choice
@@ -119,13 +101,13 @@ def _given_up(what: str, error: Exception) -> Choice:
     return Choice("vmap", reason, None, ())
 
 
-def multiplications(family: ghost_plan.Family) -> int:
+def multiplications(family: Family) -> int:
     """Of the product that forms one record's gradient from its outer products."""
     g, t, k, n = family.sizes
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _rows(plan: ghost_plan.Plan, params: Any) -> list[ParameterCost]:
+def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
@@ -168,14 +150,12 @@ def explain_clipping(
 ) -> None:
     """Prints how `clipped_grad` would treat every parameter, and which method it would use.
 
-    The method is tried out on the shapes of the whole batch, so what is printed is what will run.
-
-    Costs are estimates per record, in multiplications (a number that passes through memory counts
-    as eight, and so does one of a kernel's gradient per record on a CPU), of what clipping adds to
-    the backward pass. Rules: "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram" Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the
-    gradient itself, where it is smaller than its factors; "tokens" and "sorted" a look-up's equal
-    tokens; "copied" one copy per record, differentiated by JAX (biases, scales, and every use
-    without a rule).
+    The method is tried out on the shapes of the whole batch. Costs are estimates per record, in
+    multiplications (a number that passes through memory counts as eight, and so does one of a
+    kernel's gradient per record on a CPU), of what clipping adds to the backward pass. Rules:
+    "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram" Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is
+    smaller than its factors; "distinct" the sums of a look-up's equal tokens; "copied" one copy per
+    record, differentiated by JAX (biases, scales, and every use without a rule).
 
     Args:
         loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
@@ -194,12 +174,11 @@ def explain_clipping(
         method: ghost (costs 8.91 % of vmap)
     """
     trained, rebuild = trainable(params)
-    keys = None if rng is None else keys_of_records(rng, batch_size(batch))
+    keys = None if rng is None else record_keys(rng, batch_size(batch))
     one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    bound = strategy.bind(trained) if hasattr(strategy, "bind") else strategy
     choice = choose(method, one, trained, (batch, keys))
     if choice.plan is not None:
-        run = functools.partial(ghost.clipped_sum, choice.plan, strategy=bound)
+        run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
         everyone = jax.ShapeDtypeStruct((batch_size(batch),), bool)
-        choice = tried(choice, run, trained, (batch, keys), everyone, 1.0)
+        choice = fall_back_if_untraceable(choice, run, trained, (batch, keys), everyone, 1.0)
     print(choice)

@@ -1,4 +1,8 @@
-"""Clipped sums by vmap of the gradient: works for every loss, and keeps per-example gradients."""
+"""Norms, factors and clipped sums of what is formed for every record, such as its gradient.
+
+The promise is made here: whatever the records hold, the sum moves by at most the clip norm and the
+rounding of the sum itself where one of them is added or removed.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,24 @@ def norms_dtype(leaves: Sequence[Array]) -> Any:
     return jnp.dtype(jnp.float64) if wide else jnp.dtype(jnp.float32)
 
 
-def flushed(numbers: int, dtype: Any) -> float:
-    """The most that a sum of so many squares or products lacks where small ones become zero.
+def as_stored(parts: Any) -> Any:
+    """`parts`, with 16-bit floats rounded to 16 bits for all that reads them."""
 
-    Processors may flush what lies below the smallest normal number to zero.
-    """
+    # XLA may hand a reader the 32 bits that a 16-bit number was rounded from ("excess precision").
+    # Norms of the one and sums of the other would differ by the rounding: a clipped gradient could
+    # be longer than its clip norm.
+    def stored(value: Any) -> Any:
+        if not jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.itemsize >= 4:
+            return value
+        kind = jnp.finfo(value.dtype)
+        return jax.lax.reduce_precision(value, kind.nexp, kind.nmant)
+
+    return jax.tree.map(stored, parts)
+
+
+def flushed(numbers: int, dtype: Any) -> float:
+    """The most that a sum of so many squares or products lacks where small ones become zero."""
+    # Processors may flush what lies below the smallest normal number to zero.
     return numbers * float(jnp.finfo(dtype).tiny)
 
 
@@ -38,37 +55,18 @@ def squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " 
     return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
 
 
-def squared_norms(gradients: Sequence[Array], groups: Sequence[int]) -> Float[Array, "groups b"]:
-    """Per-example squared norms, one row a group of leaves; leaves carry a leading batch axis."""
-    dtype = norms_dtype(gradients)
-    rows = [jnp.zeros(gradients[0].shape[0], dtype)] * (max(groups) + 1)
-    for leaf, group in zip(gradients, groups, strict=True):
-        rows[group] = rows[group] + squared_norm(leaf, dtype)
-    return jnp.stack(rows)
-
-
-def group_sizes(leaves: Sequence[Any], groups: Sequence[int], leading: int = 0) -> list[int]:
-    """The number of parameters of every group, of leaves with so many leading axes besides."""
-    sizes = [0] * (max(groups) + 1)
-    for leaf, group in zip(leaves, groups, strict=True):
-        sizes[group] += math.prod(leaf.shape[leading:])
-    return sizes
+def per_record(numbers: Float[Array, " b"], like: Float[Array, "b ..."]) -> Array:
+    """One number a record, of a shape that broadcasts over what the records hold."""
+    return numbers.reshape((-1,) + (1,) * (like.ndim - 1))
 
 
 class Clipping(NamedTuple):
-    """What becomes of every record.
-
-    Fields:
-        factors: the factor of every group and record.
-        kept: which records take part: not masked, finite, and scaled to at most the clip norm.
-        norms: the gradients' norms; 0 where masked.
-        clean: whether every norm is finite, masked or not: 0 × gradient is then 0.
-    """
+    """What becomes of every record."""
 
     factors: Float[Array, "groups b"]
-    kept: Bool[Array, " b"]
-    norms: Float[Array, " b"]
-    clean: Bool[Array, ""]
+    kept: Bool[Array, " b"]  # not masked, finite, and scaled to at most the clip norm
+    norms: Float[Array, " b"]  # 0 where masked
+    clean: Bool[Array, ""]  # whether every norm is finite, masked or not: 0 × gradient is then 0
 
 
 def clip_factors(
@@ -78,21 +76,12 @@ def clip_factors(
     mask: Bool[Array, " b"],
     sizes: Sequence[int],
 ) -> Clipping:
-    """The factors of a batch; a record that does not take part has factor 0.
-
-    Args:
-        strategy: from squared norms to factors.
-        squared: the squared norms of every group and record.
-        clip_norm: the bound.
-        mask: which records are none.
-        sizes: the number of parameters of every group.
-    """
+    """The factors of a batch from its squared norms, for groups of so many parameters."""
     total = jnp.sum(squared, axis=0)
     kept = mask & jnp.isfinite(total)
     bound = jnp.asarray(clip_norm, squared.dtype)
-    # The replacement keeps factors (and whatever is built on them) free of NaN.
-    # Squares that became zero are counted at the most that they were: a gradient of many entries
-    # below 1e-19 is not one of norm 0 (in float32, where this changes no other norm).
+    # A group's sum of squares may lack what was flushed to zero. The replacement keeps factors (and
+    # whatever is built on them) free of NaN.
     lacking = jnp.asarray([flushed(size, squared.dtype) for size in sizes], squared.dtype)
     safe = jnp.where(kept, squared + lacking[:, None], jnp.zeros_like(squared))
     factors = strategy.factors(safe, bound)
@@ -106,6 +95,29 @@ def clip_factors(
     return Clipping(factors, kept, norms, jnp.all(jnp.isfinite(total)))
 
 
+def group_sizes(leaves: Sequence[Any], groups: Sequence[int], leading: int = 0) -> list[int]:
+    """The number of parameters of every group, of leaves with so many leading axes besides."""
+    sizes = [0] * (max(groups) + 1)
+    for leaf, group in zip(leaves, groups, strict=True):
+        sizes[group] += math.prod(leaf.shape[leading:])
+    return sizes
+
+
+def clip_records(
+    values: Any, like: Any, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"]
+) -> tuple[list[tuple[Float[Array, " b"], Array]], Any, Clipping]:
+    """([(factors, leaf), …], the tree's structure, what becomes of every record)."""
+    leaves, tree = jax.tree.flatten(as_stored(values))
+    strategy = strategy.bind(like)
+    groups, dtype = strategy.groups(like), norms_dtype(leaves)
+    rows = [jnp.zeros(mask.shape, dtype)] * (max(groups) + 1)
+    for leaf, group in zip(leaves, groups, strict=True):
+        rows[group] = rows[group] + squared_norm(leaf, dtype)
+    sizes = group_sizes(leaves, groups, leading=1)
+    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
+    return list(zip([clipping.factors[g] for g in groups], leaves, strict=True)), tree, clipping
+
+
 def weighted_sum(
     factors: Float[Array, " b"],
     gradient: Float[Array, "b ..."],
@@ -113,46 +125,42 @@ def weighted_sum(
     *,
     finite: bool = False,
 ) -> Array:
-    """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient.
-
-    A contraction with the factors: no scaled copy of the gradients is ever written.
-
-    Args:
-        factors: cᵢ.
-        gradient: gᵢ.
-        share_of: see `clipped_grad`.
-        finite: whether all of the gradients are known to be finite, so that 0 × gradient is 0.
-    """
+    """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient."""
     dtype = accumulation_dtype(gradient.dtype)
     weights = factors.astype(dtype)
     flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
-    if not finite:
+    if not finite:  # else 0 × gradient is 0 as it is
         flat = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
     weights, flat = in_runs(weights, share_of), in_runs(flat, share_of)
+    # A contraction with the factors: no scaled copy of the gradients is ever written.
     sums = jnp.einsum("rb,rbd->rd", weights, flat, precision=jax.lax.Precision.HIGHEST)
     return pairwise_sum(sums).reshape(gradient.shape[1:])
 
 
+def sum_clipped(
+    values: Any,
+    like: Any,
+    clip_norm: Any,
+    strategy: Strategy,
+    mask: Bool[Array, " b"],
+    share_of: int | None = None,
+) -> tuple[Any, Clipping]:
+    """(the sum of clipped values, what becomes of records), in the groups of the tree `like`."""
+    scaled, tree, clipping = clip_records(values, like, clip_norm, strategy, mask)
+    # Of 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
+    return tree.unflatten([weighted_sum(c, leaf, share_of) for c, leaf in scaled]), clipping
+
+
 def clipped_sum(
-    per_example_loss: Callable[[Any, Any], tuple[Array, Any]],
-    params: Any,
-    batch: Any,
+    function: Callable[[Any], tuple[Any, Any]],
+    like: Any,
+    records: Any,
     mask: Bool[Array, " b"],
     clip_norm: Any,
     strategy: Strategy,
     share_of: int | None = None,
-) -> tuple[Any, Array, Array, Array, Any]:
-    """(sum, norms, losses, records kept, aux) of one batch, every per-example gradient held."""
-    gradient = jax.value_and_grad(per_example_loss, has_aux=True)
-    (losses, aux), gradients = jax.vmap(gradient, in_axes=(None, 0))(params, batch)
-    leaves, tree = jax.tree.flatten(gradients)
-    groups = strategy.groups(params)
-    squared = squared_norms(leaves, groups)
-    sizes = group_sizes(leaves, groups, leading=1)
-    clipping = clip_factors(strategy, squared, clip_norm, mask, sizes)
-
-    sums = [
-        weighted_sum(clipping.factors[group], leaf, share_of)
-        for leaf, group in zip(leaves, groups, strict=True)
-    ]
-    return tree.unflatten(sums), clipping.norms, losses, clipping.kept, aux
+) -> tuple[Any, Array, Array, Any]:
+    """(sum, norms, records kept, aux) for a function of one record that returns (value, aux)."""
+    values, aux = jax.vmap(function)(records)
+    total, clipping = sum_clipped(values, like, clip_norm, strategy, mask, share_of)
+    return total, clipping.norms, clipping.kept, aux

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients.checkpoints import fitting_gradients
-from dpjax.gradients.equations import Program, trace
 from dpjax.gradients.explain import MEMORY_WEIGHT, Choice, multiplications
+from dpjax.gradients.ghost.equations import Program, trace
+from dpjax.gradients.ghost.plan import fitting_gradients
+from dpjax.gradients.ghost.sums import pack_small_leaves
 from dpjax.gradients.rounding import additions
-from dpjax.gradients.small import joining_of
 
 PieceSize = int | Literal["auto"] | None
 
@@ -29,19 +29,12 @@ _JOINED = 1 << 16  # numbers of a leaf whose sums are joined with others': copie
 
 
 def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
-    """Records a piece: all of them, or as few as the cache holds where that is quicker.
-
-    On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
-    the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
-    `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
-    ghost method, or the gradients of its records) is about what the plain gradient remembers of
-    the batch. Elsewhere, and on several devices, the whole batch goes at once.
-
-    Example:
-        >>> loss = lambda w, x: (jnp.sum(w * x), None)
-        >>> piece_size(Choice("vmap", "", None, ()), loss, jnp.zeros(10), jnp.zeros((256, 10)))
-        256
-    """
+    """Records a piece: all of them, or as few as the cache holds where that is quicker."""
+    # On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
+    # the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
+    # `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
+    # ghost method, or the gradients of its records) is about what the plain gradient remembers of
+    # the batch. Elsewhere, and on several devices, the whole batch goes at once.
     records = jax.tree.leaves(batch)[0].shape[0]
     if jax.device_count() > 1:
         return records
@@ -49,7 +42,7 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
     size = sum(math.prod(leaf.shape) for leaf in leaves)
     program, allowed = None, records
     if choice.plan is not None:
-        allowed = choice.plan.remembering.fitting or records
+        allowed = choice.plan.remat.fitting or records
     elif 4 * size * records >= _CACHE / 4:
         program = _program(loss, params, batch)
         found = None if program is None else fitting_gradients(program, size, records)
@@ -58,12 +51,7 @@ def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any
 
 
 def cut(records: int, most: int) -> int:
-    """The size of equal pieces of at most so many records, whose sums are within the whole's slack.
-
-    Example:
-        >>> cut(16, 15), cut(512, 300), cut(3, 2)
-        (8, 103, 1)
-    """
+    """The size of equal pieces of at most `most` records, within the slack of the whole batch."""
     if most >= records:
         return records
     for pieces in range(-(-records // most), records):
@@ -116,11 +104,7 @@ def _program(loss: Callable[..., Any], params: Any, batch: Any) -> Program | Non
 def in_pieces(
     piece: Callable[..., Any], batch_and_keys: Any, mask: Bool[Array, " b"], size: int
 ) -> Any:
-    """`piece` over the batch at once, or over pieces of `size` records in a loop.
-
-    The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
-    of Σ|terms| however many they are: the slack does not grow with the number of pieces.
-    """
+    """`piece` over the batch at once, or over pieces of `size` records in a loop."""
     records = mask.shape[0]
     if size >= records:
         return piece(*batch_and_keys, mask)
@@ -138,8 +122,10 @@ def in_pieces(
         lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
     )
     leaves, structure = jax.tree.flatten(shapes)
-    small = joining_of(leaves, below=_JOINED)  # three kernels an array, in each piece
+    small = pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
+    # The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
+    # of Σ|terms| however many they are: the slack does not grow with the number of pieces.
     def step(carry, one):
         total, error = carry
         piece_sum, *rest = piece(*typed(one))

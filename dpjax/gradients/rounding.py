@@ -8,34 +8,28 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-# The longest run of additions, in records, of one batch's sum: see `chunk_of`.
+# The longest run of additions, in records, of one batch's sum: see `run_length`.
 _BUDGET = 2**16
 
 
-def chunk_of(batch_size: int) -> int:
-    """How many records are added up in one run before the runs are added pairwise.
-
-    Short runs for large batches: the error of a sum grows with (records) × (length of a run), and
-    this keeps the slack at one or two percent in float32.
-    """
+def run_length(batch_size: int) -> int:
+    """How many records are added up in one run before the runs are added pairwise."""
+    # The error of a sum grows with (records) × (length of a run): short runs for large batches keep
+    # the slack at one or two percent in float32.
     return max(32, _BUDGET // max(batch_size, 1))
 
 
 def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
-    """(number of runs, records a run) with the runs' lengths at most `chunk_of(batch_size)`.
-
-    A share of a batch is cut into runs as short as those of the whole batch, `share_of` records.
-    """
-    number = -(-batch_size // chunk_of(share_of or batch_size))
+    """(number of runs, records a run) with the runs' lengths at most `run_length(batch_size)`."""
+    # A share of a batch is cut into runs as short as those of the whole batch, `share_of` records.
+    number = -(-batch_size // run_length(share_of or batch_size))
     return number, -(-batch_size // number)
 
 
 def additions(batch_size: int, pieces: int = 1) -> int:
-    """Roundings that a term of a sum over so many records meets, in each of so many pieces.
-
-    The compensated total of several pieces is off by two round-offs, and some to second order.
-    """
+    """Roundings that a term of a sum over so many records meets, in each of so many pieces."""
     number, length = runs(batch_size)
+    # The compensated total of several pieces is off by two round-offs, and some to second order.
     return length + math.ceil(math.log2(number)) + 3 * (pieces > 1)
 
 
@@ -69,18 +63,9 @@ def rounding_slack(
 
     Multiply the sensitivity (or the noise's standard deviation) by `1 + rounding_slack(...)`.
 
-    Derived for dpjax. With u the unit round-off, a sum of b terms formed in runs of m additions is
-    off by at most γ·Σ|terms|, γ = m·u/(1 − m·u), entry by entry; over the vector and over records
-    of norm at most C that is γ·b·C. The sums of two neighbouring batches are both off by that much:
-    2·γ·b in units of C. The factors are made from norms, sums of `dimension` squares; a run that
-    long has no useful worst case, so there the errors are taken as independent with mean zero
-    (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", Theorem 2.4),
-    for all records and entries at once but for the probability `failure`: λ·√dimension·u/2 with
-    λ = √(2·ln(2·batch_size/failure)). The same bound replaces γ where it is smaller.
-
-    Assumptions: rounding to nearest; a record's gradient is what the program computed, whatever
+    Assumes rounding to nearest, and that a record's gradient is what the program computed, whatever
     its own error. Not covered: the ghost method where a record's positions cancel almost entirely,
-    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead (by the size of the error).
+    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead.
 
     Args:
         batch_size: the number of records in one sum, padding included.
@@ -107,10 +92,19 @@ def rounding_slack(
         raise ValueError(f"microbatch_size must be at least 1, or None, got {microbatch_size!r}")
     if not 0 < failure < 1:
         raise ValueError(f"failure must be in (0, 1), got {failure!r}")
+    # Derived for dpjax. With u the unit round-off, a sum of b terms in runs of m additions is
+    # off by at most γ·Σ|terms|, γ = m·u/(1 − m·u), entry by entry; over the vector and over records
+    # of norm at most C that is γ·b·C. The sums of two neighbouring batches are both off by that
+    # much: 2·γ·b in units of C.
     u = float(jnp.finfo(dtype).eps) / 2
     pieces = -(-batch_size // (microbatch_size or batch_size))
     run = additions(microbatch_size if microbatch_size and pieces > 1 else batch_size, pieces)
     run = max(run, additions(1, batch_size))  # pieces that `clipped_grad` may choose
+    # The factors are made from norms, sums of `dimension` squares; a run that long has no useful
+    # worst case, so there the errors are taken as independent with mean zero (Higham and Mary 2019,
+    # "A new approach to probabilistic rounding error analysis", Theorem 2.4), for all records and
+    # entries at once but for the probability `failure`: λ·√dimension·u/2, λ = √(2·ln(2·b/failure)).
+    # The same bound replaces γ where it is smaller.
     confidence = math.sqrt(2 * math.log(2 * batch_size * dimension / failure))
     gamma = min(run, confidence * math.sqrt(run)) * u
     norm = min(dimension, confidence * math.sqrt(dimension)) * u / 2

@@ -5,8 +5,13 @@ from dpjax._extras import extra
 with extra("plot"):
     import matplotlib  # noqa: F401
 
-from dpjax.plotting.accounting import plot_attack, plot_privacy, plot_sweep
-from dpjax.plotting.appearance import reference_line, style
-from dpjax.plotting.training import plot_training
+from dpjax.plotting.pictures import (
+    plot_attack,
+    plot_privacy,
+    plot_sweep,
+    plot_training,
+    reference_line,
+    style,
+)
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training", "reference_line", "style"]

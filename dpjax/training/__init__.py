@@ -14,65 +14,35 @@
 """
 
 from dpjax._files import write_atomically
-from dpjax.training.augment import augmented
-from dpjax.training.averaging import exponential_average, tail_average
-from dpjax.training.checkpoint import Checkpoints, discard_key
-from dpjax.training.errors import CheckpointError
-from dpjax.training.evaluation import accuracy, probabilities, train_without_privacy
-from dpjax.training.fit import fit
-from dpjax.training.lora import Lora, lora
+from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
+from dpjax.training.data import HostData, per_user
+from dpjax.training.devices import Placement, data_parallel, fully_sharded
+from dpjax.training.fit import Fit, fit
+from dpjax.training.loop import progress_line
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
     Model,
+    accuracy,
     cross_entropy,
     from_linen,
     from_nnx,
     logistic,
     mlp,
+    probabilities,
     softmax,
+    train_without_privacy,
 )
-from dpjax.training.placement import Placement, data_parallel, fully_sharded
+from dpjax.training.options import augmented, exponential_average, tail_average
+from dpjax.training.parameters import Lora, lora
 from dpjax.training.plan import Plan
-from dpjax.training.result import Fit
 from dpjax.training.saved import SavedModel, load_model, save_model
-from dpjax.training.sources import HostData
-from dpjax.training.speed import progress_line
-from dpjax.training.training_step import TrainingStep, training_step
-from dpjax.training.users import per_user
+from dpjax.training.step import TrainingStep, training_step
 
 __all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "Fit",
-    "HostData",
-    "Lora",
-    "Model",
-    "Placement",
-    "Plan",
-    "SavedModel",
-    "TrainingStep",
-    "accuracy",
-    "augmented",
-    "cross_entropy",
-    "data_parallel",
-    "discard_key",
-    "exponential_average",
-    "fit",
-    "from_linen",
-    "from_nnx",
-    "fully_sharded",
-    "load_model",
-    "logistic",
-    "lora",
-    "make_plan",
-    "mlp",
-    "per_user",
-    "probabilities",
-    "progress_line",
-    "save_model",
-    "softmax",
-    "tail_average",
-    "train_without_privacy",
-    "training_step",
-    "write_atomically",
-]
+    "CheckpointError", "Checkpoints", "Fit", "HostData", "Lora", "Model", "Placement", "Plan",
+    "SavedModel", "TrainingStep", "accuracy", "augmented", "cross_entropy", "data_parallel",
+    "discard_key", "exponential_average", "fit", "from_linen", "from_nnx", "fully_sharded",
+    "load_model", "logistic", "lora", "make_plan", "mlp", "per_user", "probabilities",
+    "progress_line", "save_model", "softmax", "tail_average", "train_without_privacy",
+    "training_step", "write_atomically",
+]  # fmt: skip

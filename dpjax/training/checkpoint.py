@@ -1,37 +1,100 @@
-"""Checkpoints, the secret key beside them, and what that key is bound to.
-
-A run is a function of its key, so the key file alone makes it resumable from the first moment on;
-checkpoints only save time. One file a checkpoint: a line that says what it is, a line of JSON, the
-arrays' bytes, and a message authentication code under the run's key, which tells a whole checkpoint
-of this run from a damaged one and from one of another run.
-"""
+"""Checkpoints, the secret key beside them, and what that key is bound to."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import hmac
 import json
+import os
 import pathlib
+import socket
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dpjax._files import remove_partial, write_atomically
-from dpjax.training.errors import CheckpointError, explained
-from dpjax.training.files import Lock
-from dpjax.training.fingerprint import concrete
+from dpjax.training import devices
+from dpjax.training.devices import broadcast_from_leader
+from dpjax.training.fingerprint import as_numpy
 
-__all__ = ["Checkpoints", "discard_key"]
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written or continued; the message says why and what to do.
+
+    Example:
+        >>> raise CheckpointError("of another run")
+        Traceback (most recent call last):
+        ...
+        dpjax.training.checkpoint.CheckpointError: of another run
+    """
+
+
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and resume"),
+    errno.EFBIG: "raise the limit on file sizes and resume",
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder that can be written"
+    ),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "choose another folder"),
+    errno.EIO: "look after the disk, then resume",
+}
+
+
+@contextlib.contextmanager
+def checkpoint_errors(doing: str, folder: pathlib.Path, kept: str = "") -> Iterator[None]:
+    """Turn what the operating system refuses into a CheckpointError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "correct that, or choose another folder")
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{folder}: {doing} failed ({reason}); {kept}{advice}") from error
+
+
+def lock_folder(folder: pathlib.Path) -> Any:
+    """The open file that gives one run the right to write into a folder until it is closed."""
+    # The operating system closes those of a process that is killed: no lock is ever left behind.
+    with checkpoint_errors("locking", folder):
+        file = open(folder / "lock", "a+")  # noqa: SIM115 (held until it is closed)
+        try:
+            if os.name == "posix":
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                import msvcrt
+
+                # Beyond the text, so that others can read it.
+                file.seek(1 << 20)
+                getattr(msvcrt, "locking")(file.fileno(), getattr(msvcrt, "LK_NBLCK"), 1)  # noqa: B009
+                file.seek(0)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            raise CheckpointError(
+                f"{folder} is in use by another run ({holder or 'just started'}); wait for it "
+                "to end, or choose another folder"
+            ) from None
+    with contextlib.suppress(OSError):  # the holder's name is a courtesy; the lock itself holds
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+    return file
+
 
 _KEY_FILE = "noise_key.json"
 _MAGIC = b"dpjax checkpoint 1\n"
-_KEPT = 2
-# Digests, and what the key was made of.
-_NEVER_SHOWN = {"data", "loss", "optimiser", "mechanism's numbers", "seed"}
-_NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors"}
+_KEPT = 2  # one of them is always whole
+# Digests, and what the key was made of: an error's text may be copied anywhere.
+_NEVER_SHOWN = {"data", "loss", "optimiser", "average", "mechanism's numbers", "seed"}
+_NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors", "users"}
 
 
 class Checkpoints:
@@ -57,10 +120,10 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path):
         self.folder = pathlib.Path(folder).absolute()
-        with explained("making the folder", self.folder):
+        with checkpoint_errors("making the folder", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = Lock(self.folder)
-        self._secret: bytes | None = None
+        self._lock = lock_folder(self.folder)  # before anything is read
+        self._secret: Any = None  # the key of the codes that tell a whole checkpoint; of `bind`
 
     def bind(
         self, fresh: jax.Array, identity: Callable[[jax.Array], Mapping[str, Any]], *, resume: bool
@@ -75,22 +138,12 @@ class Checkpoints:
         Raises:
             CheckpointError: the folder belongs to another run (the first difference is named), has
                 lost its key, or the key file is damaged.
-
-        Example:
-            >>> import tempfile
-            >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
-            >>> key = store.bind(jax.random.key(0), lambda key: {"records": 10}, resume=True)
-            >>> store.bind(jax.random.key(0), lambda key: {"records": 11}, resume=True)
-            Traceback (most recent call last):
-            ...
-            dpjax.training.errors.CheckpointError: ... its records differs (10 there, 11 here)...
-            >>> store.close()
         """
         file = self.folder / _KEY_FILE
-        with explained(f"reading {_KEY_FILE}", self.folder):
+        with checkpoint_errors(f"reading {_KEY_FILE}", self.folder):
             remove_partial(file)  # which `discard_key` would not find, and it holds a key
             text = file.read_bytes() if file.exists() else None
-            begun = text is not None or bool(self._steps())
+            begun = text is not None or bool(self._steps())  # a run was here
         if begun and not resume:
             raise CheckpointError(
                 f"{self.folder} holds the checkpoints of an earlier run: resume it, or choose "
@@ -98,8 +151,16 @@ class Checkpoints:
             )
         if text is not None:
             key, stored = _read_key(file, text)
-            wanted = json.loads(json.dumps(dict(identity(key))))
-            _same(self.folder, stored, wanted)
+            wanted = json.loads(json.dumps(dict(identity(key))))  # as it is read back
+            for name in [*wanted, *(n for n in stored if n not in wanted)]:
+                there, here = stored.get(name), wanted.get(name)
+                if there != here:
+                    shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
+                    raise CheckpointError(
+                        f"the checkpoint in {self.folder} belongs to another run: its {name} "
+                        f"differs{shown}; resume with the settings it began with, or choose "
+                        "another folder"
+                    )
         elif begun:
             raise CheckpointError(
                 f"{self.folder} has no {_KEY_FILE}: the run was finished, or the file is lost, and "
@@ -107,9 +168,14 @@ class Checkpoints:
             )
         else:
             key, wanted = fresh, json.loads(json.dumps(dict(identity(fresh))))
-            with explained(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
-                write_atomically(file, _key_text(key, wanted), private=True)
-        self._secret = _bytes_of(key) + json.dumps(wanted, sort_keys=True).encode()
+            words = np.asarray(jax.random.key_data(key)).tolist()
+            content = {"implementation": str(jax.random.key_impl(key)), "words": words}
+            content["identity"] = wanted
+            text = json.dumps(content | {"check": _checksum(content)}).encode()
+            with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
+                write_atomically(file, text, private=True)
+        self._secret = np.asarray(jax.random.key_data(key)).tobytes()
+        self._secret += json.dumps(wanted, sort_keys=True).encode()
         return key
 
     def noted(self, what: str, now: bool) -> bool:
@@ -117,16 +183,9 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the folder took no further file.
-
-        Example:
-            >>> import tempfile
-            >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
-            >>> store.noted("stop_when", True), store.noted("stop_when", False)
-            (True, True)
-            >>> store.close()
         """
         file = self.folder / f"{what}.note"
-        with explained(f"noting {what}", self.folder):
+        with checkpoint_errors(f"noting {what}", self.folder):
             if now and not file.exists():
                 write_atomically(file, [b"1"], private=True)
             return file.exists()
@@ -136,31 +195,18 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the folder took no further file; earlier checkpoints are untouched.
-
-        Example:
-            >>> import tempfile
-            >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
-            >>> key = store.bind(jax.random.key(0), lambda key: {}, resume=False)
-            >>> store.save(1, np.ones(2))
-            >>> store.close()
         """
-        arrays = [np.ascontiguousarray(concrete(leaf)) for leaf in jax.tree.leaves(state)]
-        shapes = [np.shape(concrete(leaf)) for leaf in jax.tree.leaves(state)]
-        header = {
-            "step": int(step),
-            "leaves": [
-                {"dtype": a.dtype.name, "shape": list(s)}
-                for a, s in zip(arrays, shapes, strict=True)
-            ],
-        }
-        parts = [_MAGIC, json.dumps(header).encode() + b"\n"]
-        parts += [array.reshape(-1).view(np.uint8).data for array in arrays]
-        code = hmac.new(self._key_of_codes(), digestmod=hashlib.sha256)
+        arrays = [as_numpy(leaf) for leaf in jax.tree.leaves(state)]
+        leaves = [{"dtype": a.dtype.name, "shape": list(a.shape)} for a in arrays]
+        header = {"step": int(step), "leaves": leaves}
+        parts = [_MAGIC, json.dumps(header).encode() + b"\n"]  # everything that the code covers
+        parts += [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays]
+        code = hmac.new(self._secret, digestmod=hashlib.sha256)
         for part in parts:
             code.update(part)
         older = self._steps()
         kept = f"the checkpoint of step {older[-1]} is whole; " if older else "nothing is lost; "
-        with explained(f"saving step {step}", self.folder, kept):
+        with checkpoint_errors(f"saving step {step}", self.folder, kept):
             write_atomically(self._path(step), [*parts, code.digest()], private=True)
             for old in [s for s in self._steps() if s < step][: -(_KEPT - 1)]:
                 self._path(old).unlink(missing_ok=True)
@@ -168,19 +214,10 @@ class Checkpoints:
                 partial.unlink(missing_ok=True)
 
     def latest(self, like: Any) -> tuple[int, Any] | None:
-        """The newest whole (step, state), or None; warns where a damaged one was passed over.
-
-        Example:
-            >>> import tempfile
-            >>> store = Checkpoints(pathlib.Path(tempfile.mkdtemp()))
-            >>> key = store.bind(jax.random.key(0), lambda key: {}, resume=False)
-            >>> store.latest(np.ones(2)) is None
-            True
-            >>> store.close()
-        """
-        with explained("looking for checkpoints", self.folder):
+        """The newest whole (step, state), or None; warns where a damaged one was passed over."""
+        with checkpoint_errors("looking for checkpoints", self.folder):
             steps = self._steps()
-        for step in reversed(steps):
+        for step in reversed(steps):  # the newest first
             try:
                 return step, self._load(step, like)
             except (OSError, _Damaged) as error:
@@ -193,17 +230,9 @@ class Checkpoints:
         return None
 
     def close(self) -> None:
-        """Let another run use the folder.
-
-        Example:
-            >>> import tempfile
-            >>> Checkpoints(pathlib.Path(tempfile.mkdtemp())).close()
-        """
-        self._lock.release()
-
-    def _key_of_codes(self) -> bytes:
-        assert self._secret is not None, "bind comes first"
-        return self._secret
+        """Let another run use the folder."""
+        with contextlib.suppress(OSError):
+            self._lock.close()
 
     def _path(self, step: int) -> pathlib.Path:
         return self.folder / f"step-{step:012d}.ckpt"
@@ -214,8 +243,8 @@ class Checkpoints:
 
     def _load(self, step: int, like: Any) -> Any:
         content = self._path(step).read_bytes()
-        body, found = memoryview(content)[:-32], content[-32:]
-        code = hmac.new(self._key_of_codes(), body, hashlib.sha256).digest()
+        body, found = memoryview(content)[:-32], content[-32:]  # SHA-256 has 32 bytes
+        code = hmac.new(self._secret, body, hashlib.sha256).digest()
         if not hmac.compare_digest(code, found) or not content.startswith(_MAGIC):
             raise _Damaged("damaged, or of another run")
         end = content.index(b"\n", len(_MAGIC)) + 1
@@ -224,10 +253,10 @@ class Checkpoints:
         values, start = [], end
         for leaf, spec in zip(leaves, header["leaves"], strict=True):
             dtype, shape = np.dtype(spec["dtype"]), tuple(spec["shape"])
-            count = int(np.prod(shape, dtype=np.int64))
+            count = int(np.prod(shape, dtype=np.int64))  # of numbers; 1 of a scalar
             value = np.frombuffer(body, dtype, count, start).reshape(shape).copy()
             start += value.nbytes
-            values.append(_placed(value, leaf))
+            values.append(_place_like(value, leaf))
         return jax.tree.unflatten(structure, values)
 
 
@@ -245,7 +274,7 @@ def discard_key(folder: pathlib.Path) -> None:
     (pathlib.Path(folder) / _KEY_FILE).unlink(missing_ok=True)
 
 
-def _placed(value: np.ndarray, like: Any) -> Any:
+def _place_like(value: np.ndarray, like: Any) -> Any:
     """A stored value where and as the one it replaces was."""
     if not isinstance(like, jax.Array):
         return value
@@ -254,20 +283,7 @@ def _placed(value: np.ndarray, like: Any) -> Any:
     return jax.device_put(value, like.sharding)
 
 
-def _bytes_of(key: jax.Array) -> bytes:
-    return np.asarray(jax.random.key_data(key)).tobytes()
-
-
-def _key_text(key: jax.Array, identity: Mapping[str, Any]) -> bytes:
-    content = {
-        "implementation": str(jax.random.key_impl(key)),
-        "words": np.asarray(jax.random.key_data(key)).tolist(),
-        "identity": identity,
-    }
-    return json.dumps({**content, "check": _check(content)}).encode()
-
-
-def _check(content: Mapping[str, Any]) -> str:
+def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -276,9 +292,9 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
         content = json.loads(text)
         check = content.pop("check")
         identity = content["identity"]
-        if check != _check(content):
+        if check != _checksum(content):
             raise _Damaged("its check sum differs")
-        words = np.asarray(content["words"], dtype=np.uint32)
+        words = np.asarray(content["words"], dtype=np.uint32)  # of the key
         key = jax.random.wrap_key_data(jax.numpy.asarray(words), impl=content["implementation"])
     except (_Damaged, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
@@ -288,12 +304,61 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
     return key, identity
 
 
-def _same(folder: pathlib.Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for name in [*wanted, *(n for n in stored if n not in wanted)]:
-        there, here = stored.get(name), wanted.get(name)
-        if there != here:
-            shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
-            raise CheckpointError(
-                f"the checkpoint in {folder} belongs to another run: its {name} differs{shown}; "
-                "resume with the settings it began with, or choose another folder"
+class SharedCheckpoints:
+    """`Checkpoints` of a run of several processes: the leader writes, all hear what it found."""
+
+    def __init__(self, folder: pathlib.Path, mesh: Mesh):
+        self._mesh = mesh
+        self._store: Any = self._on_leader(lambda: Checkpoints(folder))
+
+    def bind(
+        self, fresh: jax.Array, identity: Callable[[jax.Array], Mapping[str, Any]], *, resume: bool
+    ) -> jax.Array:
+        """The run's key, see `Checkpoints.bind`; that of the leader on all processes."""
+        key = self._on_leader(lambda: self._store.bind(fresh, identity, resume=resume))
+        return devices.broadcast_key(self._mesh, fresh if key is None else key)
+
+    def noted(self, what: str, now: bool) -> bool:
+        """See `Checkpoints.noted`."""
+        found = self._on_leader(lambda: self._store.noted(what, now))
+        return bool(broadcast_from_leader(self._mesh, np.uint32(bool(found))))
+
+    def save(self, step: int, state: Any) -> None:
+        """Save a state that is gathered from all processes, once."""
+        gathered = devices.gather(state)  # all processes take part
+        self._on_leader(lambda: self._store.save(step, gathered))
+
+    def latest(self, like: Any) -> tuple[int, Any] | None:
+        """The newest whole (step, state) of the leader's folder, placed as `like`; or None."""
+        hosts = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+        found = self._on_leader(lambda: self._store.latest(hosts))
+        step = int(broadcast_from_leader(self._mesh, np.int64(-1 if found is None else found[0])))
+        if step < 0:  # no checkpoint
+            return None
+        values = broadcast_from_leader(self._mesh, hosts if found is None else found[1])
+
+        def put(value: Any, leaf: Any) -> Any:
+            array = isinstance(leaf, jax.Array)
+            return devices.make_global(value, leaf.sharding) if array else value
+
+        return step, jax.tree.map(put, values, like)
+
+    def close(self) -> None:
+        """Let another run use the folder."""
+        if self._store is not None:
+            self._store.close()
+
+    def _on_leader(self, act: Callable[[], Any]) -> Any:
+        """What the leader finds, None on the others; refused on all where it is refused."""
+        found = error = None
+        if self._mesh.devices.flat[0].process_index == jax.process_index():
+            try:
+                found = act()
+            except Exception as refused:  # the others wait to hear of it
+                error = refused
+        if int(broadcast_from_leader(self._mesh, np.uint32(error is not None))):
+            raise error or CheckpointError(
+                "the folder must be usable by the run's first process, got an error there: see "
+                "what it says"
             )
+        return found

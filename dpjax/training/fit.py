@@ -1,85 +1,107 @@
-"""The private training loop: one compiled step, driven entirely by the plan that is priced."""
+"""`fit`: it prepares a run and binds its key; loop.py runs it, and step.py is what it compiles."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Key
 
+import dpjax
+from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._other_names import taught
 from dpjax.gradients import Flat, Strategy
-from dpjax.training.arguments import check_functions, check_key, check_strategy, whole
-from dpjax.training.conversion import of_the_trained_part, on_any_mesh
-from dpjax.training.draws import check_divided
-from dpjax.training.feeding import feed_of
-from dpjax.training.loop import Loop
-from dpjax.training.metrics import interval, metrics_of
-from dpjax.training.pacing import Saver
-from dpjax.training.placement import Placement
+from dpjax.training import devices, fingerprint, options
+from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
+from dpjax.training.data import HostData, as_user_array
+from dpjax.training.devices import Placement, on_any_mesh
+from dpjax.training.draws import check_divisible
+from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
+from dpjax.training.loading import FromHost, OnDevice, RunArrays, place_arrays, select_records
+from dpjax.training.loop import (
+    Loop,
+    Metrics,
+    Progress,
+    Saver,
+    find_deadline,
+    start_metrics,
+    zero_totals,
+)
+from dpjax.training.options import check_functions, check_integer, check_optimizer
+from dpjax.training.parameters import with_partitioned_model
 from dpjax.training.plan import Plan
-from dpjax.training.processes import everywhere_key, same_key
-from dpjax.training.recipe import Recipe
-from dpjax.training.records import placed_where, records_of
-from dpjax.training.result import Fit, result_of
-from dpjax.training.slack import failure_probability
-from dpjax.training.speed import Speed
-from dpjax.training.start import check_own_key, first_progress, known_again, opened
-from dpjax.training.step import compiled
-from dpjax.training.stopping import Stopping
+from dpjax.training.step import compile_step, digest_programs, state_shardings
+from dpjax.training.step_config import StepConfig, failure_probability
 
-__all__ = ["fit"]
+
+class Fit(NamedTuple):
+    """What a run leaves.
+
+    Fields:
+        params: the released parameters, covered by the plan's certificate, in the tree that `fit`
+            was given, with all that is not trained as it was.
+        metrics: columns of equal length: step, epsilon (ε spent up to that step) and what
+            `evaluate` returned; with `log_private_losses` also train_loss (mean over the batches
+            since the last row), nonfinite (records so far whose gradient was NaN or infinite and
+            counted as zero) and clipped (the share since the last row whose gradient was above the
+            clip norm). Of these only step and epsilon are free of private data.
+        average: of the iterates, where `fit` was asked for one; else None. Released as params are.
+        steps: how many were taken.
+        looks: at how many rows `stop_when` could have stopped; 1 where no session of the run had
+            one. What the steps taken cost is `plan.certify(steps=fit.steps, looks=fit.looks)`.
+        clip_norm: the last one, where the plan's is adaptive; released as params are.
+
+    Example:
+        >>> Fit(params=None, metrics={"step": np.arange(2)}).metrics["step"].tolist()
+        [0, 1]
+    """
+
+    params: Any
+    metrics: dict[str, np.ndarray]
+    average: Any = None
+    steps: int = 0
+    looks: int = 1
+    clip_norm: float | None = None
 
 
 @taught
-@of_the_trained_part
+@with_partitioned_model
 @on_any_mesh
 def fit(
-    loss: Callable[..., Float[Array, ""]],
-    params: Any,
-    data: Any,
-    plan: Plan,
-    *,
-    optimizer: optax.GradientTransformation,
-    key: Key[Array, ""] | None = None,
+    loss: Callable[..., Float[Array, ""]], params: Any, data: Any, plan: Plan, *,
+    optimizer: optax.GradientTransformation, key: Key[Array, ""] | None = None,
     mesh: Mesh | Placement | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
-    log_every: int | None = None,
-    capacity: int | None = None,
-    method: str = "auto",
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
-    trainable: Callable[[str, Any], bool] | Any | None = None,
-    loss_takes_key: bool = False,
-    folder: str | pathlib.Path | None = None,
-    resume: bool = False,
-    checkpoint_every: int | None = None,
-    identity: Mapping[str, Any] | None = None,
-    on_log: Callable[[dict[str, float]], None] | None = None,
-    log_private_losses: bool = False,
-    users: ArrayLike | None = None,
-    records_per_user: int | None = None,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None, log_every: int | None = None,
+    capacity: int | None = None, method: str = "auto", strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    trainable: Callable[[str, Any], bool] | Any | None = None, loss_takes_key: bool = False,
+    folder: str | pathlib.Path | None = None, resume: bool = False,
+    checkpoint_every: int | None = None, identity: Mapping[str, Any] | None = None,
+    on_log: Callable[[dict[str, float]], None] | None = None, log_private_losses: bool = False,
+    users: ArrayLike | None = None, records_per_user: int | None = None,
     average: Callable[[Any], Any] | None = None,
     stop_when: Callable[[Mapping[str, float]], bool] | None = None,
     time_limit: float | None = None,
-) -> Fit:
+) -> Fit:  # fmt: skip
     """Train privately, executing exactly the mechanism that `plan` prices.
 
     Each step draws records by the plan's sampler, sums their gradients clipped to the plan's norm,
     adds the plan's noise, divides by the plan's *expected* batch size and hands the result to the
-    optimiser. Sampling and noise are functions of (key, step). A Poisson draw larger than
-    `capacity` is worked through in several pieces of that size, never truncated, so that the
-    sampler is exact and no δ has to be reserved for it. The whole run shares one compilation.
+    optimiser. Sampling and noise are functions of (key, step). A draw larger than `capacity` is
+    worked through in several pieces of that size, never truncated.
 
     Args:
         loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
         params: any tree: of flax linen, nnx (as a pure dict), an equinox module, or plain. Trained
-            are its floating-point arrays; all else (functions, numbers of Python's own, counters,
-            keys) is carried along and comes back as it was.
+            are its floating-point arrays; all else comes back as it was.
         data: a tree of arrays with a leading axis of `plan.population` records; or records on the
             host, of which a step loads those it drew: a memory map, a table, a list of records, any
             object with `__len__` and `__getitem__` (see `HostData`).
@@ -87,45 +109,38 @@ def fit(
         optimizer: any optax optimiser.
         key: decides batches and noise, and must stay secret; by default 64 unpredictable bits.
         mesh: devices to run on, a mesh for `data_parallel(mesh)`, or `fully_sharded(mesh)`; by
-            default where the arrays are. Arrays are then placed there, block by block; memory maps
-            too, unless they are `HostData`: of records on the host every process loads those of its
-            own blocks that a step drew.
+            default where the arrays are. Arrays are placed there block by block, also memory maps
+            that are not `HostData`, of which every process loads what its own blocks drew.
         evaluate: `evaluate(params) -> {name: number}`, recorded at every row of the metrics.
         log_every: steps between rows; by default the run gives about 40.
-        capacity: records worked on at once, which bounds memory; by default a size that a draw
-            almost never exceeds.
+        capacity: records worked on at once; by default a size that a draw almost never exceeds.
         method: how per-example gradients are clipped, see `clipped_grad`.
         strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
             parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
         trainable: which of the floating-point arrays are trained: `trainable(path, leaf) -> bool`
             with a path such as "dense_0/kernel", or a tree of booleans as `optax.masked` takes, a
-            prefix of `params`. The others are frozen: no gradient, no noise, no optimiser's state,
-            and no part in the clip norm.
+            prefix of `params`. The others have no gradient, no noise and no part in the clip norm.
         loss_takes_key: whether the loss takes a key, for dropout or augmentation: one a record,
-            `fold_in(fold_in(fold_in(key, 2), step), record's number)`, so that a resumed run, or
-            one with another `capacity`, repeats it.
+            `fold_in(fold_in(fold_in(key, 2), step), record's number)`.
         folder: where checkpoints go; none are written without it.
         resume: continue the run in `folder` from its newest whole checkpoint, or begin one there.
-        checkpoint_every: steps between checkpoints; by default one every half minute, and one of
-            the last completed step when the run is interrupted (Ctrl-C, an exception). Where a
-            checkpoint falls does not change the result.
+        checkpoint_every: steps between checkpoints; by default one every half minute, and one when
+            the run is interrupted. The result does not depend on it.
         identity: anything else that has to agree for a checkpoint to be continued.
-        on_log: called with every new row, and with what is not kept: steps_per_second and
-            records_per_second (expected ones) since the last row, and memory, the most bytes that a
-            device held so far, or else the process; `progress_line(row)` is one line of it.
+        on_log: called with every new row and, since the last one, steps_per_second and expected
+            records_per_second, and memory, the most bytes that a device (or the process) held so
+            far; `progress_line(row)` is one line of it.
         log_private_losses: record train_loss, nonfinite and clipped, exact functions of the
             training records that ε does not cover; nothing else in the result is one.
-        users: whom each record of the data belongs to, for a plan whose unit is the user: users are
-            sampled, and a user's summed gradient is clipped once (`training.per_user`).
-        records_per_user: with `users`, the most records of one that are used, the first ones in the
-            order of the data: a public number.
+        users: whom each record of the data belongs to, for a plan whose unit is the user, see
+            `training.per_user`: users are sampled, and a user's summed gradient is clipped once.
+        records_per_user: with `users`, the most records of one that are used, a public number.
         average: `exponential_average(decay)` or `tail_average(begin)`, or any function from a
-            step's number 1, 2, … to the weight of its parameters in a running mean: kept beside the
-            parameters, free of privacy cost.
+            step's number 1, 2, … to the weight of its parameters in a running mean, which is kept
+            beside the parameters, free of privacy cost.
         stop_when: called with every row's step, epsilon and what `evaluate` returned; the run stops
-            where it is true. It may look at nothing else that depends on the training records, and
-            neither may `evaluate`: then it post-processes what is released, and
-            `plan.certify(steps=..., looks=...)` certifies the steps taken.
+            where it is true. Neither it nor `evaluate` may look at anything else that depends on
+            the training records; `plan.certify(steps=..., looks=...)` then certifies the run.
         time_limit: seconds after which the run stops at the end of a step, resumable where there is
             a folder. That running time depends on the records is covered by no ε.
 
@@ -135,89 +150,238 @@ def fit(
 
     Raises:
         ValueError: data that is not `plan.population` records (or users), users without a plan of
-            that unit or such a plan without users, parameters none of which is trained, an
-            optimiser that draws from the run's own key, `resume` without a folder.
+            that unit or such a plan without users, parameters none of which is trained, batch
+            statistics or random numbers of a flax module among them, an optimiser that needs more
+            than the noisy gradient or draws from the run's own key, `resume` without a folder.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
         >>> from dpjax import accounting as acc
+        >>> x = jnp.array([[0.0], [1.0], [2.0], [3.0]])
         >>> run = acc.Repeated(acc.Gaussian(1e-3), 60)
         >>> plan = Plan(run, clip_norm=10.0, population=4, delta=1e-5)
         >>> def loss(w, example):
         ...     return 0.5 * (example @ w - 2 * example[0]) ** 2
-        >>> options = {"optimizer": optax.sgd(0.2), "key": jax.random.key(0)}
-        >>> result = fit(loss, jnp.zeros(1), x, plan, **options)
+        >>> result = fit(
+        ...     loss, jnp.zeros(1), x, plan, optimizer=optax.sgd(0.2), key=jax.random.key(0))
         >>> round(float(result.params[0]), 2)
         2.0
     """
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
+    if plan.is_traced:
+        raise ValueError("plan must hold numbers, got traced ones: use training_step")
     del trainable
-    placement: Any = mesh  # what `on_any_mesh` made of it
-    joined: Any = placement.mesh if placement is not None and placement.several else None
+    # What the decorators made of them: a model in two halves, and a placement or None.
+    parts, placement = cast(Any, (params, mesh))
     if placement is not None:
-        check_divided(plan)
-    records = records_of(loss, data, plan, users, records_per_user)
-    check_strategy(strategy)
+        check_divisible(plan)
+    loss, data, owners = select_records(loss, data, plan, users, records_per_user, parts, placement)
+    options.check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
-    log_every = interval(plan, log_every)
-    capacity = None if capacity is None else whole("capacity", capacity)
+    check_optimizer(optimizer, parts.trained)
+    capacity = None if capacity is None else check_integer("capacity", capacity)
     if checkpoint_every is not None:
-        checkpoint_every = whole("checkpoint_every", checkpoint_every)
-    parts: Any = params  # what `of_the_trained_part` made of them
-    lying = placed_where(placement, records, parts.trained, parts.held, plan.population)
-    metrics = metrics_of(plan, log_every, evaluate, log_private_losses, lying.params)
-    key = fresh_key() if key is None else key
-    check_key(key)
-    key = key if joined is None else same_key(joined, key)
-    stopping, speed = Stopping(stop_when, time_limit), Speed(plan)
-    recipe = Recipe(
-        records.loss,
-        lying.params,
-        plan,
-        optimizer,
-        capacity,
-        method,
-        failure_probability(plan, plan.spent(plan.steps)),
-        loss_takes_key,
-        placement,
-        average,
-        strategy,
-        jax.eval_shape(lambda: lying.held),
-        parts.join,
-        bool(metrics.private),
+        checkpoint_every = check_integer("checkpoint_every", checkpoint_every)
+    arrays = place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
+    metrics = start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
+    deadline = find_deadline(time_limit)
+    config = StepConfig(
+        loss=loss,
+        params=arrays.params,
+        plan=plan,
+        optimizer=optimizer,
+        capacity=capacity,
+        method=method,
+        failure=failure_probability(plan, plan.spent(plan.steps)),
+        loss_takes_key=loss_takes_key,
+        placement=placement,
+        average=average,
+        strategy=strategy,
+        frozen=jax.eval_shape(lambda: arrays.frozen),
+        join=parts.join,
+        counted=bool(metrics.private),
     )
-    settings = {"rows of the metrics": log_every, "columns of the metrics": metrics.names}
-    settings |= {"capacity": capacity, "method": method, **dict(identity or {})}
-    chosen = stop_when is not None  # by what was released, when the run ends
-    store = opened(folder, joined)
-    try:
-        progress = first_progress(recipe, metrics)
-        if store is not None:
-            known = known_again(recipe, lying, records.owners, settings)
-            key = store.bind(key, known, resume=resume)
-            chosen = store.noted("stop_when", chosen)
-            found = store.latest(progress)
-            progress = progress if found is None else found[1]
-        check_own_key(key, progress.state["optimizer"])
-        programs = compiled(recipe, lying.example)
-        loop = Loop(
-            programs.advance,
-            key if joined is None else everywhere_key(placement, key),
-            lying.held,
-            feed_of(lying.data, programs, key, plan.steps),
-            Saver(store, checkpoint_every, progress),
-            metrics,
-            stopping,
-            speed,
-            on_log,
-            joined,
-        )
+    by_hand, key = key is not None, _choose_key(key, config.joined)
+    with contextlib.closing(_open_folder(folder, config.joined)) as store:
+        progress = _first_progress(config, metrics)
+        identify = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
+        key = store.bind(key, identify, resume=resume)
+        stops_early = store.noted("stop_when", stop_when is not None)
+        _name_key(plan, key, store, by_hand=by_hand)
+        progress = (store.latest(progress) or (0, progress))[1]
+        _check_own_key(key, progress.state["optimizer"])
+        feed, saver = _compile(config, arrays, key), Saver(store, checkpoint_every, progress)
+        loop = Loop(feed, saver, metrics, stop_when, deadline, on_log, config.joined)
         progress = loop.run(progress)
-    finally:
-        if store is not None:
-            store.close()
-    return result_of(progress, metrics, plan, chosen=chosen)
+    return _make_result(progress, metrics, stops_early)
+
+
+def _choose_key(key: Any, joined: Any) -> Any:
+    """The key that was given, or a fresh one; that of the leader on all processes."""
+    key = fresh_key() if key is None else key
+    options.check_key(key)
+    return key if joined is None else devices.broadcast_key(joined, key)
+
+
+def _name_key(plan: Plan, key: Any, store: Any, *, by_hand: bool) -> None:
+    """Tell the plan's certificates of the key, and whether any session was given it by hand."""
+    by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
+    if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
+        plan.keys.append(named)
+
+
+class _NoFolder:
+    """What stands for the checkpoints of a run without a folder."""
+
+    def bind(self, fresh: Any, identity: Any, *, resume: bool) -> Any:
+        return fresh
+
+    def noted(self, what: str, now: bool) -> bool:
+        return now
+
+    def latest(self, like: Any) -> None:
+        return None
+
+    def save(self, step: int, state: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _open_folder(folder: str | pathlib.Path | None, joined: Any) -> Any:
+    """The checkpoints in a folder, of one process or of several."""
+    if folder is None:
+        return _NoFolder()
+    where = pathlib.Path(folder)
+    return Checkpoints(where) if joined is None else SharedCheckpoints(where, joined)
+
+
+def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
+    """Before the first step: its row of the metrics is done."""
+    placement, params = config.placement, config.params
+    if config.joined is not None:  # made where it lies
+        first = jax.jit(config.first_state, out_shardings=state_shardings(config))
+        state = first(params, jnp.int32(0))
+    else:
+        state = config.first_state(params, np.int32(0))
+        state = state if placement is None else devices.place_state(placement, state)
+    return Progress(state, zero_totals(), metrics.table(), np.int32(1))
+
+
+def _check_own_key(key: Any, optimizer_state: Any) -> None:
+    """Refuse an optimiser that draws from the run's keys: it could undo the run's own noise."""
+    theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
+    if not theirs:
+        return
+    own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
+    mine = {bits_of_key(one).tobytes() for one in own}
+    if any(bits_of_key(one).tobytes() in mine for one in theirs):
+        raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
+
+
+def _compile(config: StepConfig, arrays: RunArrays, key: Any) -> Any:
+    """What takes the steps of a run on its records."""
+    programs, run_key = compile_step(config, arrays.example), key
+    if config.joined is not None:
+        run_key = devices.make_global_key(config.placement, key)
+
+    def advance(state, totals, rows, stop):
+        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)
+
+    if isinstance(arrays.data, HostData):
+        return FromHost(advance, arrays.data, programs.host, key, config.plan.steps)
+    return OnDevice(advance, arrays.data)
+
+
+def _make_result(progress: Progress, metrics: Metrics, stops_early: bool) -> Fit:
+    """The result of a run that has come so far."""
+    looks = len(metrics.stops) - 1 if stops_early else 1
+    state = progress.state
+    stops = metrics.stops[: int(progress.rows)]
+    epsilons = np.asarray([metrics.plan.spent(int(stop)) for stop in stops])
+    columns = {"step": stops, "epsilon": epsilons, **metrics.columns(progress)}
+    clip_norm = float(state["clip_norm"]) if "clip_norm" in state else None
+    steps = int(state["step"])
+    return Fit(state["params"], columns, state.get("average"), steps, looks, clip_norm)
+
+
+# What decides the numbers of a key and the bits of a sum. They are compared first: under another of
+# them much else differs.
+_SETTINGS = (
+    "jax_threefry_partitionable",
+    "jax_default_prng_impl",
+    "jax_random_seed_offset",
+    "jax_enable_x64",
+    "jax_explicit_x64_dtypes",
+    "jax_default_matmul_precision",
+    "jax_disable_jit",
+)
+
+
+def identify_run(
+    config: StepConfig, arrays: RunArrays, metrics: Metrics, owners: Any, identity: Any, key: Any
+) -> dict[str, Any]:
+    """All that must agree before a stored key draws noise again; the key keys its digests."""
+    # With one of them changed, the same key would add the same noise to another sum, and the
+    # difference of the two outputs would be free of noise.
+    secret = np.asarray(jax.random.key_data(key)).tobytes()
+    data = arrays.data
+    if arrays.given is not None:
+        # The leader has to see all of it, and sees its own copies.
+        data, params = arrays.given
+        if not isinstance(data, HostData):
+            data = jax.tree.map(devices.as_device_type, data)
+        config = config._replace(params=jax.tree.map(jnp.asarray, params))
+    of_jax = {name: str(getattr(jax.config, name, None)) for name in _SETTINGS}
+    if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
+        of_jax["kind of device"] = jax.default_backend()
+    software = f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}"
+    found = {"software": software, **of_jax, "rows of the metrics": metrics.every}
+    found |= {"columns of the metrics": metrics.names, "capacity": config.capacity}
+    found |= {"method": config.method, **identity, **owners}
+    if owners:
+        # A step draws numbers of users in their order, whatever they are called.
+        owner = np.unique(as_user_array(owners["users"]), return_inverse=True)[1]
+        found["users"] = array_digest(owner, secret=secret)
+    # The same draws of another scale, subtracted, are the draws.
+    found["number of devices"] = config.paid_devices
+    plan, params = config.plan, config.params
+    found |= of_jax | {
+        "data": _digest_data(data, plan.population, secret),
+        "mechanism": repr(plan.mechanism),
+        # To the last bit: the line above rounds arrays.
+        "mechanism's numbers": array_digest(plan.mechanism),
+        "clip norm": plan.clip_norm,
+        "records": plan.population,
+        "delta": plan.delta,
+        "reserved delta": dict(plan.extra_delta),
+        "adjacency": plan.adjacency.value,
+        "initial parameters": array_digest(params, secret=secret),
+        "frozen parameters": array_digest(arrays.frozen, secret=secret),
+        "strategy of clipping": fingerprint.strategy_digest(config.scaling),
+    }
+    if plan.correlation is not None:  # C and C⁻¹ have one price, and draw other noise
+        found["strategy"] = repr(plan.correlation)
+    if plan.adaptive is not None:
+        found["adaptive clip norm"] = repr(plan.adaptive)
+    try:
+        programs = digest_programs(config, arrays.example, secret=secret)
+    except UnhashableProgram as error:
+        raise CheckpointError(
+            "loss, optimizer, average and strategy must be known again in a run with a folder, "
+            f"and one of them calls {error}, a function of Python's that no digest tells from "
+            "another: write it in JAX, or leave folder out"
+        ) from None
+    programs["optimiser"] += array_digest(config.optimizer.init(params), secret=secret)
+    return found | programs
+
+
+def _digest_data(data: Any, population: int, secret: bytes) -> str:
+    if isinstance(data, HostData):
+        return data.fingerprint(secret)
+    # A run may go on on a number of devices that pads the records differently.
+    cut = lambda leaf: leaf if len(leaf) == population else np.asarray(leaf)[:population]  # noqa: E731
+    return array_digest(jax.tree.map(cut, data), secret=secret)

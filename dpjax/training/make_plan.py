@@ -4,49 +4,38 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import CLIP_NORMS, one_number, scalar
+from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
-from dpjax.sampling import realised_rate
-from dpjax.training.arguments import positive
-from dpjax.training.plan import ARITHMETIC, Plan
+from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta
+from dpjax.training.schemes import BY_NAME, Scheme
 
-__all__ = ["make_plan"]
-
-_IN_TURN = ("cyclic", "cyclic-poisson")
-_INDEPENDENT = ("poisson", "truncated-poisson", "random-allocation", "fixed", "with-replacement")
-_SAMPLING = (*_INDEPENDENT, "full", *_IN_TURN)
 _SHARE = 1e-3  # of δ, set aside for arithmetic
+_POSITIVE = Range(0.0, open_low=True)
 
 
 @taught
 def make_plan(
-    population: int,
-    *,
-    delta: float,
-    batch_size: int | Callable[[int], int],
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    capacity: int | None = None,
-    strategy: Toeplitz | BandedInverse | Tree | None = None,
-    noise_schedule: Callable[[int], float] | None = None,
-    clip_norm: float = 1.0,
-    epsilon: float | None = None,
-    noise_multiplier: float | None = None,
+    population: int, *, delta: float, batch_size: int | Callable[[int], int],
+    steps: int | None = None, epochs: float | None = None, sampling: str = "poisson",
+    capacity: int | None = None, strategy: Toeplitz | BandedInverse | Tree | None = None,
+    noise_schedule: Callable[[int], float] | None = None, clip_norm: float = 1.0,
+    epsilon: float | None = None, noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
-    extra_delta: Mapping[str, float] | None = None,
-    unit: str = "record",
+    extra_delta: Mapping[str, float] | None = None, unit: str = "record",
     adaptive: AdaptiveQuantile | None = None,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """A plan: its noise given, or calibrated to a budget (ε, δ).
+
+    Warns where δ is above 1/population, or ε above 10, of what such a budget permits.
 
     Args:
         population: number of records, treated as public.
@@ -58,20 +47,18 @@ def make_plan(
         sampling: "poisson"; "random-allocation" (each record takes part in one step of every epoch,
             drawn at random; an epoch has ⌈population / batch_size⌉ steps, and a run whole epochs);
             "truncated-poisson" (for fixed memory: of a draw larger than `capacity` a uniform choice
-            is kept, which costs ε; priced for the removal of one of the `population` records, and
-            one more than these may cost more); "fixed" (batches of exactly that size; replace-one
-            only); "with-replacement" (exactly so many draws, of which a record may be several and
-            then counts several times; replace-one only, on one device, and dearer than "fixed");
-            "full"; or, with a strategy, "cyclic" or "cyclic-poisson". A loader that shuffles
-            is none of them.
+            is kept; priced for the removal of one of the `population` records); "fixed" (batches of
+            exactly that size; replace-one only); "with-replacement" (exactly so many draws, of
+            which a record may be several and then counts several times; replace-one only, on one
+            device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic" or
+            "cyclic-poisson". A loader that shuffles is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
-            batches in the order of the data, the same in every pass, no amplification, which must
-            be equal up to one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson":
-            Poisson samples of as many groups as the strategy has bands, in turn, for the next
-            multiple of as many steps, which takes a `Toeplitz`.
+            batches in the order of the data, the same in every pass, no amplification, equal up to
+            one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
+            as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
-            calibrated noise multiplier, or the given one, is multiplied by it.
+            noise multiplier is multiplied by it.
         clip_norm: bound on a record's gradient norm.
         epsilon: the budget to calibrate the noise to; or
         noise_multiplier: noise standard deviation over clip norm.
@@ -82,8 +69,7 @@ def make_plan(
             batch_size then count users.
         adaptive: moves the clip norm with a quantile of the gradients' norms (Andrew et al. 2021),
             from `clip_norm` on: `gradients.AdaptiveQuantile(count_noise=batch_size / 20,
-            batch_size=batch_size)`. The noise multiplier, given or calibrated, then pays for the
-            sum and the count together.
+            batch_size=batch_size)`. The noise multiplier then pays for sum and count together.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.
@@ -97,28 +83,61 @@ def make_plan(
         >>> [(phase.steps, phase.step.mechanism.noise_multiplier) for phase in warm.phases]
         [(3, 4.0), (5, 2.0)]
     """
-    numbers = {
-        "population": population,
-        "delta": delta,
-        "batch_size": 1 if callable(batch_size) else batch_size,
-        "steps": steps,
-        "epochs": epochs,
-        "capacity": capacity,
-        "epsilon": epsilon,
-        "noise_multiplier": noise_multiplier,
-    }
-    for name, value in numbers.items():
-        if value is not None or name in ("population", "delta", "batch_size"):
+    given = {"steps": steps, "epochs": epochs, "capacity": capacity, "epsilon": epsilon}
+    _check_numbers(population, delta, batch_size, given | {"noise_multiplier": noise_multiplier})
+    _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
+    scheme = BY_NAME[sampling]  # how it samples, and its price
+    steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
+    extra = reserve_delta(delta, {ARITHMETIC: _SHARE * delta}, extra_delta or {})
+    relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
+    for value in relative:
+        scalar("noise_schedule", value, _POSITIVE)
+    grouped = _group_steps(relative, sizes, steps, scheme.epoch(population, sizes[0]))
+
+    def run(noise: float) -> acc.Mechanism:
+        parts = tuple(
+            scheme.price(noise * scale, size, population, count, capacity, strategy)
+            for (scale, size), count in grouped
+        )
+        return parts[0] if len(parts) == 1 else acc.Composed(parts)
+
+    if noise_multiplier is None:  # the least noise that keeps the budget
+        assert epsilon is not None
+        scalar("epsilon", epsilon, _POSITIVE)
+        found = acc.calibrate(
+            run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
+        )
+        noise_multiplier = float(np.asarray(found))
+    _warn_of_weak_budget(epsilon, delta, population, unit)
+    # A Toeplitz strategy is in the mechanism; the others draw noise in a way of their own.
+    drawn = None if isinstance(strategy, Toeplitz) else strategy
+    settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive)
+    return Plan(run(noise_multiplier), *settings)
+
+
+def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str, Any]) -> None:
+    """Refuse numbers out of range, and a noise that is given twice or not at all."""
+    size = 1 if callable(batch_size) else batch_size  # a schedule is checked step by step
+    needed = {"population": population, "delta": delta, "batch_size": size}
+    for name, value in (needed | given).items():
+        if name in needed or value is not None:
             scalar(name, value)
     if not 1 <= population < math.inf:
         raise ValueError(f"population must be at least 1, got {population}")
-    if (epsilon is None) == (noise_multiplier is None):
+    if (given["epsilon"] is None) == (given["noise_multiplier"] is None):
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if sampling not in _SAMPLING:
-        names = f"{', '.join(_SAMPLING[:-1])} or {_SAMPLING[-1]}"
-        raise ValueError(f"sampling must be {names}, got {sampling!r}")
+
+
+def _check_sampling(
+    sampling: str, population: int, capacity: Any, strategy: Any, batch_size: Any, schedule: Any
+) -> None:
+    """Refuse a scheme that there is not, and what it does not take."""
+    if sampling not in BY_NAME:
+        *names, last = BY_NAME
+        raise ValueError(f"sampling must be {', '.join(names)} or {last}, got {sampling!r}")
     cut = sampling == "truncated-poisson"
     if cut and (capacity is None or not 1 <= capacity <= population):
         raise ValueError(
@@ -129,37 +148,41 @@ def make_plan(
             f"capacity must be left out unless sampling is truncated-poisson, got {capacity}: the "
             "size of the pieces that a step is worked through in is an argument of fit"
         )
-    if (strategy is not None) != (sampling in _IN_TURN):
+    if (strategy is not None) != BY_NAME[sampling].correlated:
         raise ValueError(
             "strategy must be given for sampling cyclic and cyclic-poisson, and for no other: "
             f"correlated noise has no price there, got {strategy!r} for {sampling!r}"
         )
-    if strategy is not None and (callable(batch_size) or noise_schedule is not None):
+    if strategy is not None and (callable(batch_size) or schedule is not None):
         raise ValueError(
             "batch_size must be a number, and noise_schedule None, where noise is correlated, got "
-            f"{batch_size!r} and {noise_schedule!r}"
+            f"{batch_size!r} and {schedule!r}"
         )
+
+
+def _find_steps_and_sizes(
+    scheme: type[Scheme], population: int, batch_size: Any, steps: Any, epochs: Any
+) -> tuple[int, list[int]]:
+    """The number of steps, whole epochs of random allocation, and the batch size of each or all."""
     if (steps is None) == (epochs is None):
         raise ValueError("give either steps or epochs, the length of the run")
     if steps is None:
-        positive("epochs", epochs or 0.0)
+        scalar("epochs", epochs, _POSITIVE)
         if callable(batch_size):
             raise ValueError("give steps where batch_size is a function of them")
-        steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))  # pyrefly: ignore
+        steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
     for size in sizes:
         scalar("batch_size", size)
-    length = 1
-    if sampling == "random-allocation":
+    if scheme.name == "random-allocation":
         if callable(batch_size):
             raise ValueError(
                 f"batch_size must be one number for random allocation, got {batch_size}"
             )
-        length = max(1, math.ceil(population / max(batch_size, 1)))
-        if epochs is not None:
-            steps = length * math.ceil(epochs)
+        length = scheme.epoch(population, batch_size)  # steps of an epoch
+        steps = steps if epochs is None else length * math.ceil(epochs)
         if steps % length:
             raise ValueError(
                 f"steps must be a multiple of the {length} of an epoch for random allocation, "
@@ -170,102 +193,36 @@ def make_plan(
             raise ValueError(
                 f"batch_size must be between 1 and {population}, all the records, got {size}"
             )
-        if sampling == "full" and size != population:
+        if scheme.name == "full" and size != population:
             raise ValueError(f"batch_size must be {population} for full batches, got {size}")
-    one_number("clip_norm", clip_norm, CLIP_NORMS)
-    extra = {ARITHMETIC: _SHARE * delta, **(extra_delta or {})}
-    if sum(extra.values()) >= delta:
-        raise ValueError(
-            f"delta must exceed the {sum(extra.values()):.3g} reserved for "
-            f"{', '.join(extra)}, got {delta}"
-        )
-    relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
-    for value in relative:
-        scalar("noise_schedule", value)
-        positive("noise_schedule", value)
-    settings = [
-        (relative[step % len(relative)], sizes[step % len(sizes)])
-        for step in range(steps if len(relative) * len(sizes) > 1 else 1)
-    ]
-    grouped = [(pair, sum(1 for _ in same)) for pair, same in itertools.groupby(settings)]
-    if len(settings) > 1 and any(count % length for _, count in grouped):
+    return steps, sizes
+
+
+def _group_steps(relative: list, sizes: list, steps: int, length: int) -> list[tuple[Any, int]]:
+    """(relative noise, batch size) of equal steps in a row, and how many steps they are."""
+    if len(relative) * len(sizes) == 1 or steps == 1:
+        return [((relative[0], sizes[0]), steps)]
+    pairs = [(relative[step % len(relative)], sizes[step % len(sizes)]) for step in range(steps)]
+    grouped = [(pair, len(list(same))) for pair, same in itertools.groupby(pairs)]
+    if any(count % length for _, count in grouped):  # an epoch is priced as one
         raise ValueError(
             f"noise_schedule must be constant within the {length} steps of an epoch for random "
             f"allocation, got runs of {[count for _, count in grouped]}"
         )
-    if len(settings) == 1:
-        grouped = [(settings[0], steps)]
+    return grouped
 
-    def run(noise: float) -> acc.Mechanism:
-        if strategy is not None:
-            return _in_turn(noise, strategy, steps, sizes[0], population, sampling)
-        parts = tuple(
-            acc.Repeated(
-                _step(noise * scale, size, population, sampling, capacity), count // length
-            )
-            for (scale, size), count in grouped
+
+def _warn_of_weak_budget(epsilon: float | None, delta: float, population: int, unit: str) -> None:
+    """Warn of a budget that permits what nobody wants."""
+    if delta > 1 / population:  # releasing one record whole would be allowed
+        warnings.warn(
+            f"delta must be below 1 / {population} {unit}s to mean anything, got {delta:g}: such a "
+            f"δ allows one whole {unit} to be published",
+            stacklevel=4,
         )
-        return parts[0] if len(parts) == 1 else acc.Composed(parts)
-
-    if noise_multiplier is None:
-        assert epsilon is not None
-        positive("epsilon", epsilon)
-        found = acc.calibrate(
-            run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
+    if epsilon is not None and epsilon > 10:
+        warnings.warn(
+            f"epsilon should be at most 10, got {epsilon:g}: it lets an outcome be e^{epsilon:g} "
+            f"times as likely with a {unit} as without, which rules almost no attack out",
+            stacklevel=4,
         )
-        noise_multiplier = float(np.asarray(found))
-    drawn = strategy if isinstance(strategy, BandedInverse | Tree) else None
-    given = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive)
-    return Plan(run(noise_multiplier), *given)
-
-
-def _in_turn(
-    noise: Any, strategy: Any, steps: int, size: int, population: int, kind: str
-) -> acc.Mechanism:
-    if kind == "cyclic":
-        batches = _equal_batches(size, population)
-        if isinstance(strategy, Tree):
-            known: Any = strategy.sensitivities(steps, batches)
-            return acc.MatrixGaussian(noise, known, steps, batches)  # pyrefly: ignore
-        return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
-    if not isinstance(strategy, Toeplitz):
-        raise ValueError(
-            "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
-            f"is banded, C has no bands, and no amplification is known, got {strategy!r}"
-        )
-    groups = strategy.bands
-    if size * groups > population:
-        raise ValueError(
-            f"batch_size must be at most {population // groups}, the records of one of "
-            f"{groups} groups, got {size}"
-        )
-    rate = realised_rate(size * groups / population)
-    one = acc.CyclicPoissonCorrelated(noise, strategy, groups, rate)  # pyrefly: ignore
-    return acc.Repeated(one, math.ceil(steps / groups))
-
-
-def _equal_batches(size: int, population: int) -> int:
-    """The number of batches of that size, up to one record, that a pass consists of."""
-    fewest, most = population // size, -(-population // size)
-    for batches in (fewest, most):
-        if population // batches <= size <= -(-population // batches):
-            return batches
-    sizes = sorted({-(-population // batches) for batches in (fewest, most)})
-    raise ValueError(
-        f"batch_size must divide the {population} records into batches equal up to one record "
-        f"(such as {' or '.join(map(str, sizes))}) for cyclic sampling, got {size}"
-    )
-
-
-def _step(noise: Any, size: int, population: int, kind: str, capacity: int | None) -> Any:
-    gaussian: Any = acc.Gaussian(noise)
-    if kind == "fixed":
-        return acc.FixedBatchSampled(gaussian, size, population)  # pyrefly: ignore
-    if kind == "with-replacement":
-        return acc.WithReplacement(gaussian, size, population)  # pyrefly: ignore
-    if kind == "random-allocation":
-        return acc.RandomAllocation(gaussian, math.ceil(population / size))  # pyrefly: ignore
-    rate = realised_rate(size / population)
-    if capacity is not None:
-        return acc.TruncatedPoissonSampled(gaussian, rate, population, capacity)  # pyrefly: ignore
-    return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian  # pyrefly: ignore

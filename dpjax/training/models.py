@@ -1,19 +1,22 @@
-"""Models as two pure functions, and adapters for flax; models that mix records are refused."""
+"""Small models, models of flax, and their losses, accuracy and baseline without privacy."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+import optax
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpjax._extras import extra
-
-__all__ = ["Model", "cross_entropy", "from_linen", "from_nnx", "logistic", "mlp", "softmax"]
+from dpjax._numerics.checks import shown
+from dpjax.training.options import is_from_package
 
 Params = Any
 _WHY_NO_BATCH_NORM = (
@@ -30,8 +33,7 @@ class Model(NamedTuple):
         init: key -> parameters, drawn without looking at data.
         apply: (parameters, features of one record) -> logits, [classes]; of models with dropout
             also (parameters, features, key), which drops units as training does.
-        architecture: what `load_model` rebuilds it from, if it is one of `logistic`, `softmax` and
-            `mlp`.
+        architecture: what `load_model` rebuilds a `logistic`, `softmax` or `mlp` from.
 
     Example:
         >>> model = logistic(features=3)
@@ -52,14 +54,11 @@ def logistic(features: int) -> Model:
         {'bias': (), 'weights': (4,)}
     """
 
-    def init(key):
-        del key  # a convex problem starts from zero
-        return {"weights": jnp.zeros(features), "bias": jnp.zeros(())}
-
     def apply(params, x):
         z = x @ params["weights"] + params["bias"]
         return jnp.stack([jnp.zeros_like(z), z])
 
+    init = _make_zeros(weights=(features,), bias=())
     return Model(init, apply, {"kind": "logistic", "features": features})
 
 
@@ -70,13 +69,14 @@ def softmax(features: int, classes: int) -> Model:
         >>> jax.tree.map(jnp.shape, softmax(4, 3).init(jax.random.key(0)))
         {'bias': (3,), 'weights': (4, 3)}
     """
-
-    def init(key):
-        del key  # a convex problem starts from zero
-        return {"weights": jnp.zeros((features, classes)), "bias": jnp.zeros(classes)}
-
+    init = _make_zeros(weights=(features, classes), bias=(classes,))
     sizes = {"kind": "softmax", "features": features, "classes": classes}
     return Model(init, lambda params, x: x @ params["weights"] + params["bias"], sizes)
+
+
+def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[Any], Params]:
+    # A convex problem starts from zero, whatever the key.
+    return lambda key: {name: jnp.zeros(shape) for name, shape in shapes.items()}
 
 
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
@@ -96,7 +96,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     def init(key):
         layers = []
         for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            scale = np.float32(np.sqrt(1 / fan_in))
+            scale = np.float32(np.sqrt(1 / fan_in))  # the variance of the sum stays that of a unit
             draw = jax.random.truncated_normal(
                 jax.random.fold_in(key, number), -2.0, 2.0, (fan_in, fan_out)
             )
@@ -112,30 +112,40 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     return Model(init, apply, {"kind": "mlp", **shape})
 
 
-def built(architecture: Mapping[str, Any]) -> Model:
+def check_model(model: Any) -> None:
+    """Refuse what has no `apply(parameters, features)`."""
+    if isinstance(model, type) or not callable(getattr(model, "apply", None)):
+        raise TypeError(
+            f"model must be a Model, as from_nnx(make) or from_linen(module, example) makes, got "
+            f"{_describe_module(model)}: of another module write the loss of one record, "
+            "loss(module, example), yourself"
+        )
+
+
+def _describe_module(module: Any) -> str:
+    """A module by its class: its text is long."""
+    built = not isinstance(module, type)
+    return f"a {type(module).__name__}" if built else f"the class {module.__name__}"
+
+
+def build_model(architecture: Any) -> Model:
     """The model that an architecture describes, as `load_model` finds it."""
-    kinds: dict[str, tuple[Callable[..., Model], set[str]]] = {
-        "logistic": (logistic, {"features"}),
-        "softmax": (softmax, {"features", "classes"}),
-        "mlp": (mlp, {"features", "classes", "hidden"}),
-    }
-    kind = architecture.get("kind") if isinstance(architecture, Mapping) else architecture
-    if not isinstance(kind, str) or kind not in kinds or kind is architecture:
+    kinds: dict[str, Callable[..., Model]] = {"logistic": logistic, "softmax": softmax, "mlp": mlp}
+    described = isinstance(architecture, Mapping)
+    kind = architecture.get("kind") if described else architecture
+    if not described or not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"the architecture must be one of {', '.join(kinds)}, got {kind!r}")
-    make, names = kinds[kind]
+    names = set(inspect.signature(kinds[kind]).parameters)
     sizes = {name: size for name, size in architecture.items() if name != "kind"}
     hidden = sizes.get("hidden", [])
-    widths = [*(s for n, s in sizes.items() if n != "hidden"), *_listed(hidden)]
+    widths = [size for name, size in sizes.items() if name != "hidden"]
+    widths += hidden if isinstance(hidden, list) else [None]  # no size: it is refused
     if set(sizes) != names or not all(type(width) is int and width >= 1 for width in widths):
         raise ValueError(
             f"the architecture {kind!r} must have {', '.join(sorted(names))}, sizes of at least 1, "
             f"got {sizes}"
         )
-    return make(**sizes)
-
-
-def _listed(hidden: Any) -> list[Any]:
-    return hidden if isinstance(hidden, list) else [hidden, None]  # no size: it is refused
+    return kinds[kind](**sizes)
 
 
 def from_linen(
@@ -155,7 +165,8 @@ def from_linen(
         otherwise: the same where none is, such as `{"deterministic": True}`.
 
     Raises:
-        ValueError: a module with batch statistics, or with state besides its parameters.
+        ValueError: no module of flax.linen, or one with batch statistics or other state besides its
+            parameters.
 
     Example:
         >>> import flax.linen as nn
@@ -170,20 +181,25 @@ def from_linen(
         >>> set(dropped.apply({}, jnp.ones(4), jax.random.key(0)).tolist()) <= {0.0, 2.0}
         True
     """
+    if isinstance(module, type) or not is_from_package(module, "flax.linen", "Module"):
+        raise ValueError(
+            f"module must be a flax.linen module, built, got {shown(module)}: a module of flax.nnx "
+            "comes in by from_nnx, of equinox as the parameters themselves"
+        )
     dropping, plain = dict(when_training or {}), dict(otherwise or {})
+    name = type(module).__name__
 
     def init(key):
         collections = dict(module.init(key, example[None], **plain))
         if "batch_stats" in collections:
             raise ValueError(
-                f"{type(module).__name__} must not normalise over a batch, got batch_stats: "
-                f"{_WHY_NO_BATCH_NORM}"
+                f"{name} must not normalise over a batch, got batch_stats: {_WHY_NO_BATCH_NORM}"
             )
         params = collections.pop("params", {})
         if collections:
             raise ValueError(
-                f"{type(module).__name__} must hold parameters alone, got "
-                f"{', '.join(collections)}: {_WHY_PARAMETERS_ALONE}"
+                f"{name} must hold parameters alone, got {', '.join(collections)}: "
+                f"{_WHY_PARAMETERS_ALONE}"
             )
         return params
 
@@ -197,14 +213,15 @@ def from_linen(
     return Model(init, apply)
 
 
-def from_nnx(make: Callable[[Any], Any]) -> Model:
-    """A flax.nnx module as a model; `make(rngs)` builds it.
+def from_nnx(make: Callable[..., Any]) -> Model:
+    """A flax.nnx module as a model; `make(rngs)`, or `make(rngs=rngs)`, builds it.
 
     `apply(params, x)` is the module in its `eval()` form. `apply(params, x, key)` is it in its
     `train()` form, every stream of its random numbers begun anew from the key.
 
     Raises:
-        ValueError: a module with batch statistics or other state that a call would change.
+        ValueError: a module that is built already, or with batch statistics or other state that a
+            call would change.
 
     Example:
         >>> from flax import nnx
@@ -220,15 +237,25 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
     with extra("train"):
         from flax import nnx
 
+    if not callable(make) or isinstance(make, nnx.Module):
+        raise ValueError(
+            "make must be a function or class that builds the module, got "
+            f"{_describe_module(make)} that is built: write "
+            "training.from_nnx(lambda rngs: Net(rngs=rngs))"
+        )
+    called = make.__init__ if isinstance(make, type) else make
+    named = "rngs" in inspect.signature(called).parameters
+
     def build(key, training=False):
-        module = make(nnx.Rngs(key))
+        rngs = nnx.Rngs(key)
+        module = make(rngs=rngs) if named else make(rngs)
         module.train() if training else module.eval()
         return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
     def shapes(training=False):
         return nnx.eval_shape(lambda: build(jax.random.key(0), training))
 
-    _, _, statistics, rest = shapes()
+    _, _, statistics, rest = shapes()  # without computing anything
     if jax.tree.leaves(statistics):
         raise ValueError(
             f"the module must not normalise over a batch, got BatchStat: {_WHY_NO_BATCH_NORM}"
@@ -245,12 +272,12 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
     def apply(params, x, key=None):
         graph, state, _, random = shapes(training=key is not None)
         nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state, _streams(random, key))(x[None])[0]
+        return nnx.merge(graph, state, _begin_streams(random, key))(x[None])[0]
 
     return Model(init, apply)
 
 
-def _streams(random: Any, key: Any) -> Any:
+def _begin_streams(random: Any, key: Any) -> Any:
     """The state of a module's random numbers as at their beginning, one key a stream."""
     if key is None:
         key = jax.random.key(0)  # which the module in its `eval()` form does not draw from
@@ -258,20 +285,48 @@ def _streams(random: Any, key: Any) -> Any:
         key = jax.random.wrap_key_data(key)
     numbers = itertools.count()
 
-    def begun(leaf):
+    def begin(leaf):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.fold_in(key, next(numbers))
         return jnp.zeros(leaf.shape, leaf.dtype)
 
-    return jax.tree.map(begun, random)
+    return jax.tree.map(begin, random)
 
 
-def cross_entropy(
-    model: Model,
-) -> Callable[..., Float[Array, ""]]:
+def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
+    """Refuse labels that are no class: one whole number in 0…classes − 1 a record."""
+    shape = np.shape(labels)
+    dtype = labels.dtype if hasattr(labels, "dtype") else np.asarray(labels).dtype
+    if len(shape) > ndim:
+        how, way = "one-hot labels", "labels.argmax(-1)"
+        if shape[-1] == 1:
+            how, way = "a column", "labels.squeeze(-1)"
+        raise ValueError(
+            f"labels must be one whole number a record, got {how} of shape {shape}: give {way}"
+        )
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(f"labels must be whole numbers, got {dtype}: give labels.astype(int)")
+    if isinstance(labels, jax.core.Tracer) or not np.size(labels):
+        return
+    low, high = int(np.min(labels)), int(np.max(labels))
+    if low < 0 or (classes is not None and high >= classes):
+        most = "" if classes is None else f" to {classes - 1}"
+        raise ValueError(
+            f"labels must be the numbers of classes, from 0{most}, got {low if low < 0 else high}: "
+            "number them by np.unique(labels, return_inverse=True)[1], or give the model more "
+            "classes"
+        )
+
+
+def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
     """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
 
-    With a key as its third argument, `fit(loss_takes_key=True)`, the model drops units.
+    With a key as its third argument, `fit(loss_takes_key=True)`, the model drops units. A label
+    that is no class is refused where its value is known, by `fit` before the first step; elsewhere
+    the loss of its record is NaN, so that the record contributes nothing.
+
+    Raises:
+        TypeError, ValueError: no model, or labels that are not one whole number of a class each.
 
     Example:
         >>> loss = cross_entropy(logistic(3))
@@ -279,9 +334,113 @@ def cross_entropy(
         >>> round(float(loss(params, (jnp.ones(3), jnp.asarray(1)))), 4)
         0.6931
     """
+    check_model(model)
 
     def loss(params, example, *key):
         features, label = example
-        return -jax.nn.log_softmax(model.apply(params, features, *key))[label]
+        scores = jax.nn.log_softmax(model.apply(params, features, *key))
+        classes = scores.shape[-1]
+        check_labels(label, 0, classes)
+        label = jnp.asarray(label)
+        most = min(classes - 1, jnp.iinfo(label.dtype).max)
+        is_class = (label >= 0) & (label <= most)
+        # The place of a class there is, so that NaN reaches a gradient of every version of JAX.
+        place = jnp.where(is_class, label, jnp.zeros_like(label))
+        return -scores[place] * jnp.where(is_class, jnp.ones_like(scores[0]), jnp.nan)
 
+    def check_data(params, data):
+        if isinstance(data, tuple | list) and len(data) == 2:
+            features = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.asarray(x[0]), data[0]))
+            scores = jax.eval_shape(model.apply, params, features)
+            check_labels(data[1], 1, scores.shape[-1])
+
+    setattr(loss, "check_data", check_data)  # noqa: B010 (an attribute of a function)
     return loss
+
+
+def accuracy(
+    model: Model,
+    features: Float[ArrayLike, "records features"],
+    labels: Int[ArrayLike, " records"],
+) -> Callable[[Any], float]:
+    """A compiled function from parameters to the share of records classified correctly.
+
+    Raises:
+        TypeError, ValueError: no model, or labels that are not one whole number of a class each.
+
+    Example:
+        >>> score = accuracy(logistic(1), jnp.array([[-1.0], [2.0]]), jnp.array([0, 1]))
+        >>> score({"weights": jnp.ones(1), "bias": jnp.zeros(())})
+        1.0
+    """
+    check_model(model)
+    check_labels(labels, 1)
+    features, labels = jnp.asarray(features), jnp.asarray(labels)
+    records, most = labels.size, int(np.max(labels, initial=0))
+
+    @jax.jit
+    def correct(params, features, labels):
+        scores = jax.vmap(model.apply, in_axes=(None, 0))(params, features)
+        check_labels(np.int64(most), 0, scores.shape[-1])
+        guesses = jnp.argmax(scores, axis=1)
+        return jnp.sum(guesses.astype(labels.dtype) == labels, dtype=jnp.int32)
+
+    return lambda params: int(correct(params, features, labels)) / records
+
+
+def probabilities(
+    model: Model, params: Any, features: Float[ArrayLike, "records features"]
+) -> Float[np.ndarray, "records classes"]:
+    """The probability of each class for each record: the softmax of the model's logits.
+
+    Example:
+        >>> params = {"weights": jnp.zeros(1), "bias": jnp.zeros(())}
+        >>> probabilities(logistic(1), params, [[3.0]]).tolist()
+        [[0.5, 0.5]]
+    """
+    logits = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
+    return np.asarray(jax.nn.softmax(logits(params, jnp.asarray(features)), axis=1))
+
+
+def train_without_privacy(
+    loss: Callable[[Any, Any], Float[Array, ""]], params: Any, data: Any, *, steps: int = 2_000,
+    batch_size: int = 512, learning_rate: float = 0.02,
+) -> Any:  # fmt: skip
+    """The same model trained without clipping or noise (Adam, cosine decay): NOT private.
+
+    A yardstick for what privacy costs. Its parameters are released by no mechanism; publish neither
+    them nor what is computed from them.
+
+    Example:
+        >>> data = (jnp.array([[-1.0], [1.0]]), jnp.array([0, 1]))
+        >>> model = logistic(1)
+        >>> fitted = train_without_privacy(
+        ...     cross_entropy(model), model.init(jax.random.key(0)), data, steps=50)
+        >>> float(fitted["weights"][0]) > 0.2
+        True
+    """
+    if hasattr(loss, "check_data"):
+        loss.check_data(params, data)  # pyrefly: ignore
+    records = len(jax.tree.leaves(data)[0])
+    size = min(batch_size, records)
+    data = jax.tree.map(jnp.asarray, data)
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    rng = np.random.default_rng(0)
+    passes = -(-steps * size // records)  # enough of them
+    order = np.concatenate([rng.permutation(records) for _ in range(passes)])[: steps * size]
+
+    def step(data, carry, rows):
+        params, state = carry
+        batch = jax.tree.map(lambda leaf: leaf[rows], data)
+
+        def mean_loss(params):
+            return jnp.mean(jax.vmap(loss, in_axes=(None, 0))(params, batch))
+
+        updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    # The records are an argument, so that no compiled program holds them as constants.
+    run = jax.jit(lambda data, carry, rows: jax.lax.scan(partial(step, data), carry, rows)[0])
+    rows = jnp.asarray(order.reshape(steps, size), jnp.int32)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
+        return run(data, (params, optimizer.init(params)), rows)[0]

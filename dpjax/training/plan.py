@@ -1,47 +1,66 @@
-"""One value says how a run samples, clips and perturbs; training and accounting both read it."""
+"""One value says how a run samples, clips and perturbs, and what its certificate declares."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import CLIP_NORMS, one_number
+from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, choice, one_number, scalar, shown
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
-from dpjax.training.adaptive import check_noise, in_numbers
-from dpjax.training.arguments import whole
-from dpjax.training.declared import assumptions_of, declared_of
-from dpjax.training.phases import (
-    CORRELATED,
-    Phase,
-    check_same,
-    check_step,
-    mechanism_of,
-    noise_of,
-    rate_of,
-    unrolled,
-)
-
-__all__ = ["Plan"]
+from dpjax.training.options import as_python_numbers, check_integer, check_noise
+from dpjax.training.schemes import Scheme, find_scheme
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
 ARITHMETIC = "rounding of norms and sums beyond its bound"
-UNITS = ("record", "user")
+DELTAS = Range(0.0, 1.0, open_low=True, open_high=True)
+
+
+class Phase(NamedTuple):
+    """Some steps in a row that are alike."""
+
+    step: Any  # the mechanism of one of them, or of one epoch of random allocation
+    steps: int  # how many steps there are, in whole epochs of random allocation
+
+    @property
+    def scheme(self) -> Scheme:
+        """How its records are drawn."""
+        return find_scheme(self.step)
+
+
+def iterate_phases(mechanism: Any) -> Iterator[Phase]:
+    """The phases of a composition in the order in which they run."""
+    if isinstance(mechanism, acc.Composed):
+        for part in mechanism.mechanisms:
+            yield from iterate_phases(part)
+    elif isinstance(mechanism, acc.Repeated):
+        times = int(np.asarray(mechanism.steps))
+        inner = list(iterate_phases(mechanism.mechanism))
+        if len(inner) == 1:
+            yield Phase(inner[0].step, inner[0].steps * times)
+        else:
+            for _ in range(times):
+                yield from inner
+    else:
+        yield Phase(mechanism, find_scheme(mechanism).length)
 
 
 @dataclass(frozen=True)
 class Plan:
     """The mechanism that a run executes, and what has to be public to execute it.
 
-    There is no second place for the noise multiplier, the sampling rate or the number of steps:
-    `fit` takes them from `mechanism`, and so does the price.
+    Noise multiplier, sampling rate and number of steps are those of `mechanism`, for `fit` and for
+    the price. Clip norm and noise multipliers may be traced, for `training_step`: a step with
+    numbers that a plan would refuse then releases NaN.
 
     Fields:
         mechanism: `Repeated(step, steps)`, step being `PoissonSampled(Gaussian)`,
@@ -84,69 +103,96 @@ class Plan:
     adaptive: AdaptiveQuantile | None = None
 
     def __post_init__(self):
-        one_number("clip_norm", self.clip_norm, CLIP_NORMS)
-        if self.population < 1:
-            raise ValueError(f"population must be at least 1, got {self.population}")
-        if self.unit not in UNITS:
-            raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}")
+        if not isinstance(self.mechanism, acc.Mechanism):
+            raise TypeError(
+                "mechanism must be a mechanism, such as Repeated(PoissonSampled(Gaussian(1.0), "
+                f"rate), steps), got {shown(self.mechanism)}"
+            )
+        if not isinstance(self.adjacency, str):
+            raise TypeError(
+                f"adjacency must be one of {[str(a) for a in acc.Adjacency]}, got "
+                f"{shown(self.adjacency)}"
+            )
+        choice("unit", self.unit, ("record", "user"))
+        delta = one_number("delta", self.delta, DELTAS)
+        fields = {
+            "clip_norm": _check_clip_norm(self.clip_norm),
+            "population": check_integer("population", self.population),
+            "delta": delta,
+            "adjacency": acc.Adjacency(self.adjacency),
+            "extra_delta": reserve_delta(delta, self.extra_delta),
+            "unit": str(self.unit),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        try:
+            self._check_phases()
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+            raise ValueError(
+                "plan must hold numbers where nothing but clip_norm and noise multipliers may be "
+                "traced, got another one traced"
+            ) from error
+
+    def _check_phases(self) -> None:
         if not self.phases:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
-            check_step(phase.step, self.population)
-        if self.correlation is not None or isinstance(self.mechanism, acc.MatrixGaussian):
-            check_same(self.correlation, self.mechanism)
+            phase.scheme.check(self.population)
+        find_scheme(self.mechanism).check_correlation(self.correlation)
         if self.adaptive is not None:
             # Of Python's own numbers, whose text says them to the last bit.
-            object.__setattr__(self, "adaptive", in_numbers(self.adaptive))
+            object.__setattr__(self, "adaptive", as_python_numbers(self.adaptive))
+            if self.is_traced:
+                raise ValueError(
+                    "adaptive must be None where clip_norm or the noise multiplier is traced, got "
+                    f"{self.adaptive}"
+                )
             if self.strategy is not None:
                 raise ValueError(
                     "adaptive must be None where noise is correlated: the count of a step has no "
                     f"price there, got {self.adaptive}"
                 )
-        multipliers = [noise_of(phase.step) for phase in self.phases]
-        check_noise(multipliers, self.clip_norm, self.adaptive)
+        if not self.is_traced:  # else `training_step` looks at each value
+            multipliers = [phase.scheme.noise_multiplier for phase in self.phases]
+            check_noise(multipliers, self.clip_norm, self.adaptive)
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The steps in the order in which they run, equal ones in a row together.
-
-        Example:
-            >>> step = acc.Gaussian(2.0)
-            >>> run = acc.Composed((acc.Repeated(step, 3), step, acc.Gaussian(1.0)))
-            >>> [phase.steps for phase in Plan(run, 1.0, 100, 1e-5).phases]
-            [4, 1]
-        """
+        """The steps in the order in which they run, equal ones in a row together."""
         found: list[Phase] = []
-        for phase in unrolled(self.mechanism):
-            if isinstance(phase.step, CORRELATED) and phase.step is not self._correlated:
+        for phase in iterate_phases(self.mechanism):  # equal neighbours become one
+            if phase.scheme.correlated and phase.step is not self._correlated:
                 raise ValueError(
                     "mechanism must be one run where noise is correlated (CorrelatedGaussian, "
                     "MatrixGaussian or Repeated(CyclicPoissonCorrelated, rounds)), got it within "
                     "others"
                 )
-            if found and found[-1].step == phase.step:
+            if found and _is_same_step(found[-1].step, phase.step):
                 phase = Phase(phase.step, found.pop().steps + phase.steps)
             if phase.steps:
                 found.append(phase)
         return tuple(found)
 
+    @functools.cached_property
+    def keys(self) -> list[tuple[str, bool]]:
+        """Of each key that a run of this plan was given: its name, and whether it was drawn.
+
+        `fit` adds to it; a certificate made afterwards lists a key given by hand, and names the
+        noise, so that `acc.certify` of several certificates finds two of one noise.
+        """
+        return []
+
     @property
     def _correlated(self) -> Any:
         """The mechanism whose noise is correlated over the whole run, or None."""
-        run: Any = self.mechanism
+        run = self.mechanism
         inner = run.mechanism if isinstance(run, acc.Repeated) else run
-        alone = isinstance(inner, acc.CyclicPoissonCorrelated) or inner is run
-        return inner if alone and isinstance(inner, CORRELATED) else None
+        scheme = find_scheme(inner)
+        return inner if scheme.correlated and (scheme.repeats or inner is run) else None
 
     @property
     def strategy(self) -> Toeplitz | BandedInverse | Tree | None:
-        """The strategy that correlates the noise over the steps, None where it is fresh.
-
-        Example:
-            >>> run = acc.CorrelatedGaussian(2.0, [1.0, 0.5], steps=100, separation=4)
-            >>> Plan(run, clip_norm=1.0, population=400, delta=1e-5).strategy
-            Toeplitz(coefficients=(1.0, 0.5))
-        """
+        """The strategy that correlates the noise over the steps, None where it is fresh."""
         found = self._correlated
         if self.correlation is not None or found is None:
             return self.correlation
@@ -169,12 +215,18 @@ class Plan:
     @property
     def noise_multiplier(self) -> float:
         """Noise standard deviation over clip norm."""
-        return noise_of(self.step)
+        return find_scheme(self.step).noise_multiplier
 
     @property
     def rate(self) -> float:
         """How often a given record takes part in a step on average: of most, its probability."""
-        return rate_of(self.step)
+        return find_scheme(self.step).rate
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the clip norm or a noise multiplier is traced, as in a sweep by `jax.vmap`."""
+        numbers = (self.clip_norm, *(phase.scheme.noise_multiplier for phase in self.phases))
+        return any(isinstance(number, Tracer) for number in numbers)
 
     @property
     def expected_batch_size(self) -> float:
@@ -182,52 +234,33 @@ class Plan:
         return self.rate * self.population
 
     def epsilon(self, steps: ArrayLike | None = None) -> Any:
-        """ε at the plan's δ, after all steps or after each of `steps`, in one query.
+        """ε at the plan's δ, after all steps or after each of `steps`, in one query."""
+        run = self.mechanism if steps is None else self._price_first(np.asarray(steps, np.float64))
+        return acc.epsilon(run, self._remaining_delta, adjacency=self.adjacency)
 
-        Example:
-            >>> from dpjax.training import make_plan
-            >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
-            >>> bool((plan.epsilon([1, 10, 100])[1:] > plan.epsilon([1, 10, 100])[:-1]).all())
-            True
-        """
-        run = self.mechanism if steps is None else self._first(np.asarray(steps, np.float64))
-        remaining = self.delta - sum(self.extra_delta.values())
-        return acc.epsilon(run, remaining, adjacency=self.adjacency)
-
-    def _first(self, steps: Any) -> Any:
-        """The mechanism of the first `steps` steps, one or several numbers of them."""
-        parts, begun = [], 0
-        for phase in self.phases:
-            parts.append(mechanism_of(phase, steps - begun))
-            begun += phase.steps
-        return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
+    @property
+    def _remaining_delta(self) -> float:
+        """What the reserved parts leave of δ for the mechanism."""
+        return self.delta - sum(self.extra_delta.values())
 
     def spent(self, steps: int) -> float:
-        """ε after so many steps, remembered: a run asks for every row of its metrics.
-
-        Example:
-            >>> from dpjax.training import make_plan
-            >>> plan = make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
-            >>> plan.spent(0), plan.spent(100) == plan.epsilon()
-            (0.0, True)
-        """
-        if steps == 0:
+        """ε after so many steps, remembered: a run asks for every row of its metrics."""
+        if steps == 0:  # nothing was released
             return 0.0
-        remaining = self.delta - sum(self.extra_delta.values())
-        run = self._begun(steps)
+        query = acc.epsilon, self._price_first(steps), self._remaining_delta, self.adjacency
         try:
-            return _spent(acc.epsilon, run, remaining, self.adjacency)
+            return _cached_epsilon(*query)
         except TypeError:  # a field that is an array has no hash
-            return float(acc.epsilon(run, remaining, adjacency=self.adjacency))
+            return _cached_epsilon.__wrapped__(*query)
 
-    def _begun(self, steps: int) -> Any:
-        """The mechanism of the first steps, without the phases that were not begun."""
-        done, left = [], steps
+    def _price_first(self, steps: Any) -> Any:
+        """The mechanism of the first steps, of one number of them without the phases not begun."""
+        parts, before = [], 0
         for phase in self.phases:
-            if left > 0:
-                done.append(mechanism_of(phase, left))
-                left -= phase.steps
-        return done[0] if len(done) == 1 else acc.Composed(tuple(done))
+            if np.ndim(steps) or steps > before or not parts:
+                parts.append(phase.scheme.price_first(steps - before, phase.steps))
+            before += phase.steps
+        return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
     def certify(
         self,
@@ -239,16 +272,14 @@ class Plan:
     ) -> acc.Certificate:
         """The certificate of the whole run, or of its first steps where it stopped early.
 
-        Where what was released decided when to stop, ε of the steps taken at the plan's δ is too
-        small: of all moments, the one that gives most away may have been chosen. At δ / looks it
-        holds: with T the step at which the run stops, εₖ that of k steps at δ / looks, every event
-        E and neighbouring data sets,
+        Where what was released decided when to stop, ε of the steps taken holds at δ / looks, by
+        the union over the moments: with T the step at which the run stops, εₖ that of k steps at
+        δ / looks, every event E and neighbouring data sets,
 
-            P(E) ≤ Σₖ e^εₖ · Q(E and T = k) + δ,
+            P(E) ≤ Σₖ e^εₖ · Q(E and T = k) + δ.
 
-        by the union over the moments, each of which post-processes the steps before it. It is an
-        ex-post guarantee: ε belongs to the moment at which the run stopped. What could have been
-        spent at most is the certificate of the whole plan.
+        It is an ex-post guarantee: ε belongs to the moment at which the run stopped. What could
+        have been spent at most is the certificate of the whole plan.
 
         Args:
             steps: how many were taken; None for all.
@@ -273,26 +304,112 @@ class Plan:
             Ligett, Neel, Roth, Waggoner and Wu 2017, "Accuracy first: selecting a differential
             privacy level for accuracy-constrained ERM", Definition 2.3 (ex-post privacy).
         """
-        taken = self.steps if steps is None else whole("steps", steps, high=self.steps)
-        looks = whole("looks", looks)
+        taken = self.steps if steps is None else check_integer("steps", steps, high=self.steps)
+        looks = check_integer("looks", looks)
         extra = dict(self.extra_delta)
         if looks > 1:
-            remaining = self.delta - sum(extra.values())
+            remaining = self._remaining_delta
             # What is left must not exceed δ / looks by the rounding of these sums.
-            share = remaining - remaining / looks + 4 * math.ulp(self.delta)
+            share = remaining - remaining / looks + 4 * math.ulp(self.delta)  # what is set aside
             extra[f"stopping at one of {looks} moments by what was released"] = share
-        run = self.mechanism if taken == self.steps else self._begun(taken)
+        run = self.mechanism if taken == self.steps else self._price_first(taken)
+        facts: dict[str, Any] = dict(declared or {})
+        if self.unit == "user":
+            facts["unit"] = self.unit
+        # The steps that are paid: of an epoch that was begun, all.
+        paid = sum(phase.steps for phase in iterate_phases(run))
+        facts |= {"records": self.population, "steps": paid, "clip_norm": self.clip_norm}
+        if self.adaptive is not None:
+            facts["adaptive"] = repr(self.adaptive)
+        if len(self.phases) == 1:
+            facts["batch_size"] = self.expected_batch_size
+            facts["noise_multiplier"] = self.noise_multiplier
+        if self.keys:
+            facts["noise"] = " ".join(name for name, _ in self.keys)
+        by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         return acc.certify(
             run,
             self.delta,
             adjacency=self.adjacency,
             extra_delta=extra,
-            not_covered=not_covered,
-            assumptions=assumptions_of(self),
-            declared={**(declared or {}), **declared_of(self, run)},
+            not_covered=tuple(dict.fromkeys([*not_covered, *by_hand])),
+            assumptions=(
+                SECRET_KEY,
+                GAUSSIAN_NOISE,
+                *((OF_USERS,) if self.unit == "user" else ()),
+                *((ADAPTIVE,) if self.adaptive is not None else ()),
+            ),
+            declared=facts,
         )
 
 
+def _check_clip_norm(value: Any) -> Any:
+    """A number of Python's, or a traced one that holds at least float32's digits."""
+    if not isinstance(value, Tracer):
+        return one_number("clip_norm", value, CLIP_NORMS)
+    scalar("clip_norm", value)
+    return value.astype(jnp.promote_types(value.dtype, np.float32))
+
+
+def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
+    """The parts of δ that are reserved, by reason, which leave something of it."""
+    found: dict[str, float] = {}
+    for part in parts:
+        if not isinstance(part, Mapping):
+            raise TypeError(f"extra_delta must be a table, reason: number, got {shown(part)}")
+        for reason, value in part.items():
+            found[str(reason)] = one_number(f"extra_delta[{reason!r}]", value, Range(0.0, 1.0))
+    if sum(found.values()) >= delta:
+        raise ValueError(
+            f"delta must exceed the {sum(found.values()):.3g} reserved for {', '.join(found)}, got "
+            f"{delta}"
+        )
+    return found
+
+
+def _is_same_step(one: Any, other: Any) -> bool:
+    """Whether two steps are alike; traced numbers that are not one are taken for different."""
+    try:
+        return one == other
+    except jax.errors.ConcretizationTypeError:
+        return False
+
+
 @functools.lru_cache(maxsize=4096)
-def _spent(query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency) -> float:
+def _cached_epsilon(
+    query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency
+) -> float:
     return float(query(run, delta, adjacency=adjacency))
+
+
+# What every certificate of a run with Gaussian noise assumes.
+SECRET_KEY = "the key of the run stays secret, and its stream passes for random"
+GAUSSIAN_NOISE = (
+    "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
+    "rounding in its last bits"
+)
+# What a certificate of a run over users says of its "records".
+OF_USERS = (
+    "a record is all that one user contributes: the summed gradient of that user's records, "
+    "clipped once"
+)
+# What a certificate of a run with an adaptive clip norm says of its Gaussians.
+ADAPTIVE = (
+    "every step releases the clipped sum and a count of the records below the clip norm, with "
+    "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
+)
+BY_HAND = (
+    "the noise comes from a key or a seed given by hand: who guesses it, or has another model "
+    "trained with it, can subtract it"
+)
+
+
+def default_disclosures(records: int, *, seeded: bool) -> list[str]:
+    """What the ε of no training run covers, for the `not_covered` of its certificate."""
+    lines = [
+        f"the number of training records ({records}) is treated as public",
+        "choosing settings, or among several runs, by looking at results on the same records",
+    ]
+    if seeded:
+        lines.append(BY_HAND)
+    return lines

@@ -1,22 +1,26 @@
-"""A trained model on disk: parameters, architecture, encoding and certificate in one folder."""
+"""A trained model in a folder: its parameters, architecture and certificate."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pathlib
+import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._files import write_atomically
-from dpjax.training.arrays_file import pack, unpack
-from dpjax.training.models import Model, built
-
-__all__ = ["SavedModel", "load_model", "save_model"]
+from dpjax._numerics.checks import representable
+from dpjax.training.models import Model, build_model
+from dpjax.training.options import is_from_package
 
 _FORMAT = 1
 _PARAMS, _MODEL, _CERTIFICATE = "params.npz", "model.json", "certificate.json"
@@ -67,7 +71,8 @@ def save_model(
         The folder.
 
     Raises:
-        ValueError: the folder holds another model, or params are not a tree of arrays.
+        ValueError: the folder holds another model, params are not a tree of arrays, or model is a
+            module itself.
 
     Example:
         >>> import tempfile
@@ -80,22 +85,24 @@ def save_model(
     folder = pathlib.Path(folder)
     if (folder / _MODEL).exists() or (folder / _CERTIFICATE).exists():
         raise ValueError(f"folder must hold no other model, got {folder}")
-    packed = pack(params)
+    _check_params(params)
+    _check_model(model)
+    content, leaves, empty = pack(params)
     architecture = None if model is None else model.architecture
-    if model is not None and architecture is not None:
-        _check_fit(params, model)
+    if architecture is not None:
+        _check_shapes(params, model)
     description = {
         "format": _FORMAT,
         "architecture": architecture,
         "encoding": None if encoding is None else dict(encoding),
-        "parameters": packed.leaves,
-        "empty parts": packed.empty,
-        "sha256 of params.npz": hashlib.sha256(packed.content).hexdigest(),
+        "parameters": leaves,
+        "empty parts": empty,
+        "sha256 of params.npz": hashlib.sha256(content).hexdigest(),
     }
     # All of it is in memory before any of it is written.
     text = json.dumps(description, indent=1, ensure_ascii=False).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    files = {folder / _PARAMS: packed.content}
+    files = {folder / _PARAMS: content}
     if certificate is not None:
         files[folder / _CERTIFICATE] = certificate.to_json().encode()
     files[folder / _MODEL] = text  # the last: no model is read without its certificate
@@ -130,12 +137,13 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
         >>> found.model.apply(found.params, np.ones(2, np.float32)).shape
         (2,)
     """
+    _check_model(model)
     folder = pathlib.Path(folder)
     folder = folder.parent if folder.name == _MODEL else folder
     missing = [name for name in (_MODEL, _PARAMS) if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"folder must hold a model ({_MODEL}, {_PARAMS}), got {folder}")
-    description = _description(folder / _MODEL)
+    description = _read_description(folder / _MODEL)
     content = (folder / _PARAMS).read_bytes()
     if hashlib.sha256(content).hexdigest() != description["sha256 of params.npz"]:
         raise ValueError(
@@ -150,25 +158,24 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
         ) from None
     architecture = description["architecture"]
     if model is None and architecture is not None:
-        model = built(architecture)
-        _check_fit(params, model)
+        model = build_model(architecture)  # of this package
+        _check_shapes(params, model)
     certificate = None
     if (folder / _CERTIFICATE).is_file():
         certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_bytes())
     return SavedModel(params, model, description["encoding"], certificate)
 
 
-def _description(path: pathlib.Path) -> dict[str, Any]:
+def _read_description(path: pathlib.Path) -> dict[str, Any]:
     """What model.json says, with the keys that this version reads."""
     try:
         found = json.loads(path.read_bytes())
         if type(found) is not dict:
             raise ValueError(f"it must be a table, got {type(found).__name__}")
         form = found["format"]
-        if type(form) is int and form > _FORMAT:
-            raise ValueError(f"format must be {_FORMAT}, got {form}: use a newer dpjax")
         if type(form) is not int or form != _FORMAT:
-            raise ValueError(f"format must be {_FORMAT}, got {form!r}")
+            newer = ": use a newer dpjax" if type(form) is int and form > _FORMAT else ""
+            raise ValueError(f"format must be {_FORMAT}, got {form!r}{newer}")
         for name in ("architecture", "encoding", "parameters", "sha256 of params.npz"):
             found[name]
         if not isinstance(found["encoding"], dict | None):
@@ -180,7 +187,31 @@ def _description(path: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{_MODEL} must be whole, got {path}: {error}") from None
 
 
-def _check_fit(params: Any, model: Model) -> None:
+def _check_model(model: Any) -> None:
+    if not isinstance(model, Model | None):
+        raise ValueError(
+            f"model must be a Model, as from_nnx(make) or from_linen(module, example) makes, got "
+            f"{type(model).__name__}: leave it out for a module of your own"
+        )
+
+
+def _check_params(params: Any) -> None:
+    """Refuse a module itself, with what to give of it."""
+    ways = {
+        ("flax.linen", "Module"): 'module.init(key, features)["params"]',
+        ("flax.nnx", "Module"): "nnx.to_pure_dict(nnx.state(module, nnx.Param))",
+        ("flax.nnx", "State"): "nnx.to_pure_dict(state)",
+        ("equinox", "Module"): "jax.tree.leaves(equinox.filter(module, equinox.is_array))",
+    }
+    for kind, way in ways.items():
+        if is_from_package(params, *kind):
+            raise ValueError(
+                f"params must be a tree of dicts, lists and tuples of arrays, got a {kind[1]} of "
+                f"{kind[0]}: give {way}"
+            )
+
+
+def _check_shapes(params: Any, model: Any) -> None:
     """Refuse parameters of other names or shapes than the architecture's own."""
 
     def shapes(tree):
@@ -193,3 +224,120 @@ def _check_fit(params: Any, model: Model) -> None:
             f"params must be those of the architecture {model.architecture}, of shapes {wanted}, "
             f"got {shapes(params)}"
         )
+
+
+_WIDEST = {"f": 8, "c": 16}  # bytes of a number that JAX knows
+# Of damaged or forged files; whatever they do to NumPy, they are refused.
+_DAMAGE = (ValueError, TypeError, LookupError, EOFError, MemoryError, OverflowError)
+_DAMAGE += (NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
+
+
+def pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The NPZ file of a tree, every leaf's name, path and dtype, and the kinds of empty parts."""
+    arrays: dict[str, np.ndarray] = {}
+    leaves, empty = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_empty):
+        if _is_empty(leaf):
+            kind = "none" if leaf is None else "dict" if isinstance(leaf, Mapping) else "list"
+            empty.append({"path": _path_as_json(path), "kind": kind})
+            continue
+        value = _as_numbers(path, leaf)
+        name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
+        name = name.replace("\0", "_")  # which ends a name in a ZIP file
+        # numpy.savez takes the first two for its own; numpy.load reads x where x.npy is asked for.
+        while name in ("file", "allow_pickle") or name in arrays or name.endswith(".npy"):
+            name += "_"
+        # NumPy's format knows no bfloat16: its bytes are stored, and its name beside them.
+        arrays[name] = value if value.dtype.kind in "biufc" else value.view(f"u{value.itemsize}")
+        leaves.append({"name": name, "path": _path_as_json(path), "dtype": value.dtype.name})
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyrefly: ignore
+    return buffer.getvalue(), leaves, empty
+
+
+def unpack(content: bytes, leaves: Any, empty: Any) -> Any:
+    """The tree that `pack` packed; a tuple comes back as a list."""
+    try:
+        if content.startswith(b"PK"):  # else NumPy says what it is
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                total = sum(entry.file_size for entry in archive.infolist())
+            # `pack` compresses nothing: a file that would grow is not ours.
+            if total > len(content):
+                raise ValueError(f"its arrays must fit into its {len(content)} bytes, got {total}")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            values = [(_check_path(leaf["path"]), _read_array(arrays, leaf)) for leaf in leaves]
+        values += [(_check_path(part["path"]), _EMPTY[part["kind"]]()) for part in empty]
+        return _build_tree(values)
+    except _DAMAGE as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+
+
+_EMPTY: dict[str, Any] = {"dict": dict, "list": list, "none": lambda: None}
+
+
+def _is_empty(part: Any) -> bool:
+    return part is None or (isinstance(part, Mapping | list | tuple) and not part)
+
+
+def _as_numbers(path: Any, leaf: Any) -> np.ndarray:
+    """A leaf as NumPy's numbers in the byte order of this machine."""
+    named = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    # A Python number is what JAX makes of it.
+    plain = isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic)
+    value = np.asarray(None if named else jnp.asarray(leaf) if plain else leaf)
+    known = value.dtype.kind == "b" or jax.dtypes.issubdtype(value.dtype, np.number)
+    if not known or value.itemsize > _WIDEST.get(value.dtype.kind, 8):
+        kind = leaf.dtype if hasattr(leaf, "dtype") else type(leaf).__name__
+        name = jax.tree_util.keystr(path)
+        raise ValueError(f"params must be a tree of arrays of numbers, got {kind} at {name!r}")
+    return value.astype(value.dtype.newbyteorder("="), copy=False)
+
+
+def _path_as_json(path: Any) -> list[Any]:
+    """A leaf's path in JSON: text for a key, a number for a place in a list."""
+    steps = []
+    for entry in path:
+        if isinstance(entry, jax.tree_util.SequenceKey):
+            steps.append(entry.idx)
+        elif isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str):
+            steps.append(entry.key)
+        else:
+            raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
+    return steps
+
+
+def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
+    stored, kind = arrays[leaf["name"]], jnp.dtype(leaf["dtype"])
+    if stored.dtype not in (kind, np.dtype(f"u{kind.itemsize}")):
+        raise ValueError(f"{leaf['name']!r} must hold {kind}, got {stored.dtype}")
+    narrow = jax.dtypes.canonicalize_dtype(kind)  # as JAX holds it here
+    representable(repr(leaf["name"]), stored.view(kind), narrow)
+    if narrow != kind:
+        warnings.warn(
+            f"the parameter {leaf['name']!r} holds {kind}, read as {narrow}: set jax_enable_x64",
+            stacklevel=4,
+        )
+    return jnp.asarray(stored.view(kind))
+
+
+def _check_path(path: Any) -> list[Any]:
+    """A path, if it is one."""
+    if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
+        raise ValueError(f"path must be a list of keys and places, got {path!r}")
+    return path
+
+
+def _build_tree(values: list[tuple[list[Any], Any]]) -> Any:
+    """Dicts and lists from the leaves' paths."""
+    if any(not path for path, _ in values):
+        if len(values) > 1:
+            raise ValueError(f"path must lead to one parameter, got {len(values)} in one place")
+        return values[0][1]
+    groups: dict[Any, list[tuple[list[Any], Any]]] = {}
+    for path, value in values:
+        groups.setdefault(path[0], []).append((path[1:], value))  # by their first step
+    if all(isinstance(name, str) for name in groups):
+        return {name: _build_tree(group) for name, group in groups.items()}
+    if set(groups) != set(range(len(groups))):
+        raise ValueError(f"a list must have places from 0 on, got {list(groups)}")
+    return [_build_tree(groups[place]) for place in range(len(groups))]

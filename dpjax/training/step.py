@@ -1,108 +1,413 @@
-"""The compiled programs of a run, and what was compiled for one that did the same."""
+"""One step, from the draw to the optimiser's update, and its compiled program."""
 
 from __future__ import annotations
 
 import collections
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
-from dpjax.training.blocks import block_draws
-from dpjax.training.draws import draws_of
-from dpjax.training.feeding import Loading, loading, loading_in_blocks
-from dpjax.training.fingerprint import Opaque, array_digest, factors_digest, program_digest
-from dpjax.training.recipe import Recipe, arguments_after_example
-from dpjax.training.state import state_on
-from dpjax.training.update import update_of
+from dpjax._numerics.checks import CLIP_NORMS
+from dpjax._numerics.keys import folded, unfolded
+from dpjax._other_names import taught
+from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.training import draws as drawing
+from dpjax.training import fingerprint, options, step_config
+from dpjax.training.draws import Draws, Run, make_block_draws, make_draws
+from dpjax.training.loading import Batch, Loading, make_loading
+from dpjax.training.parameters import partition_model
+from dpjax.training.plan import Plan
+from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig, first_state
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _KEPT = 8
 
 
-def compiled(recipe: Recipe, example: Any):
-    """`_compiled` of the same, or what it returned for a loss and an optimiser that do the same.
-
-    Args:
-        recipe: of the step.
-        example: the shapes and dtypes of one record.
-    """
-    _, params, plan, optimizer, capacity, method, failure = recipe[:7]
-    loss_takes_key, placement, average = recipe[7:10]
-    given = (params, recipe.held, example, *arguments_after_example(loss_takes_key))
+def compile_step(config: StepConfig, example: Any) -> Compiled:
+    """The programs of a step, compiled anew unless an equal one was compiled before."""
+    plan, placement = config.plan, config.placement
     try:
-        computes = (
-            program_digest(jax.value_and_grad(recipe.loss_of_parts), *given, exact=True),
-            factors_digest(recipe.scaling, params, exact=True),
-            program_digest(optimizer.update, params, optimizer.init(params), params, exact=True),
-            None if average is None else program_digest(average, np.int32(1), exact=True),
-        )
-    except Opaque:
-        return _compiled(recipe)
-    parts = (transforms.gaussian_noise, transforms.correlated_noise, gradients.clipped_grad)
-    parts += (sampling.inclusion_up_to, sampling.poisson_inclusion, sampling.fixed_batch)
-    parts += (sampling.allocation_inclusion, sampling.truncated_poisson)
-    settings = (
-        array_digest(plan.mechanism),
-        plan.correlation,
-        plan.clip_norm,
-        array_digest(plan.adaptive),
-        plan.population,
-        capacity,
-        method,
-        failure,
-        loss_takes_key,
-        recipe.counted,
-        None if placement is None else (placement, tuple(jax.tree.leaves(placement.specs(params)))),
+        computes = digest_programs(config, example, exact=True)
+    except fingerprint.UnhashableProgram:
+        return _compile_step(config)
+    layout = placement and (placement, *jax.tree.leaves(placement.specs(config.params)))
+    key = (
+        tuple(computes.items()),
+        fingerprint.array_digest((plan.mechanism, plan.adaptive)),
+        (plan.correlation, plan.clip_norm, plan.population),
+        (config.capacity, config.method, config.failure, config.loss_takes_key, config.counted),
+        layout,
+        # A program is another one where a function that it is made of is.
+        (gradients.clipped_grad, transforms.gaussian_noise, transforms.correlated_noise),
+        (sampling.inclusion_up_to, *(getattr(sampling, name) for name in sampling.__all__)),
     )
-    key = (computes, settings, parts)
     if key not in _PROGRAMS:
-        _PROGRAMS[key] = _compiled(recipe)
+        _PROGRAMS[key] = _compile_step(config)
         while len(_PROGRAMS) > _KEPT:
             _PROGRAMS.popitem(last=False)
     _PROGRAMS.move_to_end(key)
     return _PROGRAMS[key]
 
 
+def digest_programs(
+    config: StepConfig, example: Any, *, secret: bytes = b"", exact: bool = False
+) -> dict[str, str]:
+    """Digests of what the loss, the strategy of clipping, the optimiser and the average compute."""
+    state = config.optimizer.init(config.params)
+    # By their shapes: where the arrays lie is no part of what is computed.
+    params, frozen, state = jax.eval_shape(lambda *t: t, config.params, config.frozen, state)
+    digest = functools.partial(fingerprint.program_digest, secret=secret, exact=exact)
+    # The derivative has the rules of custom derivatives written out.
+    loss = jax.value_and_grad(config.loss_of_parts)
+    found = {
+        "loss": digest(loss, params, frozen, example, *config.loss_arguments),
+        # A strategy of the user's own may keep what it computes with where no field tells.
+        "strategy's factors": fingerprint.factors_digest(config.scaling, params, exact=exact),
+        "optimiser": digest(config.optimizer.update, params, state, params),
+    }
+    if config.average is not None:
+        found["average"] = digest(config.average, np.int32(1))
+    return found
+
+
 class Compiled(NamedTuple):
-    """The programs of a run, compiled when they are first called.
+    """The programs of a run, compiled when they are first called."""
 
-    Fields:
-        advance: `advance(state, totals, key, data, stop, held=())`: steps until `state["step"]` is
-            `stop`; `held` are the values of what is not trained.
-            The totals of a row of the metrics travel with the state, so that a row may be worked
-            through in any number of calls and still adds up to the same bits; a run that records
-            none of them leaves them as they are, and XLA compiles nothing of them. `data` is all
-            records, or the `Batch` of the one step that is taken.
-        host: how a step's records come from the host.
-    """
-
+    # `advance(state, totals, key, data, stop, frozen=())`: steps until `state["step"]` is `stop`.
+    # `data` is all records, or the `Batch` of one step. Totals travel with the state, so that a row
+    # of the metrics adds up to the same bits in any number of calls.
     advance: Callable[..., Any]
-    host: Loading
+    host: Loading  # how a step's records come from the host
 
 
-def _compiled(recipe: Recipe) -> Compiled:
+def _compile_step(config: StepConfig) -> Compiled:
     """The programs of a run."""
-    draws = draws_of(recipe.plan, recipe.capacity, recipe.failure)
-    update, placement, results = update_of(recipe, draws), recipe.placement, {}
+    draws, placement = make_draws(config.plan, config.capacity, config.failure), config.placement
+    update, own, results = make_update(config, draws), draws, {}
     if placement is not None:
-        state = state_on(placement, recipe.params, recipe.plan, recipe.optimizer, recipe.average)
-        results = {"out_shardings": (state, placement.sharding())}
+        own = make_block_draws(config.plan, placement, draws, config.failure)
+        results = {"out_shardings": (state_shardings(config), placement.sharding())}
 
     @functools.partial(jax.jit, **results)
-    def advance(state, totals, key, data, stop, held=()):
+    def advance(state, totals, key, data, stop, frozen=()):
         def step(carry):
-            state, seen = update(carry[0], data, key, held)
-            return state, jax.tree.map(jnp.add, carry[1], seen) if recipe.counted else carry[1]
+            state, seen = update(carry[0], data, key, frozen)
+            return state, jax.tree.map(jnp.add, carry[1], seen) if config.counted else carry[1]
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 
+    return Compiled(advance, make_loading(own, placement))
+
+
+def state_shardings(config: StepConfig) -> Any:
+    """The shardings of a run's state under its placement."""
+    placement: Any = config.placement
+    shapes = jax.eval_shape(lambda params: config.first_state(params, 0), config.params)
+    return placement.state(shapes, placement.specs(config.params))
+
+
+class TrainingStep(NamedTuple):
+    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
+
+    Fields:
+        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
+        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
+            `seen` (sum of losses, records, those not finite, those clipped) is private.
+
+    Example:
+        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
+        >>> step.init(1)
+        {'params': 1}
+    """
+
+    init: Callable[[Any], dict[str, Any]]
+    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
+
+
+@taught
+def training_step(
+    loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
+    optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
+    strategy: gradients.Strategy = gradients.Flat(), trainable: Any = None,  # noqa: B008 (frozen)
+    loss_takes_key: bool = False,
+) -> TrainingStep:  # fmt: skip
+    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
+
+    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
+    give the parameters that `fit` returns for the same key. The plan's clip norm and noise
+    multiplier may be traced, and so may whatever the optimiser is made of: `jax.vmap` over them is
+    one program, priced by `acc.epsilon` of an array of noise multipliers. Noise then allows for
+    rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record.
+        params: any tree, see `fit`.
+        plan: mechanism, clip norm and public constants.
+        optimizer: any optax optimiser.
+        capacity: records worked on at once, see `fit`.
+        method: how per-example gradients are clipped, see `clipped_grad`.
+        strategy: how a gradient is scaled, see `fit`.
+        trainable: which floating-point arrays are trained, see `fit`.
+        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
+
+    Returns:
+        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
+
+    Raises:
+        TypeError, ValueError: `capacity` below 1; an optimiser that needs more than the noisy
+            gradient, such as the exact loss.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import training
+        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
+        >>> step = training.training_step(
+        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
+        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
+        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
+        (100,)
+    """
+    # Of traced noise ε is not known: the bounds on rounding are those of any ε.
+    spent = math.inf if plan.is_traced else plan.spent(plan.steps)
+    failure = step_config.failure_probability(plan, spent)
+    trained, frozen, join = partition_model(params, trainable)
+    options.check_optimizer(optimizer, trained)
+    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
+    config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
+    update = functools.partial(
+        make_update(config, make_draws(plan, capacity, failure)), frozen=frozen
+    )
+
+    def init(params):
+        trained = partition_model(params, trainable).trained
+        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
+
+    return TrainingStep(init, update)
+
+
+def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+    """The pure `update(state, data, key, frozen) -> (state, seen)` of one step."""
+    plan, placement, average = config.plan, config.placement, config.average
+    slack = step_config.rounding_sensitivity(
+        config.params, draws.capacity, draws.largest, config.failure, config.paid_devices
+    )
+    sum_draw, add_noise = sum_over_draw(config, draws), _make_noise(plan, slack)
+    divisors = [phase.scheme.rate * plan.population for phase in plan.phases]
+    find_phase = drawing.make_phase_lookup(plan)
+
+    def update(state, data, key, frozen=()):
+        params, step = state["params"], state["step"]
+        clip_norm = state.get("clip_norm", plan.clip_norm)
+        total, (*seen, within) = sum_draw(params, data, key, step, frozen, clip_norm)
+        number, carried = find_phase(step), {}
+        if plan.adaptive is not None:
+            carried["clip_norm"] = _move_clip_norm(plan, clip_norm, within, seen[1], key, step)
+        released, after = add_noise(total, state, key, number)  # what privacy is priced for
+        carried |= after
+        if placement is not None:
+            released = placement.constrained(released, placement.specs(config.params))
+        divisor = Run.choose(divisors, number)  # a public constant
+        # Rounding to the parameters' dtype comes after the noise: it only post-processes.
+        mean = jax.tree.map(
+            lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
+            released,
+            params,
+        )
+        updates, inner = config.optimizer.update(mean, state["optimizer"], params)
+        new = optax.apply_updates(params, updates)
+        if average is not None:
+            carried["average"] = options.next_average(state["average"], new, average(step + 1))
+        return {"params": new, "optimizer": inner, "step": step + 1, **carried}, tuple(seen)
+
+    return update
+
+
+def _move_clip_norm(
+    plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step: Any
+) -> Any:
+    """The clip norm of the next step, from a noisy count of the records within this one's."""
+    adaptive: Any = plan.adaptive
+    counting = folded(key, COUNT, step)
+    count = 2 * within - records.astype(jnp.int32)  # of records, each ±1: halves are exact
+    moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
+    return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
+
+
+def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
+    """`add_noise(total, state, key, number) -> (sum, carried)`, of the step of a phase."""
+    stddevs = _noise_stddevs(plan, slack)
+
+    def independent(total, state, key, number):
+        stddev = Run.choose(stddevs, number)
+        if plan.adaptive is not None:
+            stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
+        noise = transforms.gaussian_noise(stddev, jax.random.key(0))
+        before = transforms.NoiseState(unfolded(key, NOISE), state["step"])
+        return noise.update(total, before)[0], {}
+
+    def correlated(total, state, key, number):
+        del number  # one phase, whose steps' noise is that of the strategy
+        strategy: Any = plan.strategy
+        noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
+        own = unfolded(key, NOISE)
+        before = transforms.CorrelatedState(own, state["step"], state["noise"])
+        released, after = noise.update(total, before)
+        return released, {"noise": after.past}  # pyrefly: ignore
+
+    return independent if plan.strategy is None else correlated
+
+
+def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
+    """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
+    if plan.is_traced:
+        return [
+            _traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
+            for phase in plan.phases
+        ]
+    multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
+    if plan.adaptive is None:
+        return [multiplier * (1 + slack) * plan.clip_norm for multiplier in multipliers]
+    # Three roundings follow: of this number, of the clip norm, and of their product.
+    up = (1 + slack) * (1 + 2 * float(np.finfo(np.float32).eps))
+    return [plan.adaptive.gradient_noise(multiplier) * up for multiplier in multipliers]
+
+
+def _traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
+    """The same of traced numbers: NaN, and so is what is released, where a plan refuses them."""
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    multiplier = jnp.asarray(multiplier)
+    bound, noise = jnp.asarray(clip_norm, dtype), multiplier.astype(dtype)
+    # Up to five roundings of half a unit: of the priced multiplier to this dtype, of the factor
+    # below, of three products.
+    up = (1 + slack) * (1 + 4 * float(jnp.finfo(dtype).eps))
+    stddev = noise * bound * jnp.asarray(up, dtype)
+    # A processor may take a number below the least normal one for 0, and a compiler a test of all
+    # bits for a comparison with 0: such a number is known by its bits' range, 0 is not in it.
+    own = multiplier if jnp.issubdtype(multiplier.dtype, jnp.floating) else noise
+    doubled = jax.lax.bitcast_convert_type(own, f"uint{8 * own.dtype.itemsize}") << 1
+    subnormal = doubled - 1 < 2 ** (jnp.finfo(own.dtype).nmant + 1) - 1
+    good = (
+        (noise >= 0)
+        & ~subnormal
+        & CLIP_NORMS.holds(bound)
+        & options.is_noise_representable(stddev, noise == 0)
+    )
+    return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
+
+
+def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+    """`sum_draw(params, data, key, step, frozen, clip_norm) -> (sum, seen)` of a step's records."""
+    # `seen` are the sum of their losses, how many they are, and how many have a gradient that is
+    # not finite, above the clip norm, or within it.
+    placement = config.placement
     if placement is None:
-        return Compiled(advance, loading(draws))
-    divided = block_draws(recipe.plan, placement, draws, recipe.failure)
-    return Compiled(advance, loading_in_blocks(divided, placement))
+        sum_records = _sum_over_records(config, draws.capacity, draws.capacity)
+
+        def sum_draw(params, data, key, step, frozen, clip_norm):
+            if isinstance(data, Batch):
+                drawn = data.numbers, data.size, None
+            else:
+                found = draws.draw(unfolded(key, SAMPLING), step)
+                drawn = *found, config.plan.population
+            return sum_records(params, data, drawn, key, step, frozen, clip_norm)
+
+        return sum_draw
+
+    specs = placement.specs(config.params)
+    divided = make_block_draws(config.plan, placement, draws, config.failure)
+    sum_records = _sum_over_records(config, divided.capacity, draws.capacity)
+
+    def sum_block(params, records, *shared):
+        if isinstance(records, Batch):
+            drawn = records.numbers, records.size[0], None
+            return sum_records(params, records, drawn, *shared)
+        data, flags, numbers = records
+        drawn = *drawing.list_flagged(flags, divided.padded), flags.shape[0]
+        return sum_records(params, data, drawn, *shared, numbers[0])
+
+    over_blocks = drawing.sum_over_blocks(placement, specs, sum_block)
+    rows = placement.sharding(PartitionSpec(placement.records))
+
+    def sum_blocks(params, data, key, step, frozen, clip_norm):
+        records = data
+        if not isinstance(data, Batch):
+            (flags,) = divided.draw(unfolded(key, SAMPLING), step)
+            flags = jax.lax.with_sharding_constraint(flags, rows)
+            records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
+        total, seen = over_blocks(params, records, key, step, frozen, clip_norm)
+        return placement.constrained(total, specs), seen
+
+    return sum_blocks
+
+
+def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Callable[..., Any]:
+    """The clipped sum of the records drawn from those whose numbers begin at the first."""
+    plan, loss = config.plan, config.loss_of_parts
+    settings = {"method": config.method, "strategy": config.scaling, "share_of": share_of}
+
+    def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
+        def loss_of_trained(params, *example_and_key):
+            return loss(params, frozen, *example_and_key)
+
+        # A number of Python's is a constant of the program; an adaptive clip norm is not.
+        bound = plan.clip_norm if plan.adaptive is None else clip_norm
+        clipped = gradients.clipped_grad(loss_of_trained, plan.clip_norm, **settings)
+        indices, size, records = drawn  # of how many they were: a slot without one has a larger
+        slots = jnp.arange(capacity, dtype=jnp.int32)
+        # A record's key is a function of the run's, the step and the record's number alone: neither
+        # its place in the batch nor the pieces that a batch is worked through in change it.
+        step_key = folded(key, LOSS, step) if config.loss_takes_key else None
+
+        def is_left(state):
+            start = state[0] * capacity
+            if isinstance(data, Batch):
+                return (start == 0) | (start < size)
+            # Those drawn come first. To count them is a sum over all records, which XLA compiles
+            # as five programs of a CPU.
+            next_one = jax.lax.dynamic_index_in_dim(indices, start, keepdims=False)
+            return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
+
+        def piece(state):
+            number, totals = state
+            start = number * capacity
+            rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
+            if isinstance(data, Batch):
+                taken = start + slots < size
+                batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
+            else:
+                taken = rows < records
+                rows = jnp.where(taken, rows, 0)
+                batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
+            # What follows is compiled alike wherever the records come from: the same bits.
+            batch, mask = jax.lax.optimization_barrier((batch, taken))
+            keys = step_key
+            if keys is not None:
+                keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
+            out = clipped(params, batch, mask=mask, rng=keys, clip_norm=bound)
+            # A loss that is not finite would hide all others behind it in the mean.
+            finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
+            limit = jnp.asarray(bound, out.norms.dtype)
+            above = jnp.isfinite(out.norms) & (out.norms > limit)
+            within = mask & (out.norms <= limit)
+            counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
+            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
+            return number + 1, jax.tree.map(jnp.add, totals, found)
+
+        zero = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params
+        )
+        none = jnp.zeros((), jnp.int32)
+        first = (zero, jnp.zeros((), jnp.float32), none, none, none)
+        _, (total, loss_sum, *counts) = jax.lax.while_loop(is_left, piece, (none, first))
+        return total, (loss_sum, size.astype(jnp.float32), *counts)
+
+    return sum_records

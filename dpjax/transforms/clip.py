@@ -1,28 +1,28 @@
-"""`clip_per_example`: from per-example gradients to the sum of clipped ones, in an optax chain."""
+"""`clip_per_example`: from per-example gradients to the sum of clipped ones, in an optax chain.
+
+`noisy_total` is its form for numbers: summed with the noise in integers, without rounding.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
+from dpjax._numerics.normal import normal
 from dpjax._other_names import taught
-from dpjax.gradients.per_example import (
-    Clipping,
-    clip_factors,
-    group_sizes,
-    squared_norms,
-    weighted_sum,
-)
+from dpjax.gradients.arguments import boolean_mask
+from dpjax.gradients.per_example import sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, mask_of
-from dpjax.transforms.released import reading
+from dpjax.transforms.released import current_reader
 
 
 @taught
@@ -68,12 +68,13 @@ def clip_per_example(
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
-        if (reader := reading()) is not None:
+        if (reader := current_reader()) is not None:
             sensitivity = functools.partial(strategy.sensitivity, clip_norm)
             return reader.clip(updates, sensitivity), state
 
         def total(updates, bound, mask):
-            return clipped_sum(updates, bound, strategy, mask)[0]
+            updates, mask = mask_records(updates, mask)
+            return sum_clipped(updates, updates, bound, strategy, mask)[0]
 
         specs = without_records(updates)
         return on_explicit_too(total, specs, updates, clip_norm, mask), state
@@ -81,34 +82,66 @@ def clip_per_example(
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def clipped_sum(
-    updates: PyTree, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"] | None = None
-) -> tuple[PyTree, Clipping]:
-    """(Σᵢ cᵢ·gᵢ, what became of every record); updates carry a leading batch axis."""
-    records = batch_of(updates)
-    mask = mask_of(records, mask)
-    if records == 0:  # an empty batch is one record that takes no part
-        updates = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)
-        mask = jnp.zeros(1, bool)
-    leaves, tree = jax.tree.flatten(updates)
-    if hasattr(strategy, "bind"):
-        strategy = strategy.bind(updates)
-    groups = strategy.groups(updates)
-    sizes = group_sizes(leaves, groups, leading=1)
-    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask, sizes)
-
-    sums = [weighted_sum(clipping.factors[g], leaf) for leaf, g in zip(leaves, groups, strict=True)]
-    # Of 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
-    return tree.unflatten(sums), clipping
-
-
-def only(kept: Bool[Array, " b"], values: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
-    """The values of the kept records, zero for the others."""
-    keep = kept.reshape((-1,) + (1,) * (values.ndim - 1))
-    return jnp.where(keep, values, jnp.zeros_like(values))
-
-
-def per_example_norms(updates: PyTree) -> Float[Array, " b"]:
-    """The norm of every record's whole gradient, in float32 at least."""
+def count_records(updates: PyTree) -> int:
+    """The number of records: the leading axis that all leaves of the updates share."""
     leaves = jax.tree.leaves(updates)
-    return jnp.sqrt(squared_norms(leaves, (0,) * len(leaves))[0])
+    if not leaves:
+        raise ValueError("updates must hold arrays, got none")
+    if any(jnp.iscomplexobj(leaf) for leaf in leaves):
+        raise ValueError(
+            "updates must be real, got complex ones; give real and imaginary parts as leaves"
+        )
+    sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
+    if len(sizes) != 1 or sizes == {()}:
+        shapes = [jnp.shape(leaf) for leaf in leaves]
+        raise ValueError(
+            f"updates must share a leading axis of records over all leaves, got {shapes}"
+        )
+    return sizes.pop()[0]
+
+
+def mask_records(updates: PyTree, mask: Any) -> tuple[PyTree, Bool[Array, " b"]]:
+    """The updates and the mask; an empty batch becomes one record that takes no part."""
+    mask = boolean_mask(count_records(updates), mask)
+    if mask.size:
+        return updates, mask
+    one = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)
+    return one, jnp.zeros(1, bool)
+
+
+_SECOND = 2.0**-9  # the standard deviation of the noise's second part, of the first's
+
+
+def noisy_total(
+    values: Float[Array, " b"],
+    bound: float,
+    noise_multiplier: float,
+    key: PRNGKeyArray,
+    mask: Bool[Array, " b"] | None = None,
+) -> Float[Array, ""]:
+    """Σᵢ clip(vᵢ, ±bound) + N(0, (noise_multiplier·bound)²); a NaN counts as 0."""
+    # Every clipped value is rounded to a multiple of bound/2^k and added as an integer, with k as
+    # large as 32 bits allow: a record moves the sum by at most `bound`, exactly. A float32 sum of
+    # 60,000 numbers could be off by a third of one of them.
+    reach = values.size + math.ceil(10.0 * noise_multiplier) + 1  # the noise ends at |z| = 9.3
+    bits = 30 - math.ceil(math.log2(reach))
+    if bits < 1:
+        raise ValueError(
+            f"values and their noise must fit into 32 bits, got {values.size} values with "
+            f"noise_multiplier={noise_multiplier}; lower the noise or split the sum"
+        )
+    unit = np.float32(2.0**bits)
+    shares = jnp.clip(values.astype(jnp.float32) / np.float32(bound), -1.0, 1.0)
+    shares = jnp.where(jnp.isnan(shares), jnp.zeros_like(shares), shares)
+    units = jnp.round(shares * unit).astype(jnp.int32)
+    if mask is not None:
+        units = jnp.where(mask, units, jnp.zeros_like(units))
+    # Rounding noise to integers and adding them is rounding the noisy sum, which post-processes it,
+    # as long as the noise has every integer: one float32 draw beyond 2^24 has only multiples of 2,
+    # 4, 8, …, and the last digits of the sum would show. Hence two independent parts. The first has
+    # the whole standard deviation, so that the second only post-processes; that ends at 2^21, where
+    # float32 has every integer, and is 2^11 times as wide as the widest gap of the first.
+    parts = np.array([1.0, _SECOND]) * noise_multiplier * float(unit)
+    noise = jnp.round(parts.astype(np.float32) * normal(key, (2,))).astype(jnp.int32)
+    total = jnp.sum(units, dtype=jnp.int32) + jnp.sum(noise, dtype=jnp.int32)
+    return total.astype(jnp.float32) * np.float32(bound / float(unit))

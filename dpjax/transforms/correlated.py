@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ import optax
 from jax import lax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import normal_like
 from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
-from dpjax.transforms.checks import positive, random_key
-from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, path_of
-from dpjax.transforms.released import reading
+from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, noise_path, noise_start
+from dpjax.transforms.released import current_reader
 
 
 class CorrelatedState(NamedTuple):
@@ -27,7 +27,7 @@ class CorrelatedState(NamedTuple):
         step: the number of draws so far.
         past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
             parameters whose leaves have one more axis in front, a ring; as secret as the key. `()`
-            where the inverse of the strategy is banded.
+            where nothing is kept.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -55,20 +55,17 @@ def correlated_noise(
     Args:
         strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
             `dpjax.correlation.banded_inverse(8, steps)`, or `dpjax.correlation.Tree()`.
-        stddev: of z, in units of the updates: noise multiplier × clip norm, where the updates are
-            the sum that `clip_per_example` returns. Not multiplied by the sensitivity of C. May be
-            traced.
+        stddev: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
+            multiplied by the sensitivity of C.
         key: a JAX key, secret, used for nothing else.
 
     Returns:
-        A transformation whose state holds the key, the step and the last bands − 1 noises. zₜ is a
-        function of (key, t) and of the leaves' paths; yₜ is one of (key, t) too. Of a banded C it
-        is one of all z up to t, since the inverse of a banded C is not banded: the last bands − 1
-        noises are kept, sharded as the parameters are, and belong into checkpoints, as an
-        optimiser's state does. Of a `BandedInverse` nothing is kept: a step draws the last `bands`
-        z again; and of a `Tree`, two of them on average. Either way a run continued from its state
-        by the same compiled step adds the same noise to the last bit (another program may round
-        the same noise to a neighbouring number).
+        A transformation whose state holds the key, the step and the last bands − 1 noises y of a
+        banded C, sharded as the parameters are; they belong into checkpoints. Of a `BandedInverse`
+        nothing is kept: a step draws the last `bands` z again; and of a `Tree`, two of them on
+        average. zₜ is a function of (key, t) and of the leaves' paths: a run continued from its
+        state by the same compiled step adds the same noise to the last bit (another program may
+        round the same noise to a neighbouring number).
 
     Raises:
         TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
@@ -88,12 +85,9 @@ def correlated_noise(
         >>> tx = optax.chain(
         ...     transforms.clip_per_example(1.0),
         ...     transforms.correlated_noise(strategy, 4.0, jax.random.key(0)),
-        ...     optax.scale(1 / 256),  # the expected batch size
-        ...     optax.sgd(0.1),
+        ...     optax.sgd(0.1 / 256),  # over the expected batch size
         ... )
-        >>> params = {"w": jnp.zeros(3)}
-        >>> update, state = tx.update({"w": jnp.ones((5, 3))}, tx.init(params), params)
-        >>> update["w"].shape
+        >>> tx.update({"w": jnp.ones((5, 3))}, tx.init({"w": jnp.zeros(3)}))[0]["w"].shape
         (3,)
 
     References:
@@ -107,17 +101,19 @@ def correlated_noise(
             f"got {stddev!r}"
         )
     positive("stddev", stddev, allow_zero=True)
-    random_key(key)
+    start = noise_start(key)
     kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
-    following = _following(strategy)
+    following: Any = _of_blocks
+    if not isinstance(strategy, Tree):
+        following = _drawn_again(strategy) if kept is None else _kept(strategy)  # pyrefly: ignore
 
     def init(params):
         past = () if kept is None else jax.tree.map(lambda leaf: _ring(leaf, kept), params)
-        return CorrelatedState(key, jnp.zeros((), jnp.int32), past)
+        return CorrelatedState(*start(), past)
 
     def update(updates, state, params=None):
         del params
-        if (reader := reading()) is not None:
+        if (reader := current_reader()) is not None:
             reader.refuse(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
                 "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
@@ -128,16 +124,16 @@ def correlated_noise(
     return optax.GradientTransformation(init, update)
 
 
-def _following(strategy):
-    """`following(updates, state) -> (y, past)`, the noise of a step."""
-    if isinstance(strategy, Tree):
-        return _of_blocks
-    return _kept(strategy) if isinstance(strategy, Toeplitz) else _drawn_again(strategy)
+# The noise of a step by kind of strategy: `following(updates, state) -> (y, past)`.
+
+
+def _zero(updates):
+    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
 
 
 def _drawn(updates, state, step):
     """z of a step."""
-    now, _ = path_of(NoiseState(state.key, step), "correlated", updates)
+    now, _ = noise_path(NoiseState(state.key, step), "correlated", updates)
     return normal_like(now, in_float32(updates))
 
 
@@ -146,16 +142,12 @@ def _drawn_again(strategy: BandedInverse):
 
     def following(updates, state):
         def more(lag, total):
-            z = _drawn(updates, state, state.step - lag)
-            weights = strategy.inverse_coefficients
-            return jax.tree.map(
-                lambda sum_, x: sum_ + jnp.asarray(weights, x.dtype)[lag] * x, total, z
-            )
+            z, d = _drawn(updates, state, state.step - lag), strategy.inverse_coefficients
+            return jax.tree.map(lambda s, x: s + jnp.asarray(d, x.dtype)[lag] * x, total, z)
 
-        zero = jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
         # One program, however many bands; none of the steps before the first.
         last = jnp.minimum(state.step + 1, strategy.bands)
-        return lax.fori_loop(0, last, more, zero), ()
+        return lax.fori_loop(0, last, more, _zero(updates)), ()
 
     return jax.jit(following)
 
@@ -172,8 +164,7 @@ def _of_blocks(updates, state):
         z = _drawn(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
         return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
 
-    zero = jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
-    return lax.fori_loop(0, ended + 1, more, zero), ()
+    return lax.fori_loop(0, ended + 1, more, _zero(updates)), ()
 
 
 def _kept(strategy: Toeplitz):
@@ -211,11 +202,10 @@ def _kept(strategy: Toeplitz):
 
 def _ring(leaf, kept: int):
     """Zeros for the noise of so many steps, sharded as the leaf is."""
-    shape = jnp.shape(leaf)
     dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
     placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+    device = None
     if isinstance(placed, jax.sharding.NamedSharding):
         spec = jax.sharding.PartitionSpec(None, *placed.spec)
-        placed = jax.sharding.NamedSharding(placed.mesh, spec)
-        return jnp.zeros((kept, *shape), dtype, device=placed)
-    return jnp.zeros((kept, *shape), dtype)
+        device = jax.sharding.NamedSharding(placed.mesh, spec)
+    return jnp.zeros((kept, *jnp.shape(leaf)), dtype, device=device)

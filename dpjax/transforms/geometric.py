@@ -1,15 +1,16 @@
 """Geometric mechanisms that hold: clipping about an anchor, which earlier releases provide.
 
 The anchor is a function of previous noisy outputs and public data. Given it, each record adds one
-term from a set of known diameter, whatever the other records are; the sum of the terms plus
-Gaussian noise is a Gaussian mechanism, and the rest (rotation, exponential map) is post-processing.
-Adaptive composition covers the anchor's dependence on the past. Sensitivities derived for dpjax, as
-repairs of Duan et al. 2025, whose own perturbation has no bounded one.
+term from a set of known diameter, whatever the other records are: with noise the sum of the terms
+is a Gaussian mechanism, and the rest (rotation, exponential map) is post-processing. Adaptive
+composition covers the anchor's dependence on the past. Sensitivities derived for dpjax, as repairs
+of Duan et al. 2025, whose own perturbation has no bounded one.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,16 +19,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from dpjax._numerics.checks import Range, scalar
-from dpjax._numerics.explicit import on_explicit_too, spec_of
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
+from dpjax._numerics.explicit import on_explicit_too, partition_spec
 from dpjax._numerics.materialise import materialised
-from dpjax._numerics.normal import normal_like
+from dpjax._numerics.normal import normal, normal_like
 from dpjax._numerics.sphere import squared_norm
+from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat
-from dpjax.transforms.checks import batch_of, positive, random_key
-from dpjax.transforms.clip import clipped_sum
-from dpjax.transforms.noise import NoiseState, add_scaled, key_of
-from dpjax.transforms.released import reading
+from dpjax.transforms.clip import count_records, mask_records
+from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
+from dpjax.transforms.noise import NoiseState, add_scaled, fold_noise_key, noise_start
+from dpjax.transforms.released import current_reader
 
 
 class Release(optax.GradientTransformationExtraArgs):
@@ -94,9 +96,6 @@ def recentred_clipping(
         optional `mask`. Masked and non-finite records contribute zero, not −a. The output is the
         released *average*: no division is left to do.
 
-    Raises:
-        ValueError: an argument out of range.
-
     Guarantee:
         A Gaussian mechanism of l2 sensitivity r/B (add or remove a record) or 2r/B (exchange one);
         `acc.RecentredGaussian(**tx.released["RecentredGaussian"])`.
@@ -106,30 +105,26 @@ def recentred_clipping(
         >>> from dpjax import transforms
         >>> tx = transforms.recentred_clipping(0.5, 0.0, batch_size=2, key=jax.random.key(0))
         >>> state = tx.init(jnp.zeros(2))
-        >>> g = jnp.array([[1.0, 0.0], [1.0, 0.0]])
         >>> for _ in range(3):
-        ...     out, state = tx.update(g, state)
-        ...     print([f"{x:.2f}" for x in out])
-        ['0.50', '0.00']
-        ['1.00', '0.00']
-        ['1.00', '0.00']
+        ...     out, state = tx.update(jnp.array([[1.0, 0.0], [1.0, 0.0]]), state)
+        ...     print([f"{x:.2f}" for x in out], end=" ")
+        ['0.50', '0.00'] ['1.00', '0.00'] ['1.00', '0.00']
         >>> tx.released
         {'RecentredGaussian': {'radius': 0.5, 'noise_std': 0.0, 'batch_size': 2}}
     """
-    _check(radius=radius, batch_size=batch_size)
-    positive("noise_std", noise_std, allow_zero=True)
-    _check_decay(anchor_decay)
+    fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
+    _check(fields)
 
     def estimate(updates, anchor, mask, key):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
-        total, _ = clipped_sum(offsets, radius, Flat(), mask)
+        offsets, mask = mask_records(offsets, mask)
+        total, _ = sum_clipped(offsets, offsets, radius, Flat(), mask)
         mean = jax.tree.map(lambda s: s / batch_size, total)
         # The noise first, then the anchor: a sum that is rounded on the grid of a far anchor moves
         # by more than r/B; a noisy one is released already, and rounding it post-processes it.
         noisy = add_scaled(mean, normal_like(key, anchor), noise_std)
         return jax.tree.map(jnp.add, anchor, noisy)
 
-    fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
     return _release(estimate, key, {"RecentredGaussian": fields}, anchor_decay)
 
 
@@ -149,18 +144,12 @@ def anisotropic_clipping(
 
         out = u·[(1/B)·Σᵢ clip(pᵢ, ±C∥) + s∥·Z] + (1/B)·Σᵢ clip_{r⊥}(qᵢ) + s⊥·Z⊥,  Z⊥ across u.
 
+    Without an anchor yet (the first step) everything is across.
+
     Args:
         parallel_radius, perpendicular_radius: C∥, r⊥ > 0, in units of the gradient.
         parallel_noise_std, perpendicular_noise_std: of the released averages, ≥ 0.
-        batch_size: B, public.
-        key: a JAX key, secret, used for nothing else.
-        anchor_decay: in [0, 1): how much of the old anchor stays.
-
-    Returns:
-        As `recentred_clipping`. Without an anchor yet (the first step) everything is across.
-
-    Raises:
-        ValueError: an argument out of range.
+        batch_size, key, anchor_decay: as of `recentred_clipping`, and so is what is returned.
 
     Guarantee:
         μ-GDP with μ² = (C∥/(B s∥))² + (r⊥/(B s⊥))² when a record is added or removed, 2μ when one
@@ -176,21 +165,22 @@ def anisotropic_clipping(
         >>> [f"{x:.2f}" for x in out]
         ['1.00', '0.10']
     """
-    _check(
-        parallel_radius=parallel_radius,
-        perpendicular_radius=perpendicular_radius,
-        batch_size=batch_size,
-    )
-    positive("parallel_noise_std", parallel_noise_std, allow_zero=True)
-    positive("perpendicular_noise_std", perpendicular_noise_std, allow_zero=True)
-    _check_decay(anchor_decay)
+    fields = {
+        "parallel_radius": parallel_radius,
+        "perpendicular_radius": perpendicular_radius,
+        "parallel_noise_std": parallel_noise_std,
+        "perpendicular_noise_std": perpendicular_noise_std,
+        "batch_size": batch_size,
+    }
+    _check(fields)
 
     def estimate(updates, anchor, mask, key):
         u = _direction(anchor)
+        updates, mask = mask_records(updates, mask)
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
         along = jax.vmap(lambda g: _inner(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
-        total, clipping = clipped_sum(across, perpendicular_radius, Flat(), mask)
+        total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
         kept = jnp.where(clipping.kept, along, 0)
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
         z, z_along = normal_like(key, (anchor, parallel))
@@ -201,53 +191,7 @@ def anisotropic_clipping(
         noisy = _add(noisy, u, -_inner(noisy, u))
         return _add(noisy, u, parallel + parallel_noise_std * z_along)
 
-    fields = {
-        "parallel_radius": parallel_radius,
-        "perpendicular_radius": perpendicular_radius,
-        "parallel_noise_std": parallel_noise_std,
-        "perpendicular_noise_std": perpendicular_noise_std,
-        "batch_size": batch_size,
-    }
     return _release(estimate, key, {"Anisotropic": fields}, anchor_decay)
-
-
-def shrink_towards(released: PyTree, anchor: PyTree, noise_std: float | Float[Array, ""]) -> PyTree:
-    """Shrink a noisy gradient towards an anchor by James and Stein's positive part: free utility.
-
-        anchor + max(0, 1 − (d − 2)·noise_std²/‖released − anchor‖²)·(released − anchor)
-
-    Post-processing of what was released anyway, and so the rival that a geometric mechanism has to
-    beat, next to plain noise and the anchor alone.
-
-    Args:
-        released: the noisy gradient; d numbers in all.
-        anchor: a function of earlier releases and public data.
-        noise_std: standard deviation of the noise in every number of `released`.
-
-    Returns:
-        A tree like `released`.
-
-    Guarantee:
-        Costs no privacy. Its mean squared error is below that of `released` for every true gradient
-        when d ≥ 3.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax import transforms
-        >>> out = transforms.shrink_towards(jnp.array([3.0, 0.0, 0.0]), jnp.zeros(3), 1.0)
-        >>> [f"{x:.3f}" for x in out]
-        ['2.667', '0.000', '0.000']
-
-    References:
-        James and Stein 1961, "Estimation with quadratic loss".
-    """
-    offset = jax.tree.map(jnp.subtract, released, anchor)
-    d = sum(x.size for x in jax.tree.leaves(offset))
-    squared = squared_norm(offset)
-    noise = jnp.asarray(noise_std, squared.dtype)
-    moved = squared > 0
-    keep = jnp.maximum(0, 1 - max(d - 2, 0) * noise**2 / jnp.where(moved, squared, 1))
-    return jax.tree.map(lambda a, o: a + keep.astype(o.dtype) * o, anchor, offset)
 
 
 def _release(
@@ -258,24 +202,22 @@ def _release(
     first: Callable[[Array], Array] = jnp.zeros_like,
 ) -> Release:
     """A mechanism from its one step: estimate(updates, anchor, mask, key) -> released average."""
-
-    random_key(key)
-
+    scalar("anchor_decay", anchor_decay, Range(0.0, 1.0, open_high=True))
+    start = noise_start(key)
     # Computed once: else the anchor's last bits may be those of another sum than was released.
     # Compiled once, where there is no program around it.
     once = jax.jit(functools.partial(materialised, estimate))
 
     def init(params):
-        wide = jax.tree.map(lambda p: p.astype(_at_least_32(p.dtype)), params)
-        return AnchorState(jax.tree.map(first, wide), NoiseState(key, jnp.zeros((), jnp.int32)))
+        return AnchorState(jax.tree.map(lambda p: first(_wide(p)), params), start())
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
-        now, noise = key_of(state.noise, "+".join(released), updates)
-        if (reader := reading()) is not None:
-            return reader.release(updates, released), state
-        batch_of(updates)
-        specs = jax.tree.map(spec_of, state.anchor)
+        now, noise = fold_noise_key(state.noise, "+".join(released), updates)
+        if (reader := current_reader()) is not None:
+            return reader.release(updates, released), AnchorState(state.anchor, noise)
+        count_records(updates)
+        specs = jax.tree.map(partition_spec, state.anchor)
         out = on_explicit_too(once, specs, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)
         out = jax.tree.map(lambda o, u: o.astype(u.dtype), out, updates)
@@ -286,24 +228,20 @@ def _release(
     return tx
 
 
-def _at_least_32(dtype):
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"params must be of floats, got {dtype}")
-    return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.float32
+def _wide(leaf: Array) -> Array:
+    """A leaf of the parameters in float32 at least."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        raise ValueError(f"params must be of floats, got {leaf.dtype}")
+    return leaf.astype(accumulation_dtype(leaf.dtype))
 
 
-def _check(**values: Any) -> None:
-    for name, value in values.items():
-        positive(name, value)
-
-
-def _check_decay(value: float) -> None:
-    scalar("anchor_decay", value, Range(0.0, 1.0, open_high=True))
+def _check(fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        positive(name, value, allow_zero=name.endswith("noise_std"))
 
 
 def _inner(a: PyTree, b: PyTree) -> Float[Array, ""]:
-    parts = jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)
-    return jax.tree.reduce(jnp.add, parts)
+    return jax.tree.reduce(jnp.add, jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
 
 
 def _add(a: PyTree, b: PyTree, scale: Array) -> PyTree:
@@ -317,12 +255,12 @@ def _direction(tree: PyTree) -> PyTree:
     # the others is longer than one.
     largest = [jnp.max(jnp.abs(x), initial=0) for x in jax.tree.leaves(tree)]
     most = jnp.max(jnp.stack([x.astype(squared_norm(x).dtype) for x in largest]))
-    tree = jax.tree.map(lambda x: over(x, most.astype(x.dtype)), tree)
+    tree = jax.tree.map(lambda x: safe_divide(x, most.astype(x.dtype)), tree)
     norm = jnp.sqrt(squared_norm(tree))
-    return jax.tree.map(lambda x: over(x, norm.astype(x.dtype)), tree)
+    return jax.tree.map(lambda x: safe_divide(x, norm.astype(x.dtype)), tree)
 
 
-def over(x: Array, size: Array, otherwise: float = 0) -> Array:
+def safe_divide(x: Array, size: Array, otherwise: float = 0) -> Array:
     """x/size, and `otherwise` where the size is zero."""
     zero = size == 0
     return jnp.where(zero, otherwise, x / jnp.where(zero, 1, size))
@@ -341,3 +279,172 @@ def angle_between(a: PyTree, b: PyTree) -> Float[Array, ""]:
     difference = jnp.sqrt(squared_norm(jax.tree.map(jnp.subtract, u, v)))
     together = jnp.sqrt(squared_norm(jax.tree.map(jnp.add, u, v)))
     return 2 * jnp.arctan2(difference, together).astype(difference.dtype)
+
+
+_DOWN = 1 - 2.0**-21  # factors are rounded down, so that a clipped term stays in its ball
+
+
+def tangent_ball(
+    radius: float,
+    noise_std: float,
+    batch_size: int,
+    clip_norm: float,
+    norm_noise_std: float,
+    key: PRNGKeyArray,
+) -> Release:
+    """Average directions in the tangent space of the previous one, clipped to a ball (G2).
+
+    tᵢ = log_u(gᵢ/‖gᵢ‖) is the tangent vector at u that points to record i's direction, its length
+    the angle. Released are (1/B)·Σᵢ clip_ρ(tᵢ) + noise, from which the exponential map at u makes
+    the new direction, and the length C/2 + (1/B)·Σᵢ (min(‖gᵢ‖, C) − C/2) + noise.
+
+    Args:
+        radius: ρ in (0, π], radians.
+        noise_std: per tangent coordinate, radians, ≥ 0.
+        batch_size: B, public.
+        clip_norm: C > 0, in units of the gradient: the cap on a record's length.
+        norm_noise_std: of the released length, ≥ 0.
+        key: a JAX key, secret, used for nothing else.
+
+    Returns:
+        As `recentred_clipping`. The first direction is (1, …, 1)/√d.
+
+    Guarantee:
+        Two Gaussian mechanisms, of l2 sensitivities ρ/B and C/(2B) (add or remove a record), twice
+        that when one is exchanged; see `released`. A record whose gradient is zero, not finite, or
+        exactly opposite to u has no direction and adds nothing to it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.tangent_ball(3.0, 0.0, 1, 10.0, 0.0, jax.random.key(0))
+        >>> out, _ = tx.update(jnp.array([[3.0, 4.0]]), tx.init(jnp.zeros(2)))
+        >>> [f"{x:.3f}" for x in out], sorted(tx.released)
+        (['3.000', '4.000'], ['Gaussian', 'TangentBall'])
+    """
+    fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
+    _check(fields)
+    if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
+        raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
+
+    def direction(unit, kept, u, key):
+        cosine = _matvec(unit, u)
+        across = unit - cosine[:, None] * u[None, :]
+        # Over the largest: squares below 1e-38 vanish, and with them the length of what is clipped.
+        largest = jnp.max(jnp.abs(across), axis=1, initial=0)
+        sine = largest * jnp.linalg.norm(safe_divide(across, largest[:, None]), axis=1)
+        angle = jnp.arctan2(sine, cosine)
+        used = kept & (sine > 0)
+        factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
+        mean = weighted_sum(jnp.where(used, factor, 0), across) / batch_size
+        z = normal(key, u.shape, u.dtype)
+        tangent = mean + noise_std * z
+        tangent = tangent - _matvec(tangent, u) * u
+        length = jnp.linalg.norm(tangent)
+        return jnp.cos(length) * u + jnp.sinc(length / math.pi) * tangent
+
+    return _directed(direction, "TangentBall", fields, clip_norm, norm_noise_std, key)
+
+
+def boxed_angles(
+    bounding_factor: float,
+    noise_std: float,
+    batch_size: int,
+    dimension: int,
+    clip_norm: float,
+    norm_noise_std: float,
+    key: PRNGKeyArray,
+) -> Release:
+    """Average per-example angles, clipped to a box about the previous direction's (G1).
+
+    The faithful repair of GeoDP. A reflection takes the previous direction u to the last axis,
+    the centre of the chart, where all angles are π/2 and no pole is near. Record i's angles there,
+    less π/2, are clipped to ±βπ/2 (the last to ±βπ), averaged with 1/B, and perturbed; the length
+    is released as by `tangent_ball`.
+
+    Args:
+        bounding_factor: β in (0, 1].
+        noise_std: per angle, radians, ≥ 0.
+        dimension: d ≥ 2, the number of parameters; checked against the updates.
+        batch_size, clip_norm, norm_noise_std, key: as of `tangent_ball`, and so is the result.
+
+    Raises:
+        ValueError: an argument out of range, or a gradient of another dimension.
+
+    Guarantee:
+        Two Gaussian mechanisms, of l2 sensitivities √(d+2)·βπ/(2B) and C/(2B) (add or remove a
+        record), twice that when one is exchanged; see `released`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import transforms
+        >>> tx = transforms.boxed_angles(1.0, 0.0, 1, 3, 10.0, 0.0, jax.random.key(0))
+        >>> out, _ = tx.update(jnp.array([[2.0, 3.0, 6.0]]), tx.init(jnp.zeros(3)))
+        >>> [f"{x:.2f}" for x in out]
+        ['2.00', '3.00', '6.00']
+    """
+    dimension = int(one_number("dimension", dimension, Range(2.0, whole=True)))
+    fields = {"bounding_factor": bounding_factor, "noise_std": noise_std}
+    fields |= {"batch_size": batch_size, "dimension": dimension}
+    _check(fields)
+    if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
+        raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
+
+    def direction(unit, kept, u, key):
+        if u.size != dimension:
+            raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
+        mirror = u.at[-1].add(-1)
+        square = _matvec(mirror, mirror)
+        scale = jnp.where(square > 1e-12, 2 / jnp.where(square > 1e-12, square, 1), 0)
+        reflected = unit - scale * _matvec(unit, mirror)[:, None] * mirror[None, :]
+        elevations = jax.vmap(lambda v: to_spherical(v).elevations)(reflected)
+        box = jnp.full(dimension - 1, 0.5).at[-1].set(1) * (bounding_factor * math.pi * _DOWN)
+        box = box.astype(u.dtype)[None, :]
+        clipped = jnp.where(kept[:, None], jnp.clip(elevations, -box, box), 0)
+        noise = noise_std * normal(key, (dimension - 1,), u.dtype)
+        mean = jnp.sum(clipped, axis=0) / batch_size + noise
+        out = from_spherical(Spherical(jnp.ones((), u.dtype), mean), u)
+        return out - scale * _matvec(out, mirror) * mirror
+
+    return _directed(direction, "BoxedAngles", fields, clip_norm, norm_noise_std, key)
+
+
+def _directed(
+    direction: Callable, name: str, fields: dict, clip_norm: float, norm_noise_std: float, key: Any
+) -> Release:
+    """A mechanism that releases direction(unit, kept, u, key) and, apart from it, a length."""
+    scalar("clip_norm", clip_norm, CLIP_NORMS)
+    positive("norm_noise_std", norm_noise_std, allow_zero=True)
+
+    def estimate(updates, anchor, mask, key):
+        updates, mask = mask_records(updates, mask)
+        flat = jax.vmap(_flat)(jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor))
+        norms = jnp.linalg.norm(flat, axis=1)
+        kept = jnp.isfinite(norms) & mask
+        flat = jnp.where(kept[:, None], flat, 0)
+        directed = kept & (norms > 0)
+        unit = flat / jnp.where(directed, norms, 1)[:, None]
+        for_direction, for_length = jax.random.split(key)
+        # A release of length 0 has no direction: then about the first one again.
+        u = _flat(anchor)
+        u = safe_divide(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
+        u = direction(unit, directed, u / jnp.linalg.norm(u), for_direction)
+        # Centred at C/2: the term of a record then has length C/2 at most, not C.
+        length = jnp.where(kept, jnp.minimum(norms, clip_norm) - clip_norm / 2, 0)
+        noise = norm_noise_std * normal(for_length, (), u.dtype)
+        # The noise before C/2, whose float32 grid is coarser than what one record of many may move.
+        length = clip_norm / 2 + (jnp.sum(length) / fields["batch_size"] + noise)
+        return unravel(length * u, anchor)
+
+    multiplier = norm_noise_std * fields["batch_size"] / (clip_norm / 2)
+    released = {name: fields, "Gaussian": {"noise_multiplier": multiplier}}
+    return _release(estimate, key, released, 0.0, first=jnp.ones_like)
+
+
+def _matvec(rows: Array, vector: Float[Array, " d"]) -> Array:
+    """⟨row, vector⟩ of every row, without TF32 or bfloat16, of which cosines are too coarse."""
+    return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
+
+
+def _flat(tree: Any) -> Float[Array, " d"]:
+    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(tree)])

@@ -17,21 +17,15 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from dpjax import sampling
-from dpjax._numerics.checks import scalar
+from dpjax._numerics.checks import positive, scalar, whole
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
-from dpjax.gradients.per_example import (
-    accumulation_dtype,
-    clip_factors,
-    group_sizes,
-    squared_norms,
-)
+from dpjax.gradients.arguments import boolean_mask
+from dpjax.gradients.per_example import accumulation_dtype, clip_records, per_record, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.checks import batch_of, mask_of, positive, random_key, whole
-from dpjax.transforms.clip import clipped_sum
-from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, key_of
-from dpjax.transforms.released import reading
-from dpjax.transforms.scalar_sum import noisy_total
+from dpjax.transforms.clip import count_records, mask_records, noisy_total
+from dpjax.transforms.noise import add_scaled, fold_noise_key, in_float32, noise_start
+from dpjax.transforms.released import current_reader
 
 _GRID = 2**32
 
@@ -63,10 +57,8 @@ def importance_rate(batch_size: float, clip_norm: float, normaliser: float) -> f
     """The largest inclusion probability b·C/K̃, on the sampler's grid: the rate to price.
 
     Args:
-        batch_size: b > 0.
-        clip_norm: C > 0.
-        normaliser: K̃ ≥ b·C, the least that will be used: a public bound, or a floor under noisy
-            estimates. A number fixed before the run.
+        batch_size, clip_norm: b and C > 0.
+        normaliser: K̃ ≥ b·C, the least that will be used, fixed before the run.
 
     Raises:
         ValueError: an argument out of range, or K̃ < b·C, where a probability would exceed 1.
@@ -92,18 +84,12 @@ def importance_normaliser(
 ) -> Float[Array, ""]:
     """A private estimate of K = Σᵢ min(‖gᵢ‖, C) over all records: K + noise_multiplier·C·Z.
 
+    It may be off either way, and negative: `importance_inclusion` puts a floor under it.
+
     Args:
         norms: of all records' gradients; NaN counts as 0.
-        clip_norm: C > 0.
-        noise_multiplier: > 0, a concrete number.
+        clip_norm, noise_multiplier: > 0, the latter a concrete number.
         key: used once.
-
-    Returns:
-        The estimate, which may be off either way, and negative. `importance_inclusion` puts a floor
-        under it.
-
-    Raises:
-        ValueError: an argument out of range.
 
     Guarantee:
         A Gaussian mechanism on all records, without amplification by sampling:
@@ -114,9 +100,9 @@ def importance_normaliser(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from dpjax import transforms
-        >>> estimate = transforms.importance_normaliser(
-        ...     jnp.full(1000, 0.5), 1.0, 5.0, jax.random.key(0))
-        >>> 475 < float(estimate) < 525
+        >>> norms = jnp.full(1000, 0.5)
+        >>> k = float(transforms.importance_normaliser(norms, 1.0, 5.0, jax.random.key(0)))
+        >>> 475 < k < 525
         True
     """
     positive("clip_norm", clip_norm)
@@ -148,9 +134,6 @@ def importance_inclusion(
         rate: q in (0, 1], the largest probability, fixed before the run: the price depends on it
             alone. `importance_rate` gives it for the least K̃.
 
-    Raises:
-        ValueError: an argument out of range.
-
     Guarantee:
         No record takes part with a probability above `sampling.realised_rate(rate)`, whatever norms
         and normaliser are: the cap is an integer comparison. The batch must not be truncated: work
@@ -160,9 +143,8 @@ def importance_inclusion(
         >>> import jax, jax.numpy as jnp
         >>> from dpjax import transforms
         >>> norms = jnp.array([0.1] * 900 + [1.0] * 100)
-        >>> draw = transforms.importance_inclusion(
-        ...     jax.random.key(0), 0, norms, normaliser=200.0, batch_size=50, clip_norm=1.0,
-        ...     rate=0.25)
+        >>> draw = transforms.importance_inclusion(jax.random.key(0), 0, norms,
+        ...     normaliser=200.0, batch_size=50, clip_norm=1.0, rate=0.25)
         >>> int(draw.included[:900].sum()), int(draw.included[900:].sum())
         (24, 24)
     """
@@ -202,9 +184,8 @@ def importance_mean(
 
         out = Σᵢ clip_Δ(clip_C(gᵢ)/(N·pᵢ)) + σ·Δ·Z,  Δ = K̃/(N·b).
 
-    Where the pᵢ come from the norms of these very clip_C(gᵢ), clip_C(gᵢ)/(N·pᵢ) has norm Δ at
-    most, and the second clip does nothing: the expectation is (1/N)·Σᵢ clip_C(gᵢ). With norms of an
-    earlier refresh, or of another strategy, it is what keeps the guarantee, and costs a bias.
+    Where the pᵢ come from the norms of these very clip_C(gᵢ), the second clip does nothing: the
+    expectation is (1/N)·Σᵢ clip_C(gᵢ). With other norms it keeps the guarantee, at a bias.
 
     Args:
         clip_norm: C > 0, as in `importance_inclusion`.
@@ -214,10 +195,9 @@ def importance_mean(
         strategy: how gradients are clipped to C; `dpjax.gradients.Flat()` by default.
 
     Returns:
-        A transformation of updates with a leading axis of records, which it drops. `update` needs
-        `probabilities` [b], those of `importance_inclusion` at the batch's records, its
-        `sensitivity`, and takes a `mask` [b], False for records that do not take part. The output
-        is the released average: nothing is left to divide.
+        A transformation that drops the leading axis of records. `update` needs `probabilities` [b]
+        of `importance_inclusion` at the batch's records, its `sensitivity`, and takes a `mask` [b],
+        False for records that do not take part. The output is the released average.
 
     Raises:
         ValueError: an argument out of range; `probabilities` or `sensitivity` left out.
@@ -231,12 +211,11 @@ def importance_mean(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from dpjax import transforms
-        >>> gradients = jnp.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.1]])
-        >>> norms = jnp.linalg.norm(gradients, axis=1)
-        >>> draw = transforms.importance_inclusion(
-        ...     jax.random.key(0), 0, norms, normaliser=3.0, batch_size=3, clip_norm=1.0, rate=1.0)
+        >>> g, key = jnp.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.1]]), jax.random.key(0)
+        >>> draw = transforms.importance_inclusion(key, 0, jnp.linalg.norm(g, axis=1),
+        ...     normaliser=3.0, batch_size=3, clip_norm=1.0, rate=1.0)
         >>> tx = transforms.importance_mean(1.0, 0.0, 3, jax.random.key(1))
-        >>> out, _ = tx.update(gradients, tx.init(jnp.zeros(2)), mask=draw.included,
+        >>> out, _ = tx.update(g, tx.init(jnp.zeros(2)), mask=draw.included,
         ...                    probabilities=draw.probabilities, sensitivity=draw.sensitivity)
         >>> out.shape
         (2,)
@@ -247,32 +226,28 @@ def importance_mean(
     """
     positive("clip_norm", clip_norm)
     positive("noise_multiplier", noise_multiplier, allow_zero=True)
-    whole("population", population)
+    whole("population", population, most=2**31 - 1)
     strategy = Flat() if strategy is None else strategy
-
-    random_key(key)
-
-    def init(params):
-        del params
-        return NoiseState(key, jnp.zeros((), jnp.int32))
+    start = noise_start(key)
 
     def clipped(updates, probabilities, sensitivity, mask):
-        mask = mask_of(batch_of(updates), mask) & (probabilities > 0)
+        mask = boolean_mask(count_records(updates), mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         scaled = _scale(updates, clip_norm, strategy, mask, weights)
-        return clipped_sum(scaled, sensitivity, Flat(), mask)[0]
+        scaled, mask = mask_records(scaled, mask)
+        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]
 
     def update(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
     ):
         del params, extra
-        if (reader := reading()) is not None:
+        if (reader := current_reader()) is not None:
             reader.refuse("importance_mean, which is priced by its Guarantee")
         if probabilities is None or sensitivity is None:
             raise ValueError(
                 "give probabilities=draw.probabilities[batch] and sensitivity=draw.sensitivity"
             )
-        records = batch_of(updates)
+        records = count_records(updates)
         if jnp.shape(probabilities) != (records,) or jnp.shape(sensitivity) != ():
             raise ValueError(
                 f"probabilities must have shape ({records},) and sensitivity (), got "
@@ -280,28 +255,23 @@ def importance_mean(
             )
         given = (updates, probabilities, sensitivity, mask)
         total = on_explicit_too(clipped, without_records(updates), *given)
-        now, state = key_of(state, "importance", total)
+        now, state = fold_noise_key(state, "importance", total)
         stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
         noisy = add_scaled(total, normal_like(now, in_float32(total)), stddev)
         return noisy, state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(lambda params: start(), update)
 
 
 def _scale(updates: Any, clip_norm: float, strategy: Strategy, mask: Array, weights: Array) -> Any:
     """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
-    leaves, tree = jax.tree.flatten(updates)
-    if hasattr(strategy, "bind"):
-        strategy = strategy.bind(updates)
-    groups = strategy.groups(updates)
-    sizes = group_sizes(leaves, groups, leading=1)
-    clipping = clip_factors(strategy, squared_norms(leaves, groups), clip_norm, mask, sizes)
+    clipped, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
 
-    def one(group, leaf):
-        factors = (clipping.factors[group] * weights).reshape((-1,) + (1,) * (leaf.ndim - 1))
+    def one(factors, leaf):
+        factors = per_record(factors * weights, leaf)
         kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
         # In float32 at least: what is divided by N·p may have no place among float16's numbers.
         wide = accumulation_dtype(leaf.dtype)
         return kept.astype(wide) * factors.astype(wide)
 
-    return tree.unflatten([one(g, leaf) for g, leaf in zip(groups, leaves, strict=True)])
+    return tree.unflatten([one(*pair) for pair in clipped])

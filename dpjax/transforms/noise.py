@@ -12,12 +12,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded, unfolded
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
 from dpjax._other_names import taught
-from dpjax.transforms.checks import positive, random_key, refuse_unless_unsafe
-from dpjax.transforms.released import reading
+from dpjax.transforms.released import current_reader
 
 
 class NoiseState(NamedTuple):
@@ -30,35 +30,54 @@ class NoiseState(NamedTuple):
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from dpjax import transforms
-        >>> tx = transforms.gaussian_noise(1.0, jax.random.key(0))
-        >>> _, state = tx.update(jnp.zeros(2), tx.init(jnp.zeros(2)))
-        >>> int(state.step)
-        1
+        >>> transforms.gaussian_noise(1.0, jax.random.key(0)).init(jnp.zeros(2)).step.item()
+        0
     """
 
     key: PRNGKeyArray
     step: Int[Array, ""]
 
 
-def path_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, NoiseState]:
-    """The key of this step's noise, its words still to be folded in, and the next step's state.
+def noise_start(key: Any) -> Callable[[], NoiseState]:
+    """The state before the first draw, for `key`, which is refused unless it is one JAX key."""
+    dtype, shape = getattr(key, "dtype", None), jnp.shape(key) if hasattr(key, "dtype") else None
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if typed else dtype == jnp.uint32 and shape in ((2,), (4,))):
+        raise ValueError(
+            "key must be one JAX key, such as jax.random.key(seed) or transforms.fresh_key(), got "
+            f"{key!r}"
+        )
+    return lambda: NoiseState(key, jnp.zeros((), jnp.int32))
 
-    Salted by the kind of noise and by the paths of the leaves: two transformations with one key
-    that perturb different parts of the parameters draw different noise. Whoever reads the chain
-    refuses two draws of one key and one salt.
-    """
+
+def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
+    """Raises ValueError unless the caller says that he knows there is no guarantee."""
+    if unsafe_no_dp is not True:
+        raise ValueError(
+            f"{what} has no differential-privacy guarantee. Use {instead}; to reproduce published "
+            "results anyway pass unsafe_no_dp=True."
+        )
+
+
+def noise_path(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, NoiseState]:
+    """The key of this step's noise, its words still to be folded in, and the next step's state."""
+    # Salted by the kind of noise and by the paths of the leaves: two transformations with one key
+    # that perturb different parts of the parameters draw different noise. Whoever reads the chain
+    # refuses two draws of one key and one salt.
     paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates))
     digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()
-    if (reader := reading()) is not None:
-        reader.draw(digest, state.key)
+    reader = current_reader()
+    step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
     now = unfolded(state.key, state.step, *salt)
-    return now, NoiseState(state.key, state.step + 1)
+    return now, NoiseState(state.key, step)
 
 
-def key_of(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKeyArray, NoiseState]:
+def fold_noise_key(
+    state: NoiseState, kind: str, updates: PyTree
+) -> tuple[PRNGKeyArray, NoiseState]:
     """The key of this step's noise, its words folded in, and the next step's state."""
-    now, after = path_of(state, kind, updates)
+    now, after = noise_path(state, kind, updates)
     return folded(now), after
 
 
@@ -94,12 +113,9 @@ def gaussian_noise(
         >>> tx = optax.chain(
         ...     transforms.clip_per_example(1.0),
         ...     transforms.gaussian_noise(1.1, jax.random.key(0)),
-        ...     optax.scale(1 / 256),  # the expected batch size
-        ...     optax.sgd(0.1),
+        ...     optax.sgd(0.1 / 256),  # over the expected batch size
         ... )
-        >>> params = {"w": jnp.zeros(3)}
-        >>> update, state = tx.update({"w": jnp.ones((5, 3))}, tx.init(params), params)
-        >>> update["w"].shape
+        >>> tx.update({"w": jnp.ones((5, 3))}, tx.init({"w": jnp.zeros(3)}))[0]["w"].shape
         (3,)
 
     References:
@@ -147,10 +163,6 @@ def sphere_noise(
 ) -> optax.GradientTransformation:
     """Add one draw, uniform on the sphere of the given radius. No privacy whatsoever.
 
-    Two spheres that do not coincide meet in a set of measure zero: the total variation distance of
-    neighbours is 1, however large the radius. Offered to show just that. Its price is that of two
-    balls that do not meet, `acc.UniformBall(2.0, d)`: δ = 1, and ε = +inf at every δ < 1.
-
     Args:
         radius: of the sphere, in units of the updates.
         key: a JAX key, used for nothing else.
@@ -158,6 +170,11 @@ def sphere_noise(
 
     Raises:
         ValueError: `unsafe_no_dp` is not True, radius negative or not finite.
+
+    Guarantee:
+        None. Two spheres that do not coincide meet in a set of measure zero: the total variation
+        distance of neighbours is 1, however large the radius. Its price is that of two balls that
+        do not meet, `acc.UniformBall(2.0, d)`: δ = 1, and ε = +inf at every δ < 1.
 
     Example:
         >>> import jax
@@ -177,21 +194,18 @@ def sphere_noise(
 def _additive(
     kind: str, draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
-    random_key(key)
-
-    def init(params):
-        del params
-        return NoiseState(key, jnp.zeros((), jnp.int32))
+    """The transformation that adds scaled draws of one kind."""
+    start = noise_start(key)
 
     def update(updates, state, params=None):
         del params
-        now, after = path_of(state, kind, updates)
-        if (reader := reading()) is not None:
-            return reader.perturb(kind, updates, scale), state
+        now, after = noise_path(state, kind, updates)
+        if (reader := current_reader()) is not None:
+            return reader.perturb(kind, updates, scale), after
         size = scale(state.step) if callable(scale) else scale
         return add_scaled(updates, draw(now, in_float32(updates)), size), after
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(lambda params: start(), update)
 
 
 def in_float32(updates: PyTree) -> PyTree:

@@ -6,20 +6,21 @@ costs are then the same value, and no noise multiplier is typed twice.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.extend.core import Primitive
 
 from dpjax._numerics.keys import bits_of_key
-from dpjax.gradients.equations import Program, literal, trace
+from dpjax.gradients.ghost.equations import Equation, Program, literal, trace
 
 _CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("reading", default=None)
 
@@ -28,14 +29,21 @@ class _Refused(ValueError):
     pass
 
 
-class Reading:
-    """What the transformations of a chain say while `released` runs it on shapes.
+# Marks in the traced chain: a draw of noise, from (key, draws so far) to the draws after it,
+# and a counter in the state that the update begins with. A draw has no batching rule: `jax.vmap`
+# over it would draw several noises and be read as one.
+_DRAW, _COUNTER = Primitive("dpjax_draw"), Primitive("dpjax_counter")
+_DRAW.def_abstract_eval(lambda key, step: step)
+_COUNTER.def_abstract_eval(lambda step: step)
 
-    A leaf of the updates is known by identity: a transformation of another library that touches it
-    hands on another array. Only what reaches clipping untouched, and noise untouched after that, is
-    a mechanism with a known sensitivity.
-    """
 
+class ChainReader:
+    """What the transformations of a chain say while `released` runs it on shapes."""
+
+    # A leaf of the updates is known by identity: a transformation of another library that touches
+    # it hands on another array. Only what reaches clipping untouched, and noise untouched after
+    # that, is a mechanism with a known sensitivity. In the traced program clipping's result depends
+    # on the records and that of noise does not, so that what goes around the noise is found in it.
     def __init__(self, raw: Any):
         self.raw = {id(leaf): leaf for leaf in jax.tree.leaves(raw)}
         self.clipped: dict[int, tuple[Any, int]] = {}
@@ -51,7 +59,7 @@ class Reading:
 
     def clip(self, updates: Any, sensitivity: Callable[[Any], Any]) -> Any:
         """The updates after clipping, of the given sensitivity under an adjacency."""
-        out = _fresh(updates)
+        out = _same(updates)
         if self.pending and jax.tree.leaves(updates):
             self._take(self.raw, updates, "clip_per_example needs the gradients as they are")
             self.bounds.append(sensitivity)
@@ -71,17 +79,19 @@ class Reading:
             )
             size = sum(math.prod(leaf.shape) for leaf in leaves)
             self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
-        return _fresh(updates)
+            return _fresh(updates)
+        return _same(updates)
 
     def release(self, updates: Any, released: dict[str, dict[str, Any]]) -> Any:
         """The updates after a transformation that clips and perturbs at once."""
         if self.pending and jax.tree.leaves(updates):
             self._take(self.raw, updates, f"{next(iter(released))} needs the gradients as they are")
             self.complete.append(released)
-        return _fresh(updates)
+            return _fresh(updates)
+        return _same(updates)
 
-    def draw(self, salt: bytes, key: Any) -> None:
-        """Note a draw of noise, which key and salt decide; refuse to see it twice."""
+    def draw(self, salt: bytes, key: Any, step: Any) -> Any:
+        """The number of draws after this one; refuses to see the noise of a key and salt twice."""
         traced = isinstance(key, jax.core.Tracer)
         mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
         if mark in self.drawn:
@@ -90,9 +100,13 @@ class Reading:
                 "leaves: they are the same noise, and what is released can be free of it"
             )
         self.drawn[mark] = key
+        try:
+            return _DRAW.bind(key, jnp.asarray(step))
+        except NotImplementedError:
+            raise _Refused(_SEVERAL) from None
 
     def refuse(self, what: str) -> None:
-        """Say that the chain has a part which no mechanism of one update describes."""
+        """Says that the chain has a part which no mechanism of one update describes."""
         raise _Refused(f"chain must be priced by its updates, got one with {what}")
 
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
@@ -106,31 +120,89 @@ class Reading:
 
 
 def _fresh(updates: Any) -> Any:
-    # Free of the updates, so that `_depends` finds what a chain makes of them besides.
+    # Free of the updates, so that `_reached` finds what a chain makes of them besides.
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), updates)
 
 
-def _depends(program: Program, inputs: int) -> bool:
-    """Whether an output may depend on one of the first so many inputs."""
-    found = set(program.inputs[:inputs])
+def _same(tree: Any) -> Any:
+    """The tree in arrays of its own, which depend on it in the traced program."""
+    return jax.lax.optimization_barrier(tree)
+
+
+_SEVERAL = (
+    "chain must draw its noise once an update, got it in a loop, under jax.vmap or in a function "
+    "called several times: several noises on one sum average to less than one"
+)
+
+
+def _reached(program: Program, sources: Any) -> set[Any]:
+    """The variables that may depend on these: an operation's results on all its operands."""
+    found = set(sources)
     for eqn in program.equations:
-        if any(not literal(v) and v in found for v in eqn.operands):
+        if _has_any(eqn.operands, found):
             found.update(eqn.results)
-    return any(not literal(v) and v in found for v in program.outputs)
+    return found
 
 
-def reading() -> Reading | None:
+def _has_any(variables: Any, found: set[Any]) -> bool:
+    return any(not literal(v) and v in found for v in variables)
+
+
+def _hands_out(eqn: Equation) -> bool:
+    """Whether what an operation is given can leave it by another way than its results."""
+    by_reference = any("Ref" in type(aval).__name__ for aval in eqn.ins)
+    names = ("callback", "debug_print")
+    inside = any(_hands_out(inner) for program in eqn.programs() for inner in program.equations)
+    return by_reference or inside or any(name in eqn.name for name in names)
+
+
+def _counted(leaf: Any) -> Any:
+    is_counter = isinstance(leaf, jax.Array) and not leaf.shape
+    return _COUNTER.bind(leaf) if is_counter and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
+
+
+def _draws(program: Program) -> list[Equation]:
+    """The operation around each draw of noise, or the draw itself; refuses a draw in a loop."""
+    found = []
+    for eqn in program.equations:
+        inside = [draw for inner in eqn.programs() for draw in _draws(inner)]
+        if inside and eqn.called() is None and eqn.branches() is None:
+            raise _Refused(_SEVERAL)
+        found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))
+    return found
+
+
+def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
+    """Refuse what reaches an output around the noise, and noise that the next update repeats."""
+    exact = _reached(program, program.inputs[:records])
+    if any(_has_any(eqn.operands, exact) and _hands_out(eqn) for eqn in program.equations):
+        raise _Refused(
+            "chain must hand on nothing before its noise, got one that gives clipped or raw "
+            "gradients to a callback or a mutable array"
+        )
+    if _has_any(program.outputs, exact):
+        raise _Refused(
+            "chain must clip and perturb every update, got one that hands some on as they are, or "
+            "decides by them (a condition around its noise)"
+        )
+    counters = (eqn.results for eqn in program.equations if eqn.name == _COUNTER.name)
+    begun = _reached(program, itertools.chain.from_iterable(counters))
+    kept = program.outputs[len(program.outputs) - state :]
+    draws = _draws(program)
+    if len(draws) > drawn:  # a compiled function that is called again is not run again on shapes
+        raise _Refused(_SEVERAL)
+    for eqn in draws:
+        follows = _has_any(eqn.operands, begun)
+        if not follows or not _has_any(kept, _reached(program, eqn.results)):
+            raise _Refused(
+                "chain must keep the state of its noise from update to update, got one that does "
+                "not: every update would add the same noise, and differences are free of it"
+            )
+
+
+def current_reader() -> ChainReader | None:
     """Who reads the chain that runs now; None in an ordinary update."""
     return _CURRENT.get()
-
-
-@contextlib.contextmanager
-def _read(by: Reading) -> Iterator[None]:
-    token = _CURRENT.set(by)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
 
 
 def released(
@@ -144,13 +216,12 @@ def released(
     """The mechanism that one update of an optax chain releases.
 
     The chain is run once on shapes. Clip norms, noise and their order are what its transformations
-    say of themselves, through `optax.chain`, `multi_transform`, `masked` and whatever else hands
-    updates on; nothing is typed a second time.
+    say of themselves, through `optax.chain`, `multi_transform`, `masked` and the like.
 
     Args:
         chain: with `clip_per_example` and a noise, or one that does both (`recentred_clipping`).
-        gradient: the function of `clipped_grad`, as it is or under `jax.jit`, where the chain
-            starts from its sum.
+        gradient: the function of `clipped_grad` or `clip_and_sum`, as it is or under `jax.jit`,
+            where the chain starts from its sum.
         params: any tree, or its shapes; needed where the chain looks at the parameters' structure
             (`multi_transform`, `masked`) or size (`ball_noise`).
         step: the step's number, where the noise follows a schedule.
@@ -162,9 +233,9 @@ def released(
 
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
-            between clipping and noise, updates that reach the end unclipped or without noise
-            (always or under a condition) or that decide a condition, two noises of one key on the
-            same leaves, `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
+            between clipping and noise, updates that get around either, or decide a condition,
+            noise in a loop or without its state, two noises of one key on the same leaves,
+            `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
 
     Guarantee:
         The sensitivity is that of the clipping before the noise; what comes after the noise is
@@ -191,20 +262,30 @@ def released(
 
     adjacency = check_adjacency(adjacency)
     shapes = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)} if params is None else params
-    found: list[Reading] = []
+    found: list[ChainReader] = []
 
     def run(updates, params):
-        seen = Reading(updates if gradient is None else {})
+        seen = ChainReader(updates if gradient is None else {})
         if gradient is not None:
-            seen.bounds.append(_sensitivity_of(gradient))
+            seen.bounds.append(_read_sensitivity(gradient))
             seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
-        with _read(seen):
-            out = chain.update(updates, chain.init(params), params)
+        token = _CURRENT.set(seen)
+        try:
+            out, state = chain.update(updates, jax.tree.map(_counted, chain.init(params)), params)
+        finally:
+            _CURRENT.reset(token)
         found.append(seen)
-        return [leaf for leaf in jax.tree.leaves(out) if isinstance(leaf, jax.Array)]
+        kept = ([x for x in jax.tree.leaves(t) if isinstance(x, jax.Array)] for t in (out, state))
+        return tuple(kept)
 
     try:
-        program, _ = trace(run, shapes, shapes)
+        with jax.debug_key_reuse(False):  # a draw in a loop is refused below, in plain words
+            program, (_, state) = trace(run, shapes, shapes)
+        seen = found[0]
+        if seen.pending or not (seen.noises or seen.complete):
+            what = "noise" if seen.clipped or gradient is not None else "clipping"
+            raise _Refused(f"chain must clip and perturb every update, got some without {what}")
+        _check_flow(program, len(jax.tree.leaves(shapes)), len(state), len(seen.drawn))
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:
@@ -213,15 +294,6 @@ def released(
                 f"params must be given for a chain that depends on them, got None ({error})"
             ) from error
         raise
-    seen = found[0]
-    if seen.pending or not (seen.noises or seen.complete):
-        what = "without noise" if seen.clipped or gradient is not None else "without clipping"
-        raise ValueError(f"chain must clip and perturb every update, got one that lets some {what}")
-    if _depends(program, len(jax.tree.leaves(shapes))):
-        raise ValueError(
-            "chain must clip and perturb every update, got one that hands some on as they are, or "
-            "decides by them (a condition around its noise)"
-        )
     mechanisms: list[Any] = []
     gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
     if gaussians:
@@ -242,7 +314,7 @@ def released(
     return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
 
 
-def _sensitivity_of(gradient: Any) -> Callable[[Any], Any]:
+def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
     # jax.jit(clipped_grad(...)) has the sum of what it compiles; a Python function that wraps it
     # (functools.wraps copies attributes too) may have any other.
     while not inspect.isfunction(gradient) and hasattr(gradient, "__wrapped__"):
@@ -250,19 +322,19 @@ def _sensitivity_of(gradient: Any) -> Callable[[Any], Any]:
     clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
     if strategy is None or hasattr(gradient, "__wrapped__"):
         raise _Refused(
-            "gradient must be a function that clipped_grad returned, as it is or under jax.jit, "
-            f"got {gradient!r}"
+            "gradient must be a function that clipped_grad returned (or clip_and_sum), as it is or "
+            f"under jax.jit, got {gradient!r}"
         )
     return functools.partial(strategy.sensitivity, clip_norm)
 
 
 def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
     """Noise over clip norm: `Gaussian` itself prices that replacing moves twice as far."""
-    weakest: dict[int, float] = {}
+    weakest: dict[int, float] = {}  # the least noise on what each clipping bounds
     for _, scale, members, _ in noises:
-        for bound in members:
-            stddev = _number(scale, step)
-            weakest[bound] = min(weakest.get(bound, math.inf), stddev)
+        stddev = _number(scale, step)
+        weakest |= {bound: min(weakest.get(bound, math.inf), stddev) for bound in members}
+    # Parts perturbed apart are one Gaussian: squares of sensitivity over noise add up.
     parts = [weakest[k] / float(bounds[k]("add-remove")) for k in sorted(weakest)]
     if len(parts) == 1 or min(parts) == 0:
         return min(parts)

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.erm.solver import Budget, private_solver, spec_of
+from dpjax.erm.solver import Budget, private_solver, solver_spec
 from experiments.chen2019.routes import noise_as_published
 from experiments.comparison import Method
 
@@ -37,7 +37,7 @@ def _interval(epochs: int, restarts: int) -> int:
 
 
 def _ar_mechanism(problem, noise, *, epochs, restarts, **settings):
-    price = spec_of(erm.rsgd_ar).mechanism
+    price = solver_spec(erm.rsgd_ar).mechanism
     every = _interval(epochs, restarts)
     return price(problem, noise, epochs=epochs, average_every=every, **settings)
 
@@ -103,7 +103,7 @@ def least_ridge(problem: erm.Problem, epsilon: float, delta: float) -> dict[str,
 
 
 def _objective_mechanism(problem, noise, *, ridge, least_ridge, **_):
-    price = spec_of(erm.objective_perturbation).mechanism
+    price = solver_spec(erm.objective_perturbation).mechanism
     return price(problem, noise, extra_l2=ridge * least_ridge - problem.l2)
 
 

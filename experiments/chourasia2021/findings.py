@@ -9,7 +9,18 @@ import numpy as np
 import pandas as pd
 
 from experiments.chourasia2021.published import composition, theorem1
-from experiments.report import CONDITIONS, FAILS, HOLDS, Line, Verdict, table
+from experiments.report import (
+    FAILS,
+    HOLDS,
+    NONE,
+    Case,
+    Line,
+    Verdict,
+    among,
+    is_above,
+    spread,
+    table,
+)
 
 _RDP = "RDP at α = 30"
 _EXACT = "exact, quadratic of curvature λ"
@@ -18,8 +29,9 @@ _PUBLISHED = "published (Theorem 3)"
 _DELTA = 1e-6
 # Above this risk the loss is no longer quadratic in the noise, and the rate says nothing.
 _QUADRATIC = 0.01
-# A power off by more than this would have been another rate: a factor √n is 0.5.
-_TOLERANCE = 0.1
+_RATE = {"records": -2.0, "dimension": 1.0, "epsilon": -2.0}
+# A power off by more than this is nearer to another rate: a factor √n is 0.5.
+_HALF_WAY = 0.25
 _PROVED = "tracing diffusion (e^{-ληK/2})"
 
 
@@ -79,7 +91,9 @@ def theorem3_lines(folder: pathlib.Path) -> list[Line]:
 def theorem4_lines(folder: pathlib.Path) -> list[Line]:
     """Excess risk over the lower bound's rate, where it is least and where it is most."""
     lines = []
-    for (problem, accounting), mine in _ratios(folder).groupby(["problem", "accounting"]):
+    for (problem, accounting), mine in _ratios(table(folder, "theorem4")).groupby(
+        ["problem", "accounting"]
+    ):
         exact = mine["excess risk"] / mine["exact"]
         note = "over d·ln(1/δ)/(ε²n²), over all (n, d, ε)"
         if exact.notna().all():
@@ -98,8 +112,7 @@ def theorem4_lines(folder: pathlib.Path) -> list[Line]:
     return lines
 
 
-def _ratios(folder: pathlib.Path) -> pd.DataFrame:
-    rows = table(folder, "theorem4")
+def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     scale = rows["rate of the lower bound"] * math.log(1.0 / _DELTA)
     return rows.assign(scale=scale, ratio=rows["excess risk"] / scale)
 
@@ -116,99 +129,156 @@ def exponents(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
     return {n: (float(found[i]), float(errors[i])) for i, n in enumerate(names, 1)}
 
 
-def privacy_verdicts(folder: pathlib.Path) -> list[Verdict]:
-    """Convergence and tightness."""
-    rows = table(folder, "figure1")
-    wide = rows.pivot_table(index=["strong convexity", "steps"], columns="bound", values=_RDP)
-    proved, exact, printed = wide[_PROVED], wide[_EXACT], wide[_PRINTED]
-    sound = bool((proved >= exact * (1 - 1e-9)).all())
+def _divergences(figure1: pd.DataFrame) -> pd.DataFrame:
+    """Rényi privacy by (curvature, steps), a column a bound."""
+    return figure1.pivot_table(index=["strong convexity", "steps"], columns="bound", values=_RDP)
+
+
+def converges(figure1: pd.DataFrame) -> Verdict:
+    """Whether the bound is one, and its gap to where it ends falls by equal factors in equal times.
+
+    From 1/4 to 1/16 of the gap takes as many steps as from 1 to 1/4: 1 for an exponential, 0.1 for
+    a line that ends with the table, 4 for a gap that falls as 1/K.
+    """
+    wide = _divergences(figure1)
+    sound = bool((wide[_PROVED] >= wide[_EXACT] * (1 - 1e-9)).all())
+    late = {}
+    for convexity, mine in wide[_PROVED].groupby("strong convexity"):
+        steps = mine.index.get_level_values("steps").to_numpy(float)
+        gap = np.maximum(1 - mine.to_numpy() / mine.iloc[-1], 1e-300)
+        quarter, last = np.interp(np.log([4.0, 16.0]), -np.log(gap), steps)
+        late[f"λ = {convexity:g}"] = (last - quarter) / quarter
+    verdict, under = among({w: bool(sound and 0.8 < r < 1.25) for w, r in late.items()})
     end = wide.groupby("strong convexity").last()
-    looseness = end[_PROVED] / end[_EXACT]
-    short = (wide["composition"] < proved).groupby("strong convexity").sum()
-    below = int((printed < exact * (1 - 1e-9)).sum())
-    return [
-        Verdict(
-            "The privacy loss of the last iterate converges exponentially fast",
-            HOLDS if sound else FAILS,
-            f"proved values are never below the exact one; composition reaches "
-            f"{float(end['composition'].max() / end[_PROVED].min()):.0f} times the bound at "
-            f"K = {int(rows['steps'].max()):,}, and is smaller in "
-            f"{int(short.min())} to {int(short.max())} of the drawn steps a curvature",
-        ),
-        Verdict(
-            "The bound is tight",
-            CONDITIONS if looseness.min() > 1.05 else HOLDS,
-            f"in order, not in value: {looseness.min():.2f} to {looseness.max():.2f} times the "
-            "exact value of a quadratic, which shifted interpolation reaches for every loss",
-        ),
-        Verdict(
-            "ε = αS²/(λσ²n²)(1 − e^{−ηK/2}), as the introduction prints it",
-            FAILS if below else HOLDS,
-            f"below the exact divergence at {below} of {len(wide)} points (λ ≥ 2); the proof's "
-            "exponent −ληK/2 is sound",
-        ),
-    ]
-
-
-def utility_verdicts(folder: pathlib.Path) -> list[Verdict]:
-    """Theorem 3 against composition and against what is known now."""
-    rows = table(folder, "theorem3")
-    below = bool((rows["excess risk"] < rows["bound on the excess risk"]).all())
-    last = rows[rows["steps"] == rows["steps"].max()].set_index("accounting")["excess risk"]
-    best = rows.groupby("accounting")["excess risk"].min()
-    gain = last["composition"] / last["published (Theorem 3)"]
-    least = best["composition"] / best["published (Theorem 3)"]
-    now = best["composition"] / best["shifted interpolation"]
-    verdict = HOLDS if below and least > 1 else CONDITIONS if below and gain > 1 else FAILS
-    return [
-        Verdict(
-            "Hidden-state accounting gives better utility at small gradient complexity (Theorem 3)",
-            verdict if not math.isnan(gain) else FAILS,
-            f"at the theorem's K* {gain:.2f} times less excess risk than composition; with the "
-            f"best number of steps for each, {least:.2f} times by the published accounting and "
-            f"{now:.2f} times by shifted interpolation",
-        )
-    ]
-
-
-def optimality_verdicts(folder: pathlib.Path) -> list[Verdict]:
-    """Theorem 4: does noisy GD scale as the rate that nobody beats?"""
-    rows = _ratios(folder)
-    small = rows[(rows["accounting"] == _PUBLISHED) & (rows["excess risk"] < _QUADRATIC)]
-    powers = {name: exponents(mine) for name, mine in small.groupby("problem")}
-    rate = {"records": -2.0, "dimension": 1.0}
-    off = max(
-        abs(found[name][0] - power) for found in powers.values() for name, power in rate.items()
+    short = (wide["composition"] < wide[_PROVED]).groupby("strong convexity").sum()
+    return Verdict(
+        "The privacy loss of the last iterate converges exponentially fast",
+        verdict,
+        f"proved values are {'never' if sound else 'sometimes'} below the exact one; composition "
+        f"reaches {float(end['composition'].max() / end[_PROVED].min()):.0f} times the bound at "
+        f"K = {int(figure1['steps'].max()):,}, and is smaller in "
+        f"{int(short.min())} to {int(short.max())} of the drawn steps a curvature",
+        f"the gap to the last value takes {min(late.values()):.3g} to {max(late.values()):.3g} "
+        "times as many steps from 1/4 to 1/16 as from 1 to 1/4",
+        "below 0.8 (a line: 0.11) or above 1.25 (1/K: 4), or a value below the exact one",
+        under,
     )
+
+
+def is_tight(figure1: pd.DataFrame) -> Verdict:
+    """The bound over the exact value, at every step: the paper says that 4 is never exceeded."""
+    wide = _divergences(figure1)
+    ratio = wide[_PROVED] / wide[_EXACT]
+    within = ratio.groupby("strong convexity").agg(lambda r: r.min() >= 1 - 1e-9 and r.max() <= 4)
+    verdict, under = among({f"λ = {c:g}": bool(kept) for c, kept in within.items()})
+    end = ratio.groupby("strong convexity").last()
+    return Verdict(
+        "The bound is tight: at every step up to a constant of 4",
+        verdict,
+        f"{end.min():.2f} to {end.max():.2f} times the exact value of a quadratic where it has "
+        "levelled out; shifted interpolation reaches that value for every loss",
+        f"{ratio.min():.2f} to {ratio.max():.2f} times the exact value, {len(ratio)} points",
+        "above 4, or below 1",
+        under,
+        changed="was *holds under conditions*: the line was drawn at 1.05, which the paper does "
+        "not claim, and no table gave *does not hold*",
+    )
+
+
+def is_sound_as_printed(figure1: pd.DataFrame) -> Verdict:
+    """The introduction's formula against the exact divergence of a quadratic."""
+    wide = _divergences(figure1)
+    ratio = wide[_PRINTED] / wide[_EXACT]
+    below = int((ratio < 1 - 1e-9).sum())
+    return Verdict(
+        "ε = αS²/(λσ²n²)(1 − e^{−ηK/2}), as the introduction prints it",
+        FAILS if below else HOLDS,
+        f"below the exact divergence at {below} of {len(ratio)} points (λ ≥ 2); the proof's "
+        "exponent −ληK/2 is sound",
+        f"at least {ratio.min():.3g} times the exact divergence",
+        "1 or more at every point",
+    )
+
+
+def is_more_useful(theorem3: pd.DataFrame) -> Verdict:
+    """Theorem 3 against composition, at its K* and with the best number of steps for each."""
+    rows = theorem3
+    slack = rows["bound on the excess risk"] - rows["excess risk"]
+    slack = slack / rows["standard error"]
+    last = rows[rows["steps"] == rows["steps"].max()].set_index("accounting")
+    best = rows.loc[rows.groupby("accounting")["excess risk"].idxmin()].set_index("accounting")
+    found: dict[str, bool | None] = {}
+    gains = {}
+    for where, mine in (("at the theorem's K*", last), ("at the best steps of each", best)):
+        ours, theirs = (mine.loc[name] for name in (_PUBLISHED, "composition"))
+        gap = theirs["excess risk"] - ours["excess risk"]
+        error = float(np.hypot(ours["standard error"], theirs["standard error"]))
+        gains[where] = theirs["excess risk"] / ours["excess risk"]
+        found[where] = is_above(gap, error)
+    verdict, under = among(found)
+    if (slack < -2).any():
+        verdict, under = FAILS, ""
+    now = best["excess risk"]["composition"] / best["excess risk"]["shifted interpolation"]
+    return Verdict(
+        "Hidden-state accounting gives better utility at small gradient complexity (Theorem 3)",
+        verdict,
+        f"shifted interpolation has {now:.2f} times less excess risk than composition, each at "
+        f"its best number of steps; measured risks are {'not ' if (slack < -2).any() else ''}below "
+        "the theorem's bound",
+        "; ".join(f"{gain:.2f} times less excess risk {w}" for w, gain in gains.items()),
+        "holds: above 1 in both by two standard errors; fails: below 1 in both, or a risk above "
+        "the bound",
+        under,
+    )
+
+
+def reaches_the_rate(theorem4: pd.DataFrame) -> Verdict:
+    """Theorem 4: does noisy GD scale as the rate that nobody beats?"""
+    rows = _ratios(theorem4)
+    own = rows[rows["accounting"] == _PUBLISHED]
+    small = own[own["excess risk"] < _QUADRATIC]
+    powers = {name: exponents(mine) for name, mine in small.groupby("problem") if len(mine) > 4}
+    off = [
+        Case(f"{problem}, {name}", abs(found[name][0] - power), found[name][1])
+        for problem, found in powers.items()
+        for name, power in _RATE.items()
+    ]
+    known = [is_above(_HALF_WAY - c.value, c.error) for c in off]
+    # The bound is at the theorem's noise. On the linear loss it is the expectation itself, so that
+    # the mean scatters around it.
+    least = own["excess risk"] - 3 * own["standard error"]
+    above = int((least > own["bound of Theorem 3"]).sum())
+    verdict = FAILS if above or False in known else HOLDS if known and all(known) else NONE
     told = "; ".join(
         f"{problem}: n^{found['records'][0]:.2f} d^{found['dimension'][0]:.2f} "
         f"ε^{found['epsilon'][0]:.2f}"
         for problem, found in powers.items()
     )
-    # The bound is at the theorem's noise. On the linear loss it is the expectation itself, so that
-    # the mean scatters around it.
-    own = rows[rows["accounting"] == _PUBLISHED]
-    least = own["excess risk"] - 3 * own["standard error"]
-    below = bool((least <= own["bound of Theorem 3"]).all())
     last = rows.pivot_table(
         index=["problem", "records", "dimension", "epsilon"],
         columns="accounting",
         values="excess risk",
     )
     gain = last["composition"] / last[_PUBLISHED]
-    return [
-        Verdict(
-            "Noisy GD reaches the rate d/(ε²n²) of the lower bound up to ln(1/δ) (Theorems 3, 4)",
-            HOLDS if below and off < _TOLERANCE else CONDITIONS if below else FAILS,
-            f"excess risk at K* goes as {told} in the {len(small)} settings with risk below "
-            f"{_QUADRATIC:g}, and within three standard errors not above Theorem 3's bound in all "
-            f"{len(own)}; composition needs {gain.min():.2f} to {gain.max():.2f} times the risk "
-            "at the same K*",
-            published="n⁻² d¹ ε⁻² ln(1/δ)",
-            scale="two problems, a theorem without a run",
-        )
-    ]
+    return Verdict(
+        "Noisy GD reaches the rate d/(ε²n²) of the lower bound up to ln(1/δ) (Theorems 3, 4)",
+        verdict,
+        f"excess risk at K* goes as {told or 'nothing'} in the {len(small)} settings with risk "
+        f"below {_QUADRATIC:g}, and lies above Theorem 3's bound by three standard errors in "
+        f"{above} of {len(own)}; composition needs {gain.min():.2f} to {gain.max():.2f} times the "
+        "risk at the same K*",
+        f"powers of n, d and ε off by {spread(off)}",
+        f"off by more than {_HALF_WAY:g}, half-way to the next half power",
+        published="n⁻² d¹ ε⁻² ln(1/δ)",
+        scale="two problems, a theorem without a run",
+    )
 
 
 LINES = (figure1_lines, theorem3_lines, theorem4_lines)
-VERDICTS = (privacy_verdicts, utility_verdicts, optimality_verdicts)
+VERDICTS = (
+    (converges, "figure1"),
+    (is_tight, "figure1"),
+    (is_sound_as_printed, "figure1"),
+    (is_more_useful, "theorem3"),
+    (reaches_the_rate, "theorem4"),
+)

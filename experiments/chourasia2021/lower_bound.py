@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import erm
+from experiments import utility_bounds
 from experiments.chourasia2021.utility import Budget, constants, noise_for
 from experiments.protocol import Rows
 
@@ -77,10 +78,10 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
     budget = Budget(settings["epsilon"], settings["delta"])
     problem = problem_for(name, n, dimension, settings["l2"], settings["seeds"])
     best = erm.lbfgs(problem).params
-    theorem = erm.utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))
+    theorem = utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))
     step_size, steps = theorem[1:]
-    rate = erm.utility_bounds.noisy_gd_lower_rate(n=n, dimension=dimension, epsilon=budget.epsilon)
-    bound = erm.utility_bounds.noisy_gd_theorem_bound(
+    rate = utility_bounds.noisy_gd_lower_rate(n=n, dimension=dimension, epsilon=budget.epsilon)
+    bound = utility_bounds.noisy_gd_theorem_bound(
         **constants(problem, budget), start_distance=float(jnp.linalg.norm(best))
     )
     rows = []

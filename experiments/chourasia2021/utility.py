@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import erm
-from experiments import data_sets
+from experiments import data_sets, utility_bounds
 from experiments.chourasia2021.protocol import NOISES
 from experiments.comparison import certificate_line
 from experiments.protocol import Rows
@@ -24,7 +24,7 @@ def noise_for(
     """σ in Langevin units that keeps (ε, δ) after `steps`, by one way of accounting."""
     published, shifted = NOISES[1:]
     if name == published:
-        return erm.utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))[0]
+        return utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))[0]
     if name == shifted:
         spent = {"epsilon": budget.epsilon, "delta": budget.delta}
         shape = {"steps": steps, "step_size": step_size}
@@ -67,7 +67,7 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
     problem = erm.logistic_regression(table.features, table.labels, l2=l2)
     best = erm.lbfgs(problem).params
     least = float(problem.objective(best))
-    theorem = erm.utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))
+    theorem = utility_bounds.noisy_gd_theorem_settings(**constants(problem, budget))
     step_size, last = theorem[1:]
     rows = []
     for steps in np.unique(np.geomspace(4, last, settings["points"]).astype(int)):
@@ -79,7 +79,7 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         keys = jax.random.split(jax.random.key(settings["seeds"]), repeats)
         params = jax.vmap(lambda key, solve=solve: solve(key).params)(keys)
         risks = np.asarray(jax.vmap(problem.objective)(params), np.float64) - least
-        bound = erm.utility_bounds.noisy_gd_excess_risk(
+        bound = utility_bounds.noisy_gd_excess_risk(
             step_size=step_size,
             steps=int(steps),
             noise_std=noise,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from experiments.common import Rows, Run
 from experiments.duan2025.protocol import BETAS, FIGURE4_BETAS, TABLES
@@ -34,10 +34,18 @@ _TABLE = next(table for table in TABLES if table.name == "perturbation")
 def perturbation(run: Run) -> Sequence[pathlib.Path]:
     """Figures 1, 3 and 4: errors of directions and of gradients of one release."""
     rows = run.cells(_TABLE)
-    drawn = {"figure1": _figure1(rows), "figure3": _figure3(rows), "figure4": _figure4(rows)}
+    drawn = (
+        ("figure1", _figure1, "GeoDP with β = 1 has larger angles than DP-SGD at every noise"),
+        ("figure3", _figure3, "A small β shrinks GeoDP's errors by leaving out noise"),
+        (
+            "figure4",
+            _figure4,
+            "GeoDP's gradients err less than DP-SGD's and, but for a small β, its angles more",
+        ),
+    )
     return [
         run.save_table("perturbation", rows),
-        *(run.save_figure(name, figure) for name, figure in drawn.items()),
+        *(run.save_figure(name, draw(rows), shows) for name, draw, shows in drawn),
     ]
 
 
@@ -53,7 +61,8 @@ def _figure1(rows: Rows):
     names = [name.removesuffix(", θ") for name in names]
     axes[0].legend([*lines, random], [*names, "a random direction"], fontsize=8)
     axes[0].set_ylabel("mean squared error")
-    figure.suptitle(f"d = {d:,}, B = {batch:,}, β = 1", fontsize=11)
+    axes[1].annotate(f"d = {d:,}, B = {batch:,}, β = 1", (0.04, 0.94), xycoords="axes fraction",
+                     va="top", fontsize=8)  # fmt: skip
     return figure
 
 
@@ -108,6 +117,8 @@ def _figure4(rows: Rows):
                     axis.axhline(level, color=colour, ls={"DP": "-", "G3": "--"}[method],
                                  label=label)  # fmt: skip
             axis.set(yscale="log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=9))
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3)
         axes[0][column].set_title(f"d = {d:,}, σ = 8, B = {batch:,}", fontsize=10)

@@ -61,7 +61,7 @@ _FIGURE5 = Column(
     methods=(),
     grid={
         "curves": _CURVES,
-        "rates": (0.25,),
+        "rates": (0.1, 0.25, 0.5, 1.0),
         "iterations": (350,),
         "iterations between points": (25,),
         "train images": (60_000,),
@@ -248,7 +248,6 @@ TABLES = (
             seeds=(0, 1, 2),
             grid={
                 **_FIGURE5.grid,
-                "rates": (0.125, 0.25, 0.5),
                 "iterations between points": (10,),
             },
         ),

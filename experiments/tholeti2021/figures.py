@@ -37,10 +37,11 @@ def figure2(run: Run) -> list[pathlib.Path]:
         )
     axis.set_xlabel("sensitivity Δ over the ball's radius")
     axis.set_ylabel("δ of one release, at every ε ≥ 0")
-    axis.set_title("tholeti2021, Figure 2 (lines: exact; points: simulation)", fontsize=10)
-    axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
-    return [run.save_table("figure2", rows), run.save_figure("figure2", figure)]
+    axis.errorbar([], [], [], fmt="k.", ms=3, lw=0.8, label="simulation, ±3 standard errors")
+    axis.legend(frameon=False, fontsize=8)
+    shows = "The δ of one step grows with sensitivity and dimension, as Eq. 6 says (lines: exact)"
+    return [run.save_table("figure2", rows), run.save_figure("figure2", figure, shows)]
 
 
 def theorem1(run: Run) -> list[pathlib.Path]:
@@ -74,13 +75,16 @@ def theorem1(run: Run) -> list[pathlib.Path]:
     axis.set_yscale("log")
     axis.set_xlabel(f"steps T, one of n = {largest:,} records each")
     axis.set_ylabel("noise std per coordinate / sensitivity Δ")
-    axis.set_title("tholeti2021, Theorem 1: ball and Gaussian noise at the same δ", fontsize=10)
     axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     return [
         run.save_table("theorem1", table),
-        run.save_figure("theorem1", figure),
+        run.save_figure(
+            "theorem1",
+            figure,
+            "A ball that gives δ = 1e-5 needs thousands of times the noise of a Gaussian",
+        ),
         run.save_certificates("theorem1", certificates),
     ]
 
@@ -101,6 +105,14 @@ def theorem2(run: Run) -> list[pathlib.Path]:
     sizes = sorted({r["step size"] for r in rows})
     exact = [stationary_distance(size, 1.0) for size in sizes]
     axes[0].plot(sizes, exact, "k--", lw=1, label="exact near the minimum: all records, ball")
+    first = next(r for r in rows if r["method"] == METHODS[0])
+    for axis, column, power in (
+        (axes[0], "distance to a minimum", 0.5),
+        (axes[1], "median steps to leave", -2.0),
+    ):
+        rate = [first[column] * (size / first["step size"]) ** power for size in sizes]
+        label = "rate of Theorem 2's bound: √η (left), η⁻² (right)"
+        axis.plot(sizes, rate, ":", color="0.4", lw=1.5, label=label)
     for axis in axes:
         axis.set_xscale("log")
         axis.set_yscale("log")
@@ -108,10 +120,12 @@ def theorem2(run: Run) -> list[pathlib.Path]:
         axis.set_xticks([], minor=True)
         axis.set_xlabel("step size η")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylim(0.02, 3.0)
     axes[0].set_ylabel("distance to the nearest minimum")
     axes[1].set_ylabel("median steps to leave the saddle")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.suptitle("tholeti2021, Theorem 2: a 40 × 40 factorisation from its saddle", fontsize=10)
-    return [run.save_table("theorem2", rows), run.save_figure("theorem2", figure)]
+    shows = (
+        "Up to η = 0.005 all runs come as near to a minimum as √η, and drawing one record a step "
+        "leaves\nthe saddle without the ball (a 40 × 40 factorisation from its saddle)"
+    )
+    return [run.save_table("theorem2", rows), run.save_figure("theorem2", figure, shows)]

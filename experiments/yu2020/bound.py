@@ -13,8 +13,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.erm import utility_bounds
-from experiments import data_sets
+from experiments import data_sets, utility_bounds
 from experiments.comparison import certificate_line
 from experiments.protocol import Rows
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.data import load_table
-from dpjax.erm import curvature
+from experiments import curvature
 from experiments.protocol import Rows
 from experiments.yu2020.published import TABLE2
 

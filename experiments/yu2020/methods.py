@@ -8,8 +8,8 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.erm.published_constants import gaussian_budget
-from dpjax.erm.solver import Budget, private_solver, spec_of
+from dpjax.erm.objective_perturbation import gaussian_budget
+from dpjax.erm.solver import Budget, private_solver, solver_spec
 from experiments.comparison import Method
 
 L2, RATE = 1e-4, 0.1
@@ -26,7 +26,7 @@ _RESIDUAL_SHARE = 0.1  # of the budget, spent on hiding AMP's solver error
 
 @private_solver(
     noise="noise_multiplier",
-    mechanism=spec_of(erm.dp_sgd).mechanism,
+    mechanism=solver_spec(erm.dp_sgd).mechanism,
     broadcasts=True,
     traced=("step_size", "clip_norm"),
 )
@@ -54,7 +54,7 @@ def halved_dp_sgd(
 
 def _amp_mechanism(problem, noise, *, ridge, least_ridge, residual, **_):
     extra = _extra(problem, ridge, least_ridge)
-    price = spec_of(erm.approximate_minima_perturbation).mechanism
+    price = solver_spec(erm.approximate_minima_perturbation).mechanism
     return price(problem, noise, extra_l2=extra, residual=residual)
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.erm import schedules, utility_bounds
-from experiments import data_sets
+from dpjax.erm import schedules
+from experiments import data_sets, utility_bounds
 from experiments.comparison import certificate_line
 from experiments.protocol import Rows
 

@@ -12,8 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics import keys as module
-from dpjax._numerics.keys import first_bits, folded, unfolded
-from dpjax._numerics.threefry import block, random_bits
+from dpjax._numerics.keys import block, first_bits, folded, random_bits, unfolded
 
 KEYS = {
     "typed": lambda: jax.random.key(3),

@@ -1,6 +1,8 @@
 """Adjacency: names round trip, and nothing else is taken for one."""
 
+import dataclasses
 import json
+import math
 
 import pytest
 
@@ -26,3 +28,51 @@ def test_what_is_no_adjacency(text):
 def test_the_two_relations_cost_differently():
     run = acc.Gaussian(3.0)
     assert acc.epsilon(run, 1e-5) < acc.epsilon(run, 1e-5, adjacency="replace-one")
+
+
+_SPELLINGS = ["Replace One", "replace_one", "replace-one", acc.Adjacency.REPLACE_ONE]
+
+
+@pytest.mark.parametrize("kind", [acc.PureDP, acc.ApproximateDP, acc.ZeroConcentrated])
+def test_a_promise_is_read_alike_however_its_relation_is_spelt(kind):
+    numbers = (0.5, 1e-6) if kind is acc.ApproximateDP else (0.5,)
+    answers = {
+        (kind(*numbers, name).adjacency, acc.epsilon(kind(*numbers, name), 1e-4, adjacency=asked))
+        for name in _SPELLINGS
+        for asked in _SPELLINGS
+    }
+    assert len(answers) == 1
+    # By default it is for the relation that is asked about, and says which in its certificate.
+    for adjacency in acc.Adjacency:
+        assert (
+            acc.epsilon(kind(*numbers), 1e-4, adjacency=adjacency)
+            == acc.epsilon(kind(*numbers, adjacency), 1e-4, adjacency=adjacency)
+            == next(iter(answers))[1]
+        )
+        made = acc.certify(kind(*numbers), 1e-4, adjacency=adjacency)
+        assert adjacency.value in made.assumptions[0]
+        assert made.verify().epsilon == made.epsilon
+
+
+def test_a_replacement_is_a_removal_and_an_addition():
+    for epsilon, delta, rho in [(0.3, 1e-7, 0.01), (2.0, 1e-3, 0.5)]:
+        two = acc.ApproximateDP(2 * epsilon, (1 + math.exp(epsilon)) * delta)
+        for one, both in [
+            (acc.PureDP(epsilon, "add-remove"), acc.PureDP(2 * epsilon)),
+            (acc.ApproximateDP(epsilon, delta, "add-remove"), two),
+            (acc.ZeroConcentrated(rho, "add-remove"), acc.ZeroConcentrated(4 * rho)),
+        ]:
+            found = acc.epsilon(one, 1e-2, adjacency="replace-one")
+            assert found == pytest.approx(acc.epsilon(both, 1e-2), rel=1e-9)
+            assert acc.epsilon_interval(one, 1e-2, adjacency="replace-one") == (0.0, found)
+            wrong = dataclasses.replace(one, adjacency="replace-one")
+            with pytest.raises(acc.UnsupportedQuery, match="another size"):
+                acc.epsilon(wrong, 1e-2)
+
+
+def test_promises_of_all_kinds_compose():
+    parts = acc.PureDP(1.0), acc.ApproximateDP(0.5, 1e-7), acc.ZeroConcentrated(0.1)
+    for adjacency in acc.Adjacency:
+        for two in [parts[:1] + parts[2:], parts[:2]]:
+            total = acc.epsilon(acc.Composed(two), 1e-5, adjacency=adjacency)
+            assert 1.0 < total < 4.0

@@ -1,13 +1,21 @@
 """Certificates: round trip, tampering, contradictions, words."""
 
+import contextlib
+import dataclasses
 import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 import dpjax
 from dpjax import accounting as acc
+from dpjax.accounting.answers import certificate as certificate_module
+from dpjax.accounting.answers.verification import _check_declared
+from dpjax.accounting.mechanisms.base import FIXED_IN_ADVANCE, all_assumptions, walk
+from tests.accounting.mechanism_examples import EXAMPLES
 
 RUN = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), rate=0.01), steps=1_000)
 
@@ -97,6 +105,13 @@ def test_what_is_no_certificate(text, field):
     with pytest.raises(acc.CertificateError) as found:
         acc.Certificate.from_json(text)
     assert found.value.field == field
+
+
+@pytest.mark.parametrize("name", ["certificate.json", pathlib.Path("runs/certificate.json")])
+def test_a_name_of_a_file_is_told_to_be_read(name):
+    with pytest.raises(acc.CertificateError) as found:
+        acc.Certificate.from_json(name)
+    assert "read_text()" in str(found.value)
 
 
 def corrupt(certificate, **changes):
@@ -208,3 +223,107 @@ def test_words(certificate):
         f"dpjax {dpjax.__version__}",
     ):
         assert part in text
+
+
+def _facts(run):
+    """(name, value) of every number of a run that a declared fact may name."""
+    for step in walk(run):
+        if not isinstance(step, acc.UserLevel):
+            names = (n for n in step._ranges if not step.component_axes[n] and n != "steps")
+            yield from ((name, float(getattr(step, name))) for name in names)
+
+
+@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+def test_a_declared_fact_agrees_with_whatever_the_mechanism_says_of_it(run):
+    found = list(_facts(run))
+    for name, value in found:
+        agrees = all(other == value for known, other in found if known == name)
+        for declared in (value, 1.5 * value + 1, str(value)):
+            with contextlib.ExitStack() as stack:
+                if not agrees or declared != value:
+                    stack.enter_context(pytest.raises(acc.CertificateError, match=name))
+                _check_declared(run, acc.Adjacency.ADD_REMOVE, {name: declared})
+
+
+@pytest.mark.parametrize(
+    ("run", "declared"),
+    [
+        (acc.Laplace(4.0), {"noise_multiplier": 900}),
+        (acc.PoissonSampled(acc.Gaussian(1.0), 0.1), {"rate": 0.2}),
+        (acc.Gaussian(1.0), {"adjacency": "replace-one"}),
+        (
+            acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5], 4, 0.4),
+            {"records": 10_000, "batch_size": 900},  # 1,000 are priced
+        ),
+    ],
+)
+def test_a_certificate_with_a_wrong_fact_is_neither_made_nor_verified(run, declared):
+    with pytest.raises(acc.CertificateError, match="declared"):
+        acc.certify(run, 1e-5, declared=declared)
+    right = {"records": 10_000, "batch_size": 1_000} if "records" in declared else {}
+    made = acc.certify(run, 1e-5, declared=right)
+    forged = dataclasses.replace(made, declared=declared)
+    forged = dataclasses.replace(forged, digests=certificate_module._digests(forged))
+    with pytest.raises(acc.CertificateError, match="declared"):
+        forged.verify()
+
+
+def test_what_the_mechanism_does_not_know_is_shown_as_the_issuers_word():
+    declared = {"steps": 1_000, "learning_rate": 0.5, "model": "linear"}
+    lines = acc.certify(RUN, 1e-5, method="rdp", declared=declared).describe().split("\n")
+    assert "Declared: steps = 1000." in lines
+    assert "Declared, and not checked: learning_rate = 0.5, model = linear." in lines
+
+
+@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+def test_several_releases_were_fixed_in_advance_and_their_certificate_says_so(run):
+    several = isinstance(
+        run,
+        acc.Repeated | acc.Composed | acc.BestOf | acc.NoisyGradientDescent | acc.NoisyCyclicDescent
+        | acc.NoisySampledDescent | acc.CorrelatedGaussian | acc.MatrixGaussian
+        | acc.CyclicPoissonCorrelated | acc.RandomAllocation,
+    )  # fmt: skip
+    for adjacency in acc.Adjacency:
+        assert (FIXED_IN_ADVANCE in all_assumptions(run, adjacency)) is several
+    assert FIXED_IN_ADVANCE in all_assumptions(
+        acc.Composed((run, acc.Gaussian(1.0))), acc.Adjacency.ADD_REMOVE
+    )
+
+
+def test_certificates_of_before_still_verify_and_say_it_all_the_same(certificate):
+    assert FIXED_IN_ADVANCE in certificate.assumptions
+    rest = tuple(a for a in certificate.assumptions if a != FIXED_IN_ADVANCE)
+    old = dataclasses.replace(certificate, assumptions=rest)
+    old = dataclasses.replace(old, digests=certificate_module._digests(old))
+    assert old.verify().epsilon == certificate.epsilon
+    assert f"Assumes: {FIXED_IN_ADVANCE}." in old.describe().split("\n")
+
+
+def test_a_noise_chosen_after_the_first_output_costs_more_than_any_path():
+    """Gaussian(2), then by its output one of three releases, each path being (4, 1e-5)-private."""
+    sigma, epsilon, delta = 2.0, 4.0, 1e-5
+    second = [acc.Gaussian(1 / 0.7781), acc.Laplace(1 / 2.0848), acc.RandomizedResponse(2.0219, 2)]
+
+    def gaussian(e):  # δ(ε) of a shift by μ standard deviations (Balle and Wang 2018, Theorem 8)
+        mu = 0.7781
+        return ndtr(mu / 2 - e / mu) - np.exp(e) * ndtr(-mu / 2 - e / mu)
+
+    def laplace(e):  # closed form of the hockey stick of two Laplace distributions
+        a = 2.0848
+        inner = np.where(e <= -a, 1 - np.exp(e), 1 - np.exp((e - a) / 2))
+        return np.where(e >= a, 0.0, inner)
+
+    def response(e):
+        p = 1 / (1 + math.exp(-2.0219))
+        return np.maximum(p - np.exp(e) * (1 - p), 0) + np.maximum(1 - p - np.exp(e) * p, 0)
+
+    x = np.linspace(-40, 40, 400_001)  # the first output; present: N(1, σ²), absent: N(0, σ²)
+    density = np.exp(-(((x - 1) / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
+    left = epsilon - (x - 0.5) / sigma**2  # what is left of ε after the first loss
+    paths = [d(left) for d in (gaussian, laplace, response)]
+    alone = [np.trapezoid(density * path, x) for path in paths]
+    chosen = np.trapezoid(density * np.max(paths, axis=0), x)
+    for run, exact in zip(second, alone, strict=True):
+        price = acc.delta(acc.Composed((acc.Gaussian(sigma), run)), epsilon)
+        assert exact * (1 - 1e-6) <= price <= delta * 1.01
+    assert chosen > 2.1 * delta

@@ -13,7 +13,7 @@ from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.gaussian import gaussian_dp
 
-FINE = contour.RESOLUTIONS[1]
+FINE = 1
 
 
 def _ask(
@@ -25,11 +25,12 @@ def _ask(
     run = contour.Composition(np.float64(0.0), {family: steps})
 
     def core(run, target):
-        return ask(run, target, signs, contour.RESOLUTIONS[level])
+        return ask(run, target, signs, level)
 
     with float64_scope(), np.errstate(all="ignore"):
         bounds = (jax.jit(core) if compiled else core)(run, np.float64(target))
-    return tuple(float(v) for v in bounds)
+    low, high = map(float, bounds)
+    return low, high, (high - low) / high if high > 0 else 0.0
 
 
 # noise multiplier, rate, steps, δ, ε add/remove, ε replace-one (contour in long double, brentq)

@@ -93,6 +93,18 @@ def test_one_step_that_no_line_resolves_is_priced_in_closed_form(sigma, rate, de
     assert upper - lower <= 1e-9 * upper
 
 
+@pytest.mark.parametrize("sigma", [1e-9, 1e-14, 1e-16, 1.9e-20])
+def test_the_price_of_next_to_no_noise_is_no_less_than_it_is(sigma):
+    # Orders as near to one as they are best here have moments that lose all their digits.
+    for rate, delta in ((1.0, 1e-300), (1.0, 1e-13), (0.5, 1e-13), (1e-6, 1e-300)):
+        run = acc.PoissonSampled(acc.Gaussian(sigma), rate)
+        with mp.workdps(120):
+            assert _one_step(sigma, rate, acc.epsilon(run, delta)) <= delta
+            for method in ("rdp", "pld"):
+                found = acc.epsilon(run, delta, method=method)
+                assert found == math.inf or _one_step(sigma, rate, found) <= delta
+
+
 def test_the_slopes_of_one_step_are_those_of_the_closed_form():
     # A line that holds ε to 1e-10 here is off by 1.1 % in its slopes.
     sigma, rate, delta = 2.3787403106689453, 0.3861621618270874, 5.200157374929404e-06

@@ -24,7 +24,7 @@ _POISSON = acc.PoissonSampled(acc.Gaussian(1.5), 0.01)
         acc.FixedBatchSampled(acc.Gaussian(1.0), 10, 1_000),
         acc.Repeated(acc.TruncatedPoissonSampled(acc.Gaussian(1.5), 0.01, 1_000, 20), 9),
         acc.Composed((acc.Gaussian(3.0), acc.Repeated(_POISSON, 7))),
-        acc.Composed((acc.ZeroConcentrated(0.1), acc.Gaussian(3.0))),
+        acc.Composed((acc.ZeroConcentrated(0.1, "add-remove"), acc.Gaussian(3.0))),
         acc.PoissonSampled(acc.Laplace(2.0), 0.1),
         acc.Composed((acc.DiscreteLaplace(0.5, 4), acc.BestOf(acc.Gaussian(3.0), 5.0))),
         acc.BestOf(acc.Laplace(3.0), 5.0, "logarithmic"),
@@ -91,7 +91,7 @@ def test_zero_concentrated_means_the_same_to_the_other_library():
 
 def test_a_guarantee_for_one_relation_is_not_exported_for_the_other():
     with pytest.raises(ValueError, match="adjacency must be 'add-remove'"):
-        interop.to_dp_event(acc.ZeroConcentrated(0.1), adjacency="replace-one")
+        interop.to_dp_event(acc.ZeroConcentrated(0.1, "add-remove"), adjacency="replace-one")
 
 
 _RELATIONS = {

@@ -102,7 +102,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.mechanisms.base import number
 from dpjax.accounting.pairs import table
 from dpjax.accounting.pairs.poisson import Poisson
-from dpjax.accounting.pairs.scheme import Scheme
+from dpjax.accounting.pairs.protocol import Scheme
 
 @acc.register_mechanism
 class Rarely(acc.Mechanism):  # Poisson sampling at half of the rate it states

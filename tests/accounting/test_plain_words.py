@@ -8,8 +8,7 @@ import mpmath
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.attacker import line, success
-from dpjax.accounting.answers.plain_words import details, percent, summary
+from dpjax.accounting.answers.plain_words import details, line, percent, success, summary
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _ALPHA = 1e-3
@@ -115,6 +114,45 @@ def test_the_guarantee_that_is_shown_is_no_less_than_it_is():
         epsilon, delta = map(float, shown)
         assert certificate.epsilon <= epsilon <= certificate.epsilon * (1 + 1e-5)
         assert certificate.delta <= delta <= certificate.delta * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "epsilon", [1e-3, 0.1, 0.999, 1.0, 3.0, 8.0, 19.0, 50.0, 95.4349, 123.4501, 348.004, 500.0]
+)
+@pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
+def test_the_promise_follows_from_epsilon(epsilon, adjacency):
+    run = acc.ApproximateDP(epsilon, 1e-7, adjacency=adjacency.value)
+    first, _, third = summary(acc.certify(run, 1e-6, adjacency=adjacency))[:3]
+    if epsilon > 20:
+        power = float(first.split("up to e^")[1].split(" times")[0])
+        assert epsilon <= power <= epsilon * 1.001
+    else:
+        ratio = float(first.split("more than ")[1].split(" times")[0].replace(",", ""))
+        truth = float(mpmath.exp(mpmath.mpf(epsilon)))
+        assert truth <= ratio <= max(truth * 1.1, truth + 0.01)
+    named = [word for word in ("strong", "moderate", "weak", "next to nothing") if word in first]
+    assert len(named) == 1
+    assert "almost the same" not in first
+    # Nothing that is called strong lets an attack find more than a few of a hundred.
+    share = float(third.split("at most ")[1].split(" %")[0])
+    assert (named == ["strong"]) is (epsilon <= 1)
+    assert share < 1 or named != ["strong"]
+    assert (named == ["next to nothing"]) is (epsilon > 10)
+
+
+@pytest.mark.parametrize(
+    ("delta", "records", "word"),
+    [
+        (0.9, None, "next to nothing"), (0.05, None, "weak"), (5e-3, None, "moderate"),
+        (1e-4, None, "strong"), (0.01, 1_500, "weak"), (1e-4, 50_000, "moderate"),
+        (1e-4, 10**8, "next to nothing"), (1e-4, 10_000, "strong"),
+    ],
+)  # fmt: skip
+def test_no_promise_is_strong_that_gives_records_away(delta, records, word):
+    # A release of every record, each with probability δ, is (0, δ)-private.
+    declared = {} if records is None else {"records": records}
+    found = acc.certify(acc.ApproximateDP(0.0, delta / 2), delta, declared=declared)
+    assert word in summary(found)[0]
 
 
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])

@@ -215,3 +215,98 @@ def test_renyi_is_never_below_the_tight_lower_end():
     assert np.all(low <= high)
     assert np.all(by_order >= low)
     assert np.all(high <= by_order * (1 + 1e-9))
+
+
+_SILENT = acc.Gaussian(0.0)
+# (release without noise, adjacency, the chance that a record that differs takes part)
+_REVEALED = [
+    (acc.PoissonSampled(_SILENT, 1e-4), "add-remove", 1e-4),
+    (acc.PoissonSampled(_SILENT, 1e-4), REPLACE, 1e-4),
+    (acc.PoissonSampled(acc.PoissonSampled(acc.Laplace(0.0), 0.5), 1e-3), "add-remove", 5e-4),
+    (acc.FixedBatchSampled(_SILENT, 3, 1_000), REPLACE, 3e-3),
+    (
+        acc.UserLevel(acc.FixedBatchSampled(_SILENT, 20, 100), 3),
+        REPLACE,
+        1 - 80 * 79 * 78 / (100 * 99 * 98),
+    ),
+    (acc.UserLevel(acc.FixedBatchSampled(_SILENT, 2, 1_000), 3), REPLACE, 1 - 996 / 999 * 0.997),
+    (acc.WithReplacement(_SILENT, 3, 1_000), REPLACE, 1 - 0.999**3),
+    (acc.UserLevel(acc.PoissonSampled(_SILENT, 1e-3), 3), "add-remove", 1 - 0.999**3),
+    (acc.TruncatedPoissonSampled(_SILENT, 1e-3, 1_000, 60), "add-remove", 1e-3),
+    # E[min(N, 20)]/100, N ~ Bin(100, 1/2), is 1/5 less some 1e-12.
+    (acc.TruncatedPoissonSampled(_SILENT, 0.5, 100, 20), REPLACE, 0.2),
+]
+
+
+@pytest.mark.parametrize(("run", "adjacency", "chance"), _REVEALED)
+def test_a_release_without_noise_costs_the_chance_of_being_in_it(run, adjacency, chance):
+    for steps in (1, 7):
+        some, whole = acc.Repeated(run, steps), -np.expm1(steps * np.log1p(-chance))
+        for epsilon in (0.0, 1.0, 30.0):
+            found = acc.delta(some, epsilon, adjacency=adjacency)
+            assert whole * (1 - 1e-14) <= found <= whole * (1 + 1e-9)
+        assert acc.epsilon(some, whole * 1.001, adjacency=adjacency) <= 1e-9
+        assert acc.epsilon(some, whole * 0.999, adjacency=adjacency) == np.inf
+        assert np.isinf(acc.epsilon(some, whole * 0.999, adjacency=adjacency))
+    if not isinstance(run, acc.UserLevel):
+        made = acc.certify(run, chance * 2, adjacency=adjacency)
+        assert made.verify().epsilon == made.epsilon <= 1e-9
+
+
+def test_beside_other_releases_it_takes_its_share_of_delta():
+    # All is told with probability p; else the Gaussian's δ is left (closed form of both).
+    p, rest = 1e-6, acc.Gaussian(2.0)
+    both = acc.Composed((acc.PoissonSampled(_SILENT, p), rest))
+    found = acc.epsilon(both, 1e-5)
+    assert acc.epsilon(rest, 1e-5) < found
+    assert found == pytest.approx(acc.epsilon(rest, (1e-5 - p) / (1 - p)), rel=1e-6)
+    assert acc.epsilon_interval(both, 1e-5)[0] <= found
+    assert np.isinf(acc.rdp(acc.PoissonSampled(_SILENT, p), [2.0])).all()
+
+
+_PURE = [  # largest loss under add/remove, in closed form
+    (acc.Laplace(2.0), 0.5),
+    (acc.DiscreteLaplace(2.0, 3), 0.5),
+    (acc.RandomizedResponse(1.5, 4), 1.5),
+    (acc.Exponential(0.7), 0.7),
+    (acc.PureDP(0.3), 0.3),
+    (acc.PoissonSampled(acc.Laplace(0.5), 0.1), np.log1p(0.1 * np.expm1(2.0))),
+    (acc.Repeated(acc.Composed((acc.Laplace(2.0), acc.PureDP(0.25))), 4), 3.0),
+    (acc.Composed(()), 0.0),
+    (acc.Repeated(acc.Gaussian(1.0), 0), 0.0),
+    (acc.Laplace(0.0), np.inf),
+    (acc.PoissonSampled(acc.Laplace(1e-3), 1e-9), 1e3 + np.log(1e-9)),
+]
+
+
+@pytest.mark.parametrize(("run", "largest"), _PURE)
+def test_at_delta_zero_bounded_losses_have_a_price(run, largest):
+    found = acc.epsilon(run, delta=0)
+    assert type(found) is float
+    assert largest <= found <= largest * 1.1
+    if largest < 500:
+        assert found == pytest.approx(largest, rel=1e-12)
+        assert acc.delta(run, found * (1 + 1e-9) + 1e-12) <= 1e-12
+    np.testing.assert_array_equal(acc.epsilon(run, np.zeros(2)), [found, found])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [acc.Gaussian(1.0), acc.ApproximateDP(1.0, 1e-9), acc.DiscreteGaussian(2.0, 1), dpsgd()],
+)
+def test_at_delta_zero_other_releases_are_refused(run):
+    with pytest.raises(ValueError, match=r"delta must be in \(0, 1\)"):
+        acc.epsilon(run, delta=0.0)
+
+
+def test_an_unknown_method_is_refused_at_delta_0_too():
+    with pytest.raises(ValueError, match="method must be one of"):
+        acc.epsilon(acc.Laplace(2.0), delta=0, method="exact")
+
+
+def test_a_sweep_answers_under_disable_jit():
+    run, few = dpsgd(np.linspace(1.0, 2.0, 300)), dpsgd(np.linspace(1.0, 2.0, 300)[:3])
+    with jax.disable_jit():
+        found = acc.epsilon(run, 1e-5, method="rdp")
+        assert acc.delta(run, 1.0, method="rdp").shape == (300,)
+    np.testing.assert_allclose(found[:3], acc.epsilon(few, 1e-5, method="rdp"), rtol=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -151,3 +152,63 @@ def test_numbers_of_a_float32_array_are_priced_as_the_same_numbers(run):
             except (acc.UnsupportedQuery, ValueError):
                 continue
             np.testing.assert_array_equal(ask(narrow), expected)
+
+
+@pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+def test_a_user_of_one_record_is_that_record(run):
+    deltas = np.array([1e-7, 1e-4])
+    for adjacency in acc.Adjacency:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a δ that noise in a ball cannot keep
+                found = acc.epsilon(run, deltas, adjacency=adjacency)
+                own = acc.epsilon(acc.UserLevel(run, 1), deltas, adjacency=adjacency)
+                one = acc.epsilon(acc.UserLevel(run, 1), 1e-4, adjacency=adjacency)
+                np.testing.assert_array_equal(own, found)
+                assert one == acc.epsilon(run, 1e-4, adjacency=adjacency)
+        except acc.UnsupportedQuery:
+            continue
+
+
+# At 0 or 1 a setting is another run: no noise, a user of one record.
+_TWO_KINDS = {
+    "noise": lambda x: dpsgd(x - 1, 1e-3, 3),
+    "noise, truncated": lambda x: acc.TruncatedPoissonSampled(acc.Gaussian(x - 1), 0.01, 9, 2),
+    "records": lambda x: acc.UserLevel(acc.PoissonSampled(acc.Gaussian(2.0), 0.1), x),
+    "records, charged": lambda x: acc.UserLevel(acc.BestOf(acc.Gaussian(4.0), 3.0), x),
+    "records, closed form": lambda x: acc.UserLevel(acc.Gaussian(2.0), x),
+}
+
+
+@pytest.mark.parametrize("kind", _TWO_KINDS)
+def test_a_sweep_over_runs_of_two_kinds_is_its_settings(kind):
+    run, values = _TWO_KINDS[kind], [2.0, 1.0, 1.0]
+    questions = [
+        (0, lambda one: acc.epsilon(one, 0.3)),
+        (0, lambda one: acc.delta(one, epsilon=0.5)),
+        (0, lambda one: acc.rdp(one, [2.0, 3.0])),
+        (0, lambda one: acc.epsilon(one, 0.3, method="group")),
+    ]
+    if kind == "records, closed form":
+        questions += [
+            (0, lambda one: acc.tradeoff(one, [0.05, 0.3])),
+            (-1, lambda one: acc.epsilon_interval(one, [[1e-3], [1e-5]])),
+            (0, lambda one: acc.price(one, delta=1e-3)[0]),
+        ]
+    for axis, ask in questions:
+        try:
+            together = np.asarray(ask(run(np.array(values))))
+        except acc.UnsupportedQuery:
+            with pytest.raises(acc.UnsupportedQuery):
+                ask(run(2.0))
+            continue
+        single = {value: np.asarray(ask(run(value))) for value in set(values)}
+        join = np.concatenate if axis else np.stack
+        np.testing.assert_array_equal(together, join([single[v] for v in values], axis))
+    with pytest.raises(ValueError, match="delta must be"):
+        acc.epsilon(run(np.array(values)), 2.0)
+
+
+def test_a_traced_noise_of_zero_is_priced_from_above():
+    """A trace cannot tell it from other noise: there it costs all that it can."""
+    assert jax.jit(lambda sigma: acc.delta(dpsgd(sigma, 1e-3, 3), 1.0))(0.0) == 1

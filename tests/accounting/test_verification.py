@@ -40,7 +40,7 @@ def certificates():
 def _mu2(run):
     """μ² of a run of Gaussian releases under add/remove, by its definition."""
     if isinstance(run, acc.Gaussian):
-        return 1.0 / run.noise_multiplier**2 if run.noise_multiplier else math.inf
+        return (1.0 / run.noise_multiplier) ** 2 if run.noise_multiplier else math.inf
     if isinstance(run, acc.Repeated):
         return run.steps * _mu2(run.mechanism) if run.steps else 0.0
     if isinstance(run, acc.Shuffled):
@@ -58,6 +58,8 @@ def _is_true(certificate):
     if math.isinf(mu):
         return False
     low, high = log_ndtr(-c.epsilon / mu + mu / 2), log_ndtr(-c.epsilon / mu - mu / 2)
+    if math.isinf(low):  # beyond what a logarithm holds: of such tails nothing is left
+        return True
     exact = math.exp(low) * -math.expm1(min(c.epsilon + high - low, 0.0))
     rest = c.delta - math.fsum(c.extra_delta.values())
     assert c.tier == "proven"

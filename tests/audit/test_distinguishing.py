@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax import audit
-from dpjax.audit.threshold import upper_limit
+from dpjax.audit.bound import upper_limit
 
 
 def _noisy_sum(key, data):

@@ -7,12 +7,12 @@ import typer
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
-from dpjax.cli import curve
+from dpjax.cli import price
 
 
 def run(*arguments):
     app = typer.Typer()
-    app.command()(curve.curve)
+    app.command()(price.curve)
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -33,7 +33,7 @@ def test_what_costs_everything_or_nothing_is_drawn(tmp_path, text, steps):
 
 def test_the_example_of_the_documentation_shows_progress_and_is_drawn(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(curve, "progress", _counting(shown))
+    monkeypatch.setattr(price.inputs, "progress", _counting(shown))
     found = run("poisson:noise=1,rate=0.01", "gaussian:noise=20", "--out", tmp_path / "curve.png")
     assert found.exit_code == 0, found.output
     assert shown == [6, *[1] * 6]  # three panels of two mechanisms
@@ -49,13 +49,13 @@ def _counting(shown):
 
 
 def test_every_kind_is_read():
-    assert curve.parse_step("poisson:noise=1,rate=0.01") == acc.PoissonSampled(
+    assert price.parse_step("poisson:noise=1,rate=0.01") == acc.PoissonSampled(
         acc.Gaussian(1.0), 0.01
     )
-    assert curve.parse_step("fixed:noise=4,batch=256,records=60000") == acc.FixedBatchSampled(
+    assert price.parse_step("fixed:noise=4,batch=256,records=60000") == acc.FixedBatchSampled(
         acc.Gaussian(4.0), 256.0, 60000.0
     )
-    assert curve.parse_step("ball:displacement=1e-6,dimension=10") == acc.UniformBall(1e-6, 10.0)
+    assert price.parse_step("ball:displacement=1e-6,dimension=10") == acc.UniformBall(1e-6, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 
 from dpjax import data, training
 from dpjax.cli import app
+from dpjax.cli.inputs import read_inputs
 
 SETTINGS = ["--epsilon", "8", "--delta", "1e-3", "--steps", "30", "--seed", "1"]
+_COMMA = ("--decimal", ",", "--thousands", ".")
 
 
 def dpjax(*arguments):
@@ -139,6 +142,52 @@ def small_model(folder, weight):
     params = {"weights": np.float32([weight, 1.0]), "bias": np.float32(0.0)}
     encoding = data.describe_encoding(schema, schema)
     return training.save_model(folder / "m", params, training.logistic(2), encoding=encoding)
+
+
+def test_new_rows_are_read_as_the_training_rows_were_unless_told_otherwise(tmp_path):
+    """Written in three ways, the same numbers are encoded and predicted alike."""
+    files = {
+        "plain": ("x,z,y\n0.25,1000.5,a\n0.75,,b\n", ("--missing", "")),
+        "comma": ("x;z;y\n0,25;1.000,5;a\n0,75;?;b\n", ("--missing", "?", *_COMMA)),
+        "blank": ("x;z;y\n0,25;1 000,5;a\n0,75;NA;b\n", ("--missing", "NA", *_COMMA[:3], " ")),
+    }
+    columns = data.Column("x", range=(0, 1)), data.Column("z", range=(0, 2001))
+    schema = data.Schema(columns, target="y", classes=("a", "b"), missing=("?",))
+    given = {"decimal": ",", "thousands": "."}
+    encoding = data.describe_encoding(dataclasses.replace(schema, **given), schema)
+    params = {"weights": np.float32([2.0, 1.0]), "bias": np.float32(0.0)}
+    training.save_model(tmp_path / "m", params, training.logistic(2), encoding=encoding)
+    (tmp_path / "s.toml").write_text(
+        'target = "y"\nclasses = ["a", "b"]\n[[columns]]\nname = "x"\nrange = [0, 1]\n'
+        '[[columns]]\nname = "z"\nrange = [0, 2001]\n'
+    )
+    said = set()
+    for name, (text, options) in files.items():
+        new, out = tmp_path / f"{name}.csv", tmp_path / f"{name}-out.csv"
+        new.write_text(text)
+        settings = () if name == "comma" else options  # the model's own
+        if name == "plain":
+            settings = (*options, "--decimal", ".", "--thousands", ",")
+        found = dpjax("predict", tmp_path / "m", "--data", new, "--out", out, *settings)
+        assert found.exit_code == 0, found.output
+        said.add(out.read_text())
+        many = tmp_path / f"{name}-many.csv"
+        head, *rows = text.splitlines()
+        many.write_text("\n".join([head, *rows * 5]))
+        written = [options[1]], *(options[3::2] or (None, None))
+        train, test, kept = read_inputs(str(many), None, tmp_path / "s.toml", None, written)
+        expected = np.array([[-0.5, 0.0], [0.5, 0.0]]) / np.sqrt(2)
+        np.testing.assert_allclose(train.features, expected[train.labels], atol=1e-6)
+        np.testing.assert_allclose(test.features, expected[test.labels], atol=1e-6)
+        read = data.described_schema(kept)
+        assert (read.missing, read.decimal) == ((options[1],), "." if name == "plain" else ",")
+    assert len(said) == 1
+    wrong = dpjax("predict", tmp_path / "m", "--data", tmp_path / "plain.csv", "--out", "p.csv")
+    assert wrong.exit_code == 2
+    assert "column 'x' holds 0.25 in line 2 of plain.csv" in wrong.output
+    two = dpjax("predict", tmp_path / "m", "--data", new, "--out", "p.csv", "--decimal", ".")
+    assert two.exit_code == 2
+    assert "decimal and thousands must differ, got '.' for both" in two.output
 
 
 def test_predictions_are_never_overwritten_and_a_folder_must_hold_a_model(

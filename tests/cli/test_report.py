@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import plotting
 from dpjax.cli import app
-from dpjax.cli.report import page_of
+from dpjax.cli.report import render_page
 
 _EMPTY = {"img", "meta", "br", "link"}
 
@@ -149,7 +149,7 @@ def test_chromium_opens_it(page):
 def test_what_is_declared_replaces_nothing_that_is_certified(tmp_path):
     declared = {"ε": 0.001, "tier": "measured", "clip_norm": 1.0}
     certificate = acc.certify(acc.Gaussian(4.0), 1e-5, declared=declared)
-    page = page_of(certificate, tmp_path)
+    page = render_page(certificate, tmp_path)
     for name, value in {
         "ε": "0.926342",
         "tier": "proven",

@@ -7,12 +7,12 @@ import typer
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
-from dpjax.cli import sweep
+from dpjax.cli import price
 
 
 def run(*arguments):
     app = typer.Typer()
-    app.command()(sweep.sweep)
+    app.command()(price.sweep)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

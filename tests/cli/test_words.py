@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax.cli import app
-from dpjax.cli.train_loop import Bar
-from dpjax.cli.words import WIDEST, show_labelled
+from dpjax.cli.run import show_progress
+from dpjax.cli.verify import WIDEST, show_labelled
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -60,7 +60,7 @@ def test_the_bar_of_a_run_is_whole_on_every_screen(columns, losses):
     console = Console(file=out, width=columns, force_terminal=True, color_system=None)
     row = {"step": 2_000, "epsilon": 3.25, "test_accuracy": 0.936, "memory": 4.48e8}
     row |= {"records_per_second": 605_585.0, "train_loss": 0.512, "clipped": 0.75}
-    with Bar(console, 2_000, False, losses) as log:
+    with show_progress(console, 2_000, False, losses) as log:
         log(row)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
     line = shown.rstrip().split("\n")[-1].split("\r")[-1]

@@ -128,6 +128,9 @@ def test_a_record_encodes_by_itself():
         ({"age": [20.0, np.nan, 40.0]}, "income", "'age' holds nan in row 1"),
         ({"age": [20.0, np.inf, 40.0]}, "income", "'age' holds inf in row 1"),
         ({"job": ["baker", None, "smith"]}, "income", "'job' has no value in row 1"),
+        ({"age": [np.nan] * 3}, "income", "'age' is empty; leave it out"),
+        ({"job": [None] * 3}, "income", "'job' is empty; leave it out"),
+        ({"Unnamed: 0": range(3)}, "income", "'Unnamed: 0' has no name in the file"),
     ],
 )
 def test_cells_that_cannot_be_encoded_are_named(change, target, message):
@@ -145,6 +148,26 @@ def test_one_bad_cell_in_a_column_of_numbers_is_named_by_its_line(tmp_path, cell
         data.from_frame(frame, target="income")
     declared = data.Schema((data.Column("age", "category"),), target="income")
     assert data.from_frame(frame, target="income", schema=declared).features.shape[0] == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#c\nx,c,y\n1,a#b,u\n#no\n\n2,z,v#\n3,#q,u\n",
+        '#"\nx;c;y\n1;a#b;u\n#"no\n2;z;v#\n#\n3;"#q";u\n',
+        'x\tc\ty\n"1"\ta#b\tu\n"2"\t"z"\tv#\n#no\ttoo\n3\t#q\tu\n',
+    ],
+)
+def test_a_comment_is_a_line_and_no_part_of_a_cell(tmp_path, text):
+    path, schema = write(tmp_path, "a.csv", text), data.Schema((), comment="#")
+    found = data.read_table(path, schema=schema)
+    assert found.to_dict("list") == {"x": [1, 2, 3], "c": ["a#b", "z", "#q"], "y": ["u", "v#", "u"]}
+    numbers = found.attrs["lines"].numbers
+    lines = text.split("\n")
+    assert [lines[n - 1].strip('"')[0] for n in numbers] == ["1", "2", "3"]
+    quoted = data.read_table(write(tmp_path, "b.csv", 'x,y\n"#1",u\n"2\n#3",v\n'), schema=schema)
+    assert quoted.to_dict("list") == {"x": ["#1", "2\n#3"], "y": ["u", "v"]}
+    assert quoted.attrs["lines"].numbers.tolist() == [2, 3]
 
 
 def test_a_column_of_words_with_a_few_numbers_is_a_category():
@@ -247,7 +270,7 @@ def test_split_is_by_position_and_loses_nobody():
 
 
 def test_categories_are_found_by_value_whatever_the_type_of_the_column():
-    from dpjax.data.learned import class_name
+    from dpjax.data.schema import class_name
 
     columns = [
         pd.Series(["u", "v", "w", "u"]),

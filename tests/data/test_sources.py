@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dpjax import data
-from dpjax.data import sources
+from dpjax.data import catalogue
 
 
 def test_bundled_data_needs_neither_files_nor_schema():
@@ -70,9 +70,9 @@ def far_away(tmp_path, monkeypatch):
     digest = hashlib.sha256(served.read_bytes()).hexdigest()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DPJAX_DATA", raising=False)
-    published = sources.SOURCES["sonar"]
+    published = catalogue.SOURCES["sonar"]
     file = published.files[0]._replace(url=served.as_uri(), sha256=digest)
-    monkeypatch.setitem(sources.SOURCES, "sonar", published._replace(files=(file,)))
+    monkeypatch.setitem(catalogue.SOURCES, "sonar", published._replace(files=(file,)))
     return served
 
 

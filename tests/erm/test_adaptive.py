@@ -11,8 +11,8 @@ import pytest
 from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.scope import enable_x64
-from dpjax.erm._exponential import exponential, of_words
 from dpjax.erm.adaptive import utilities
+from dpjax.erm.descent import exponential, exponential_from_words
 
 
 def test_the_budget_is_never_passed_and_nearly_used(logistic):
@@ -115,7 +115,7 @@ def test_exponentials_have_true_tails(dtype):
     words = [0, 1, 2**20, 2**40 + 12345, 2**63 - 1, 2**63, 2**64 - 2**40, 2**64 - 2, 2**64 - 1]
     pairs = np.array([[word >> 32, word & 0xFFFF_FFFF] for word in words], np.uint32).T
     with enable_x64(dtype is np.float64), mpmath.workdps(40):
-        found = np.asarray(of_words(jnp.asarray(pairs), dtype), np.float64)
+        found = np.asarray(exponential_from_words(jnp.asarray(pairs), dtype), np.float64)
         truth = [
             float(-mpmath.log1p(-(mpmath.mpf(word) + 0.5) / mpmath.mpf(2) ** 64)) for word in words
         ]

@@ -10,7 +10,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import erm
-from dpjax.erm.solver import spec_of
+from dpjax.erm.solver import solver_spec
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 STEPS = {"steps": 3, "step_size": 0.5}
@@ -60,8 +60,8 @@ def test_signature_and_docstring_name_the_noise_and_the_budget(solver):
     assert f"    {noise}" in arguments
     assert f"epsilon, delta: a budget instead of {noise}" in arguments
     assert f"relation of that budget; Adjacency.{adjacency.name} unless" in arguments
-    assert spec_of(solver)[:1] == (noise,)
-    assert spec_of(solver).adjacency is adjacency
+    assert solver_spec(solver)[:1] == (noise,)
+    assert solver_spec(solver).adjacency is adjacency
 
 
 @every_solver

@@ -329,6 +329,16 @@ def test_the_same_key_gives_the_same_run_and_another_key_another(logistic):
             "step_size < 2/beta = 6.66",
         ),
         (
+            lambda p, k: erm.noisy_gd(p, k, steps=2, step_size=np.ones(2), noise_std=1.0),
+            "step_size must be one number",
+        ),
+        (
+            lambda p, k: erm.output_perturbed_gd(
+                p, k, steps=6, step_size=np.ones(6), noise_std=1.0
+            ),
+            "step_size must be one number",
+        ),
+        (
             lambda p, k: erm.noisy_cyclic_gd(
                 p, k, epochs=2, batches=2, step_size=6.7, noise_std=1.0
             ),

@@ -17,9 +17,8 @@ from dpjax.accounting.loss_distribution.discretisation import Pair
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.pairs.discrete import repeated
-from dpjax.accounting.pairs.guarantees import PURE
-from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.finite import PURE
+from dpjax.accounting.pairs.protocol import Known, Steps
 
 _BINS = 1 << 14
 

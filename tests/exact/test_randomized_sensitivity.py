@@ -8,7 +8,6 @@ import scipy.stats
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.gaussian import mixture as gaussian_mixture
 from dpjax.accounting.gaussian import randomized_sensitivity as rs
 from experiments.chen2019.routes import noise_by_route
 
@@ -230,7 +229,7 @@ def test_components_are_never_lost():
     squares, weights = np.zeros(1), np.ones(1)
     more, chances = rng.random(7), rng.dirichlet(np.ones(7))
     for _ in range(5):
-        squares, weights = gaussian_mixture.add_components(squares, weights, more, chances, 64)
+        squares, weights = rs.add_components(squares, weights, more, chances, 64)
         assert len(squares) <= 7 * 65
     assert weights.sum() == pytest.approx(1.0)
     assert squares @ weights >= 5 * (more @ chances)  # rounded up
@@ -277,9 +276,9 @@ def test_derivatives_and_bad_values_under_jit():
 
 def test_a_component_without_privacy_takes_its_chance_from_delta():
     mus, weights = np.array([1.0, np.inf]), np.array([1 - 1e-6, 1e-6])
-    kept = gaussian_mixture.mixture_delta(mus[:1], weights[:1], 3.0)
-    assert gaussian_mixture.mixture_delta(mus, weights, 3.0) == pytest.approx(kept + 1e-6, rel=1e-9)
-    epsilon = gaussian_mixture.mixture_epsilon(mus, weights, 1e-5)
-    assert gaussian_mixture.mixture_delta(mus, weights, epsilon) == pytest.approx(1e-5, rel=1e-9)
-    assert gaussian_mixture.mixture_epsilon(mus, weights, 1e-7) == np.inf
-    assert gaussian_mixture.mixture_delta(np.array([1.0, np.nan]), np.array([0.5, 0.5]), 3.0) >= 0.5
+    kept = rs.mixture_delta(mus[:1], weights[:1], 3.0)
+    assert rs.mixture_delta(mus, weights, 3.0) == pytest.approx(kept + 1e-6, rel=1e-9)
+    epsilon = rs.mixture_epsilon(mus, weights, 1e-5)
+    assert rs.mixture_delta(mus, weights, epsilon) == pytest.approx(1e-5, rel=1e-9)
+    assert rs.mixture_epsilon(mus, weights, 1e-7) == np.inf
+    assert rs.mixture_delta(np.array([1.0, np.nan]), np.array([0.5, 0.5]), 3.0) >= 0.5

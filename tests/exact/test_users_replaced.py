@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, few, mass_error
-from dpjax.accounting.pairs.opposed import Opposed
+from dpjax.accounting.pairs.group import Opposed
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 VALUES = (-1, 0, 1)
@@ -247,7 +247,7 @@ def test_it_is_below_the_step_by_step_charge(run, delta):
 
 
 def test_what_is_charged_step_by_step_is_taken_where_it_is_less():
-    user = acc.UserLevel(acc.FixedBatchSampled(acc.Gaussian(2.0), 10, 100), 1)
+    user = _fixed(4.0, 5, 100, 2)
     grid, charged, best = (
         acc.epsilon(user, 1e-5, adjacency=REPLACE_ONE, method=m) for m in ("pld", "group", "best")
     )

@@ -115,13 +115,16 @@ def test_a_line_of_certificates_verifies_and_a_changed_one_does_not(run, tmp_pat
 def test_the_report_is_what_the_tables_say(tmp_path):
     here = pathlib.Path(report.__file__).parent
     fresh = report.report(here, tmp_path).read_text()
-    assert fresh == (here / "REPORT.md").read_text(), "run python -m experiments report again"
+    assert fresh == (here / "RESULTS.md").read_text(), "run python -m experiments report again"
     for paper in ("chen2019", "yu2020", "tholeti2021", "chourasia2021", "duan2025"):
         page = f"{paper}/RESULTS.md"
         assert (tmp_path / page).read_text() == (here / page).read_text()
         assert f"({page})" in fresh
     assert "| **holds** |" in fresh
     assert "| **does not hold** |" in fresh
+    assert "no sentence" not in "".join(
+        (here / paper / "RESULTS.md").read_text() for paper in report._PAPERS
+    ), "draw the picture again"
 
 
 def test_the_report_says_what_was_not_run(run):
@@ -132,6 +135,23 @@ def test_the_report_says_what_was_not_run(run):
     assert "Not run yet: theorem1." in report.report(run.out, run.out).read_text()
     page = (folder / "RESULTS.md").read_text()
     assert "| Figure 2 | δ of one step, d = 1, Δ = 0.515 | 0.2575 |" in page
+
+
+def test_a_picture_has_named_axes_ticks_and_a_sentence(run):
+    import matplotlib.pyplot as plt
+
+    def drawn(**given):
+        figure, axis = plt.subplots()
+        axis.plot([1, 2], [3.0, 4.0])
+        axis.set(**{"xlabel": "steps", "ylabel": "loss", **given})
+        return figure
+
+    file = run.save_figure("sound", drawn(), "It rises")
+    assert report._shown(file) == "It rises"
+    for wrong in ({"xlabel": ""}, {"ylabel": ""}, {"xticks": [1.5]}, {"yticks": []}):
+        with pytest.raises(ValueError, match="every axis of bad must have a name and two ticks"):
+            run.save_figure("bad", drawn(**wrong), "It rises")
+        plt.close("all")
 
 
 def test_published_files_are_checked_and_named(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import jax
@@ -57,6 +58,25 @@ def _hessian(vectors: np.ndarray, w: np.ndarray) -> np.ndarray:
     values[: len(landscape.EIGENVALUES)] = landscape.EIGENVALUES
     matrix = (vectors * values) @ vectors.T
     return (w @ w) * np.eye(len(w)) + 2 * np.outer(w, w) - matrix
+
+
+@pytest.mark.parametrize("radius", [0.5, 4.0])
+def test_noise_only_where_the_gradient_is_small_tells_two_data_sets_apart(radius):
+    n, draws, rng = 10, 20_000, np.random.default_rng(0)
+
+    def step(gradients: np.ndarray, threshold: float) -> np.ndarray:
+        mean = gradients.mean()
+        noise = rng.uniform(-radius, radius, draws) if abs(mean) <= threshold else np.zeros(draws)
+        return -(mean + noise)
+
+    same, other = np.zeros(n), np.eye(n)[0]
+    shares = [np.mean(step(data, 0.5 / n) == -1.0 / n) for data in (same, other)]
+    assert shares == [0.0, 1.0]  # an event of probability 0 and 1: δ = 1 at every ε
+    # With noise at every step the best event is an end of the interval: Δ/2 by simulation too.
+    edge = radius - 1.0 / n
+    shares = [np.mean(step(data, math.inf) < -edge) for data in (same, other)]
+    error = 4 * math.sqrt(shares[1] / draws)
+    assert abs(shares[1] - shares[0] - float(ball_delta(1.0 / (n * radius), 1))) < error
 
 
 def test_the_saddle_is_strict_and_the_minimum_is_one(known):

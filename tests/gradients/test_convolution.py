@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dpjax import clipped_grad
-from dpjax.gradients import convolution, equations, explain
+from dpjax.gradients import explain
+from dpjax.gradients.ghost import equations, rules
 
 LAYOUTS = {
     "channels last": ("NHWC", "HWIO", "NHWC"),
@@ -53,7 +54,7 @@ def operands(layout, groups=1):
 
 def the_equation(function, *args):
     program, _ = equations.trace(function, *args)
-    (eqn,) = [e for e in program.equations if e.name == convolution.CONVOLUTION]
+    (eqn,) = [e for e in program.equations if e.name == rules.CONVOLUTION]
     return eqn
 
 
@@ -111,7 +112,7 @@ def by_hand(x, kernel, weights, eqn):
 def test_values_and_derivatives(layout, setting):
     x, kernel = operands(layout, setting.get("feature_group_count", 1))
     eqn = the_equation(lambda x, kernel: convolved(x, kernel, layout, **setting), x, kernel)
-    evaluate = convolution.in_quick_layout(eqn)
+    evaluate = rules.in_quick_layout(eqn)
     assert evaluate is not None
     weights = np.random.default_rng(1).integers(-4, 5, eqn.outs[0].shape).astype(np.float32)
     values, to_x, to_kernel = by_hand(np.asarray(x), np.asarray(kernel), weights, eqn)
@@ -132,7 +133,7 @@ def test_the_derivative_with_respect_to_one_operand_does_not_form_the_other():
     layout = LAYOUTS["channels first"]
     arrays = operands(layout)
     eqn = the_equation(lambda *a: convolved(*a, layout), *arrays)
-    evaluate = convolution.in_quick_layout(eqn)
+    evaluate = rules.in_quick_layout(eqn)
 
     def convolutions(*differentiated):
         def total(*a):
@@ -152,15 +153,15 @@ def test_what_is_no_such_convolution_is_left_alone(monkeypatch):
     def plain(x, kernel, **setting):
         return the_equation(lambda *a: convolved(*a, layout, **setting), x, kernel)
 
-    assert convolution.in_quick_layout(plain(x, kernel)) is not None
+    assert rules.in_quick_layout(plain(x, kernel)) is not None
     by_channel = plain(x, jnp.ones((3, 3, 1, 8)), feature_group_count=8)
     pairs = plain(x, jnp.ones((3, 3, 2, 8)), feature_group_count=4)
     of_batches = plain(x, kernel, batch_group_count=2)
     whole = plain(x.astype(jnp.int32), kernel.astype(jnp.int32))
     for eqn in (by_channel, pairs, of_batches, whole):
-        assert convolution.in_quick_layout(eqn) is None
+        assert rules.in_quick_layout(eqn) is None
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert convolution.in_quick_layout(plain(x, kernel)) is None
+    assert rules.in_quick_layout(plain(x, kernel)) is None
 
 
 def network(layout):

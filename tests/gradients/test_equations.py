@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.gradients import clipped_grad, equations
+from dpjax.gradients import clipped_grad
+from dpjax.gradients.ghost import equations
 
 
 def loss(w, x):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.gradients import clipped_grad, explain_clipping, ghost_plan
+from dpjax.gradients import clipped_grad, explain, explain_clipping
 from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.explain import choose
 
@@ -54,7 +54,7 @@ def test_a_loss_that_cannot_be_traced_falls_back_and_says_so(monkeypatch):
         raise NotImplementedError("no such equation")
 
     expected = clipped_grad(linear, 1.0, "vmap")(PARAMS, BATCH)
-    monkeypatch.setattr(ghost_plan, "make_plan", fail)
+    monkeypatch.setattr(explain, "make_plan", fail)
     with pytest.warns(UserWarning, match="no such equation"):
         out = clipped_grad(linear, 1.0, "ghost")(PARAMS, BATCH)
     silent = clipped_grad(linear, 1.0, "auto")(PARAMS, BATCH)

@@ -14,9 +14,9 @@ from dpjax.gradients import (
     Strategy,
     clipped_grad,
     explain_clipping,
-    ghost,
     low_rank_sum,
 )
+from dpjax.gradients.ghost import sums
 
 METHODS = ("vmap", "ghost")
 
@@ -74,7 +74,7 @@ def test_a_failure_after_the_backward_pass_falls_back_too(monkeypatch, capsys):
     expected = clipped_grad(loss, 1.0, "vmap")(params, batch)
     for broken in ("_leaf_squared", "_leaf_total"):
         with monkeypatch.context() as patch:
-            patch.setattr(ghost, broken, fail)
+            patch.setattr(sums, broken, fail)
             with pytest.warns(UserWarning, match="axis 2 is out of bounds"):
                 out = jax.jit(clipped_grad(loss, 1.0, "ghost"))(params, batch)
             silent = jax.jit(clipped_grad(loss, 1.0, microbatch_size=3))(params, batch)

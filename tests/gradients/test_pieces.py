@@ -198,8 +198,8 @@ def test_blocks_are_run_again_where_one_record_is_too_much(records, one_device):
     params = layered(6)
     batch = jax.random.normal(jax.random.key(1), (records, 16, 32))
     plan = choose("ghost", lambda p, x: (checkpointed(p, x), None), params, batch).plan
-    assert plan.remembering.recompute == (records == 2)
-    assert 1 <= plan.remembering.fitting < records + (records == 2)
+    assert plan.remat.recompute == (records == 2)
+    assert 1 <= plan.remat.fitting < records + (records == 2)
     with enable_x64():
         params, batch = jax.tree.map(lambda x: x.astype(jnp.float64), (params, batch))
         found = jax.jit(clipped_grad(checkpointed, 0.3, "ghost"))(params, batch)

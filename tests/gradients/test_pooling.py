@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import clipped_grad
-from dpjax.gradients import equations, pooling
+from dpjax.gradients.ghost import equations, rules
 
 
 def pooled(x, window, strides=(1, 1), padding="VALID", base=(1, 1), dilation=(1, 1)):
@@ -32,7 +32,7 @@ def the_equation(**setting):
     program, _ = equations.trace(
         lambda x: pooled(x, **setting), jax.ShapeDtypeStruct((7, 6), jnp.float32)
     )
-    (eqn,) = [e for e in program.equations if e.name == pooling.POOLING]
+    (eqn,) = [e for e in program.equations if e.name == rules.POOLING]
     return eqn
 
 
@@ -62,7 +62,7 @@ def by_hand(x, weights, p):
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_values_and_derivatives(setting):
     eqn = the_equation(**setting)
-    evaluate = pooling.by_slices(eqn)
+    evaluate = rules.by_slices(eqn)
     assert evaluate is not None
     rng = np.random.default_rng(0)
     weights = rng.integers(1, 64, eqn.outs[0].shape)  # exact sums
@@ -86,7 +86,7 @@ def test_what_is_not_finite_stays():
         for value in (jnp.nan, jnp.inf, -jnp.inf):
             damaged = x.at[place].set(value)
             np.testing.assert_array_equal(
-                pooling.by_slices(eqn)([damaged])[0], eqn.evaluate([damaged])[0]
+                rules.by_slices(eqn)([damaged])[0], eqn.evaluate([damaged])[0]
             )
 
 
@@ -95,13 +95,13 @@ def test_large_windows_whole_numbers_and_other_backends_are_left_alone(monkeypat
         lambda x: jax.lax.reduce_window(x, jnp.int32(-9), jax.lax.max, (2,), (1,), "VALID"),
         jax.ShapeDtypeStruct((5,), jnp.int32),
     )
-    assert all(pooling.by_slices(eqn) is None for eqn in program.equations)
+    assert all(rules.by_slices(eqn) is None for eqn in program.equations)
     program, _ = equations.trace(
         lambda x: pooled(x, (9, 9)), jax.ShapeDtypeStruct((9, 9), jnp.float32)
     )
-    assert all(pooling.by_slices(eqn) is None for eqn in program.equations)
+    assert all(rules.by_slices(eqn) is None for eqn in program.equations)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert pooling.by_slices(the_equation(window=(2, 2))) is None
+    assert rules.by_slices(the_equation(window=(2, 2))) is None
 
 
 def test_windows_that_do_not_fit_and_dtypes_without_infinity_are_left_alone():

@@ -15,7 +15,7 @@ from dpjax import training
 from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.normal import normal
 from dpjax.gradients import AdaptiveQuantile, PerGroup
-from dpjax.training.slack import failure_probability, slack_of
+from dpjax.training.step_config import failure_probability, rounding_sensitivity
 
 N, STEPS, KEY, FIRST = 40, 6, jax.random.key(5), 0.5
 DATA = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32) * 4
@@ -95,7 +95,9 @@ def test_the_noise_is_that_of_the_sum_at_the_clip_norm_of_the_step():
         lambda w, x: 0 * jnp.sum(w) * x, jnp.zeros(d), plan, optimizer=optax.sgd(1.0)
     )
     state, update = step.init(jnp.zeros(d)), jax.jit(step.update)
-    slack = slack_of(state["params"], 8, 8, failure_probability(plan, plan.spent(plan.steps)))
+    slack = rounding_sensitivity(
+        state["params"], 8, 8, failure_probability(plan, plan.spent(plan.steps))
+    )
     clips = []
     for _ in range(3):
         clip, before = float(state["clip_norm"]), state["params"]

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from dpjax import training
+from dpjax.training.options import check_optimizer
 
 WHOLE = ("log_every", "capacity", "checkpoint_every")
 FUNCTIONS = ("evaluate", "on_log", "stop_when", "average")
@@ -92,3 +93,56 @@ def test_records_that_are_no_numbers_are_refused_without_showing_them(column):
     with pytest.raises(ValueError, match="data must be numbers, got") as error:
         training.fit(lambda w, x: w * x[0], np.ones(()), (column, np.ones(4)), plan, **options)
     assert not any(str(value) in str(error.value).split() for value in column)
+
+
+def _line_search():
+    return optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(5))
+
+
+NEEDY = {
+    "lbfgs": (optax.lbfgs, "the line search of lbfgs, .* the exact loss"),
+    "line search": (_line_search, "scale_by_backtracking_linesearch, .* the exact loss"),
+    "plateau": (optax.contrib.reduce_on_plateau, "reduce_on_plateau, .* value: the exact loss"),
+    "polyak": (optax.polyak_sgd, "scale_by_polyak, .* value: the exact loss"),
+    "momo": (optax.contrib.momo, "momo, .* value: the exact loss"),
+    "sophia": (lambda: optax.contrib.sophia(0.1), "obj_fn: the exact loss"),
+    "lookahead": (lambda: optax.lookahead(optax.sgd(0.1), 5, 0.5), "lookahead, .* fast optimiser"),
+    "dpsgd": (
+        lambda: optax.contrib.dpsgd(0.1, 1.0, 1.0, 0),
+        "contrib.dpsgd.*, which needs the gradient of every record",
+    ),
+    "uncalled": (lambda: optax.sgd, r"called with its learning rate, sgd\(0.1\), got sgd"),
+    "nothing": (lambda: None, r"such as optax.sgd\(0.1\), got None"),
+    "text": (lambda: "sgd", r"such as optax.sgd\(0.1\), got 'sgd'"),
+}
+
+
+@pytest.mark.parametrize("taker", ["fit", "training_step"])
+@pytest.mark.parametrize("name", NEEDY)
+@pytest.mark.filterwarnings("ignore")
+def test_an_optimiser_that_needs_more_than_updates_is_refused_by_name(name, taker, run):
+    """They used to end in errors from within a trace, and `lookahead` in one about a tuple."""
+    make, reason = NEEDY[name]
+    plan = training.make_plan(6, noise_multiplier=1.0, delta=1e-5, steps=2, batch_size=2)
+    takers = {
+        "fit": lambda: run(optimizer=make(), folder=None),
+        "training_step": lambda: training.training_step(
+            lambda w, x: w @ x, np.ones(2), plan, optimizer=make()
+        ),
+    }
+    with pytest.raises((TypeError, ValueError), match=f"optimizer must .*{reason}"):
+        takers[taker]()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optax.adamw(0.1),
+        lambda: optax.lbfgs(linesearch=None),
+        lambda: optax.MultiSteps(optax.sgd(0.1), 2),
+        lambda: optax.contrib.schedule_free_sgd(0.1),
+    ],
+    ids=["adamw", "lbfgs without a search", "several steps", "schedule-free"],
+)
+def test_an_optimiser_that_needs_updates_alone_is_taken(make):
+    check_optimizer(make(), {"w": np.ones(2, np.float32), "frozen": None})

@@ -19,7 +19,7 @@ import pytest
 
 import dpjax
 from dpjax import training
-from dpjax.training import fingerprint, pacing
+from dpjax.training import fingerprint, loading, loop
 from dpjax.training.fingerprint import array_digest, program_digest
 
 
@@ -48,7 +48,7 @@ def test_the_key_is_stored_bound_before_the_first_step(run, tmp_path, stop_at, w
     with pytest.raises(stop_at.error):
         run(on_log=stop_at(0))
     names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
-    assert names == {"noise_key.json", "lock"}
+    assert names == {"noise_key.json", "key_by_hand.note", "lock"}
     assert bits(run(resume=True, key=jax.random.key(99))) == whole
 
 
@@ -119,6 +119,65 @@ def test_another_run_is_refused_and_the_folder_kept(run, tmp_path, stop_at, chan
     with pytest.raises(training.CheckpointError, match=named):
         run(resume=True, **changes)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+SETTINGS = {
+    "jax_threefry_partitionable": False,
+    "jax_default_prng_impl": "rbg",
+    "jax_random_seed_offset": 1,
+    "jax_enable_x64": True,
+    "jax_default_matmul_precision": "highest",
+    "jax_disable_jit": True,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_another_setting_of_jax_is_refused_by_its_name(run, stop_at, name):
+    """The step that is repeated would draw other noise, or add it to another sum."""
+    options = {"loss": lambda w, row: jnp.dot(w - row, w - row)}
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2), **options)
+    before = getattr(jax.config, name)
+    jax.config.update(name, SETTINGS[name])
+    try:
+        with pytest.raises(training.CheckpointError, match=f"its {name} differs"):
+            run(resume=True, **options)
+    finally:
+        jax.config.update(name, before)
+
+
+def _called(call):
+    return lambda w, row: jnp.sum((w - row) ** 2) + call(jax.lax.stop_gradient(row[0]))
+
+
+_SCALAR = jax.ShapeDtypeStruct((), np.float32)
+_RULE = jax.custom_batching.custom_vmap(lambda x: x)
+_RULE.def_vmap(lambda size, batched, x: (2 * x, batched[0]))
+CALLS = {
+    "pure": _called(lambda x: jax.pure_callback(np.sin, _SCALAR, x, vmap_method="expand_dims")),
+    "ordered": _called(lambda x: jax.experimental.io_callback(np.float32, _SCALAR, x)),
+    "within": _called(jax.jit(lambda x: jax.lax.map(
+        lambda y: jax.pure_callback(np.sin, _SCALAR, y, vmap_method="expand_dims"), x[None]
+    )[0])),
+    "rule of vmap": _called(_RULE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_loss_that_no_digest_tells_from_another_begins_no_run_in_a_folder(run, tmp_path, kind):
+    with pytest.raises(training.CheckpointError, match="a function of Python's that no digest"):
+        run(loss=CALLS[kind])
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} <= {"lock"}
+
+
+def test_a_callback_without_a_value_decides_nothing(run, stop_at, whole):
+    def loud(w, row):
+        jax.debug.callback(lambda x: None, row)
+        return jnp.sum((w - row) ** 2)
+
+    with pytest.raises(stop_at.error):
+        run(loss=loud, on_log=stop_at(2))
+    assert bits(run(loss=loud, resume=True)) == whole
 
 
 def test_code_that_sums_otherwise_is_refused(run, stop_at, tmp_path, monkeypatch):
@@ -225,7 +284,7 @@ def test_every_kind_of_leaf_is_stored_and_found(tmp_path):
 
 def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monkeypatch, request):
     """No row ends before the interrupt: the steps done so far are on disk all the same."""
-    monkeypatch.setattr(pacing, "_SECONDS_A_CALL", 0.02)
+    monkeypatch.setattr(loading, "_SECONDS_A_CALL", 0.02)
     settings = {"steps": 2_000_000, "log_every": 2_000_000, "checkpoint_every": None}
     # A shell's background jobs ignore the signal, and so would Python.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -236,14 +295,14 @@ def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monke
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    took = pacing.Pace.took
+    took = loading.OnDevice.record_timing
 
     def begin(*arguments):  # once some steps are done, however long the program took to compile
         if thread.ident is None:
             thread.start()
         took(*arguments)
 
-    monkeypatch.setattr(pacing.Pace, "took", begin)
+    monkeypatch.setattr(loading.OnDevice, "record_timing", begin)
     began = time.process_time()
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
@@ -254,8 +313,8 @@ def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monke
 
 
 def test_minutes_not_rows_bound_the_distance_between_checkpoints(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(pacing, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr(pacing, "_TIMES_A_SAVE", 0.0)
+    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "_TIMES_A_SAVE", 0.0)
     saved = []
     save = training.Checkpoints.save
     monkeypatch.setattr(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import sys
+from fractions import Fraction
 
 import chex
 import jax
@@ -14,11 +18,12 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training, transforms
+from dpjax.correlation import Toeplitz
 from dpjax.training import step as step_module
-from dpjax.training.arguments import SHOWN
-from dpjax.training.progress import Progress, no_totals
-from dpjax.training.slack import failure_probability, slack_of
-from dpjax.training.state import first_state
+from dpjax.training.loop import Progress, zero_totals
+from dpjax.training.options import SHOWN
+from dpjax.training.step import _traced_stddev
+from dpjax.training.step_config import failure_probability, first_state, rounding_sensitivity
 
 RECORDS, FEATURES = 60, 4
 
@@ -146,7 +151,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
             RECORDS, 1 / 3, steps=1, delta=failure, epsilon=0.0
         ),
     }[kind]
-    slack = slack_of(params, largest, largest, failure)
+    slack = rounding_sensitivity(params, largest, largest, failure)
     expected = by_hand(params, (x, y), plan, key, optax.sgd(0.3), slack)
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
     assert (found.metrics["nonfinite"][-1] > 0) == poisoned
@@ -198,7 +203,7 @@ def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     if kind != "every kind, nested":
         tail = {"steps": 1, "delta": failure, "epsilon": 0.0}
         largest = sampling.poisson_capacity(RECORDS, 0.5, **tail)
-    slack = slack_of(params, largest, largest, failure)
+    slack = rounding_sensitivity(params, largest, largest, failure)
     expected = by_hand(params, data, plan, key, optax.sgd(0.3), slack)
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
 
@@ -238,7 +243,9 @@ def test_the_noise_has_the_scale_that_is_priced(wrong, flat_price):
         optimizer=optax.sgd(1.0),
         key=jax.random.key(11),
     )
-    slack = slack_of(params, 10, 10, failure_probability(plan, found.metrics["epsilon"][-1]))
+    slack = rounding_sensitivity(
+        params, 10, 10, failure_probability(plan, found.metrics["epsilon"][-1])
+    )
     drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.params)]) * 10
     scale = 1.5 * 2.0 * (1 + slack) * wrong
     pvalue = 2 * min(
@@ -264,8 +271,8 @@ def test_replace_one_costs_more_at_the_same_noise():
 def test_one_compilation_for_the_whole_run(problem, flat_price):
     params, data = problem
     descend = optax.sgd(0.1)
-    # Traced once to be known again, once to be compiled, and in no row after that.
-    counted = chex.assert_max_traces(lambda *arguments: descend.update(*arguments), n=2)
+    # Traced once to be checked, once to be known again, once to be compiled, and in no row.
+    counted = chex.assert_max_traces(lambda *arguments: descend.update(*arguments), n=3)
     optimizer = optax.GradientTransformation(descend.init, counted)
     # Ten rows of different lengths, batches of changing size, and an uneven last row.
     plan = poisson_plan(steps=29)
@@ -276,9 +283,9 @@ def test_one_compilation_for_the_whole_run(problem, flat_price):
 def test_the_same_run_compiles_once_in_a_process(problem, flat_price, monkeypatch):
     params, data = problem
     made = []
-    original = step_module._compiled
+    original = step_module._compile_step
     monkeypatch.setattr(
-        step_module, "_compiled", lambda *arguments: made.append(1) or original(*arguments)
+        step_module, "_compile_step", lambda *arguments: made.append(1) or original(*arguments)
     )
 
     def run(factor=1.0, rate=0.3, **changes):
@@ -350,7 +357,7 @@ def test_no_exact_loss_is_kept_unless_asked_for(problem, flat_price, tmp_path):
     # Nor do checkpoints hold one: their totals are zero, and their table has no column.
     like = Progress(
         {"params": params, "optimizer": optax.sgd(0.3).init(params), "step": np.int32(0)},
-        no_totals(),
+        zero_totals(),
         np.zeros((7, 0)),
         np.int32(0),
     )
@@ -388,10 +395,12 @@ def test_any_optimiser_and_bfloat16_parameters(problem, lenient_promotion, flat_
 
 def test_the_slack_covers_pieces():
     params = jnp.zeros(100)
-    whole = slack_of(params, 64, 64, 1e-12)
+    whole = rounding_sensitivity(params, 64, 64, 1e-12)
     devices = 2 * 64 * 7 * 2.0**-24  # eight devices' sums, whatever their order
     assert whole == gradients.rounding_slack(64, 100, failure=1e-12) + devices
-    assert slack_of(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(16, 100, failure=1e-12)
+    assert rounding_sensitivity(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(
+        16, 100, failure=1e-12
+    )
     assert 0 < whole < 0.02
 
 
@@ -446,15 +455,107 @@ def test_what_no_row_has_is_not_compiled(problem, flat_price):
     plan, optimizer = poisson_plan(), optax.sgd(0.3)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     state = first_state(params, plan, optimizer, np.int32(0))
-    given = state, no_totals(), jax.random.key(3), data, np.int32(6)
+    given = state, zero_totals(), jax.random.key(3), data, np.int32(6)
     programs = []
     for counted in (True, False):
         made_of = (quadratic, params, plan, optimizer, None, "auto", 1e-9)
-        recipe = step_module.Recipe(*made_of, counted=counted)
-        programs.append(step_module.compiled(recipe, example).advance.lower(*given).compile())
+        recipe = step_module.StepConfig(*made_of, counted=counted)
+        programs.append(step_module.compile_step(recipe, example).advance.lower(*given).compile())
     (full, totals), (bare, none) = (program(*given) for program in programs)
     assert totals[1] > 0
     assert none[1] == 0
     chex.assert_trees_all_equal(full, bare)
     full, bare = (program.as_text().count(" fusion(") for program in programs)
     assert bare <= full - 6
+
+
+KEYS = 8
+
+
+def sweep_of(problem, **changes):
+    """A run as one function of what is swept over, and the plan of one of its runs."""
+    params, data = problem
+    optimizer, traces = optax.inject_hyperparams(optax.sgd), []
+
+    def plan_of(noise, clip_norm):
+        settings = {"delta": 1e-5, "steps": 4, "batch_size": 20} | changes
+        return training.make_plan(RECORDS, noise_multiplier=noise, clip_norm=clip_norm, **settings)
+
+    def swept(rate, noise, clip_norm, key):
+        traces.append(key)
+        plan = plan_of(noise, clip_norm)
+        step = training.training_step(quadratic, params, plan, optimizer=optimizer(rate))
+        first = step.init(params)
+        last = jax.lax.fori_loop(0, plan.steps, lambda _, s: step.update(s, data, key)[0], first)
+        return last["params"]
+
+    def alone(rate, noise, clip_norm, key):
+        plan = plan_of(float(noise), float(clip_norm))
+        return training.fit(
+            quadratic, params, data, plan, optimizer=optimizer(float(rate)), key=key
+        ).params
+
+    return jax.jit(jax.vmap(swept)), alone, traces
+
+
+SWEPT = {
+    "poisson": {},
+    "noise schedule": {"noise_schedule": lambda step: 1.0 + step % 2},
+    "correlated": {"sampling": "cyclic", "strategy": Toeplitz((1.0, 0.5))},
+}
+
+
+@pytest.mark.parametrize("kind", SWEPT)
+def test_a_sweep_is_one_program_and_each_run_is_fit(problem, kind, lenient_promotion, monkeypatch):
+    sweep, alone, traces = sweep_of(problem, **SWEPT[kind])
+    rates, noises = np.linspace(0.1, 0.5, KEYS), np.geomspace(0.5, 4.0, KEYS)
+    clip_norms = np.linspace(0.3, 1.0, KEYS)
+    given = (rates, noises, clip_norms, jax.random.split(jax.random.key(3), KEYS))
+    found = sweep(*given)
+    sweep(*given)
+    assert len(traces) == 1
+    # Of a noise that is not known the bounds on rounding are those of any ε.
+    at_any = functools.partial(failure_probability, epsilon=math.inf)
+    monkeypatch.setattr(
+        sys.modules["dpjax.training.fit"], "failure_probability", lambda plan, _: at_any(plan)
+    )
+    for number in (0, KEYS - 1):
+        expected = alone(*(values[number] for values in given))
+        for name in ("w", "b"):
+            np.testing.assert_allclose(found[name][number], expected[name], rtol=1e-5, atol=2e-6)
+
+
+def test_traced_numbers_that_no_plan_has_never_mean_less_noise(problem, lenient_promotion):
+    sweep, *_ = sweep_of(problem)
+    noises = [-1.0, np.nan, np.inf, 1e37, 1e-30, 1e-40, 1.0, 1.0]
+    clip_norms = [1.0, 1.0, 1.0, 1.0, 1e-18, 1.0, np.nan, -1.0]
+    keys = jax.random.split(jax.random.key(3), KEYS)
+    found = sweep(np.ones(KEYS), np.array(noises), np.array(clip_norms), keys)
+    assert all(bool(jnp.all(jnp.isnan(leaf))) for leaf in jax.tree.leaves(found))
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-5])
+def test_traced_noise_is_never_below_the_priced_one(slack):
+    """In exact arithmetic, over the float32 numbers that the program is given."""
+    rng = np.random.default_rng(0)
+    priced, clip_norms = rng.uniform(0.01, 20, 500), rng.uniform(1e-3, 1e3, 500).astype(np.float32)
+    of_traced = jax.jit(jax.vmap(lambda noise, bound: _traced_stddev(noise, bound, slack)))
+    found = np.asarray(of_traced(priced, clip_norms))
+    for stddev, noise, bound in zip(found, priced, clip_norms, strict=True):
+        least = Fraction(float(noise)) * Fraction(float(bound)) * (1 + Fraction(slack))
+        assert least <= Fraction(float(stddev)) <= least * (1 + Fraction(1, 10**6))
+
+
+def test_fit_takes_no_traced_plan(problem):
+    params, data = problem
+
+    def run(noise):
+        plan = poisson_plan(noise=noise)
+        return training.fit(quadratic, params, data, plan, optimizer=optax.sgd(0.1)).params
+
+    with pytest.raises(
+        ValueError, match="plan must hold numbers, got traced ones: use training_step"
+    ):
+        jax.vmap(run)(jnp.ones(2))
+    with pytest.raises(ValueError, match="nothing but clip_norm and noise multipliers may be tr"):
+        jax.vmap(lambda rate: poisson_plan(rate=rate).steps)(jnp.array([0.5, 0.25]))

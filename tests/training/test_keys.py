@@ -10,7 +10,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import sampling, training
-from dpjax.training.slack import failure_probability, slack_of
+from dpjax.training.step_config import failure_probability, rounding_sensitivity
 
 N, STEPS, KEY = 20, 4, jax.random.key(5)
 DATA = (
@@ -118,7 +118,7 @@ def test_copies_leave_the_sensitivity_as_it_is():
     moved = np.sqrt(
         sum(((a - b) ** 2).sum() for a, b in zip(*map(jax.tree.leaves, sums), strict=True))
     )
-    slack = slack_of(START, N + 1, N + 1, failure_probability(plan, 1.0))
+    slack = rounding_sensitivity(START, N + 1, N + 1, failure_probability(plan, 1.0))
     assert 0.69 < moved <= 0.7 * (1 + slack) + 1e-4  # the noise, and rounding of the sums
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import gradients, training
-from dpjax.gradients import ghost, per_example
+from dpjax.gradients import per_example
+from dpjax.gradients.ghost import sums
 
 DATA = (
     np.random.default_rng(0).normal(size=(12, 6, 4)).astype(np.float32),
@@ -105,8 +106,8 @@ def test_only_adapters_are_trained_and_by_the_ghost_method(kind, lenient_promoti
     def never(*arguments):
         raise AssertionError("per-example gradients were formed")
 
-    clipped_sum = ghost.clipped_sum
-    monkeypatch.setattr(ghost, "clipped_sum", no_copies)
+    clipped_sum = sums.clipped_sum
+    monkeypatch.setattr(sums, "clipped_sum", no_copies)
     plan = training.Plan(acc.Repeated(acc.Gaussian(1e-5), 3), 0.1, 12, 1e-5)
     options = {"trainable": {"adapters": True, "base": False}, "optimizer": optax.sgd(1.0)}
     options["key"] = jax.random.key(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 from flax import nnx
 
 from dpjax import accounting as acc
-from dpjax import training
+from dpjax import gradients, training
 
 KEY = 0
 
@@ -30,7 +31,7 @@ class LinenNet(nn.Module):
 
 
 class NnxNet(nnx.Module):
-    def __init__(self, rngs, norm="none", dropout=False):
+    def __init__(self, *, rngs, norm="none", dropout=False):
         self.first = nnx.Linear(3, 8, rngs=rngs)
         self.last = nnx.Linear(8, 2, rngs=rngs)
         if norm == "batch":
@@ -53,7 +54,7 @@ def models():
         "softmax": training.softmax(3, 2),
         "mlp": training.mlp(3, 2, hidden=(5,)),
         "linen": training.from_linen(LinenNet(norm="layer"), jnp.ones(3)),
-        "nnx": training.from_nnx(lambda rngs: NnxNet(rngs, norm="layer")),
+        "nnx": training.from_nnx(lambda rngs: NnxNet(rngs=rngs, norm="layer")),
     }
 
 
@@ -101,7 +102,7 @@ def test_batch_normalisation_is_refused_with_the_reason(lenient_promotion):
     with pytest.raises(ValueError, match=r"batch_stats: batch normalisation .* use GroupNorm"):
         training.from_linen(LinenNet(norm="batch"), jnp.ones(3))
     with pytest.raises(ValueError, match=r"BatchStat: batch normalisation"):
-        training.from_nnx(lambda rngs: NnxNet(rngs, norm="batch"))
+        training.from_nnx(lambda rngs: NnxNet(rngs=rngs, norm="batch"))
 
 
 def test_other_state_is_refused(lenient_promotion):
@@ -135,3 +136,191 @@ def test_the_yardstick_is_the_unclipped_optimum():
     )
     peer = LogisticRegression(C=1e6).fit(x, y)
     np.testing.assert_allclose(found["weights"], peer.coef_[0], atol=0.02)
+
+
+TRIED = np.random.default_rng(7).normal(size=(40, 3)).astype(np.float32)
+CLASSES = (TRIED[:, 0] > 0).astype(np.int32)
+
+
+def of_one(module, example):
+    return -jax.nn.log_softmax(module(example[0]))[example[1]]
+
+
+def of_batch(module, batch):
+    x, y = batch
+    return -jnp.mean(jax.nn.log_softmax(module(x))[jnp.arange(len(y)), y])
+
+
+def net(**settings):
+    return NnxNet(rngs=nnx.Rngs(0), **settings)
+
+
+def tried(loss, params, **options):
+    plan = training.make_plan(40, noise_multiplier=1.0, delta=1e-3, steps=1, batch_size=20)
+    settings = {"optimizer": optax.sgd(0.1), "key": jax.random.key(1)} | options
+    return training.fit(loss, params, (TRIED, CLASSES), plan, **settings).params
+
+
+def by_hand(module):
+    graph, state = nnx.split(module)
+    return lambda state, example: of_one(nnx.merge(graph, state), example), state
+
+
+def closed_over(module):
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+    return lambda params, example: of_one(nnx.merge(graph, params, rest), example), params
+
+
+def of_variables(**settings):
+    module = LinenNet(**settings)
+    variables = module.init(jax.random.key(0), TRIED[:1])
+    return lambda v, e: of_one(lambda x: module.apply(v, x[None], mutable=True)[0][0], e), variables
+
+
+def frozen():
+    module = net(norm="batch")
+    module.eval()
+    return tried(of_one, module, trainable=lambda path, leaf: not path.startswith("norm"))
+
+
+def equinox():
+    with jax.debug_key_reuse(False):  # which equinox of some versions does not pass
+        return eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+
+
+def of_class(module):
+    model = training.from_nnx(module)
+    return tried(training.cross_entropy(model), model.init(jax.random.key(0)))
+
+
+WORK = {
+    "nnx instance": lambda: tried(of_one, net(norm="layer")),
+    "nnx class with keyword rngs": lambda: of_class(NnxNet),
+    "nnx.split by hand": lambda: tried(*by_hand(net())),
+    "frozen statistics": frozen,
+    "linen variables": lambda: tried(*of_variables(norm="layer")),
+    "equinox module": lambda: tried(of_one, equinox()),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_what_one_tries_first_trains(name, lenient_promotion):
+    found = WORK[name]()
+    moved = jax.tree.leaves(eqx.filter(found, eqx.is_inexact_array))
+    assert moved
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in moved)
+    if name == "frozen statistics":
+        assert found.norm.mean[...].tolist() == [0.0] * 8
+        assert found.norm.var[...].tolist() == [1.0] * 8
+
+
+MIXES = "batch normalisation mixes records, .* GroupNorm or LayerNorm, or freeze .*use_running_aver"
+SAID = {
+    "batch statistics": (lambda: tried(of_one, net(norm="batch")), f"norm/mean.*{MIXES}"),
+    "statistics by hand": (lambda: tried(*by_hand(net(norm="batch"))), MIXES),
+    "statistics of linen": (
+        lambda: tried(*of_variables(norm="batch")),
+        f"batch_stats/BatchNorm_0/mean.*{MIXES}",
+    ),
+    "statistics of equinox": (
+        lambda: tried(of_one, eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "b", mode="ema")[0]),
+        f"BatchNorm.*{MIXES}",
+    ),
+    "statistics closed over": (
+        lambda: tried(*closed_over(net(norm="batch"))),
+        "loss must change nothing that it closes over, .* use_running_average",
+    ),
+    "dropout": (
+        lambda: tried(of_one, net(dropout=True)),
+        "params must hold no random numbers .*one mask for the whole run; write .*from_nnx.*"
+        "loss_takes_key=True",
+    ),
+    "nnx class": (lambda: tried(of_one, NnxNet), r"got the NnxNet itself: .*from_nnx\(NnxNet\)"),
+    "built for from_nnx": (lambda: training.from_nnx(net()), r"make must .*from_nnx\(lambda rngs"),
+    "nnx.Optimizer": (
+        lambda: tried(of_one, net(), optimizer=nnx.Optimizer(net(), optax.sgd(0.1), wrt=nnx.Param)),
+        "optimizer must be an optax optimiser, the one that was given to nnx.Optimizer",
+    ),
+    "nnx.Optimizer as params": (
+        lambda: tried(of_one, nnx.Optimizer(net(), optax.sgd(0.1), wrt=nnx.Param)),
+        "params must be the module, got an nnx.Optimizer",
+    ),
+    "loss of a batch": (
+        lambda: tried(of_batch, net()),
+        "loss must be of one record, got one that takes a batch: .* leaf: leaf",
+    ),
+    "linen module": (lambda: tried(of_one, LinenNet()), "got the LinenNet itself: .*from_linen"),
+    "linen for nnx": (lambda: training.from_linen(net(), TRIED[0]), "module must be a flax.linen"),
+    "loss of nnx": (lambda: training.cross_entropy(net()), "model must be a Model, .* a NnxNet"),
+    "score of equinox": (
+        lambda: training.accuracy(equinox(), TRIED, CLASSES),
+        "model must be a Model, .* a MLP",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_cannot_train_says_in_one_sentence_what_to_write(name, lenient_promotion):
+    """Dropout kept one mask for a run, statistics were trained, and the rest were raw errors."""
+    attempt, sentence = SAID[name]
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        attempt()
+
+
+@pytest.mark.parametrize("module", [net, equinox, LinenNet], ids=["nnx", "equinox", "linen"])
+def test_a_module_is_not_saved_but_what_to_give_of_it_is_said(module, tmp_path):
+    with pytest.raises(ValueError, match=r"params must be a tree of dicts, .* got a .*: give "):
+        training.save_model(tmp_path / "m", module())
+    with pytest.raises(ValueError, match=r"model must be a Model, .* leave it out"):
+        training.save_model(tmp_path / "m", {"w": jnp.ones(2)}, module())
+
+
+NO_CLASS = {
+    "from one": (np.array([1, 2, 3, 1]), "from 0 to 2, got 3"),
+    "negative": (np.array([0, -1, 2, 1]), "from 0.*, got -1"),
+    "one-hot": (np.eye(3)[[0, 1, 2, 0]], r"got one-hot labels .*argmax\(-1\)"),
+    "a column": (np.array([[0], [1], [2], [0]]), r"got a column .*squeeze\(-1\)"),
+    "floats": (np.array([0.0, 1.0, 2.0, 0.0]), r"got float64: give labels.astype\(int\)"),
+    "booleans": (np.array([True, False, True, False]), r"got bool: give labels.astype\(int\)"),
+}
+
+
+@pytest.mark.parametrize("taker", ["fit", "host", "without privacy", "accuracy", "loss"])
+@pytest.mark.parametrize("name", NO_CLASS)
+def test_labels_that_are_no_class_are_refused(name, taker):
+    """Three classes took labels 1 to 3, and trained a model of the wrong ones."""
+    labels, reason = NO_CLASS[name]
+    x, model = np.ones((4, 2), np.float32), training.softmax(2, 3)
+    params, loss = model.init(jax.random.key(0)), training.cross_entropy(model)
+    plan = training.make_plan(4, noise_multiplier=1.0, delta=1e-3, steps=1, batch_size=2)
+
+    def train(data):
+        return training.fit(loss, params, data, plan, optimizer=optax.sgd(0.1))
+
+    wrong = int(np.argmax((labels < 0) | (labels > 2))) if labels.ndim == 1 else 0
+    takers = {
+        "fit": lambda: train((x, labels)),
+        "host": lambda: train(training.HostData((x, labels))),
+        "without privacy": lambda: training.train_without_privacy(loss, params, (x, labels)),
+        "accuracy": lambda: training.accuracy(model, x, labels)(params),
+        "loss": lambda: loss(params, (x[wrong], labels[wrong])),
+    }
+    with pytest.raises((TypeError, ValueError), match=f"labels must be .*{reason}"):
+        takers[taker]()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32])
+@pytest.mark.parametrize("method", ["vmap", "ghost"])
+def test_under_a_trace_a_record_of_no_class_contributes_nothing(dtype, method):
+    wrong = 3 if np.issubdtype(dtype, np.unsignedinteger) else -1
+    x, labels = (
+        np.arange(8, dtype=np.float32).reshape(4, 2),
+        np.array([0, wrong, 2, 3]).astype(dtype),
+    )
+    model = training.softmax(2, 3)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, model.init(jax.random.key(0)))
+    clipped = jax.jit(gradients.clipped_grad(training.cross_entropy(model), 1.0, method))
+    found = clipped(params, (x, labels))
+    kept = clipped(params, (x[[0, 2]], labels[[0, 2]]))
+    assert int(found.nonfinite) == 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found.sum, kept.sum)

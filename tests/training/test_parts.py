@@ -13,7 +13,7 @@ from flax import nnx
 
 from dpjax import accounting as acc
 from dpjax import gradients, sampling, training
-from dpjax.training.parts import parts_of
+from dpjax.training.parameters import partition_model
 
 N, STEPS, KEY, CLIP = 12, 3, jax.random.key(5), 0.7
 DATA = (
@@ -318,9 +318,9 @@ def test_the_pure_step_has_the_same_parts():
 
 def test_keys_and_counters_come_back():
     params = {"w": jnp.ones(2), "key": jax.random.key(3), "count": np.arange(2), "name": "a"}
-    parts = parts_of(params)
-    assert [leaf.dtype for leaf in parts.held] == [jnp.int32, jnp.uint32]
-    back = parts.whole(parts.trained)
+    parts = partition_model(params)
+    assert [leaf.dtype for leaf in parts.frozen] == [jnp.int32, jnp.uint32]
+    back = parts.restore(parts.trained)
     assert back["name"] == "a"
     assert jax.random.key_data(back["key"]).tolist() == [0, 3]
 
@@ -343,4 +343,4 @@ def test_keys_and_counters_come_back():
 )
 def test_bad_parts_are_refused(params, trainable, words):
     with pytest.raises(ValueError, match=words):
-        parts_of(params, trainable)
+        partition_model(params, trainable)

@@ -16,10 +16,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from dpjax import accounting as acc
 from dpjax import correlation, training
 from dpjax._numerics.normal import drawn_in_place, normal_like
-from dpjax.training import slack, step
-from dpjax.training.placement import placed_parameters, placed_rows, placed_state
-from dpjax.training.progress import no_totals
-from dpjax.training.state import first_state
+from dpjax.training import step, step_config
+from dpjax.training.devices import place_parameters, place_rows, place_state
+from dpjax.training.loop import zero_totals
+from dpjax.training.step_config import first_state
 
 RECORDS = 60  # not a multiple of eight: the last blocks are padded
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -130,15 +130,15 @@ def test_any_number_of_devices_and_pieces(devices):
 
 
 def compiled_step(placement, params=None):
-    params = placed_parameters(placement, task()[0] if params is None else params)
-    rows = placed_rows(placement, task()[1], RECORDS)
+    params = place_parameters(placement, task()[0] if params is None else params)
+    rows = place_rows(placement, task()[1], RECORDS)
     plan, optimizer = plan_of("poisson"), optax.sgd(1.0, momentum=0.9)
-    state = placed_state(placement, first_state(params, plan, optimizer, np.int32(0)))
+    state = place_state(placement, first_state(params, plan, optimizer, np.int32(0)))
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
     made_of = (loss, params, plan, optimizer, None, "auto", 1e-9)
-    recipe = step.Recipe(*made_of, placement=placement, counted=True)
-    advance = step.compiled(recipe, example).advance
-    given = state, no_totals(), jax.random.key(3), rows, np.int32(3)
+    recipe = step.StepConfig(*made_of, placement=placement, counted=True)
+    advance = step.compile_step(recipe, example).advance
+    given = state, zero_totals(), jax.random.key(3), rows, np.int32(3)
     return state, advance.lower(*given).compile().as_text()
 
 
@@ -260,7 +260,7 @@ def test_a_run_whose_noise_allows_for_more_devices_is_resumed_on_as_many(
     tmp_path, monkeypatch, devices
 ):
     # The same draws of noise, of two scales, would leave the draws when one is subtracted.
-    monkeypatch.setattr(slack, "_DEVICES", 2)
+    monkeypatch.setattr(step_config, "_DEVICES", 2)
     store = {"folder": tmp_path, "log_every": 1, "resume": True}
     on = lambda number: training.data_parallel(mesh_of(shape=(number,)))  # noqa: E731
     trained(mesh=on(4), **store)

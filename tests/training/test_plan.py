@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dpjax import accounting as acc
-from dpjax import sampling, training
+from dpjax import sampling, training, transforms
+from dpjax._numerics import keys
 
 SETTINGS = {"delta": 1e-5, "steps": 20, "batch_size": 100}
 
@@ -26,6 +30,55 @@ def test_a_calibrated_plan_keeps_its_budget_and_certifies_it():
     assert certificate.declared["records"] == 400  # the plan's own are as they are
     assert certificate.declared["learning_rate"] == 0.5
     assert certificate.verify().epsilon == certificate.epsilon
+
+
+def test_a_certificate_lists_a_key_given_by_hand_and_two_of_one_key_have_no_joint_price(
+    tmp_path, monkeypatch
+):
+    """Two plans run with one key draw one noise; each with a key of its own compose."""
+    x = jnp.ones((400, 2))
+
+    def ran(key, seen=0):
+        plan = training.make_plan(400, noise_multiplier=2.0, **SETTINGS | {"steps": 1})
+        before = plan.certify()
+        assert (before.not_covered, "noise" in before.declared) == ((), False)
+        step = {"optimizer": optax.sgd(0.1), "key": key}
+        training.fit(lambda w, e: jnp.sum(w * e), jnp.zeros(2), x, plan, **step)
+        certificate = plan.certify(not_covered=["something"])
+        assert sum("given by hand" in line for line in certificate.not_covered) == seen
+        return certificate
+
+    drawn, kept = ran(None), ran(transforms.fresh_key())
+    seeded = [ran(jax.random.key(seed), 1) for seed in (1, 2, 1)]
+    together = acc.certify([drawn, kept, *seeded[:2]], delta=1e-5)
+    run = acc.Composed((drawn.mechanism,) * 4)
+    reserved = 4 * sum(drawn.extra_delta.values())
+    assert together.epsilon == pytest.approx(acc.epsilon(run, delta=1e-5 - reserved), rel=1e-12)
+    assert sum("given by hand" in line for line in together.not_covered) == 1
+    assert together.verify().epsilon == together.epsilon
+    for same in (seeded, [kept, kept], [together, seeded[2]]):
+        read = [acc.Certificate.from_json(one.to_json()) for one in same]
+        with pytest.raises(ValueError, match="certificates of runs with a key each"):
+            acc.certify(read, delta=1e-5)
+    # A later session that is given no key goes on with the first one's, as another process would.
+    for seen in (1, 0):
+        first = jax.random.key(3) if seen else transforms.fresh_key()
+        options: dict = {"optimizer": optax.sgd(0.1), "folder": tmp_path / f"{seen}"}
+        for key in (first, None):
+            plan = training.make_plan(400, noise_multiplier=2.0, **SETTINGS | {"steps": 1})
+            options |= {"key": key, "resume": key is None}
+            training.fit(lambda w, e: jnp.sum(w * e), jnp.zeros(2), x, plan, **options)
+            assert sum("given by hand" in line for line in plan.certify().not_covered) == seen
+            monkeypatch.setattr(keys, "_NAMED", {})
+    other = acc.certify(acc.Gaussian(2.0), 1e-5, adjacency="replace-one")
+    with pytest.raises(ValueError, match="certificates of one adjacency"):
+        acc.certify([drawn, other], delta=1e-5)
+    users = acc.certify(acc.Gaussian(2.0), 1e-5, declared={"unit": "user"})
+    with pytest.raises(ValueError, match="certificates of one unit"):
+        acc.certify([drawn, users], delta=1e-5)
+    for none in ([], [acc.Gaussian(2.0)], 3):
+        with pytest.raises(TypeError, match="run must be a mechanism or a list of certificates"):
+            acc.certify(none, delta=1e-5)
 
 
 def test_noise_that_float32_takes_for_none_is_refused():
@@ -226,3 +279,60 @@ def test_a_cut_batch_is_planned_at_its_own_price():
     assert plan.epsilon() > training.make_plan(400, **settings).epsilon()
     with pytest.raises(ValueError, match="sample from 300 records, got 400"):
         training.Plan(step, 1.0, 300, 1e-5)
+
+
+RUN = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.25), 10)
+FIELDS = {
+    "mechanism": (RUN, acc.Mechanism, []),
+    "clip_norm": (2.0, float, [np.float32(2), np.array(2.0), jnp.array(2), 2]),
+    "population": (400, int, [np.int64(400), np.array(400), jnp.array(400), 400.0]),
+    "delta": (0.125, float, [np.float32(0.125), np.array(0.125), jnp.array(0.125)]),
+    "adjacency": (
+        acc.Adjacency.REPLACE_ONE,
+        acc.Adjacency,
+        ["replace-one", "Replace One", "replace_one", np.str_("replace-one")],
+    ),
+    "extra_delta": ({"x": 0.25}, dict, [{"x": np.float32(0.25)}, {"x": jnp.array(0.25)}]),
+    "correlation": (None, type(None), []),
+    "unit": ("user", str, [np.str_("user")]),
+    "adaptive": (None, type(None), []),
+}
+NO_FIELD = [
+    "x",
+    True,
+    3 + 1j,
+    np.array([1.0, 2.0]),
+    float("nan"),
+    -1,
+    {"x": -0.1},
+    {"x": 0.9},
+    object(),
+]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_is_converted_or_refused_where_it_is_given(name):
+    """A text for `adjacency` was certified, and `fit(folder=...)` then died of it."""
+    settings = {"clip_norm": 1.0, "population": 400, "delta": 0.5}
+    value, kind, spellings = FIELDS[name]
+    for spelling in [value, *spellings]:
+        plan = training.Plan(**{"mechanism": RUN} | settings | {name: spelling})
+        found = getattr(plan, name)
+        assert isinstance(found, kind)
+        assert found == value
+        assert type(found) in (kind, type(value))
+        if name == "extra_delta":
+            assert type(found["x"]) is float
+    for wrong in NO_FIELD:
+        with pytest.raises((TypeError, ValueError), match=rf"^{name}.* must |^delta must exceed"):
+            training.Plan(**{"mechanism": RUN} | settings | {name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"delta": 0.01}, "delta must be below 1 / 1500"), ({"epsilon": 11.0}, "11")],
+)
+def test_a_budget_that_permits_too_much_is_warned_about(given, said):
+    settings = {"epsilon": 1.0, "delta": 1e-5, "steps": 10, "batch_size": 100} | given
+    with pytest.warns(UserWarning, match=said):
+        training.make_plan(1_500, **settings)

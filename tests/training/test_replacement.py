@@ -13,7 +13,7 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import sampling, training
-from dpjax.training.draws import draws_of
+from dpjax.training.draws import make_draws
 
 REPLACED = acc.Adjacency.REPLACE_ONE
 SETTINGS = {"delta": 1e-5, "noise_multiplier": 2.0, "adjacency": REPLACED}
@@ -26,7 +26,7 @@ def plan_of(population, size, **changes):
 
 def batches(plan, steps):
     """The records of so many steps, one row a step."""
-    draws = draws_of(plan, None, 1e-9)
+    draws = make_draws(plan, None, 1e-9)
     draw = jax.vmap(draws.draw, (None, 0))
     indices, sizes = jax.jit(draw)(jax.random.key(11), jnp.arange(steps))
     assert len(set(sizes.tolist())) == 1
@@ -62,7 +62,7 @@ def test_the_price_is_that_of_what_is_drawn():
 def test_batches_that_grow_are_draws_of_their_size():
     plan = plan_of(5, lambda step: 1 + step)
     assert [phase.step.batch_size for phase in plan.phases] == [1, 2, 3]
-    draws = draws_of(plan, None, 1e-9)
+    draws = make_draws(plan, None, 1e-9)
     assert [int(draws.draw(jax.random.key(0), step)[1]) for step in range(3)] == [1, 2, 3]
 
 
@@ -149,7 +149,7 @@ def test_beside_other_steps_of_a_run():
         acc.PoissonSampled(gaussian, 0.25),
     )
     plan = training.Plan(acc.Composed(kinds), 1.0, 5, 1e-5, adjacency=REPLACED)
-    draw, key = jax.jit(draws_of(plan, 4, 1e-9).draw), jax.random.key(3)
+    draw, key = jax.jit(make_draws(plan, 4, 1e-9).draw), jax.random.key(3)
     draws = [draw(key, step) for step in range(4)]
     found = [np.asarray(rows)[: int(size)].tolist() for rows, size in draws]
     assert draws[0][0].shape == (8,)

@@ -17,6 +17,7 @@ import pytest
 
 from dpjax import training
 from dpjax._numerics.scope import enable_x64
+from dpjax.training.parameters import partition_model
 
 MODELS = {
     "logistic": training.logistic(3),
@@ -167,6 +168,30 @@ def test_numbers_wider_than_jax_reads_are_named(tmp_path):
     training.save_model(tmp_path, {"w": np.float64([1 / 3])})
     with pytest.warns(UserWarning, match="'w' holds float64, read as float32"):
         training.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kept"),
+    [(np.int64(2**32 + 5), np.int64(5)), (np.int64(-(2**31) - 1), np.int64(-(2**31)))],
+)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_whole_numbers_that_jax_does_not_keep_are_no_parameters(wrong, kept, shape, tmp_path):
+    """Cast to 32 bits, 2**32 + 5 would be carried, and read, as 5."""
+    make = lambda number: {"w": np.ones(2, np.float32), "ids": np.full(shape, number)}  # noqa: E731
+    found = partition_model(make(kept))
+    np.testing.assert_array_equal(found.join(found.trained, found.frozen)["ids"], make(kept)["ids"])
+    with pytest.raises(ValueError, match=f"params must have whole numbers from .* got {wrong}:"):
+        partition_model(make(wrong))
+    training.save_model(tmp_path / "wide", make(wrong))
+    with pytest.raises(ValueError, match=f"'ids' must have whole numbers from .* got {wrong}:"):
+        training.load_model(tmp_path / "wide")
+    with enable_x64():
+        read = training.load_model(tmp_path / "wide").params
+    np.testing.assert_array_equal(read["ids"], make(wrong)["ids"])
+    training.save_model(tmp_path / "kept", make(kept))
+    with pytest.warns(UserWarning, match="'ids' holds int64, read as int32"):
+        read = training.load_model(tmp_path / "kept").params
+    np.testing.assert_array_equal(read["ids"], make(kept)["ids"])
 
 
 def test_another_model_s_certificate_is_not_taken_over(tmp_path):

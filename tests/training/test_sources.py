@@ -466,6 +466,75 @@ def test_a_device_holds_no_more_than_its_share_of_a_step(monkeypatch):
     assert max(shape[0] for shape in shapes) <= 8 * 8
 
 
+NUMBERED = {
+    "array": lambda x, folder: x,
+    "host data": lambda x, folder: training.HostData(x),
+    "memory map": lambda x, folder: _on_file(x, folder),
+    "list": lambda x, folder: x.tolist(),
+    "list of records": lambda x, folder: list(zip(x, x, strict=True)),
+    "source": lambda x, folder: Ascending(x),
+    "pandas": lambda x, folder: pytest.importorskip("pandas").DataFrame({"id": x}),
+    "arrow": lambda x, folder: pytest.importorskip("pyarrow").table({"id": x}),
+}
+
+
+def _on_file(x, folder):
+    x.tofile(folder / "ids")
+    return np.memmap(folder / "ids", x.dtype, "r")
+
+
+class Ascending:
+    """Takes ascending numbers, each once, as h5py does; or sorts them, and says nothing."""
+
+    def __init__(self, *columns, silent=False):
+        self.columns, self.silent = columns, silent
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, rows):
+        if np.ndim(rows):
+            if not self.silent and not (np.diff(rows) > 0).all():
+                raise TypeError("Indexing elements must be in increasing order")
+            rows = np.unique(rows) if self.silent else rows
+        found = tuple(column[rows] for column in self.columns)
+        return found if len(found) > 1 else found[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "users"), [*((kind, False) for kind in NUMBERED), ("array", True)]
+)
+def test_whole_numbers_that_jax_does_not_keep_are_refused(kind, users, tmp_path):
+    """Cast to 32 bits, 2**32 + 1 would be record 1's number too."""
+    options = {"users": list("abcd"), "records_per_user": 1} if users else {}
+    unit = "user" if users else "record"
+    plan = training.Plan(acc.Repeated(acc.Gaussian(1.0), 1), 1.0, 4, 1e-5, unit=unit)
+
+    def train(x):
+        loss = lambda w, x: w * sum(leaf.astype(w.dtype) for leaf in jax.tree.leaves(x))  # noqa: E731
+        data = NUMBERED[kind](x, tmp_path)
+        return run(data, plan, loss=loss, params=jnp.zeros(()), **options)
+
+    train(np.array([1, -(2**31), 2**31 - 1, 3]))
+    for wrong, dtype in ((2**32 + 1, np.int64), (-(2**31) - 1, np.int64), (2**33, np.uint64)):
+        with pytest.raises(ValueError, match=f"data must have whole numbers from .* got {wrong}:"):
+            train(np.array([1, 2, wrong, 3], dtype))
+    with pytest.raises(ValueError, match=f"got {2**31}:"):  # unsigned beside a signed record 0
+        training.HostData([np.int32(1), np.uint32(2**31)]).load(np.array([1]), 1)
+    assert training.HostData(np.array([2**32 - 1], np.uint64)).load(np.array([0]), 1) == 2**32 - 1
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("sampling", ["poisson", "replaced"])
+def test_a_source_that_takes_ascending_numbers_gives_every_record_its_own(silent, sampling):
+    source = Ascending(X, Y, silent=silent)
+    same(run(source, plan_of(sampling)), run((X, Y), plan_of(sampling)))
+    data, numbers = training.HostData(source), np.array([7, 3, 7, 39, 0, 3])
+    x, y = data.load(numbers, 8)
+    np.testing.assert_array_equal(x, X[[*numbers, 7, 7]])
+    np.testing.assert_array_equal(y, Y[[*numbers, 7, 7]])
+
+
 def test_masked_cells_are_refused():
     with pytest.raises(ValueError, match="data must have every value, got a masked array"):
         training.HostData((np.ma.masked_less(X, 0.0), Y))

@@ -12,8 +12,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.training import speed as speeds
-from dpjax.training.arguments import SHOWN
+from dpjax.training import loop as speeds
+from dpjax.training.options import SHOWN
 
 X = np.arange(12, dtype=np.float32) / 4
 
@@ -51,14 +51,14 @@ def test_the_clipped_share_on_several_devices_is_that_of_one():
 
 
 def test_speed_and_memory_are_shown_and_kept_nowhere(monkeypatch):
-    took, real = speeds.Speed.took, []
+    took, real = speeds.Speed.record_timing, []
 
     def two_seconds(speed, first, stop, seconds):
         real.append(seconds)
         took(speed, first, stop, 2.0)
 
-    monkeypatch.setattr(speeds.Speed, "took", two_seconds)
-    monkeypatch.setattr(speeds, "most_memory", lambda params: 3e6)
+    monkeypatch.setattr(speeds.Speed, "record_timing", two_seconds)
+    monkeypatch.setattr(speeds, "peak_memory", lambda params: 3e6)
     rows, stops = [], []
     run = acc.Composed(
         (
@@ -83,10 +83,10 @@ def test_speed_and_memory_are_shown_and_kept_nowhere(monkeypatch):
 def test_compiling_is_not_taken_for_slowness():
     plan = training.make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=100, batch_size=100)
     speed = speeds.Speed(plan)
-    speed.took(0, 1, seconds=50.0)
+    speed.record_timing(0, 1, seconds=50.0)
     assert speed.row(None)["steps_per_second"] == 1 / 50  # there is nothing else to go by
-    speed.took(1, 5, seconds=2.0)
-    speed.took(5, 9, seconds=2.0)
+    speed.record_timing(1, 5, seconds=2.0)
+    speed.record_timing(5, 9, seconds=2.0)
     assert speed.row(None)["records_per_second"] == 200.0
     assert math.isnan(speed.row(None)["steps_per_second"])
 
@@ -99,15 +99,15 @@ def test_memory_is_the_devices_where_it_tells(monkeypatch):
         def memory_stats(self):
             return {"peak_bytes_in_use": self.peak}
 
-    monkeypatch.setattr(speeds, "_devices_of", lambda params: [Device(5), Device(7)])
-    assert speeds.most_memory(jnp.zeros(1)) == 7.0
+    monkeypatch.setattr(speeds, "_list_devices", lambda params: [Device(5), Device(7)])
+    assert speeds.peak_memory(jnp.zeros(1)) == 7.0
 
 
 def test_memory_is_else_the_process():
-    before = speeds.most_memory(jnp.zeros(1))
+    before = speeds.peak_memory(jnp.zeros(1))
     held = np.ones(1 << 26, np.uint8)  # 67 MB
     assert held.sum() == 1 << 26
-    assert 1e7 < before <= speeds.most_memory(jnp.zeros(1)) < 1e12
+    assert 1e7 < before <= speeds.peak_memory(jnp.zeros(1)) < 1e12
 
 
 def test_a_line_says_what_is_known():

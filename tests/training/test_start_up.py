@@ -14,9 +14,9 @@ import pytest
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax.training import step as step_module
-from dpjax.training.draws import draws_of
-from dpjax.training.progress import no_totals
-from dpjax.training.state import first_state
+from dpjax.training.draws import make_draws
+from dpjax.training.loop import zero_totals
+from dpjax.training.step_config import first_state
 
 N = 40
 NOISE = acc.Gaussian(1.5)
@@ -52,7 +52,7 @@ def plan_of(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_slots_that_hold_no_record_say_so(name, capacity):
     """Whether a slot takes part is read off it, and those that do come first."""
-    draws = draws_of(plan_of(name), capacity, 1e-9)
+    draws = make_draws(plan_of(name), capacity, 1e-9)
     draw = jax.jit(draws.draw)
     for step in range(8):
         indices, size = map(np.asarray, draw(jax.random.key(4), step))
@@ -75,10 +75,10 @@ def test_rows_that_are_no_records_take_no_part():
 def program(name):
     """The jaxpr of the loop of a run."""
     plan, optimizer, data = plan_of(name), optax.sgd(0.3), jnp.ones((N, 3))
-    recipe = step_module.Recipe(loss, START, plan, optimizer, None, "auto", 1e-9)
-    advance = step_module._compiled(recipe).advance
+    recipe = step_module.StepConfig(loss, START, plan, optimizer, None, "auto", 1e-9)
+    advance = step_module._compile_step(recipe).advance
     state = first_state(START, plan, optimizer, np.int32(0))
-    return jax.make_jaxpr(advance)(state, no_totals(), jax.random.key(3), data, np.int32(8))
+    return jax.make_jaxpr(advance)(state, zero_totals(), jax.random.key(3), data, np.int32(8))
 
 
 @pytest.mark.parametrize("name", ["poisson", "two rates", "everyone", "in turn"])

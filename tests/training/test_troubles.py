@@ -180,6 +180,9 @@ def test_no_step_is_taken_where_the_key_cannot_be_stored(run, monkeypatch, code,
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["lock"]
 
 
+BEGUN = {"lock", "noise_key.json", "key_by_hand.note"}  # of a run with a key of the user's own
+
+
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_disk_that_fills_up_loses_nothing(run, monkeypatch, whole, code, after, tmp_path, capfd):
@@ -189,7 +192,7 @@ def test_a_disk_that_fills_up_loses_nothing(run, monkeypatch, whole, code, after
         with pytest.raises(training.CheckpointError, match=f"{kept}; {CODES[code]}"):
             run()
     names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
-    assert names == {"lock", "noise_key.json", *(["step-000000000002.ckpt"] if after else [])}
+    assert names == {*BEGUN, *(["step-000000000002.ckpt"] if after else [])}
     assert "Traceback" not in "".join(capfd.readouterr())
     assert bits(run(resume=True)) == whole
 
@@ -208,7 +211,7 @@ def test_a_real_limit_on_the_size_of_files(run, whole, tmp_path):
             run(**evaluate)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"lock", "noise_key.json"}
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == BEGUN
     assert bits(run(resume=True, **evaluate)) == whole
 
 
@@ -218,7 +221,7 @@ def test_ctrl_c_in_the_middle_of_a_save_saves_again(run, whole, monkeypatch, tmp
 
         def fsync(handle):
             calls.append(handle)
-            if len(calls) == 3:  # the key took two: the file and the folder
+            if len(calls) == 5:  # the key and the note took two each: the file and the folder
                 raise KeyboardInterrupt
             return original(handle)
 
@@ -263,8 +266,8 @@ def test_the_second_run_in_a_folder_is_refused_while_the_first_lasts(run, tmp_pa
 
 def test_another_process_is_refused_and_a_dead_one_holds_nothing(tmp_path):
     code = (
-        "import os, pathlib, sys; from dpjax.training.files import Lock; "
-        "lock = Lock(pathlib.Path(sys.argv[1])); print('held', flush=True); "
+        "import os, pathlib, sys; from dpjax.training.checkpoint import lock_folder; "
+        "lock = lock_folder(pathlib.Path(sys.argv[1])); print('held', flush=True); "
         "sys.stdin.read(); os._exit(9)"
     )
     holder = subprocess.Popen(

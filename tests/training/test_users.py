@@ -159,7 +159,7 @@ def test_users_are_sampled_and_a_killed_run_resumes_to_the_last_bit(problem, tmp
     with pytest.raises(_Killed):
         training.fit(_loss, _start(), data, plan, key=key, folder=tmp_path, on_log=stop, **options)
     for wrong in (
-        {"users": np.where(owner == "user 0", "someone else", owner)},
+        {"users": np.where(owner == "user 0", "zoe", owner)},  # the last, who was the first
         {"users": np.roll(owner, 1)},
         {"records_per_user": MOST + 1},
     ):
@@ -258,6 +258,13 @@ def test_the_unit_of_the_plan_and_the_users_of_the_data_agree(problem):
     for wrong in (torn, np.array(["a", None] * 3, object), np.array([1, "1"] * 3, object)):
         with pytest.raises(ValueError, match="users must all be whole numbers or all be texts"):
             training.per_user(_loss, (data[0][:6], data[1][:6]), wrong, 2)
+    # NumPy makes one user of the two.
+    for one, two in ((1, "1"), (1, True), ("True", True), (b"1", "1"), (1, 1.0)):
+        with pytest.raises(ValueError, match="users must all be whole numbers or all be texts"):
+            training.per_user(_loss, (data[0][:2], data[1][:2]), [one, two], 2)
+    for names in (["a", "a\0"], [b"a", b"a\0"], [2**63, 2**63 + 1], [2**70, 1]):
+        _, (_, present) = training.per_user(_loss, (data[0][:2], data[1][:2]), names, 1)
+        assert present.shape == (2, 1)
     with pytest.raises(ValueError, match="data must be a tree of arrays where users are given"):
         training.per_user(_loss, [1.0, 2.0], ["a", "b"], 2)
     with pytest.raises(ValueError, match="unit must be"):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import dpjax
 from dpjax import accounting as acc
@@ -234,50 +235,275 @@ def test_two_noises_of_one_key_on_the_same_leaves_cancel_and_are_refused():
     assert transforms.released(ball, params=PARAMS) == acc.Gaussian(2.0)  # kinds differ
 
 
+good = noise(1.1, key())
+
+
+def norm_of(updates):
+    return optax.tree.norm(updates)
+
+
+def around(write):
+    """A chain that clips to 1 and in which `write(u, s, good.update)` stands around the noise."""
+    wrapper = optax.GradientTransformation(good.init, lambda u, s, p=None: write(u, s, good.update))
+    return optax.chain(clip(1.0), wrapper)
+
+
+def added(*trees):
+    return jax.tree.map(lambda *leaves: sum(leaves), *trees)
+
+
+def zeros(tree):
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def kept_and_handed_on_next():
+    """The state holds the clipped sum, which the next update releases."""
+
+    def update(updates, state, params=None):
+        out, inner = good.update(updates, state[0], params)
+        return added(out, state[1]), (inner, updates)
+
+    return optax.chain(clip(1.0), optax.GradientTransformation(lambda p: (good.init(p), p), update))
+
+
+def by_reference(updates, state, draw):
+    told = jax.new_ref(jnp.zeros(()))
+    told[...] = norm_of(updates)
+    out, state = draw(updates, state)
+    return jax.tree.map(lambda u: u + told[...], out), state
+
+
+def told_outside(updates, state, draw):
+    jax.debug.callback(lambda norm: None, norm_of(updates))
+    return draw(updates, state)
+
+
+def twice(other):
+    """The sum is perturbed well, and once more hardly."""
+
+    def update(updates, state, params=None):
+        pairs = zip((good, other), state, strict=True)
+        outs, states = zip(*(tx.update(updates, s) for tx, s in pairs), strict=True)
+        return added(*outs), states
+
+    return optax.chain(
+        clip(1.0),
+        optax.GradientTransformation(lambda p: (good.init(p), other.init(p)), update),
+    )
+
+
+def in_a_loop(updates, state, draw):
+    def body(state, _):
+        out, state = draw(updates, state)
+        return state, out
+
+    state, outs = jax.lax.scan(body, state, length=9)
+    return jax.tree.map(lambda x: x.mean(0), outs), state
+
+
+def called_again(updates, state, draw):
+    once = jax.jit(lambda state: draw(updates, state))
+    first, state = once(state)
+    second, state = once(state)
+    return jax.tree.map(lambda a, b: (a + b) / 2, first, second), state
+
+
+def vmapped(updates, state, draw):
+    def one(step):
+        return draw(updates, state._replace(step=step))[0]
+
+    outs = jax.vmap(one)(state.step + jnp.arange(9))
+    return jax.tree.map(lambda x: x.mean(0), outs), state._replace(step=state.step + 9)
+
+
+def first_state(updates, state, draw):
+    out, _ = draw(updates, state)
+    return out, state
+
+
+def one_step(updates, state, draw):
+    out, after = draw(updates, state._replace(step=jnp.zeros((), jnp.int32)))
+    return out, after
+
+
+def on_the_norm(updates, state, draw):
+    large = norm_of(updates) > 0.5
+    return jax.lax.cond(large, lambda: draw(updates, state), lambda: (zeros(updates), state))
+
+
+def chosen_leafwise(updates, state, draw):
+    out, state = draw(updates, state)
+    return jax.tree.map(lambda u, o: jnp.where(norm_of(updates) > 0.5, u, o), updates, out), state
+
+
+def scaled_by_the_norm(updates, state, draw):
+    factor = norm_of(updates)
+    out, state = draw(updates, state)
+    return jax.tree.map(lambda o: o * factor, out), state
+
+
+def cut_by_the_norm(updates, state, draw):
+    bound = norm_of(updates)
+    out, state = draw(updates, state)
+    return jax.tree.map(lambda o: jnp.clip(o, -bound, bound), out), state
+
+
+def added_again(updates, state, draw):
+    out, state = draw(updates, state)
+    return added(updates, out), state
+
+
+def noise_less_itself(updates, state, draw):
+    """(u + z) − (0 + z): the noise of one draw, taken off again."""
+    out, after = draw(updates, state)
+    less, _ = draw(zeros(updates), state)
+    return jax.tree.map(lambda a, b: a - b, out, less), after
+
+
+def subtracted_by_another_step(updates, state, draw):
+    out, after = draw(updates, state)
+    return added(out, draw(zeros(updates), after)[0]), after
+
+
+def half_masked(tx):
+    return optax.masked(tx, {"a": True, "b": False})
+
+
+def even(step, **_):
+    return step % 2 == 0
+
+
 REFUSED = {
     "no noise": (optax.chain(clip(1.0), optax.sgd(1.0)), "without noise"),
     "nothing": (optax.sgd(1.0), "without clipping"),
-    "noise alone": (noise(1.0, key()), "needs the clipped sum as it is"),
-    "noise first": (optax.chain(noise(1.0, key()), clip(1.0)), "needs the clipped sum as it is"),
-    "scaled between": (optax.chain(clip(1.0), optax.scale(2.0), noise(1.0, key())), "as it is"),
-    "averaged between": (optax.chain(clip(1.0), optax.trace(0.9), noise(1.0, key())), "as it is"),
-    "changed before": (optax.chain(optax.scale(2.0), clip(1.0), noise(1.0, key())), "as they are"),
-    "half of it": (
-        optax.chain(clip(1.0), optax.masked(noise(1.0, key()), {"a": True, "b": False})),
-        "without noise",
+    "noise alone": (good, "needs the clipped sum as it is"),
+    "noise first": (optax.chain(good, clip(1.0)), "needs the clipped sum as it is"),
+    "scaled between": (optax.chain(clip(1.0), optax.scale(2.0), good), "as it is"),
+    "scaled by a schedule between": (
+        optax.chain(clip(1.0), optax.scale_by_schedule(lambda step: 1.0 + step), good),
+        "as it is",
     ),
-    "half clipped": (
-        optax.chain(
-            optax.masked(optax.chain(clip(1.0), noise(1.0, key())), {"a": True, "b": False})
-        ),
-        "without clipping",
+    "averaged between": (optax.chain(clip(1.0), optax.trace(0.9), good), "as it is"),
+    "changed before": (optax.chain(optax.scale(2.0), clip(1.0), good), "as they are"),
+    "half of it": (optax.chain(clip(1.0), half_masked(good)), "without noise"),
+    "half, by name": (optax.chain(clip(1.0), apart(good, optax.identity())), "without noise"),
+    "half clipped": (half_masked(optax.chain(clip(1.0), good)), "without clipping"),
+    "accumulated": (optax.MultiSteps(optax.chain(clip(1.0), good), 2), "as they are"),
+    "accumulated between": (
+        optax.chain(clip(1.0), optax.MultiSteps(good, 2).gradient_transformation()),
+        "as it is",
     ),
-    "accumulated": (optax.MultiSteps(optax.chain(clip(1.0), noise(1.0, key())), 2), "as they are"),
     "GeoDP": (optax.chain(clip(1.0), FACTORIES["spherical"](key())), "without noise"),
+    "every second update": (
+        optax.chain(clip(1.0), optax.conditionally_transform(good, even)),
+        "every update",
+    ),
+    "every second, all of it": (
+        optax.conditionally_transform(optax.chain(clip(1.0), good), even),
+        "every update",
+    ),
+    "where finite": (optax.chain(clip(1.0), optax.apply_if_finite(good, 5)), "every update"),
+    "no noise in the end": (
+        optax.chain(
+            clip(1.0),
+            optax.inject_hyperparams(noise, static_args="key")(
+                optax.linear_schedule(1.1, 0.0, 5), key()
+            ),
+        ),
+        "known outside a trace",
+    ),
+    "a condition on the norm": (around(on_the_norm), "decides by them"),
+    "a choice by the norm": (around(chosen_leafwise), "every update"),
+    "scaled by the norm": (around(scaled_by_the_norm), "every update"),
+    "cut at the norm": (around(cut_by_the_norm), "every update"),
+    "added once more": (around(added_again), "every update"),
+    "its noise taken off": (around(noise_less_itself), "two of one key"),
+    "two draws": (around(subtracted_by_another_step), "two of one key"),
+    "hardly perturbed once more": (twice(noise(1e-3, key(1))), "every update"),
+    "clipped once more": (twice(optax.chain(clip(1.0), noise(1e-3, key(1)))), "every update"),
+    "kept in the state": (kept_and_handed_on_next(), "every update"),
+    "kept for show": (around(lambda u, s, draw: (draw(u, s)[0], norm_of(u))), "every update"),
+    "told by reference": (around(by_reference), "callback or a mutable array"),
+    "told to a callback": (around(told_outside), "callback or a mutable array"),
+    "averaged in a loop": (around(in_a_loop), "once an update"),
+    "averaged over calls": (around(called_again), "once an update"),
+    "averaged by vmap": (around(vmapped), "once an update"),
+    "the first state for ever": (around(first_state), "state of its noise"),
+    "the first step for ever": (around(one_step), "state of its noise"),
 }
 
 
 @pytest.mark.parametrize(("chain", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_chain_of_unknown_sensitivity_is_refused(chain, words):
+def test_a_chain_that_hands_on_more_than_its_noisy_sum_is_refused(chain, words):
     with pytest.raises(ValueError, match=words):
-        transforms.released(chain, params=PARAMS)
+        transforms.released(chain, params=PARAMS, step=0)
 
 
 @pytest.mark.parametrize(
     "wrapped",
     [
-        lambda tx: optax.conditionally_transform(tx, lambda step, **_: step < 3),
+        lambda tx: optax.conditionally_transform(tx, even),
         lambda tx: optax.apply_if_finite(tx, 5),
         lambda tx: optax.GradientTransformation(
-            tx.init, lambda u, s, p=None: (tx.update(u, s, p)[0], jax.tree.map(jnp.sum, u))
+            tx.init, lambda u, s, p=None: (tx.update(u, s, p)[0], norm_of(u))
         ),
     ],
     ids=["passed on as they are", "a condition on them", "kept in the state"],
 )
-def test_updates_that_pass_by_the_noise_are_refused(wrapped):
+def test_updates_of_clipped_grad_that_pass_by_the_noise_are_refused(wrapped):
     gradient = dpjax.clipped_grad(lambda p, x: jnp.sum(p["a"]) * x, 0.5)
     with pytest.raises(ValueError, match="clip and perturb every update"):
         transforms.released(wrapped(noise(0.55, key())), gradient, params=PARAMS)
+
+
+def halved(updates, state, draw):
+    out, state = draw(updates, state)
+    return jax.tree.map(lambda o: o / 2, out), state
+
+
+def either_half(updates, state, draw):
+    """Nothing in every second update; the state moves on where noise was drawn."""
+    return jax.lax.cond(
+        state.step % 2 == 0, lambda: draw(updates, state), lambda: (zeros(updates), state)
+    )
+
+
+def cut_afterwards(updates, state, draw):
+    out, state = draw(updates, state)
+    return optax.clip_by_global_norm(norm_of(out) / 2).update(out, optax.EmptyState())[0], state
+
+
+HONEST = {
+    "scaled after": around(halved),
+    "nothing in every second": around(either_half),
+    "masked in every second": optax.chain(clip(1.0), optax.conditionally_mask(good, even)),
+    "cut by what is released": around(cut_afterwards),
+    "compiled within": optax.chain(
+        clip(1.0), optax.GradientTransformation(good.init, lambda u, s, p=None: within(u, s))
+    ),
+    "two parts": optax.chain(clip(1.0), apart(good, noise(1.1, key(1)))),
+    "checked after": optax.chain(clip(1.0), good, optax.apply_if_finite(optax.sgd(0.1), 5)),
+    "with momentum": optax.chain(clip(1.0), good, optax.trace(0.9)),
+}
+
+
+def within(updates, state):
+    return jax.jit(lambda s: good.update(updates, s))(state)
+
+
+@pytest.mark.parametrize("chain", HONEST.values(), ids=HONEST)
+def test_an_honest_chain_is_read_and_moves_as_little_as_it_says(chain):
+    """By its draws: noise, and the shift by one record of norm 1, of one update with one key."""
+    assert transforms.released(chain, params=PARAMS) == acc.Gaussian(1.1)
+    params = {"a": jnp.zeros(3000), "b": jnp.zeros((50, 20))}
+    state = chain.init(params)
+    outs = []
+    for size in (0.0, 9.0):
+        record = jax.tree.map(functools.partial(jnp.full_like, fill_value=size), params)
+        batch = jax.tree.map(lambda leaf: leaf[None], record)
+        outs.append(ravel_pytree(chain.update(batch, state, params)[0])[0])
+    ratio = np.std(outs[0]) / np.linalg.norm(outs[1] - outs[0])
+    assert ratio > 1.1 * (1 - 5 / np.sqrt(2 * 4000))  # 5 standard deviations of the estimate
 
 
 def test_a_condition_after_the_noise_or_on_the_step_changes_no_mechanism():

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 from dpjax import accounting as acc
 from dpjax import transforms
-from dpjax.transforms.scalar_sum import noisy_total
+from dpjax.transforms.clip import noisy_total
 
 LOSSES = np.array(
     [0.0, 0.3, -0.3, 1e-9, 0.49999, 0.5, -7.0, 1e30, -1e30, np.inf, -np.inf, np.nan], np.float32

@@ -7,7 +7,7 @@ import pytest
 
 from dpjax import transforms
 from dpjax._numerics.normal import normal
-from dpjax.transforms.noise import key_of
+from dpjax.transforms.noise import fold_noise_key
 
 
 def published(g, z, sigma, clip_norm, batch_size, beta):
@@ -29,7 +29,7 @@ def test_is_algorithm_1(d, sigma):
     tx = transforms.spherical_noise(sigma, 1.5, 64, 0.5, key, unsafe_no_dp=True)
     out, _ = jax.jit(tx.update)(g, tx.init(g))
     # The same draw: one number a coordinate, padded to a multiple of 32, the d-th for the norm.
-    now, _ = key_of(tx.init(g), "spherical", g)
+    now, _ = fold_noise_key(tx.init(g), "spherical", g)
     z = normal(now, (d + -d % 32,))
     expected = published(g, z, sigma, 1.5, 64, 0.5)
     np.testing.assert_allclose(out, expected, atol=3e-6 * np.linalg.norm(g))

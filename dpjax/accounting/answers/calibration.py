@@ -15,10 +15,8 @@ from dpjax._numerics.arrays import namespace, with_derivative
 from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
-from dpjax.accounting.answers.accepted import Ends, MakeMechanism, is_whole
-from dpjax.accounting.answers.admission import PROBABILITY
 from dpjax.accounting.answers.methods import describe
-from dpjax.accounting.answers.root_search import Costs, Found, solve
+from dpjax.accounting.answers.root_search import Costs, Ends, Found, MakeMechanism, is_whole, solve
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 
 _POSITIVE = checks.Range(0.0, open_low=True)
@@ -146,6 +144,9 @@ def calibrate(
     returned, so casting it in a float32 program does not overshoot; whole parameters (such as
     steps) come back as integers.
 
+    Calibrate before the first release: a noise level chosen after seeing outputs is not covered by
+    the composed price of the whole (see `Composed`).
+
     Args:
         make_mechanism: from the parameter to the mechanism. For array targets it is called with
             arrays, one value per target.
@@ -185,7 +186,7 @@ def calibrate(
         )
     bounds = _checked_bounds(bounds)
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
-    delta = checks.number("delta", delta, PROBABILITY)
+    delta = checks.number("delta", delta, pricing.PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     target, probability = np.broadcast_arrays(_given("epsilon", epsilon), _given("delta", delta))

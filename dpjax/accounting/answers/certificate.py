@@ -24,7 +24,7 @@ from dpjax.accounting.answers.verification import (
     remaining,
 )
 from dpjax.accounting.errors import CertificateError
-from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
 
 FORMAT = 1
@@ -44,7 +44,7 @@ class Certificate:
         assumptions: what must be true of the run.
         not_covered: what depends on the private data and is not in the number.
         extra_delta: parts of δ reserved for other failures; ε is computed at δ minus their sum.
-        declared: facts of the run, such as `records`, that the mechanism must agree with.
+        declared: facts of the run, which must agree with the mechanism where it knows them.
         version, created: of the software, and when (UTC).
         digests: of every other field, to find out which was changed.
 
@@ -83,7 +83,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
-        """Read a certificate; nothing is recomputed, see `verify`.
+        """Read a certificate's text (of a file: `path.read_text()`); `verify` recomputes it.
 
         Raises:
             CertificateError: not JSON, a missing, unknown or malformed field.
@@ -140,7 +140,7 @@ def _fact(name: str, value: Any) -> Any:
 
 @taught
 def certify(
-    run: Mechanism,
+    run: Mechanism | Sequence[Certificate],
     delta: float,
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
@@ -150,21 +150,26 @@ def certify(
     assumptions: Sequence[str] = (),
     declared: Mapping[str, float | str] | None = None,
 ) -> Certificate:
-    """A certificate of a run at δ.
+    """A certificate of a run at δ, or of several runs together.
 
     Args:
-        run: what was released; one setting, no array fields.
+        run: what was released; one setting, no array fields. Or the certificates of several runs on
+            the same or overlapping records: their mechanisms are composed, and what they assume,
+            reserve of δ and do not cover is carried over.
         delta: the total δ to be stated.
         adjacency, method: as in `epsilon`.
         extra_delta: parts of δ by reason (a truncated batch, a noise tail); ε is computed at the
             rest.
         not_covered: data-dependent choices that the number does not cover, one sentence each.
         assumptions: further ones than those of the mechanism and the bound.
-        declared: facts to hold the mechanism against: `records`, `batch_size`, `steps`,
-            `noise_multiplier`; others are recorded as they are.
+        declared: facts of the run. Those whose name the mechanism answers (`noise_multiplier`,
+            `rate`, `steps`, `records`, `batch_size`, …) must agree with it; others are recorded as
+            the issuer's word, and shown as not checked.
 
     Raises:
-        UnsupportedQuery, ValueError: as `epsilon`; also if nothing of δ is left.
+        UnsupportedQuery, ValueError: as `epsilon`; also if nothing of δ is left, or for
+            certificates of other adjacencies or units, or two of runs with one key: they drew the
+            same noise, and their difference is free of it.
         CertificateError: a declared fact contradicts the mechanism.
 
     Example:
@@ -173,10 +178,25 @@ def certify(
         >>> declared = {"records": 60_000, "batch_size": 600}
         >>> acc.certify(run, delta=1e-5, declared=declared).tier
         'proven'
+        >>> one = acc.certify(acc.Gaussian(4.0), delta=1e-5)
+        >>> acc.certify([one, one], delta=1e-5).mechanism
+        Composed(mechanisms=(Gaussian(noise_multiplier=4.0), Gaussian(noise_multiplier=4.0)))
     """
     import dpjax  # the version; the package imports this module
 
     adjacency = pricing.check_adjacency(adjacency)
+    if not isinstance(run, Mechanism):
+        parts = _priced_together(run, adjacency)
+        run = Composed(tuple(part.mechanism for part in parts))
+        reasons = dict.fromkeys(reason for part in parts for reason in part.extra_delta)
+        sums = {r: math.fsum(p.extra_delta.get(r, 0.0) for p in parts) for r in reasons}
+        extra_delta = {**sums, **(extra_delta or {})}
+        not_covered = (*(line for part in parts for line in part.not_covered), *not_covered)
+        assumptions = (*(line for part in parts for line in part.assumptions), *assumptions)
+        names = [str(part.declared["noise"]) for part in parts if "noise" in part.declared]
+        units = {"unit": parts[0].declared["unit"]} if "unit" in parts[0].declared else {}
+        noise = {"noise": " ".join(names)} if names else {}
+        declared = {**(declared or {}), **units, **noise}
     delta = checks.one_number("delta", delta, checks.Range(0.0, 1.0, True, True))
     extra = {
         str(k): checks.one_number(f"extra_delta[{k!r}]", v, checks.Range())
@@ -191,8 +211,8 @@ def certify(
         method=used.name,
         bound=used.describe,
         tier=weakest_tier(run) if math.isfinite(epsilon) else "none",
-        assumptions=(*all_assumptions(run, adjacency), *assumptions),
-        not_covered=tuple(not_covered),
+        assumptions=tuple(dict.fromkeys((*all_assumptions(run, adjacency), *assumptions))),
+        not_covered=tuple(dict.fromkeys(not_covered)),
         extra_delta=extra,
         declared={str(k): _fact(k, v) for k, v in (declared or {}).items()},
         version=dpjax.__version__,
@@ -203,6 +223,32 @@ def certify(
     certificate = Certificate.from_json(certificate.to_json())
     check_consistency(certificate)
     return certificate
+
+
+def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
+    """The certificates, if the price of their composition is that of their runs."""
+    listed = isinstance(parts, list | tuple) and len(parts) > 0
+    if not listed or not all(isinstance(part, Certificate) for part in parts):
+        raise TypeError(
+            f"run must be a mechanism or a list of certificates, got {checks.shown(parts)}"
+        )
+    for name, values in (
+        ("adjacency", {adjacency.value, *(part.adjacency.value for part in parts)}),
+        ("unit", {part.declared.get("unit", "record") for part in parts}),
+    ):
+        if len(values) > 1:
+            raise ValueError(
+                f"run must be certificates of one {name}, got {sorted(map(str, values))}"
+            )
+    names = [name for part in parts for name in str(part.declared.get("noise", "")).split()]
+    again = sorted({name for name in names if names.count(name) > 1})
+    if again:
+        raise ValueError(
+            f"run must be certificates of runs with a key each, got two with the noise {again[0]}: "
+            "their difference is free of it, so that no composition prices them; train again "
+            "without a fixed key or random_state"
+        )
+    return parts
 
 
 # --- reading and writing ------------------------------------------------------------------------

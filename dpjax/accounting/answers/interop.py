@@ -31,6 +31,7 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.releases import AS_ASKED
 
 
 class Difference(NamedTuple):
@@ -261,7 +262,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
                 write(step.mechanism), number(step, "expected_trials"), law
             )
         if isinstance(step, ZeroConcentrated):
-            if step.adjacency != adjacency:
+            if step.adjacency not in (AS_ASKED, adjacency.value):
                 raise ValueError(
                     f"adjacency must be {step.adjacency!r}, which the ZeroConcentrated release "
                     f"holds for, got {adjacency.value!r}"

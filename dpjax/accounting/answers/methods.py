@@ -6,19 +6,20 @@ from typing import Any
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.contour import allocation
 from dpjax.accounting.contour import method as contour
+from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geometric import angles, ball
 from dpjax.accounting.group_privacy import group_privacy
-from dpjax.accounting.last_iterate import descent, sampled_descent, tracing_diffusion
+from dpjax.accounting.last_iterate import descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import Mechanism, flatten
-from dpjax.accounting.mechanisms.users import unwrapped
+from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.users import stated_for, unwrapped
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
@@ -27,13 +28,12 @@ METHODS: list[Method] = [
     *gaussian.METHODS,
     *one_release.METHODS,
     *contour.METHODS,
-    *allocation.METHODS,
+    *contour_users.METHODS,
     *loss_distribution.METHODS,
     *renyi.METHODS,
     *objective_perturbation.METHODS,
     *randomized_sensitivity.METHODS,
     *descent.METHODS,
-    *sampled_descent.METHODS,
     *tracing_diffusion.METHODS,
     *ball.METHODS,
     *angles.METHODS,
@@ -78,9 +78,14 @@ def methods(
     return found
 
 
+def check_method(name: str) -> None:
+    """Refuse a name that is no method's."""
+    checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
+
+
 def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
-    checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
+    check_method(name)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
     able = ranked(METHODS, part, run, adjacency)
@@ -107,6 +112,12 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
     """Why no method answers: what a step is missing, or a curve where there is a price."""
+    for step in walk(run):
+        if hasattr(step, "adjacency") and stated_for(step, adjacency) is None:
+            return (
+                f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
+                "for data sets of another size"
+            )
     priced = [m for m in ranked(METHODS, "epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:
         steps = dict.fromkeys(

@@ -1,17 +1,100 @@
-"""A certificate in words: first for whoever must decide about it, then the details."""
+"""A certificate in words: first for whoever must decide about it, then the details.
+
+What it means to an attacker is how often one can be right at so many false alarms.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import rounded_up
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers.attacker import success
-from dpjax.accounting.mechanisms import UserLevel
+from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers.verification import is_checked_fact
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.mechanisms import Mechanism, UserLevel
+from dpjax.accounting.mechanisms.base import all_assumptions
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
+
+_QUERIES = 14  # at most: each is a bound of its own, and costs a δ
+_NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
+
+
+def line(epsilon: float, delta: float, false_alarms: float) -> float:
+    """How often an attack on an (ε, δ)-private release is right, at a rate of false alarms.
+
+        min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
+
+    Example:
+        >>> round(line(1.0, 0.0, 0.001), 6)
+        0.002718
+        >>> line(float("inf"), 0.0, 0.001)
+        1.0
+    """
+    if epsilon == math.inf:
+        return 1.0
+    direct = delta + (math.exp(epsilon) * false_alarms if epsilon < 700 else math.inf)
+    mirrored = 1 - math.exp(-epsilon) * max(1 - delta - false_alarms, 0.0)
+    return min(direct, mirrored, 1.0)
+
+
+def success(
+    run: Mechanism,
+    epsilon: float,
+    delta: float,
+    *,
+    adjacency: Adjacency,
+    reserved: float = 0.0,
+    false_alarms: float = 1e-3,
+) -> float:
+    """The most often that any attack on a run is right, at a rate of false alarms.
+
+    The run is (ε, δ(ε) + reserved)-private for every ε, and each of these is a bound: the least of
+    a few is taken, found by Brent's method since e^ε α + δ(ε), convex in e^ε, has one valley. It
+    never gives more than the (ε, δ) given.
+
+    Args:
+        run: what was released, one setting.
+        epsilon, delta: a guarantee of the run, everything included.
+        adjacency: the neighbouring relation.
+        reserved: the part of δ for failures outside the mechanism.
+        false_alarms: in [0, 1]; how often the attack says yes where no is true.
+
+    Returns:
+        In [0, 1], and 1 if nothing can be said.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> add_remove = acc.Adjacency.ADD_REMOVE
+        >>> round(success(acc.Gaussian(4.0), 0.93, 1e-5, adjacency=add_remove), 4)
+        0.0023
+    """
+    best = line(epsilon, delta, false_alarms)
+    if not math.isfinite(epsilon):
+        return best
+    from scipy.optimize import minimize_scalar  # loaded here: it is slow to import
+
+    found = [best]
+
+    def at(root: float) -> float:  # of ε: the best may be much smaller than the largest
+        spent = float(pricing.delta(run, root * root, adjacency=adjacency)) + reserved
+        found.append(line(root * root, spent, false_alarms))
+        return found[-1]
+
+    # Where e^ε is 1/α the line is above one. Where δ counts beside α the best ε may be any below.
+    most = -math.log(max(false_alarms, 1e-300))
+    if delta < 0.1 * false_alarms:
+        most = min(4 * epsilon, most)
+    end = math.sqrt(most)
+    options = {"xatol": _NEAR * end, "maxiter": _QUERIES}
+    with contextlib.suppress(UnsupportedQuery):
+        minimize_scalar(at, bounds=(0.0, end), method="bounded", options=options)
+    return min(found)
+
 
 FALSE_ALARMS = 1e-3
 
@@ -20,11 +103,19 @@ _RELATION = {
     Adjacency.REPLACE_ONE: "replacing one record by another",
 }
 _PROTECTED = {
-    Adjacency.ADD_REMOVE: "whoever contributed one record: what was released looks almost the same "
-    "with and without it. Of several records, each costs again",
-    Adjacency.REPLACE_ONE: "whoever contributed one record: what was released looks almost the "
-    "same whatever that record says. Of several records, each costs again",
+    Adjacency.ADD_REMOVE: "whoever contributed one record: {promise} with it as without it, or the "
+    "other way round",
+    Adjacency.REPLACE_ONE: "whoever contributed one record: {promise} with it as with any other in "
+    "its place",
 }
+# Up to which ε, and for how many records that δ may give away, a guarantee is called so.
+_GRADES = (
+    (1.0, 1.0, "This is a strong promise"),
+    (3.0, 10.0, "This is a moderate promise"),
+    (10.0, 100.0, "This is a weak promise"),
+    (math.inf, math.inf, "This promises next to nothing"),
+)
+_RECORDS = 1e3  # where a certificate does not say how many there are
 _AGAINST = {
     Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
     "record was in the data, even knowing all the others",
@@ -63,22 +154,35 @@ def _whole_users(c: Certificate) -> bool:
     return c.declared.get("unit") == "user"
 
 
+def _promise(epsilon: float) -> str:
+    """What ε means for the probability of an outcome: a ratio of at most e^ε, rounded up."""
+    if epsilon > 20.0:
+        return f"any outcome may be up to e^{rounded_up(epsilon, 4)} times as likely"
+    ratio = math.exp(epsilon) * (1 + 1e-12)
+    digits = max(10.0 ** (math.floor(math.log10(ratio)) - 1), 0.01)
+    return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
+
+
 def _protected(c: Certificate) -> str:
-    words = _PROTECTED[c.adjacency]
+    words = _PROTECTED[c.adjacency].format(promise=_promise(c.epsilon))
+    records: Any = c.declared.get("records", _RECORDS)
+    away = c.delta * (records if isinstance(records, int | float) else _RECORDS)
+    grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
+    several = isinstance(c.mechanism, UserLevel) or _whole_users(c)
+    again = "" if several else ". Of several records, each costs again"
     if isinstance(c.mechanism, UserLevel) or _whole_users(c):
         most = "any number of records"
         if isinstance(c.mechanism, UserLevel):
-            most = f"at most {c.mechanism.records:g} records"
-        words = words.split(". ")[0].replace("one record", most)
-        words = words.replace("with and without it", "with and without them")
-        words = words.replace("that record says", "those records say")
-    return words
+            most = f"at most {c.mechanism.records:,.0f} records"
+        words = words.replace("one record", most).replace("with it", "with them")
+        words = words.replace("without it", "without them").replace("its place", "their place")
+    return f"{words}, but for a probability of {rounded_up(c.delta)}. {grade}{again}"
 
 
 def _relation(c: Certificate) -> str:
     words = _RELATION[c.adjacency]
     if isinstance(c.mechanism, UserLevel):
-        many = f"up to {c.mechanism.records:g} records of one user"
+        many = f"up to {c.mechanism.records:,.0f} records of one user"
         words = words.replace("one record by another", f"{many} by others")
         return words.replace("one record", many)
     if _whole_users(c):
@@ -164,9 +268,12 @@ def details(certificate: Certificate) -> list[str]:
     lines.append(f"Tier: {c.tier}.")
     for reason, share in c.extra_delta.items():
         lines.append(f"Reserved of δ: {share:g} for {reason}.")
-    lines += [f"Assumes: {a}." for a in c.assumptions]
-    if c.declared:
-        facts = (f"{k} = {shown(v)}" for k, v in c.declared.items())
-        lines.append(f"Declared: {', '.join(facts)}.")
+    # Certificates of before 0.2 lack the sentence on what was fixed in advance; it holds for them.
+    both = (*c.assumptions, *all_assumptions(c.mechanism, c.adjacency))
+    lines += [f"Assumes: {a}." for a in dict.fromkeys(both)]
+    agrees = {k: is_checked_fact(c.mechanism, k) for k in c.declared}
+    for label, checked in (("Declared", True), ("Declared, and not checked", False)):
+        facts = [f"{k} = {shown(v)}" for k, v in c.declared.items() if agrees[k] is checked]
+        lines += [f"{label}: {', '.join(facts)}."] if facts else []
     lines.append(f"Software: dpjax {c.version}, {c.created}.")
     return lines

@@ -1,30 +1,48 @@
-"""The questions that a mechanism answers."""
+"""The questions that a mechanism answers: checked where concrete, priced as +inf where traced."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics import float64
+from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency, unknown
-from dpjax.accounting.answers.admission import (
-    EPSILONS,
-    ORDERS,
-    PROBABILITY,
-    RATES,
-    admitted,
-    settled,
+from dpjax.accounting.answers.methods import METHODS, check_method, choose
+from dpjax.accounting.mechanisms import (
+    ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Mechanism,
+    PoissonSampled,
+    UserLevel,
+    flatten,
 )
-from dpjax.accounting.answers.methods import METHODS, choose
-from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.users import reached
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.mechanisms.base import map_axes, walk
+from dpjax.accounting.mechanisms.checked import admit, invalid, repaired, together
+from dpjax.accounting.mechanisms.steps import revealed
+from dpjax.accounting.mechanisms.users import reached, unwrapped
+from dpjax.accounting.method import Method, chosen_settings, least, ranked
+from dpjax.accounting.pairs.table import RELEASES
+
+PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
+RATES = checks.Range(0.0, 1.0)
+EPSILONS = checks.Range(0.0, infinite=True)
+ORDERS = checks.Range(infinite=True)
 
 Answer = float | np.ndarray | Array
+_Question = TypeVar("_Question", bound=Callable[..., Any])
+_ANOTHER_RUN = {"noise_multiplier": 0.0, "records": 1.0}  # at these numbers a step is another
 
 
 def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
@@ -34,7 +52,116 @@ def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
     return Adjacency(adjacency)
 
 
+def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[Any, Any, Any]:
+    """The run and the argument to ask the methods about, and which settings `settled` overrules.
+
+    A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
+    can answer, and marked.
+
+    Raises:
+        TypeError, ValueError: naming the argument or field.
+    """
+    admit(run)
+    given = checks.number(name, given, allowed)
+    if np.ndim(given) and allowed not in (ORDERS, RATES):
+        together(run, **{name: given})
+    if not is_traced(run, given):
+        return unwrapped(run), given, False
+    bad = invalid(run)
+    if is_traced(given):
+        with plain_rules():
+            good = allowed.holds(given)
+            given = jnp.where(good, given, allowed.example())
+            # Of a list of orders or rates each is its own answer.
+            bad = jnp.expand_dims(bad, -1) | ~good if allowed in (ORDERS, RATES) else bad | ~good
+    elif allowed in (ORDERS, RATES):
+        bad = jnp.expand_dims(bad, -1)
+    return unwrapped(repaired(run)), given, bad
+
+
+def settled(answer: Any, bad: Any, worst: float) -> Any:
+    """The answer, and the worst one where the question was none."""
+    if bad is False:
+        return answer
+    with plain_rules():
+        return jnp.where(bad, worst, answer)
+
+
+def _by_kind(question: _Question) -> _Question:
+    """The question, where settings of a sweep without noise, or of one record, are asked apart.
+
+    These are other runs (`revealed`, `unwrapped`), and a sweep says what its settings say.
+    """
+    signature = inspect.signature(question)
+    name = list(signature.parameters)[1]
+    swept = name in ("delta", "epsilon")  # of a list of orders or rates each is its own answer
+
+    @functools.wraps(question)
+    def asked(*args: Any, **how: Any) -> Any:
+        try:
+            given = signature.bind(*args, **how).arguments
+            run = given["run"]
+            kinds = _kinds(run, *(given[name],) * swept)
+        except (TypeError, ValueError):  # the question says what is wrong
+            return question(*args, **how)
+        if kinds is None:
+            grouped = isinstance(run, UserLevel) and isinstance(given.get("method"), str)
+            if grouped and given["method"] == "group":
+                inner = unwrapped(run)
+                if inner is run.mechanism:  # a group of one: what the record is charged
+                    given.update(run=inner, method="best")
+            return question(**given)
+        places = [kinds == kind for kind in np.unique(kinds)]
+        found = []
+        for here in places:
+
+            def some(leaf: Any, axes: int, here: np.ndarray = here) -> Any:
+                part = chosen_settings(here, leaf, axes)
+                return part[0] if not axes and np.all(part == part[0]) else part
+
+            part = {**given, "run": jax.tree.map(some, run, map_axes(run))}
+            if swept:
+                part[name] = chosen_settings(here, given[name], 0)
+            found.append(asked(**part))
+
+        def joined(answers: Any) -> Any:
+            if isinstance(answers[0], Method):
+                return answers[0]
+            whole = np.empty(kinds.shape + (() if swept else np.shape(answers[0])[-1:]))
+            for here, answer in zip(places, answers, strict=True):
+                whole[here] = answer
+            return whole
+
+        several = isinstance(found[0], tuple)
+        return tuple(map(joined, zip(*found, strict=True))) if several else joined(found)
+
+    return asked  # pyrefly: ignore
+
+
+def _kinds(run: Any, *given: Any) -> np.ndarray | None:
+    """A number for every setting, one for each kind; None where no setting is another run."""
+    if not isinstance(run, Mechanism) or is_traced(run, *given):
+        return None
+    marks = [
+        np.asarray(getattr(step, field)) == number
+        for step in walk(run)
+        for field, number in _ANOTHER_RUN.items()
+        if np.ndim(getattr(step, field, 0.0)) and not step.component_axes[field]
+    ]
+    if not any(mark.any() for mark in marks):
+        return None
+    leaves, axes = (
+        jax.tree.leaves((run, given)),
+        jax.tree.leaves((map_axes(run), (0,) * len(given))),
+    )
+    fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
+    return np.broadcast_to(
+        sum(2**i * mark for i, mark in enumerate(marks)), np.broadcast_shapes(*fronts)
+    )
+
+
 @taught
+@_by_kind
 def price(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -51,11 +178,13 @@ def price(
     """
     adjacency = check_adjacency(adjacency)
     run, delta, _ = admitted(run, "delta", delta, PROBABILITY)
+    run = _revealed(run, adjacency, method)
     chosen = choose(run, "epsilon", method, adjacency)
     return least("epsilon", chosen, run, delta, adjacency)
 
 
 @taught
+@_by_kind
 def epsilon(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -67,7 +196,9 @@ def epsilon(
 
     Args:
         run: what is released; array fields broadcast against each other and against `delta`.
-        delta: in (0, 1).
+        delta: in (0, 1); or 0, of releases whose loss is bounded (Laplace noise, randomised
+            response, the exponential mechanism, pure guarantees, Poisson samples and compositions
+            of them), where `method` chooses nothing.
         adjacency: the neighbouring relation.
         method: `"best"` (tightest certified) or a method's name, see `methods`. The best method
             gives a sweep what it gives its settings one by one, at the same cost: what the contour
@@ -89,12 +220,58 @@ def epsilon(
         2.101
     """
     adjacency = check_adjacency(adjacency)
+    plain = type(delta) in (int, float) or isinstance(delta, np.ndarray | np.number)
+    if plain and not is_traced(run) and np.size(delta) and not np.any(np.asarray(delta) != 0):
+        check_method(method)
+        pure = _pure_epsilon(run, adjacency)
+        if pure is not None:
+            return float64.plain(np.asarray(pure + np.zeros(np.shape(delta))))
     run, delta, bad = admitted(run, "delta", delta, PROBABILITY)
+    run = _revealed(run, adjacency, method)
     chosen = choose(run, "epsilon", method, adjacency)
     return settled(least("epsilon", chosen, run, delta, adjacency)[0], bad, np.inf)
 
 
+def _revealed(run: Mechanism, adjacency: Adjacency, method: str) -> Mechanism:
+    """As `revealed`, where the method asked for can price that."""
+    told = revealed(run, adjacency)
+    if told is run:
+        return run
+    able = {"best", *(m.name for m in ranked(METHODS, "epsilon", told, adjacency))}
+    return told if isinstance(method, str) and method in able else run
+
+
+def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
+    """ε at δ = 0, the sum of the largest losses; None where one of them is not known to end."""
+    admit(run)
+    total: Any = 0.0
+    for step, factors in flatten(unwrapped(run)):
+        count: Any = functools.reduce(operator.mul, map(np.asarray, factors), np.asarray(1.0))
+        if not np.any(count > 0):
+            continue
+        rate: Any = np.asarray(1.0)
+        while isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
+            rate, step = rate * step.rate, step.mechanism
+        release = RELEASES.get(type(step))
+        numbers = release.numbers(step, adjacency) if release is not None else None
+        if numbers is None or isinstance(step, DiscreteGaussian):
+            return None
+        if isinstance(step, ApproximateDP) and np.any(np.asarray(step.delta) > 0):
+            return None
+        largest: Any = np.asarray(numbers[0])
+        largest = largest * numbers[1] if isinstance(step, DiscreteLaplace) else largest
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # The mixture's density over that without the record is at most 1 + q(e^ε − 1).
+            near = np.log1p(rate * np.expm1(np.minimum(largest, 500.0)))
+            mixed = np.where(largest < 500.0, near, largest)
+            loss = np.where(rate < 1, mixed, largest)
+            total = total + np.where((count > 0) & (rate > 0), count * loss, 0.0)
+    # Each addition is off by at most half a unit of the last place.
+    return total * (1 + 1e-14 + 2.0**-52 * sum(1 for _ in flatten(run)))
+
+
 @taught
+@_by_kind
 def delta(
     run: Mechanism,
     epsilon: Float[ArrayLike, "..."],
@@ -114,11 +291,13 @@ def delta(
     """
     adjacency = check_adjacency(adjacency)
     run, epsilon, bad = admitted(run, "epsilon", epsilon, EPSILONS)
+    run = _revealed(run, adjacency, method)
     chosen = choose(run, "delta", method, adjacency)
     return settled(least("delta", chosen, run, epsilon, adjacency)[0], bad, 1.0)
 
 
 @taught
+@_by_kind
 def rdp(
     run: Mechanism,
     orders: Float[ArrayLike, "orders"],
@@ -155,6 +334,7 @@ def rdp(
 
 
 @taught
+@_by_kind
 def epsilon_interval(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -178,7 +358,8 @@ def epsilon_interval(
     run, delta, bad = admitted(run, "delta", delta, PROBABILITY)
     upper = epsilon(run, delta, adjacency=adjacency)
     lower: Any = np.zeros(np.shape(upper))
-    able = ranked(METHODS, "epsilon_lower", run, adjacency) if reached(stated) else []
+    attained = reached(stated, adjacency) and revealed(run, adjacency) is run
+    able = ranked(METHODS, "epsilon_lower", run, adjacency) if attained else []
     for method in able:
         if method.dear and float64.is_traced(run, delta):
             continue
@@ -194,6 +375,7 @@ def epsilon_interval(
 
 
 @taught
+@_by_kind
 def tradeoff(
     run: Mechanism,
     false_positive_rates: Float[ArrayLike, "rates"],
@@ -221,6 +403,7 @@ def tradeoff(
     run, false_positive_rates, bad = admitted(
         run, "false_positive_rates", false_positive_rates, RATES
     )
+    run = _revealed(run, adjacency, method)
     rates = (
         false_positive_rates
         if float64.is_traced(false_positive_rates)

@@ -1,21 +1,153 @@
 """The root of a monotone ε(parameter) = target: a bracket from near one outwards, then its inside.
 
-The search is for the root of log ε − log target in the logarithm of the parameter. Bounds of ε need
-not be monotone where ε is: they may be loose. The search goes on unless the lower ends of ε show
-that ε itself is not.
+`Ends` finds which parameters the mechanism accepts, `Bracket` holds the nearest ones asked on each
+side of the root, and `solve` searches for the root of log ε − log target in the logarithm of the
+parameter. Bounds of ε need not be monotone where ε is: they may be loose. The search goes on unless
+the lower ends of ε show that ε itself is not.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax.accounting.answers.accepted import Ends
-from dpjax.accounting.answers.bracket import NOT_MONOTONE, Bracket, height
+from dpjax._numerics import checks
 from dpjax.accounting.errors import ImpossibleBudget
+from dpjax.accounting.mechanisms import Mechanism
+
+MakeMechanism = Callable[[Any], Mechanism]
+
+_LEAST, _MOST = 2.0**-40, 2.0**40  # the parameters that are searched
+
+
+def _accepts(make: MakeMechanism, value: float) -> bool:
+    try:
+        run = make(value)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        return False
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"make_mechanism must return a mechanism, got {checks.shown(run)}")
+    return True
+
+
+def is_whole(make: MakeMechanism) -> bool:
+    """Whether the mechanism takes whole numbers only, as `Repeated.steps` does."""
+    if _accepts(make, 1.375) or _accepts(make, 0.6875):
+        return False
+    good = [v for v in (2.0**k for k in range(0, 20, 4)) if _accepts(make, v)]
+    return bool(good) and not any(_accepts(make, v - f) for v in good for f in (0.25, 0.375))
+
+
+def _start(make: MakeMechanism) -> float:
+    """A parameter that the mechanism accepts, the nearest power of two to one."""
+    for exponent in range(41):
+        for value in (2.0**exponent, 2.0**-exponent):
+            if _accepts(make, value):
+                return value
+    raise ValueError(
+        "make_mechanism must accept some value of its parameter between "
+        f"{_LEAST:.3g} and {_MOST:.3g}, got none"
+    )
+
+
+def _limit(make: MakeMechanism, good: float, bad: float, whole: bool) -> float:
+    """The last parameter accepted on the way from one that is to one that is not."""
+    while abs(bad - good) > (1.0 if whole else 1e-12 * good):
+        middle = 0.5 * (good + bad)
+        middle = np.floor(middle) if whole else middle
+        if middle in (good, bad):
+            break
+        good, bad = (middle, bad) if _accepts(make, middle) else (good, middle)
+    return float(good)
+
+
+class Ends:
+    """The parameters within which to search; those that the mechanism refuses are found out."""
+
+    def __init__(self, make: MakeMechanism, whole: bool, bounds: tuple[float, float] | None):
+        self._make, self._whole, self._known = make, whole, bounds is not None
+        self.low, self.high = bounds or (1.0 if whole else _LEAST, _MOST)
+        self.good = [*bounds] if bounds else [_start(make)] * 2
+
+    def inside(self, value: np.ndarray) -> np.ndarray:
+        """The nearest parameters that are accepted."""
+        for reach in (float(np.min(value)), float(np.max(value))):
+            reach = min(max(reach, self.low), self.high)
+            if self._known or self.good[0] <= reach <= self.good[1]:
+                continue
+            k = int(reach > self.good[1])
+            if not _accepts(self._make, reach):
+                reach = _limit(self._make, self.good[k], reach, self._whole)
+                self.low, self.high = (self.low, reach) if k else (reach, self.high)
+            self.good[k] = reach
+        return np.clip(value, self.low, self.high)
+
+
+NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
+
+
+class Bracket:
+    """The nearest parameters asked on either side of every root; NaN where there are none.
+
+    Attributes:
+        safe, dear: the last that keeps the budget, and the first that does not.
+        cost_safe, cost_dear: ε there.
+        points: all that were asked: logarithms of the parameters, and heights.
+    """
+
+    def __init__(self, ends: Ends, target: np.ndarray, rising: bool, at_least: Callable):
+        self._ends, self._target, self._rising = ends, target, rising
+        self._at_least = at_least
+        self.sign = 1.0 if rising else -1.0  # ε rises with sign · log parameter
+        self.safe, self.dear = (np.full(target.shape, np.nan) for _ in range(2))
+        self.cost_safe = np.zeros(target.shape)
+        self.cost_dear = np.full(target.shape, np.inf)
+        self.points: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The parameters of least and of most ε, as far as they are known by now."""
+        low, high = self._ends.low, self._ends.high
+        return (low, high) if self._rising else (high, low)
+
+    def note(self, value: np.ndarray, cost: np.ndarray) -> None:
+        """Takes in that `value` costs `cost`."""
+        sign, safe, dear = self.sign, self.safe, self.dear
+        # Between two parameters a monotone ε lies between theirs; methods may differ by a little.
+        less = (cost < 0.98 * self.cost_safe) & (sign * value > sign * safe)
+        more = np.isfinite(cost) & (cost > 1.02 * self.cost_dear) & (sign * value < sign * dear)
+        if np.any(less):
+            self._refuse(np.where(less, safe, value), np.where(less, cost, np.inf))
+        if np.any(more):
+            self._refuse(value, np.where(more, self.cost_dear, np.inf))
+        keep = (cost <= self._target) & ~(sign * value <= sign * safe)
+        drop = ~(cost <= self._target) & ~(sign * value >= sign * dear)
+        # No answer where a dearer parameter has one says nothing of ε: the search goes on outwards.
+        void = np.isinf(cost) & np.isfinite(self.cost_dear) & np.isnan(safe)
+        drop &= ~(void & (value != self.limits[0]))
+        self.safe, self.cost_safe = (
+            np.where(keep, value, safe),
+            np.where(keep, cost, self.cost_safe),
+        )
+        self.dear, self.cost_dear = (
+            np.where(drop, value, dear),
+            np.where(drop, cost, self.cost_dear),
+        )
+        self.points.append((np.log(value), height(cost, self._target)))
+
+    def _refuse(self, value: np.ndarray, most: np.ndarray) -> None:
+        """ε at `value` should not be above `most`, which a parameter beyond it costs."""
+        if np.any(self._at_least(value) > most):
+            raise ValueError(NOT_MONOTONE)
+
+
+def height(cost: np.ndarray, target: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):  # ε of 0 or infinity says no more than its sign
+        return np.clip(np.log(cost) - np.log(target), -40.0, 40.0)
+
 
 _ROUNDS = 60
 

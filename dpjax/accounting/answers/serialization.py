@@ -17,6 +17,7 @@ from dpjax.accounting.mechanisms import Mechanism, registered_mechanisms
 
 _LONGEST = 1 << 24  # characters of a certificate: some hundred thousand different steps
 _DEEPEST = 100  # levels of nesting
+_FILE = "; of a file, give its content: pathlib.Path(name).read_text()"
 _DIGITS = 300  # of a whole number; more have no float64
 
 
@@ -85,9 +86,15 @@ def parse(text: str | bytes) -> dict[str, Any]:
             without a float64 (an infinity is written as the text "inf").
     """
     if not isinstance(text, str | bytes | bytearray):
-        raise CertificateError("json", f"must be text, got {shown(text)}")
+        raise CertificateError("json", f"must be text, got {shown(text)}{_FILE}")
     if len(text) > _LONGEST:
         raise CertificateError("json", f"must have at most {_LONGEST} characters, got {len(text)}")
+    if text[:200].lstrip()[:1] not in ("{", b"{"):
+        start = shown(text[:60])
+        raise CertificateError(
+            "json",
+            f"must be the text of a certificate, which begins with {{, got {start}{_FILE}",
+        )
     try:
         raw = json.loads(text, object_pairs_hook=_once, parse_int=_whole)
     except RecursionError:

@@ -25,16 +25,22 @@ from dpjax.accounting.mechanisms import (
     CorrelatedGaussian,
     CyclicPoissonCorrelated,
     FixedBatchSampled,
-    Gaussian,
     MatrixGaussian,
     Mechanism,
     PoissonSampled,
     RandomAllocation,
     TruncatedPoissonSampled,
+    UserLevel,
     WithReplacement,
     flatten,
 )
-from dpjax.accounting.mechanisms.base import all_assumptions, walk, weakest_tier
+from dpjax.accounting.mechanisms.base import (
+    FIXED_IN_ADVANCE,
+    all_assumptions,
+    walk,
+    weakest_tier,
+)
+from dpjax.accounting.mechanisms.steps import revealed
 from dpjax.accounting.mechanisms.users import reached, unwrapped
 
 if TYPE_CHECKING:
@@ -136,7 +142,7 @@ def check_consistency(certificate: Certificate) -> None:
         for name, axes in step.component_axes.items():
             if np.ndim(getattr(step, name)) != axes:
                 raise CertificateError("mechanism", f"must be one setting: {name} is an array")
-    _check_declared(c.mechanism, c.declared)
+    _check_declared(c.mechanism, c.adjacency, c.declared)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -144,44 +150,56 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
 
 
-def _parts(run: Mechanism, kind: type) -> list[Any]:
-    return [step for step in walk(run) if isinstance(step, kind)]
+def _parts(run: Mechanism, *kinds: type) -> list[Any]:
+    return [step for step in walk(run) if isinstance(step, kinds)]
 
 
-# Whose price is for so many records.
+# Whose price is for so many records, and those whose batch is a share of them.
 _SIZED = FixedBatchSampled, TruncatedPoissonSampled, WithReplacement
+_AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPoissonCorrelated
+_SAMPLED = (*_SIZED, *_AT_A_RATE)
 
 
-def _check_declared(run: Mechanism, declared: Mapping[str, Any]) -> None:
+def is_checked_fact(run: Mechanism, name: str) -> bool:
+    """Whether a mechanism says something that a declared fact of this name must agree with."""
+    own = any(name in step._ranges for step in walk(run) if not isinstance(step, UserLevel))
+    sampled = name in ("records", "batch_size") and bool(_parts(run, *_SAMPLED))
+    return own or sampled or name in ("steps", "adjacency")
+
+
+def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]) -> None:
+    """Refuse a declared fact that differs from what the mechanism was priced with."""
+
     def refuse(why: str) -> None:
         raise CertificateError("declared", why)
 
-    known = {k: declared.get(k) for k in ("records", "batch_size", "noise_multiplier", "steps")}
-    for name, value in known.items():
-        if value is not None and not isinstance(value, int | float):
+    known: dict[str, Any] = {k: declared.get(k) for k in ("records", "batch_size", "steps")}
+    for name, value in declared.items():
+        if name == "adjacency":
+            if value != adjacency.value:
+                refuse(f"adjacency = {value!r}, priced {adjacency.value}")
+            continue
+        if isinstance(value, str) and (name in known or is_checked_fact(run, name)):
             refuse(f"{name} must be a number, got {value!r}")
-    records, batch = known["records"], known["batch_size"]
-    for step in (*_parts(run, PoissonSampled), *_parts(run, TruncatedPoissonSampled)):
-        if None not in (records, batch) and not _close(step.rate * records, batch):
-            refuse(f"batch_size = {batch} of {records} records, but the rate is {step.rate}")
-    for step in _parts(run, RandomAllocation):
-        expected = step.chosen / step.steps
+        for step in walk(run):
+            # A user's `records` are not those of the data, and `steps` are counted below.
+            if name not in step._ranges or name == "steps" or isinstance(step, UserLevel):
+                continue
+            own = getattr(step, name)
+            if step.component_axes.get(name):
+                refuse(f"{name} is an array, which cannot be declared as a number")
+            if not _close(own, value):
+                refuse(f"{name} = {value}, priced {own}")
+    records, batch, steps = known.values()
+    for step in _parts(run, *_AT_A_RATE):
+        expected = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
+        if isinstance(step, CyclicPoissonCorrelated):
+            expected = step.rate / step.groups  # of all records: a step samples from one group
         if None not in (records, batch) and not _close(expected * records, batch):
             refuse(f"batch_size = {batch} of {records} records, but the rate is {expected}")
-    for step in (s for kind in _SIZED for s in _parts(run, kind)):
+    for step in _parts(run, *_SIZED):
         if records is not None and not _close(step.population, records):
             refuse(f"records = {records}, priced {step.population}")
-        own = getattr(step, "batch_size", batch)  # a cut batch's is checked above
-        if batch is not None and not _close(own, batch):
-            refuse(f"batch_size = {batch}, priced {own}")
-    sigma, steps = known["noise_multiplier"], known["steps"]
-    for step in (
-        *_parts(run, Gaussian),
-        *_parts(run, CorrelatedGaussian),
-        *_parts(run, MatrixGaussian),
-    ):
-        if sigma is not None and not _close(step.noise_multiplier, sigma):
-            refuse(f"noise_multiplier = {sigma}, priced {step.noise_multiplier}")
     if steps is not None:
         count = math.fsum(
             math.prod(float(np.asarray(f)) for f in (*factors, *_length(step)))
@@ -228,7 +246,8 @@ def recompute(certificate: Certificate) -> Verification:
     if c.tier != tier:
         raise CertificateError("tier", f"says {c.tier!r}, this run is {tier!r}")
     for assumption in all_assumptions(run, adjacency):
-        if assumption not in c.assumptions:
+        # Certificates of before 0.2 do not list this one; `describe` states it for them too.
+        if assumption not in (*c.assumptions, FIXED_IN_ADVANCE):
             raise CertificateError("assumptions", f"lacks: {assumption}")
     return _checked(run, delta, adjacency, claimed, epsilon, used)
 
@@ -237,8 +256,9 @@ def _checked(
     run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Any
 ) -> Verification:
     """Another method's bounds, where there is one: they must not contradict the claim."""
-    shown = reached(run)
-    run = unwrapped(run)
+    stated, run = run, unwrapped(run)
+    told = revealed(run, adjacency)
+    shown, run = reached(stated, adjacency) and told is run, told
     others = [
         m for name, m in methods(run, adjacency).items() if name != used.name and m.rank is not None
     ]

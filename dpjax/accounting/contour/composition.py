@@ -1,16 +1,18 @@
-"""What is composed in one setting, and sums over its steps."""
+"""What is composed in one setting, and its steps as the pairs of the kernel."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.pairs.mixtures import moves
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import PAIRS, TRANSFORMS
+from dpjax.accounting.pairs.table import PAIRS
+
+_MOST_MU = 20.0
 
 
 class Composition(NamedTuple):
@@ -26,27 +28,28 @@ class Composition(NamedTuple):
     steps: dict[str, Steps]
 
 
-def line_of(name: str) -> Any:
-    """What is known of a pair's transform on lines: a `Pair` or a `Transform`."""
-    return PAIRS[name] if name in PAIRS else TRANSFORMS[name]
+def as_run(run: Composition) -> Run:
+    """Return the run as `interval` takes it."""
+    groups = (Group(PAIRS[name].table(g.mu, g.rate), g.count) for name, g in run.steps.items())
+    return Run(run.gaussian_mu2, tuple(groups))
 
 
-def weighted_sum(function: Callable, run: Composition, plain: Any) -> Any:
-    """`plain` and Σ over steps of count·function(pair, mu, rate, count), few steps at a time."""
-    xp: Any = namespace(run, plain)
-    total = plain
-    for name, steps in run.steps.items():
-        pair, groups = line_of(name), steps.mu.shape[0]
-        if groups == 1:
-            values = function(pair, steps.mu[0], steps.rate[0], steps.count[0])
-            values = tree_map(lambda v, n=steps.count[0]: n * v, values)
-        else:
-            rows = (steps.mu, steps.rate, steps.count)
-            one = functools.partial(function, pair)
-            values = xp.map(lambda row, f=one: f(*row), rows, batch_size=min(groups, 16))
-            values = tree_map(lambda v, n=steps.count: xp.tensordot(n, v, axes=1), values)
-        total = tree_map(xp.add, total, values)
-    return total
+def changes(run: Composition) -> Run:
+    """Return how the pairs of `as_run` change with μ and with the rate of their steps."""
+    groups = (
+        Group(moves(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.steps.items()
+    )
+    return Run(run.gaussian_mu2, tuple(groups))
+
+
+def is_one_step(run: Composition) -> Any:
+    """Whether there is exactly one step, of noise that `single_step` takes, and nothing else."""
+    xp: Any = namespace(run)
+    counts = [g.count for g in run.steps.values()]
+    if len(counts) != 1 or counts[0].shape[0] != 1:
+        return xp.zeros(()) > 0
+    (group,) = run.steps.values()
+    return (group.count[0] == 1) & (run.gaussian_mu2 == 0) & (group.mu[0] <= _MOST_MU)
 
 
 def clean(run: Composition) -> Composition:
@@ -71,7 +74,7 @@ def total_variation(run: Composition) -> Array:
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
     log_agree = xp.log1p(-plain)
     for name, group in run.steps.items():
-        distance = line_of(name).total_variation(group.mu, group.rate)
+        distance = PAIRS[name].total_variation(group.mu, group.rate)
         distance = xp.clip(distance, 0.0, 1 - 1e-16)
         log_agree = log_agree + xp.sum(group.count * xp.log1p(-distance))
     return -xp.expm1(log_agree) * (1 + 1e-12)

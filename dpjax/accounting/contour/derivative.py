@@ -1,9 +1,13 @@
-"""Derivatives of log δ(ε) along a line that stays where it is.
+"""Derivatives of ε(δ) and δ(ε): of a line's own sum, and of one step without a line.
 
-log δ(ε) = log Σ_k Re V_k with V_k the line's terms e^{ΣnK(z_k) − z_kε}/(z_k(z_k + 1)), whatever the
-line: derivatives are sums over the same terms, Σ_k Re(V_k · n·∂K(z_k)) / Σ_k Re V_k, with
-∂K(z) = E_P[∂e^{zL}]/E_P[e^{zL}] from the same nodes. Of ε at given δ they follow by the implicit
-function theorem.
+log δ(ε) = log Σ_k Re V_k with V_k = e^{ΣnK(z_k) − z_kε}/(z_k(z_k + 1)), whatever the line: its
+derivatives are Σ_k Re(V_k·n·∂K(z_k))/Σ_k Re V_k, where
+
+    ∂K(z) = E_P[e^{zL}((z + 1)X − zY)]/E_P[e^{zL}],  X = ∂log p,  Y = ∂log q,
+
+on the nodes of the line. They are summed over k first, so that a parameter more costs nothing. Of ε
+at given δ they follow by the implicit function theorem, at the ε where the sum itself is δ: the
+certified end lies above it by its error bounds, which have slopes of their own.
 """
 
 from __future__ import annotations
@@ -12,109 +16,182 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, tree_map
+from dpjax.accounting.contour import composition, half, interval, single_step
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour import powers, saddle_point
-from dpjax.accounting.contour.composition import Composition, Steps
-from dpjax.accounting.contour.line import Resolution
-from dpjax.accounting.pairs.protocol import Pair
-from dpjax.accounting.pairs.table import PAIRS
+from dpjax.accounting.contour.composition import Composition
+from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
+from dpjax.accounting.contour.tilt import least
+from dpjax.accounting.pairs.pair import Folded
+from dpjax.accounting.pairs.protocol import Steps
 
 
 class Slopes(NamedTuple):
-    """Partial derivatives of log δ(ε).
+    """Partial derivatives of δ(ε) in one direction.
 
     Fields:
-        epsilon: with respect to ε, below 0.
-        run: with respect to every parameter of the composition.
+        size: what the worse of two directions is known by.
+        epsilon, mu2: with respect to ε, and to Σμ² of the plain Gaussian steps.
+        groups: with respect to μ, rate and count of the other steps.
     """
 
-    epsilon: Float[Array, ""]
-    run: Composition
+    size: Any
+    epsilon: Any
+    mu2: Any
+    groups: tuple[tuple[Any, Any, Any], ...]
 
 
-def _direction(
-    run: Composition, sign: Array, epsilon: Array, log_delta: Array | None, at: Resolution
-) -> tuple[Array, Array, Composition]:
-    xp: Any = namespace(run, sign, epsilon)
-    # The line that the value was read off.
-    target = (None, epsilon) if log_delta is None else (log_delta, None)
-    line = lines.evaluate(run, sign, saddle_point.find(run, sign, *target, at.margin), at)
-    t = line.spacing * xp.arange(at.blocks**2)
-    turn = line.phase - t * epsilon
-    real, imag = line.amplitude * xp.cos(turn), line.amplitude * xp.sin(turn)
+def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
+    """Return X and Y at the nodes of a step, for a change of its pair.
+
+    What leaves a half-line where it starts has the loss 0, like the atom.
+    """
+    xp: Any = namespace(pair, place)
+    if not isinstance(pair, Folded):
+        return pair.moved(place, by)
+    both = zip(pair.halves(), place, by.halves(), strict=True)
+    columns = zip(*(half.moved(y, change) for half, y, change in both), strict=True)
+    density = xp.exp(-0.5 * pair.start**2) / np.sqrt(2 * np.pi)
+    atom = (by.atom - 2 * density * by.start) / xp.maximum(pair.atom, 1e-300)
+    x, y = (xp.concatenate([*column, atom[None]]) for column in columns)
+    return x, y
+
+
+def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]:
+    """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
+    xp: Any = namespace(loss, real)
+    blocks = real.shape[0]
+    angle = xp.outer(np.arange(blocks) * 1.0, spacing * loss)
+    cos, sin = xp.cos(angle), xp.sin(angle)
+    re, im = real @ cos - imag @ sin, real @ sin + imag @ cos
+    cos, sin = xp.cos(blocks * angle), xp.sin(blocks * angle)
+    return xp.sum(cos * re - sin * im, axis=0), xp.sum(cos * im + sin * re, axis=0)
+
+
+def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, level: int) -> Slopes:
+    xp: Any = namespace(run, given)
+    # What is left poor on the finest line is blurred there: a longer one is blurred less.
+    nodes, blocks = interval.LEVELS[level]
+    blocks = 2 * blocks if level == len(interval.LEVELS) - 1 else blocks
+    goal = None if question == "delta" else xp.log(given)
+    at = find_saddle(run, goal, guess)
+    line, epsilon = lines.evaluate(run, at, nodes, blocks)[0], given
+    if question == "epsilon":
+        root = functools.partial(lines.log_sum, line)
+        epsilon = interval.find_root(root, goal, guess, 1.1 * guess)[1]
+    c, t = line.c, line.spacing * np.arange(blocks**2)
+    cos, sin = xp.cos(t * epsilon), xp.sin(t * epsilon)
+    real, imag = line.real.reshape(-1), line.imag.reshape(-1)
+    real, imag = real * cos + imag * sin, imag * cos - real * sin
     total = xp.sum(real)
     # Where the sum is lost in its error it has no derivative worth having.
-    total = xp.where(total > line.slack, total, xp.nan)
+    total = xp.where(total > line.slack, total, np.nan)
     real, imag = real / total, imag / total
-    c = line.c
 
-    def of_step(pair: Pair, row: Any) -> tuple[Array, Array, Array]:
-        mu, rate, count = row
-        step = pair.tilt(sign, mu, rate, c, at.nodes)
-        rows, columns = powers.powers(step.loss, line.spacing, at.blocks)
-
-        def mean(values: Array) -> tuple[Array, Array]:
-            re, im = powers.product(rows, columns, step.weight * values)
-            return re + step.weight @ values, im
-
-        moved_re, im = powers.product(rows, columns, step.weight)
-        re = 1 + moved_re
-        # V/φ, then the sum over the line of Re(V/φ·∂φ).
+    def of_step(row: tuple) -> tuple[Any, Any, Any]:
+        pair, count, by = row
+        step = half.tilt(pair, c, nodes)
+        re, im = lines.transform(step.loss, step.weight, line.spacing, blocks)
+        re = 1 + re
         size = xp.maximum(re * re + im * im, 1e-280)
         v_re, v_im = (real * re + imag * im) / size, (imag * re - real * im) / size
-        x, y, moved = pair.slopes(sign, mu, rate, step)
-        moved = moved * xp.exp(-step.log_moment)
+        square = [v.reshape(blocks, blocks) for v in (v_re, v_im, t * v_re, t * v_im)]
+        plain, _ = _backwards(step.loss, line.spacing, *square[:2])
+        _, turned = _backwards(step.loss, line.spacing, *square[2:])
         found = []
-        for k in range(2):
-            (a_re, a_im), (b_re, b_im) = mean(x[k]), mean(x[k] - y[k])
-            # (z + 1)X − zY = X + z(X − Y)
-            d_re = a_re + c * b_re - t * b_im + moved[k]
-            d_im = a_im + c * b_im + t * b_re
-            found.append(count * xp.sum(v_re * d_re - v_im * d_im))
-        square = moved_re * (2 + moved_re) + im * im
-        near = xp.log1p(xp.maximum(square, -0.5))
-        log_size = 0.5 * xp.where(square > -0.5, near, xp.log(size))
-        argument = xp.arctan2(im, re)
-        by_count = xp.sum(real * (step.log_moment + log_size) - imag * argument)
-        return found[0], found[1], by_count
+        for change in by:
+            x, y = _moved(pair, step.place, change)
+            # Re of v·e^{itL}((z + 1)X − zY), with (z + 1)X − zY = X + z(X − Y).
+            each = plain * (x + c * (x - y)) - turned * (x - y)
+            found.append(count * (step.weight @ xp.where(step.weight > 0, each, 0.0)))
+        by_count = step.moment + 0.5 * xp.sum(real * xp.log(size)) - imag @ xp.arctan2(im, re)
+        return *found, by_count
 
-    steps = {}
-    for name, group in run.steps.items():
-        rows = (group.mu, group.rate, group.count)
-        if group.mu.shape[0] == 1:
-            one = of_step(PAIRS[name], tuple(v[0] for v in rows))
-            steps[name] = Steps(*(xp.reshape(v, (1,)) for v in one))
+    groups = []
+    for (pair, count), (by, _) in zip(run.groups, changes.groups, strict=True):
+        if np.shape(count)[0] == 1:
+            one = of_step(tree_map(lambda v: v[0], (pair, count, by)))
+            groups.append(tuple(v[None] for v in one))
         else:
-            steps[name] = Steps(*xp.map(functools.partial(of_step, PAIRS[name]), rows))
+            groups.append(tuple(xp.map(of_step, (pair, count, by))))
     # K(z) = μ²z(z + 1)/2 of the plain releases.
-    by_mu2 = 0.5 * xp.sum(real * (c * (c + 1) - t * t) - imag * t * (2 * c + 1))
-    by_epsilon = -xp.sum(real * c - imag * t)
-    height = line.log_scale - c * epsilon + xp.log(total)
-    return height, by_epsilon, Composition(by_mu2, steps)
+    by_mu2 = 0.5 * (xp.sum(real * (c * (c + 1) - t * t)) - imag @ (t * (2 * c + 1)))
+    by_epsilon = imag @ t - c * xp.sum(real)
+    # The worse direction has the larger ε or δ.
+    worse = epsilon if question == "epsilon" else lines.log_sum(line, epsilon)[0]
+    return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
+
+
+def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes:
+    """Return those of one step of one kind: what is counted begins where P = e^εQ.
+
+    So that moving that place changes nothing.
+    """
+    ((pair, count),), ((by, _),) = run.groups, changes.groups
+    pair, by = tree_map(lambda v: v[0], (pair, by))
+    if isinstance(pair, Folded):
+        pair, by = pair.pair, tuple(change.pair for change in by)
+    _, upper, x = single_step.ends(question, pair, given)
+    epsilon = upper if question == "epsilon" else given
+    by_epsilon, *found = single_step.slopes(pair, by, x, epsilon)
+    none = 0.0 * count
+    return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
+
+
+def _reversed(run: Run) -> Run:
+    groups = [Group(tuple(one.reversed() for one in by), count) for by, count in run.groups]
+    return Run(run.gaussian_mu2, tuple(groups))
 
 
 def slopes(
-    run: Composition,
-    epsilon: Array,
-    signs: tuple[int, ...],
-    at: Resolution,
-    log_delta: Array | None = None,
-) -> Slopes:
-    """Derivatives of the worse direction's log δ(ε).
+    question: str, run: Composition, given: Array, upper: Array, signs: tuple[int, ...], level: Any
+) -> tuple[Composition, Array]:
+    """Return the derivatives of an answer by every parameter of the run and by what is given.
+
+    0 where ε is 0 or infinite, δ is 1, or a derivative is no number.
 
     Args:
-        run: what is composed, as `composition.clean` leaves it.
-        epsilon: ε ≥ 0.
-        signs: see `contour.integral.epsilon`.
-        at: the resolution that was accepted for the value.
-        log_delta: what ε was found for, if it was.
+        question: "epsilon" or "delta".
+        run, given, signs: as of `integral.epsilon` and `integral.delta`.
+        upper: the upper end of the answer.
+        level: position in `interval.LEVELS` of the line that was accepted for it; None for that of
+            one step without a line.
     """
-    xp: Any = namespace(run, epsilon)
-    each = xp.map(lambda sign: _direction(run, sign, epsilon, log_delta, at), xp.asarray(signs))
-    # A direction that is lost in its error is not the worse one.
-    worse = xp.argmax(xp.where(xp.isnan(each[0]), -np.inf, each[0]))
-    _, by_epsilon, by_run = tree_map(lambda v: v[worse], each)
-    return Slopes(by_epsilon, by_run)
+    xp: Any = namespace(run, given, upper)
+    clean = composition.clean(run)
+    forth, by = composition.as_run(clean), composition.changes(clean)
+    back, by_back = reversed_run(forth), _reversed(by)
+    usable = xp.isfinite(upper) & (upper > 0)
+    if question == "epsilon":
+        given = xp.clip(given, 1e-290, 1 - 1e-12)
+        guess, size = xp.where(usable, upper, 1.0), given
+    else:
+        given = xp.clip(given, 0.0, 1e6)
+        usable = usable & (upper < 1)
+        guess, size = given, upper
+
+    def direction(sign: Any) -> Slopes:
+        turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), (forth, by), (back, by_back))
+        if level is None:
+            return _of_single_step(question, turned[0], turned[1], given)
+        found = _direction(question, turned[0], turned[1], given, guess, level)
+        return Slopes(found.size, *tree_map(lambda v: v * size, found[1:]))
+
+    if level is None and not composition.is_one_step(run):
+        return tree_map(xp.zeros_like, run), xp.zeros(())
+    each = xp.map(direction, xp.asarray(signs))
+    worse = least(-each.size)
+    _, by_epsilon, *rest = tree_map(lambda v: xp.where(worse, v.T, 0.0).sum(axis=-1).T, each)
+    usable = usable & (by_epsilon < 0)
+    steep = xp.where(usable, by_epsilon, -1.0)
+    factor = -1 / steep if question == "epsilon" else xp.ones(())
+
+    def scale(v: Array) -> Array:
+        return xp.where(usable & xp.isfinite(v), v * factor, 0.0)
+
+    by_mu2, groups = tree_map(scale, tuple(rest))
+    steps = {name: Steps(*group) for name, group in zip(run.steps, groups, strict=True)}
+    by_given = 1 / steep if question == "epsilon" else steep
+    return Composition(by_mu2, steps), xp.where(usable, by_given, 0.0)

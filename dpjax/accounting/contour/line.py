@@ -1,295 +1,415 @@
-"""The integrand along the line Re z = c, with bounds on everything that is not exact."""
+"""The profile of a composition from one line Re z = c, with bounds on everything that is not exact.
+
+    δ(ε) = (1/2πi) ∫ e^{ΣnK(z) − zε}/(z(z + 1)) dz,  Re z = c > 0,
+
+K the logarithms of the steps' transforms. The line is summed at t = kh, k ≥ 0.
+With M(s) = e^{ΣnK(s)}:
+
+LEFT      δ ≤ 1: the aliases to the left add at most 1/(e^{cP} − 1), P = 2π/h the period.
+RIGHT     δ(u) ≤ k(s)M(s)e^{−su}, k(s) = s^s/(1 + s)^{s+1}: bounds the aliases to the right.
+BOUNDED   A composition of atoms has a greatest loss G: M(s) ≤ e^{sG} for every s.
+BLUR      Where the line ends too early the loss is blurred by a normal number of variance b²; its
+          profile lies above by at most b²e^{b²/8} times the density of the blurred loss.
+
+References:
+  Zhu, Dong, Wang 2022, "Optimal accounting of differential privacy via characteristic function".
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
 
 from dpjax._numerics.arrays import NUMPY, namespace
-from dpjax.accounting.contour import composition, powers
-from dpjax.accounting.contour.composition import Composition
-from dpjax.accounting.contour.saddle_point import Saddle
-from dpjax.accounting.pairs.protocol import OnLine, Pair, Tilted
-from dpjax.accounting.pairs.table import PAIRS, TRANSFORMS
+from dpjax.accounting.contour import half
+from dpjax.accounting.contour import tilt as tilts
+from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, look, sum_over
+from dpjax.accounting.contour.tilt import EPS, least, log_expm1, or_infinite, pick
+from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 
-_EPS = float(np.finfo(np.float64).eps)
-
-
-class Resolution(NamedTuple):
-    """How finely a line is evaluated.
-
-    Fields:
-        nodes: quadrature nodes in the sample space.
-        blocks: the line has blocks² points.
-        margin: aliases are at most e^{−margin} of the sum.
-        rare: tilted probability of outcomes that the lower end may give up, each.
-    """
-
-    nodes: int
-    blocks: int
-    margin: float
-    rare: float
+_FURTHER = 1 + 1e-9  # on sums of few positive terms
+_ENDS = 6  # ends of the line, of which the best is taken
+_DEVIATIONS = np.array([0.1, 0.5, 2.0, 8.0])  # tilts for RIGHT, over the loss's deviation
+_SHARES = np.array([0.07, 0.14, 0.22, 0.3, 0.4, 0.5, 0.8])  # and in parts of c
+_ENDLESS = 1e290  # a greatest loss where there is none
 
 
 class Line(NamedTuple):
-    """The integrand along Re z = c; every size is relative to e^{log_scale − cε}.
+    """The integrand at t = kh over e^{scale}, blocks by blocks, ready for any ε.
 
     Fields:
-        c: the line's real part.
-        spacing: distance of its points.
-        log_scale: Σ K(c).
-        amplitude, phase: |·| and arg of weight·e^{ΣK(z)−ΣK(c)}/(z(z+1)).
-        size: Σ amplitude and Σ amplitude·t.
+        c, spacing: real part of the line, h.
+        scale: ΣnK(c).
+        real, imag: of h/π·e^{Σn(K(z) − K(c))}/(z(z + 1)), the first point halved.
+        size: Σ of the moduli, and of t times them.
         slack: bound on all errors but aliasing.
-        scale_error: bound on the relative error of e^{log_scale}.
-        rare: bound on what the sum holds for outcomes that the lower end gives up.
-        alias_tilt, alias_moment: c' − c and ΣK(c') − ΣK(c), for the bound on the aliases.
-        blur: μ² of the Gaussian release that was composed to make the line converge; mostly 0.
+        further, moments: differences a of tilts, and logs of bounds on k(c + a)M(c + a): RIGHT.
+        chernoff: log of a bound on k(c)M(c).
+        blur: b².
+        density_real, density_imag, density_slack, density_moment: the same without 1/(z(z + 1)): of
+            the density of the loss under P.
+        weight_error: bound on how far P's mass may be from 1, for LEFT.
     """
 
-    c: Float[Array, ""]
-    spacing: Float[Array, ""]
-    log_scale: Float[Array, ""]
-    amplitude: Float[Array, " points"]
-    phase: Float[Array, " points"]
-    size: Float[Array, "2"]
-    slack: Float[Array, ""]
-    scale_error: Float[Array, ""]
-    rare: Float[Array, ""]
-    alias_tilt: Float[Array, " tilts"]
-    alias_moment: Float[Array, " tilts"]
-    blur: Float[Array, ""]
+    c: Any
+    spacing: Any
+    scale: Any
+    real: Any
+    imag: Any
+    size: Any
+    slack: Any
+    further: Any
+    moments: Any
+    chernoff: Any
+    blur: Any
+    density_real: Any
+    density_imag: Any
+    density_slack: Any
+    density_moment: Any
+    weight_error: Any
 
 
-_ENDS = np.arange(8.0)  # where the line's rest is bounded, and at its last point
-_SHORT = 6.0  # deviations of the loss, over which the first of them lies
-_BEYOND = 8.0  # times the line's length, up to where its rest is looked at
-# Tilts of the bound on the aliases, each of which holds: over the tilted loss's deviation, and in
-# parts of c. Where few large losses are expected the deviation is that of the small ones, and the
-# best tilt lies among the latter.
-_ALIAS_TILTS = np.array([0.04, 0.12, 0.4, 1.0, 2.0, 4.0, 8.0, 16.0])
-_ALIAS_PARTS = np.array([0.3, 0.42, 0.58, 0.8])
+def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, Any]:
+    """Return real and imaginary part of Σw(e^{it_kL} − 1) at t_k = k·spacing, k < blocks².
+
+    With F = e^{itL} − 1, formed without cancellation, F_{a+b} = F_a + F_b + F_aF_b: the sum over
+    the nodes is a product of two small matrices.
+    """
+    xp: Any = namespace(loss, weight, spacing)
+
+    def powers(rows: Any) -> tuple[Any, Any]:
+        angle = xp.outer(rows, spacing * loss)
+        return -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
+
+    k = np.arange(blocks) * 1.0
+    re, im = powers(k)
+    far_re, far_im = powers(blocks * k)
+    re, im, u, v = xp.barrier((re, im, far_re * weight, far_im * weight))
+    real = (u @ re.T - v @ im.T) + (xp.sum(u, axis=1)[:, None] + (re @ weight))
+    imag = (u @ im.T + v @ re.T) + (xp.sum(v, axis=1)[:, None] + (im @ weight))
+    return real.reshape(-1), imag.reshape(-1)
 
 
-def evaluate(
-    run: Composition,
-    sign: Array,
-    saddle: Saddle,
-    resolution: Resolution,
-) -> Line:
-    """Evaluate the integrand on the line, with bounds on everything that is not exact."""
-    xp: Any = namespace(run, saddle.c)
-    points = resolution.blocks**2
-    c = saddle.c
-    alias_tilt = xp.append(xp.asarray(_ALIAS_TILTS) / saddle.deviation, c * _ALIAS_PARTS)
+def chords(t: Any, knots: Any, values: Any) -> Any:
+    """CONVEX: the exponential of the least row of `values`, straight between the knots."""
+    xp: Any = namespace(t, knots, values)
+    gaps = xp.maximum(knots[1:] - knots[:-1], 1e-300)
+    part = xp.clip((t - knots[:-1, None]) / gaps[:, None], 0.0, 1.0)
+    rows = values[:, :1] + (values[:, 1:] - values[:, :-1]) @ part
+    return xp.exp(xp.min(rows, axis=0))
 
-    def tilted(pair: Pair, mu: Array, rate: Array) -> Tilted:
-        return pair.tilt(sign, mu, rate, c, resolution.nodes)
 
-    alone = None
-    if [g.mu.shape for g in run.steps.values()] == [(1,)]:
-        ((name, group),) = run.steps.items()
-        if name in PAIRS:
-            alone = tilted(PAIRS[name], group.mu[0], group.rate[0])
+def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[str, Any]:
+    """Return what one step adds to the line: logarithms, angles and bounds at its points."""
+    c, spacing, t, knots = at
+    xp: Any = namespace(pair, c, spacing)
+    step = half.tilt(pair, c, nodes)
+    re, im = transform(step.loss, step.weight, spacing, blocks)
+    bound = chords(t, knots, tilts.quadrature_error(step, knots)) + step.constant + t * step.per_t
+    # Rounding of F: sums of n terms in any order are off by n·EPS/2·√2(|F_aF_b| + |F_a| + |F_b|),
+    # at most 2.2n·EPS·t|L|; its angles by a unit of t|L|.
+    moved = (2.5 * len(step.loss) + 40) * xp.minimum(t * step.spread, 4.0)
+    bound = or_infinite(bound + EPS * (moved + 8 * t * step.spread + 8))
+    # |φ|² = 1 + square, which loses |φ| to the 1 where that is small: there it is taken itself.
+    square = 2 * re + re * re + im * im
+    size = xp.sqrt(xp.maximum((1 + re) ** 2 + im * im, 1e-300))
+    close = square > -0.5
+    log_size = xp.where(close, 0.5 * xp.log1p(xp.maximum(square, -0.5)), xp.log(size))
+    angle = xp.arctan2(im, 1 + re)
+    lost = xp.log1p(bound / size) + 4 * EPS * (xp.abs(angle) + xp.abs(log_size))
+    return {
+        "moment": step.moment,
+        "size": log_size,
+        "angle": angle,
+        "lost": lost,
+        "rho": xp.log(tilts.decay(step, knots[1:], bound[0])),
+        "off": bound[0],
+    }
 
-    def alias(pair: Any, mu: Array, rate: Array, count: Array) -> tuple[Array, Array]:
-        if hasattr(pair, "rises"):  # all its moments are known
-            return pair.rises(sign, mu, rate, c, alias_tilt), xp.zeros(())
-        # The lower end may give up rare outcomes, without which every tilt has a moment; where the
-        # tilted mass piles up at the last node the sum is more than the integral.
-        step = alone or tilted(pair, mu, rate)
-        kept = count * step.weight >= resolution.rare
-        exponent = alias_tilt[:, None] * xp.where(kept, step.loss, 0.0)
-        moment = xp.log1p(xp.expm1(xp.minimum(exponent, 600.0)) @ step.weight)
-        lost = xp.sum(xp.where(kept, 0.0, step.weight)) + step.truncated
-        return xp.where(xp.max(exponent, axis=1) > 600.0, 1e30, moment), lost
 
-    gaussian = 0.5 * run.gaussian_mu2 * alias_tilt * (alias_tilt + 2 * c + 1)
-    alias_moment, rare = composition.weighted_sum(alias, run, (gaussian, xp.zeros(())))
-    # The period is the shortest with both aliases below e^{−margin} of the sum.
-    margin = resolution.margin + saddle.waste
-    right = xp.min((alias_moment + margin) / alias_tilt) - saddle.epsilon
-    left = (saddle.depth + resolution.margin + 2.0) / c
-    spacing = 2 * np.pi / xp.maximum(xp.maximum(left, right), 1e-3 / c)
-    t = spacing * xp.arange(points)
-    way = spacing * powers.ways(resolution.blocks)
-    # A line may end long before its last point, past which errors only add up.
-    shortest = xp.minimum(t[-1] / 16, _SHORT / saddle.deviation)
-    ratio = xp.minimum((t[-1] / shortest) ** (1 / len(_ENDS)), 2.0)
-    ends = xp.append(shortest * ratio**_ENDS, t[-1] * np.array([1.0, _BEYOND]))
-    knots = xp.append(xp.zeros(1), ends[:-1])
+def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
+    """Return the same of plain Gaussian steps, of which K(z) = μ²z(z + 1)/2."""
+    return {
+        "moment": 0.5 * mu2 * c * (c + 1),
+        "size": -0.5 * mu2 * t * t,
+        "angle": 0.5 * mu2 * t * (2 * c + 1),
+        "lost": 8 * EPS * mu2 * t * (t + 2 * c + 1),
+        "rho": -0.5 * mu2 * ends**2,
+        "off": 4 * EPS * mu2 * c * (c + 1),
+    }
 
-    def from_nodes(pair: Pair, mu: Array, rate: Array) -> tuple[OnLine, Array]:
-        step = alone or tilted(pair, mu, rate)
-        real, imag = powers.transform(step.loss, spacing, resolution.blocks, step.weight)
-        quadrature = pair.quadrature_error(sign, mu, rate, c, step, t, knots)
-        rounding = powers.rounding(way, step.spread, resolution.blocks, step.loss.shape[0])
-        # Of the weights w: with |F| ≤ min(t|L|, 2) and Σw = 1, |Σδw·F − (Σwδ)(ΣwF)| is at most
-        # t(E[ε|L|] + E[ε]E|L|) and at most 4E[ε].
-        ours = step.rounding[1] + step.rounding[0] * step.spread
-        ours = xp.minimum(ours * t, 4 * step.rounding[0])
-        absolute = quadrature + step.truncated + rounding + ours
-        decay = pair.decay(sign, mu, rate, c, step, ends)
-        moment_error = quadrature[0] + step.truncated + step.moment_error
-        return OnLine(step.log_moment, moment_error, real, imag, absolute), decay
 
-    def contributions(pair: Any, mu: Array, rate: Array, count: Array) -> dict[str, Array]:
-        if not hasattr(pair, "on_line"):
-            step, decay = from_nodes(pair, mu, rate)
-            cap = xp.zeros_like(t)
-        else:
-            step = pair.on_line(sign, mu, rate, c, t, count)
-            decay, cap = (pair.log_decay(mu, rate, at) for at in (ends, t))
-        real, imag, absolute = step.real, step.imag, step.error
-        # |φ|² = 1 + square loses |φ| to the 1 where it is small: there it is taken from φ itself.
-        # No size is said to be less than its own error, which is the relative error's denominator.
-        square = 2 * real + real * real + imag * imag
-        direct = (1 + real) ** 2 + imag * imag
-        found = xp.sqrt(xp.maximum(direct, 1e-300))
-        size = xp.maximum(found, xp.minimum(absolute, 1.0))
-        near = square > -0.5
-        log_size = xp.where(near, 0.5 * xp.log1p(xp.where(near, square, 0.0)), xp.log(size))
-        relative = xp.log1p((absolute + size - found) / size)
-        argument = xp.arctan2(imag, 1 + real)
-        return {
-            "moment": step.log_moment,
-            "scale_error": step.moment_error,
-            "log_size": log_size,
-            "argument": argument,
-            "relative": relative + 8 * _EPS * (xp.abs(log_size) + xp.abs(argument)),
-            "decay": decay,
-            "cap": cap,
-        }
+def _log_k(s: Any) -> Any:
+    """RIGHT: log k(s), k(s) the supremum of (1 − e^{−x})e^{−sx} over x ≥ 0, at e^{−x} = s/(1 + s).
+
+    Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P is k(s)M(s)e^{−su}.
+    """
+    xp: Any = namespace(s)
+    return -xp.log1p(s) - s * xp.log1p(1 / s)
+
+
+def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
+    """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
+    xp: Any = namespace(run, tuple(at))
+    c = at.c
+    more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
+    reach = (look(run, c + more)[0] - scale + MARGIN + at.waste) / more
+    reach = xp.where(xp.isfinite(reach), reach, np.inf)
+    # BOUNDED: beyond the greatest loss there are no aliases, however far off the ε in mind is.
+    furthest = xp.minimum(xp.min(reach) - at.epsilon, 1.1 * greatest)
+    period = xp.maximum((at.depth + MARGIN + 2) / c, furthest)
+    return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
+
+
+def bound_moment(run: Run, s: Any, nodes: int) -> Any:
+    """Return an upper bound on log of k(s)M(s), with the quadrature's error at s."""
+    xp: Any = namespace(run, s)
+
+    def one(pair: Any, _: Any) -> Any:
+        step = half.tilt(pair, s, nodes)
+        errors = tilts.quadrature_error(step, xp.zeros(1))
+        return step.moment + step.constant + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
     mu2 = run.gaussian_mu2
-    plain = {
-        "moment": 0.5 * mu2 * c * (c + 1),
-        "scale_error": 4 * _EPS * mu2 * c * (c + 1),
-        "log_size": -0.5 * mu2 * t * t,
-        "argument": 0.5 * mu2 * t * (2 * c + 1),
-        "relative": 8 * _EPS * mu2 * t * (t + 2 * c + 1),
-        "decay": -0.5 * mu2 * ends**2,
-        "cap": xp.zeros_like(t),
-    }
-    total = composition.weighted_sum(contributions, run, plain)
-    weight = spacing / np.pi * xp.where(xp.arange(points) == 0, 0.5, 1.0)
-    # z(z + 1) = c(c + 1) − t² + it(2c + 1), of modulus at least |z|² ≥ c² + t².
-    flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
-    kernel = weight / xp.sqrt(flat * flat + rise * rise)
-    amplitude = kernel * xp.exp(total["log_size"])
-    phase = total["argument"] - xp.arctan2(rise, flat)
-    error = xp.expm1(xp.minimum(total["relative"] + total["scale_error"], 50.0)) + 64 * _EPS
+    return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
 
-    within = t <= ends[:-1, None]
-    scale = xp.exp(xp.minimum(total["scale_error"], 50.0))
-    most = kernel * scale * xp.exp(total["cap"])
-    fraction = 1 / ends - xp.append(1 / ends[1:], 0.0)
 
-    def errors(b2: Array) -> Array:
-        # |φ| ≤ 1, or what it is known to decay to, bounds a point that is lost in its error.
-        damped = xp.exp(-0.5 * b2 * t * t) * xp.minimum(amplitude * error, amplitude + most)
-        # Beyond an end E the points sum to at most hρ(E)/E² + ∫ρ(t)/t² dt, with ρ(t)/t² falling and
-        # ρ(t) ≤ ρ(E_j) from E_j on.
-        decay = xp.exp(total["decay"] - 0.5 * b2 * ends**2)
-        rest = xp.cumsum((decay * fraction)[::-1])[::-1] + spacing * decay / ends**2
-        return within @ damped + rest[:-1] * (scale / np.pi)
-
-    # A transform that has not decayed is composed with a tiny Gaussian release, μ² = b²: the
-    # profile can only grow, by about b²(c + 1)/2 in ε, e^{b²c(c + 1)/2} − 1 of δ.
-    plainly = errors(xp.zeros(()))
-    best = within[xp.argmin(plainly)]
-    # Of a `Transform` the end is known to decay: what is large there is rounding.
-    limit = 1e-6 if any(name in TRANSFORMS for name in run.steps) else 1e-9
-    most_b2 = (7.5 / t[-1]) ** 2
-    # Errors far below what δ would grow by are let stand: the bound holds with either.
-    growth = xp.expm1(xp.minimum(0.5 * most_b2 * c * (c + 1), 0.1)) * xp.exp(-saddle.waste)
-    limit = xp.maximum(limit, 0.01 * growth)
-    unresolved = xp.min(plainly) > limit * xp.sum(xp.where(best, amplitude, 0.0))
-    b2 = xp.where(unresolved, most_b2, 0.0)
-    settled = xp is NUMPY and not unresolved
-    slack = plainly if settled else xp.where(unresolved, errors(b2), plainly)
-    end = xp.argmin(slack)
-    inside = t <= ends[end]
-    kept = xp.where(inside, amplitude * xp.exp(-0.5 * b2 * t * t), 0.0)
-    return Line(
-        c=c,
-        spacing=spacing,
-        log_scale=total["moment"] + 0.5 * b2 * c * (c + 1),
-        amplitude=kept,
-        phase=phase + 0.5 * b2 * t * (2 * c + 1),
-        size=xp.stack([xp.sum(kept), kept @ t]),
-        slack=slack[end],
-        scale_error=total["scale_error"],
-        rare=2 * rare * xp.sum(kernel),
-        alias_tilt=alias_tilt,
-        alias_moment=alias_moment,
-        blur=b2,
+def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
+    """Return the line, blurred where what is lost is its end, and as it is."""
+    xp: Any = namespace(run, tuple(at))
+    c, points = at.c, blocks**2
+    zero = xp.zeros(())
+    # The moment and the greatest loss alone, on the nodes of the line: they place its points.
+    greatest = sum_over(lambda pair, _: _greatest(pair), run, _greatest_plain(run))
+    greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
+    scale = look(run, c * np.ones(1))[0][0]
+    period, a = _period(run, at, scale, greatest)
+    spacing = tilts.shorten(2 * math.pi / period)
+    moments = bound_moment(run, c + a, nodes)
+    t = spacing * np.arange(points)
+    short = xp.minimum(6 / at.deviation, t[-1] / 8)
+    ends = short * (t[-1] / short) ** np.linspace(0, 1, _ENDS)
+    ends = xp.concatenate([ends[:-1], t[-1:]])
+    knots = xp.concatenate([xp.zeros(1), ends])
+    where = c, spacing, t, knots
+    sums = sum_over(
+        lambda pair, count: _of_step(pair, count, where, nodes, blocks),
+        run,
+        _gaussian(run.gaussian_mu2, c, t, ends),
+    )
+    sums["greatest"] = greatest
+    plain_slack, plain_end, blur = _cut_line(sums, c, t, spacing, ends)
+    slack, end, _ = _cut_line(sums, c, t, spacing, ends, blur)
+    weight_error = MASS_ERROR * sum((xp.sum(g.count) for g in run.groups), zero)
+    right = a, moments, weight_error
+    return (
+        _finish(sums, c, t, spacing, ends, end, slack, blur, right),
+        _finish(sums, c, t, spacing, ends, plain_end, plain_slack, zero, right),
     )
 
 
-def chernoff(line: Line) -> Array:
-    """log of sup_u (1 − e^{−u})₊e^{−cu}, times e^{ΣK(c)}: δ(ε) ≤ e^{this − cε}."""
-    xp: Any = namespace(line.c)
-    bound = line.log_scale - xp.log1p(line.c) - line.c * xp.log1p(1 / line.c)
-    return bound + line.scale_error + 1e-14 * xp.abs(line.log_scale)
+def _greatest(pair: Any) -> Any:
+    xp: Any = namespace(pair)
+    return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
 
 
-class Waves(NamedTuple):
-    """amplitude·e^{i·phase} of the line's points, blocks by blocks: what ε is then asked of."""
-
-    real: Float[Array, "blocks blocks"]
-    imag: Float[Array, "blocks blocks"]
+def _greatest_plain(run: Run) -> Any:
+    xp: Any = namespace(run)
+    return xp.where(run.gaussian_mu2 > 0, _ENDLESS, 0.0)
 
 
-def waves(line: Line) -> Waves:
-    """The line, ready for `log_delta`."""
-    xp: Any = namespace(line.c)
-    blocks = round(line.amplitude.shape[0] ** 0.5)
-    real, imag = line.amplitude * xp.cos(line.phase), line.amplitude * xp.sin(line.phase)
-    square = real.reshape(blocks, blocks), imag.reshape(blocks, blocks)
-    return Waves(*xp.barrier(square))
+def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
+    """Return h/π over |z(z + 1)|, the first point halved; real and imaginary part; the modulus."""
+    xp: Any = namespace(c, t)
+    flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
+    modulus = xp.hypot(flat, rise)
+    half = np.where(np.arange(t.shape[0]) == 0, 0.5, 1.0)
+    return spacing / math.pi * half / modulus, flat, rise, modulus
 
 
-def _sums(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array]:
-    """Σ amplitude·cos(phase − tε) and Σ amplitude·t·sin(phase − tε).
+def _point_errors(sums: dict, weight: Any, t: Any, b2: Any) -> Any:
+    """Return what every point may be off by.
 
-    With t = (aB + b)h the wave e^{−itε} is a product of two, and the sums are bilinear forms: 2B
-    sines for B² points.
+    |Πφ^n − Πφ̂^n| ≤ |Πφ̂^n|·(Π(1 + a/|φ̂|)^n − 1) for |φ − φ̂| ≤ a; or both moduli, where that is
+    less.
+    """
+    xp: Any = namespace(weight, t, b2)
+    apart = xp.exp(sums["size"] + log_expm1(sums["lost"] + 16 * EPS))
+    most = xp.exp(sums["off"]) + xp.exp(sums["size"])
+    return weight * xp.exp(-0.5 * b2 * t * t) * xp.minimum(or_infinite(apart), most)
+
+
+def _cut_line(
+    sums: dict, c: Any, t: Any, spacing: Any, ends: Any, b2: Any = None
+) -> tuple[Any, Any, Any]:
+    """Return the least slack over the ends of the line, the mask of that end, and the blur wanted.
+
+    Beyond an end E the sum is at most h·ρ(E)/E² + ∫_E^∞ ρ/t² dt, as |z(z + 1)| ≥ t² and ρ/t² falls,
+    with ρ constant between the ends.
+    """
+    xp: Any = namespace(c, t, ends)
+    plain = b2 is None
+    b2 = xp.zeros(()) if plain else b2
+    weight = _kernel(c, t, spacing)[0]
+    each = _point_errors(sums, weight, t, b2)
+    inside = xp.sum(xp.where(t <= ends[:, None], each, 0.0), axis=-1)
+    rho = xp.exp(sums["rho"] - 0.5 * b2 * ends**2)
+    gaps = rho * (1 / ends - xp.concatenate([1 / ends[1:], xp.zeros(1)]))
+    rest = np.triu(np.ones((_ENDS, _ENDS))) @ gaps + spacing * rho / ends**2
+    slack = or_infinite(inside + rest / math.pi * _FURTHER)
+    # A blur is worth its price where it is the end of the line that is lost.
+    goal = 1e-9 * xp.sum(weight * xp.exp(sums["size"]))
+    lost = xp.min(slack) > xp.maximum(goal, 4 * or_infinite(inside[0]))
+    wanted = xp.where(lost, (7.5 / t[-1]) ** 2, 0.0)
+    return xp.min(slack), least(slack), wanted
+
+
+def _finish(
+    sums: dict,
+    c: Any,
+    t: Any,
+    spacing: Any,
+    ends: Any,
+    end: Any,
+    slack: Any,
+    b2: Any,
+    right: tuple[Any, Any, Any],
+) -> Line:
+    """Return the line up to one end, blurred by b²: one more Gaussian step of μ² = b²."""
+    xp: Any = namespace(c, t, b2)
+    a, moments, weight_error = right
+    blocks = round(t.shape[0] ** 0.5)
+    last = pick(end, ends)
+    weight, flat, rise, modulus = _kernel(c, t, spacing)
+    size = xp.where(t <= last, weight * xp.exp(sums["size"] - 0.5 * b2 * t * t), 0.0)
+    turn = sums["angle"] + 0.5 * b2 * t * (2 * c + 1)
+    other = xp.arctan2(rise, flat)
+    real, imag = size * xp.cos(turn - other), size * xp.sin(turn - other)
+    # BOUNDED, with the blur's own K: at a tilt as steep as the blur allows.
+    greatest = sums["greatest"]
+    steepest = xp.where(b2 > 0, 8 / xp.sqrt(xp.maximum(b2, 1e-300)), 1e4 * spacing / (2 * math.pi))
+    s = c + steepest
+    ceiling = s * greatest + 0.5 * b2 * s * (s + 1)
+    grown = moments + 0.5 * b2 * (c + a) * (c + a + 1)
+    # Of the density: no 1/(z(z + 1)), and ρ falls beyond the end: ∫_E^∞ ρe^{−b²t²/2}dt is at most
+    # ρ(E)e^{−b²E²/2}/(b²E), and the sum has one term more than that.
+    steep = size * modulus
+    beyond = pick(end, xp.exp(sums["rho"] - 0.5 * b2 * ends**2))
+    beyond = beyond * (1 / (xp.maximum(b2, 1e-300) * last) + spacing) / math.pi * _FURTHER
+    off = xp.where(t <= last, modulus * _point_errors(sums, weight, t, b2), 0.0)
+    off = xp.sum(off) + beyond + EPS * (4 * blocks + 64) * xp.sum(steep)
+    scale = sums["moment"] + 0.5 * b2 * c * (c + 1)
+    square = lambda v: v.reshape(blocks, blocks)  # noqa: E731
+    return Line(
+        c=c,
+        spacing=spacing,
+        scale=scale,
+        real=square(real),
+        imag=square(imag),
+        size=xp.stack([xp.sum(size), size @ t]),
+        slack=slack,
+        further=xp.stack([a, steepest]),
+        moments=xp.stack([or_infinite(grown), xp.where(ceiling < 1e300, ceiling, np.inf)]),
+        chernoff=scale + sums["off"] + _log_k(c),
+        blur=b2,
+        density_real=square(steep * xp.cos(turn)),
+        density_imag=square(steep * xp.sin(turn)),
+        density_slack=or_infinite(off),
+        density_moment=steep @ t,
+        weight_error=weight_error,
+    )
+
+
+# ------------------------------------------------------------------------------ δ off the line
+
+
+def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
+    """Return Σ Re(v e^{−itε}) and its derivative by ε: e^{−itε} is a product of two."""
+    xp: Any = namespace(real, epsilon)
+    blocks = real.shape[0]
+    b = np.arange(blocks) * 1.0
+    near, far = spacing * epsilon * b, spacing * epsilon * (blocks * b)
+    cos, sin = xp.cos(near), xp.sin(near)
+    table = xp.stack([cos, sin, b * cos, b * sin]).T
+    u, v = real @ table, imag @ table
+    re, im = u[:, 0] + v[:, 1], v[:, 0] - u[:, 1]
+    re_b, im_b = u[:, 2] + v[:, 3], v[:, 2] - u[:, 3]
+    cos, sin = xp.cos(far), xp.sin(far)
+    slope = im_b @ cos - re_b @ sin + blocks * (im @ (b * cos) - re @ (b * sin))
+    return re @ cos + im @ sin, spacing * slope
+
+
+def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
+    """Return log of the upper and lower end of the line's δ(ε), and the slope of log δ.
+
+    The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
     """
     xp: Any = namespace(line.c, epsilon)
-    blocks = of.real.shape[0]
-    b = xp.arange(blocks)
-    angle = line.spacing * epsilon * xp.stack([b, blocks * b])
-    (cos, far_cos), (sin, far_sin) = xp.cos(angle), -xp.sin(angle)
-    columns = xp.stack([cos, sin, b * cos, b * sin]).T
-    real, imag = of.real @ columns, of.imag @ columns
-    # Rows times columns as complex numbers: (u + iv)(x + iy), plain and with each index in front.
-    re = xp.stack([real[:, 0] - imag[:, 1], real[:, 2] - imag[:, 3]])
-    im = xp.stack([real[:, 1] + imag[:, 0], real[:, 3] + imag[:, 2]])
-    total = re[0] @ far_cos - im[0] @ far_sin
-    rising = re[0] @ (b * far_sin) + im[0] @ (b * far_cos)
-    slope = blocks * rising + re[1] @ far_sin + im[1] @ far_cos
-    return total, line.spacing * slope
+    blocks = line.real.shape[0]
+    total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
+    front = line.scale - line.c * epsilon
+    # Rounding: of sums of 2·blocks terms, of the angles, of the exponent in front.
+    slack = line.slack + EPS * ((4 * blocks + 32) * line.size[0])
+    slack = slack + 4 * EPS * xp.abs(epsilon) * line.size[1]
+    units = xp.abs(line.scale) + line.c * xp.abs(epsilon)
+    slack = slack + 4 * EPS * units * (xp.abs(total) + line.slack)
+    period = 2 * math.pi / line.spacing
+    aliases = left_aliases(line, front, period) + right_aliases(line, epsilon, period)
+    low = total - slack - aliases * _FURTHER
+    low = xp.where(low > 0, xp.log(xp.maximum(low, 1e-300)) + front, -np.inf)
+    tail = or_infinite(line.chernoff - line.c * epsilon + 1e-13 * (1 + xp.abs(line.chernoff)))
+    up = or_infinite(xp.log(xp.maximum(total, 0) + slack) + front)
+    return xp.minimum(xp.minimum(up, tail), 0.0), low, -line.c + slope / xp.maximum(total, 1e-300)
 
 
-def log_delta(line: Line, of: Waves, epsilon: Array) -> tuple[Array, Array, Array]:
-    """At one ε: log of δ's upper and lower end, and d log δ/dε."""
+def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
+    """Return log of the line's sum, of nothing bounded, and its slope: what derivatives are of."""
     xp: Any = namespace(line.c, epsilon)
-    total, slope = _sums(line, of, epsilon)
-    # Rounding of the angles and of sums of 2B terms each way, and of the exponent in front.
-    size = line.size[0] + line.size[1] * xp.abs(epsilon)
-    front = line.log_scale - line.c * epsilon
-    slack = line.slack + (16 + 4 * of.real.shape[0]) * _EPS * size
-    slack = slack + 4 * _EPS * (xp.abs(line.log_scale) + line.c * epsilon) * xp.abs(total)
-    upper = xp.log(xp.maximum(total, 0.0) + slack)
-    period = 2 * np.pi / line.spacing
-    left = xp.exp(xp.clip(-line.c * period - front, -745.0, 300.0))
-    exponent = line.alias_moment - line.alias_tilt * (epsilon + period)
-    right = xp.min(xp.exp(xp.clip(exponent, -745.0, 300.0)) * 1.01)
-    least = total - slack - line.rare - 2 * (left + right)
-    lower = xp.where(least > 0, xp.log(xp.maximum(least, 1e-300)), -xp.inf)
-    upper = xp.minimum(upper + front, chernoff(line) - line.c * epsilon)
-    derivative = -line.c + slope / xp.maximum(total, 1e-300)
-    return xp.minimum(upper, 0.0), lower + front, derivative
+    total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
+    total = xp.maximum(total, 1e-300)
+    return xp.log(total) + line.scale - line.c * epsilon, -line.c + slope / total
+
+
+def left_aliases(line: Line, front: Any, period: Any) -> Any:
+    """LEFT: Σ_{j≥1} e^{−cjP}δ(ε − jP) over e^{scale − cε}, with δ ≤ 1, P's mass."""
+    xp: Any = namespace(line.c, front)
+    return xp.exp(line.weight_error - front - log_expm1(line.c * period))
+
+
+def right_aliases(line: Line, epsilon: Any, period: Any) -> Any:
+    """RIGHT: Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a."""
+    xp: Any = namespace(line.c, epsilon)
+    a, moments = line.further, line.moments
+    moments = moments + 1e-13 * (xp.abs(moments) + 1) - line.scale
+    return xp.min(or_infinite(xp.exp(moments - a * epsilon - log_expm1(a * period))))
+
+
+def time_value(line: Line, epsilon: Any) -> Any:
+    """BLUR: a bound on how far the blurred δ(ε) lies above the loss's own.
+
+    For each outcome of loss l + ε the blurred (1 − e^{−l})₊ is the price of a call, whose
+    time value is ∫_0^b v·φ(l/s − s/2)ds ≤ b·v·φ(l/b − b/2)e^{b²/8} for a volatility b. Its mean
+    under Q is b²e^{b²/8} times the density under P of the blurred loss at ε, which the same line
+    gives without 1/(z(z + 1)); the aliases of a density are ≥ 0, so that its sum is an upper bound.
+    """
+    xp: Any = namespace(line.c, epsilon)
+    total, _ = _waves(line.density_real, line.density_imag, line.spacing, epsilon)
+    front = line.scale - line.c * epsilon
+    off = line.density_slack + 4 * EPS * xp.abs(epsilon) * line.density_moment
+    units = xp.abs(line.scale) + line.c * xp.abs(epsilon)
+    off = off + 4 * EPS * units * (xp.abs(total) + off)
+    more = line.blur * xp.exp(0.125 * line.blur + front) * (xp.maximum(total, 0.0) + off)
+    return or_infinite(more * _FURTHER)
+
+
+def lower_log_delta(line: Line, epsilon: Any) -> Any:
+    """Return log of a lower end of δ(ε), that of the loss without the blur."""
+    xp: Any = namespace(line.c, epsilon)
+    low = log_delta(line, epsilon)[1]
+    if xp is NUMPY and line.blur == 0:
+        return low
+    own = xp.exp(low) - time_value(line, epsilon)
+    own = xp.where(own > 0, xp.log(xp.maximum(own, 1e-300)), -np.inf)
+    return xp.where(line.blur > 0, own, low)

@@ -13,8 +13,9 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import integral as contour
-from dpjax.accounting.contour import one_step
-from dpjax.accounting.contour.composition import clean
+from dpjax.accounting.contour.composition import is_one_step
+from dpjax.accounting.contour.derivative import slopes
+from dpjax.accounting.contour.interval import LEVELS
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
@@ -50,7 +51,7 @@ def composition(
 
 # What is asked in turn, until an answer is good enough: lines of rising resolution, and after the
 # first the closed form of a single step, whose transform may decay too slowly for any line.
-_LEVELS = (contour.RESOLUTIONS[0], None, *contour.RESOLUTIONS[1:])
+_LEVELS = (0, None, *range(1, len(LEVELS)))
 
 
 @functools.cache
@@ -60,29 +61,24 @@ def _kernel(question: str, lower: bool, level: int):
 
     def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> contour.Bounds:
         run, signs = composition(atoms, adjacency, lower=lower)
-        if at is None:
-            return contour.of_one_step(question, run, given, signs)
         bounds = ask(run, given, signs, at)
+        if at is None:
+            return bounds
         # One step is left to the closed form: a line may be lost, or hold ε and miss its slopes.
-        lost = one_step.single(run) & (bounds.upper > 0)
-        upper, share = (namespace(run).where(lost, np.inf, end) for end in bounds[1:])
-        return contour.Bounds(bounds.lower, upper, share)
+        lost = is_one_step(run) & (bounds.upper > 0)
+        return contour.Bounds(bounds.lower, namespace(run).where(lost, np.inf, bounds.upper))
 
     return kernel
 
 
 @functools.cache
 def _slopes_kernel(question: str, level: int):
-    slopes = contour.epsilon_slopes if question == "epsilon" else contour.delta_slopes
     at = _LEVELS[level]
 
     def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Any:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
         run, signs = composition(atoms, adjacency)
-        if at is None:
-            by_run, by_given = one_step.slopes(question, clean(run), given, signs)
-        else:
-            by_run, by_given = slopes(run, given, bounds, signs, at)
+        by_run, by_given = slopes(question, run, given, bounds.upper, signs, at)
         by_atoms = Atoms(by_run.gaussian_mu2, by_scheme(by_run.steps, atoms, adjacency))
         return bounds, by_atoms, (by_given,)
 
@@ -100,15 +96,15 @@ def _keep(old: Any, new: Any) -> Any:
     return _merge(old[0], new[0]), tree_map(pick, old[1], new[1])
 
 
-_SPEC = contour.Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 3)  # pyrefly: ignore
+_SPEC = contour.Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
 
 
 def _width(bounds: contour.Bounds) -> Any:
-    """What the answer is loose by, relative: certified where both ends are known."""
+    """What the answer is loose by at most, relative."""
     xp: Any = namespace(bounds)
     with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
         width = (bounds.upper - bounds.lower) / bounds.upper
-    return xp.where(bounds.upper == 0, 0.0, xp.fmin(width, bounds.share))
+    return xp.where(bounds.upper <= contour.UNDERFLOW, 0.0, width)
 
 
 def _poor(bounds: contour.Bounds, good: float = GOOD) -> Any:
@@ -119,9 +115,7 @@ def _poor(bounds: contour.Bounds, good: float = GOOD) -> Any:
 def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
     upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
-    # An estimate goes with the upper end it was made for.
-    share = np.where(new.upper < old.upper, new.share, old.share)
-    return contour.Bounds(np.minimum(lower, upper), upper, share)  # pyrefly: ignore
+    return contour.Bounds(np.minimum(lower, upper), upper)  # pyrefly: ignore
 
 
 def _bounds(

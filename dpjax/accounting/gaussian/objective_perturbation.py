@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax._numerics.roots import falling_root
+from dpjax._numerics.arrays import falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
+from dpjax.accounting.mechanisms.users import stated_for
 from dpjax.accounting.method import Method
 
 _UP = 1.0 + 1e-10
@@ -28,7 +28,8 @@ _CELLS = 64  # of the angle between two records under replace-one
 
 
 def holds(run: Any, adjacency: Adjacency) -> bool:
-    return run.adjacency == adjacency
+    """Whether a promise says something under this adjacency."""
+    return stated_for(run, adjacency) is not None
 
 
 # --- one objective perturbation, exactly --------------------------------------------------------
@@ -167,6 +168,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
         return _rounded(_objective_rdp(run, adjacency, safe), orders)
+    run = stated_for(run, adjacency)
     return _rounded(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
@@ -184,13 +186,13 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(steps) and all(isinstance(s, PureDP) and holds(s, adjacency) for s in steps)
 
 
-def _pure_total(run: Any) -> Array:
+def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp: Any = namespace(run)
     total = xp.zeros(())
     for step, factors in flatten(run):
         count: Any = functools.reduce(operator.mul, factors, 1.0)
-        total = total + xp.where(count > 0, count * step.epsilon, 0.0)  # pyrefly: ignore
+        total = total + xp.where(count > 0, count * stated_for(step, adjacency).epsilon, 0.0)
     return total
 
 
@@ -199,7 +201,7 @@ def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
     # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
-    total = _pure_total(run)
+    total = _pure_total(run, adjacency)
     left = xp.log1p(-xp.minimum(delta * (1 + xp.exp(-total)), 1.0))
     return xp.maximum(_UP * (total + left), 0.0)
 
@@ -208,7 +210,7 @@ def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     xp: Any = namespace(run, epsilon)
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)
-    total = _pure_total(run)
+    total = _pure_total(run, adjacency)
     value = (0.0 - xp.expm1(xp.minimum(epsilon - total, 0.0))) * xp.sigmoid(total)
     return xp.minimum(_UP * value, 1.0)
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax._numerics.roots import falling_root
+from dpjax._numerics.arrays import falling_root, namespace, with_derivative
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2

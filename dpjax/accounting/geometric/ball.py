@@ -18,9 +18,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import JAX, NUMPY, namespace, with_derivative
+from dpjax._numerics.arrays import JAX, NUMPY, falling_root, namespace, with_derivative
 from dpjax._numerics.checks import Range, number
-from dpjax._numerics.roots import falling_root
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.envelope import envelope

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.loss_distribution.discretisation import Pair, discretise, loss_range
-from dpjax.accounting.pairs.discrete import Discrete, delta_of, epsilon_of, merged
+from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
@@ -210,7 +210,7 @@ def _too_coarse(run: Composed) -> bool:
     return bool(run.c * (run.losses[1] - run.losses[0]) > 400.0)
 
 
-def _delta_of(run: Composed, epsilon: float, upper: bool) -> float:
+def _grid_delta(run: Composed, epsilon: float, upper: bool) -> float:
     at = epsilon + (0.0 if upper else run.shift)
     value, noise = 0.0, run.noise  # nothing lies above the grid
     if _too_coarse(run):
@@ -228,7 +228,7 @@ def _delta_of(run: Composed, epsilon: float, upper: bool) -> float:
     return float(min(bound, 1.0))
 
 
-def _epsilon_of(run: Composed, delta: float, upper: bool, guess: float) -> float:
+def _grid_epsilon(run: Composed, delta: float, upper: bool, guess: float) -> float:
     """The root of the profile with its error added (upper) or taken off (lower)."""
     left = delta - run.infinite
     if left <= 0:
@@ -260,9 +260,15 @@ def _guess(run: Composed, delta: float) -> float:
 
 
 def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
-    """The steps that release something, discrete ones multiplied out; None if one has no noise."""
+    """The steps that release something, discrete ones multiplied out; None if one has no noise.
+
+    Or as good as none: losses so large beside their range that no grid tells them apart.
+    """
     live = [p for p in pairs if isinstance(p, Pair) and p.mu > 0 and p.rate > 0 and p.count > 0]
     if not all(np.isfinite([p.mu, p.count]).all() for p in live):
+        return None
+    ranges = [loss_range(p, 36.0) for p in live]
+    if any(max(-low, high) > 1e10 * max(high - low, 1.0) for low, high in ranges):
         return None
     return [*live, *merged(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
 
@@ -313,12 +319,12 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
     if live is None or not delta > 1e-250:
         return np.inf if upper else 0.0
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
-        found = epsilon_of(live[0], delta * (1 - 1e-12 if upper else 1 + 1e-12))
+        found = discrete_epsilon(live[0], delta * (1 - 1e-12 if upper else 1 + 1e-12))
     elif _too_many(live):
         found = np.inf if upper else 0.0
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
-        found = _epsilon_of(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
+        found = _grid_epsilon(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
     if upper:
         most, infinite = _largest(live)
         found = min(found, most) if infinite <= delta else found
@@ -343,11 +349,11 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
     slack = _slack(live, epsilon)
     at = max(epsilon - slack, 0.0) if upper else epsilon + slack
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
-        return min(delta_of(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
+        return min(discrete_delta(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
     if upper:
         most, infinite = _largest(live)
         if at >= most:
             return infinite
     if _too_many(live):
         return 1.0 if upper else 0.0
-    return _delta_of(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)
+    return _grid_delta(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

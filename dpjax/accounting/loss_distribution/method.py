@@ -26,28 +26,28 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
-from dpjax.accounting.pairs.known import known
-from dpjax.accounting.pairs.laid import LAID
-from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.known import LAID, known
+from dpjax.accounting.pairs.protocol import Known
 from dpjax.accounting.pairs.table import GRIDS
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
-def _known(step: Mechanism, adjacency: Adjacency) -> Known | None:
+def known_release(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The release by whose pair a step is priced, one that lays its own grid among them."""
     if type(step) in LAID:
         return LAID[type(step)].known(step, adjacency)
     return known(step, adjacency)
 
 
-def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
+def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Releases whose pair is known, with their factors, and everything else."""
-    return split(run, lambda step: _known(step, adjacency) is not None)
+    return split(run, lambda step: known_release(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    return lowers(_split(run, adjacency)[1], adjacency, GRIDS)
+    return lowers(split_releases(run, adjacency)[1], adjacency, GRIDS)
 
 
 def directions(
@@ -125,16 +125,16 @@ def _shown(settings: list) -> Iterable:
 _NOTHING = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gaussian_dp.delta)}
 
 
-def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
+def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
     """Run over the settings one by one; the worse direction of each."""
-    nothing, plain = _NOTHING[bound]
     if float64.is_traced(run, given):
         raise UnsupportedQuery(
-            "method 'pld' runs on the host and cannot be traced; method='contour' or 'rdp' can"
+            "method 'pld', and 'contour' of users and of random allocation, run on the host: "
+            "price outside the trace"
         )
-    own, rest = _split(run, adjacency)
+    own, rest = split_releases(run, adjacency)
     atoms, lead = all_settings(rest, adjacency)
-    releases = [_known(step, adjacency) for step, _ in own]
+    releases = [known_release(step, adjacency) for step, _ in own]
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
     fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
@@ -149,35 +149,50 @@ def _each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, u
             often[one] = often.get(one, 0.0) + count
         ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
-        if upper and answer[index] >= min(nothing, _LOUD):  # losses too far apart for a fine grid
-            mu = _unsampled(ways[0])
-            if np.isfinite(mu):
-                answer[index] = min(answer[index], plain(mu, float(given[index])))
     return answer
 
 
+def _or_unsampled(bound: Callable) -> Callable:
+    """The bound, or that of unsampled releases where losses lie too far apart for a fine grid."""
+    nothing, plain = _NOTHING[bound]
+
+    def lesser(pairs: list[Pair | Discrete], given: float, *, upper: bool) -> float:
+        found = bound(pairs, given, upper=upper)
+        if upper and found >= min(nothing, _LOUD):
+            mu = _unsampled(pairs)
+            found = min(found, plain(mu, given)) if np.isfinite(mu) else found
+        return found
+
+    return lesser
+
+
 def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    return _each_setting(epsilon_bound, run, delta, adjacency, upper=True)
+    return each_setting(_or_unsampled(epsilon_bound), run, delta, adjacency, upper=True)
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
+    found = each_setting(epsilon_bound, run, delta, adjacency, upper=False)
+    return found if is_attained(run, adjacency) else 0 * found
+
+
+def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether some neighbours attain the pairs of a lower end."""
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
-    found = _each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    own = (_known(step, adjacency) for step, _ in flatten(run))
+    own = (known_release(step, adjacency) for step, _ in flatten(run))
     loose = any(one and one.release.kind in LAID and not one.release.sampled for one in own)
-    return found if exhibited(run) and reached(run) and not loose else 0 * found
+    return exhibited(run) and reached(run, adjacency) and not loose
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     # Beyond 1e6 the value there still bounds, and nothing overflows.
     epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
-    return _each_setting(delta_bound, run, epsilon, adjacency, upper=True)
+    return each_setting(_or_unsampled(delta_bound), run, epsilon, adjacency, upper=True)
 
 
 def _tight(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, _ = _split(run, adjacency)
-    return all(_known(step, adjacency).release.tight for step, _ in own)  # pyrefly: ignore
+    own, _ = split_releases(run, adjacency)
+    return all(known_release(step, adjacency).release.tight for step, _ in own)  # pyrefly: ignore
 
 
 def _method(tight: bool) -> Method:

@@ -26,7 +26,7 @@ def _has(part: str) -> Any:
     return able
 
 
-def _of(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
     # A user's records in a release of a closed form are the same release at other numbers.
     run = unwrapped(run)
     release = RELEASES[type(run)]
@@ -36,13 +36,13 @@ def _of(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
 def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp: Any = namespace(run, delta)
     # A unit of roundoff of δ may be many of a small ε.
-    value = _of("epsilon", run, adjacency, delta * (1 - 1e-14))
+    value = _ask_release("epsilon", run, adjacency, delta * (1 - 1e-14))
     return xp.maximum(value * _UP, 0.0)
 
 
 def _lower(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp: Any = namespace(run, delta)
-    value = _of("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
+    value = _ask_release("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
     return xp.maximum(value / _UP, 0.0)
 
 
@@ -54,14 +54,14 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp: Any = namespace(run, epsilon)
-    value = _of("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
+    value = _ask_release("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
     return xp.clip(value * _UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
     xp: Any = namespace(run, orders)
     good = (orders > 1) & (orders < xp.inf)
-    value = _of("divergence", run, adjacency, xp.where(good, orders, 2.0))
+    value = _ask_release("divergence", run, adjacency, xp.where(good, orders, 2.0))
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     # Beyond what any conversion can use, and NaN.
     return xp.where(good & (value < 1e200), value, xp.inf)

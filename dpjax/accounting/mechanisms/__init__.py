@@ -9,7 +9,6 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
     registered_mechanisms,
 )
-from dpjax.accounting.mechanisms.choices import Exponential, RandomizedResponse
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
@@ -23,12 +22,15 @@ from dpjax.accounting.mechanisms.geometric import (
     RecentredGaussian,
     TangentBall,
 )
-from dpjax.accounting.mechanisms.numbers import DiscreteGaussian, DiscreteLaplace, Laplace
-from dpjax.accounting.mechanisms.objective import ObjectivePerturbation
 from dpjax.accounting.mechanisms.releases import (
     ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
     Gaussian,
+    Laplace,
     PureDP,
+    RandomizedResponse,
     UniformBall,
     ZeroConcentrated,
 )
@@ -47,6 +49,7 @@ from dpjax.accounting.mechanisms.whole_runs import (
     NoisyCyclicDescent,
     NoisyGradientDescent,
     NoisySampledDescent,
+    ObjectivePerturbation,
     RandomizedSensitivity,
 )
 

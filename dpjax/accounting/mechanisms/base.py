@@ -26,6 +26,9 @@ from dpjax.accounting.adjacency import Adjacency
 Real = Float[ArrayLike, "..."]
 
 TIERS = ("proven", "conditional", "none")  # strongest first
+FIXED_IN_ADVANCE = (
+    "every noise level, rate and number of steps was fixed before any output was seen"
+)
 FRESH_NOISE = "the noise is Gaussian, fresh at every step, and drawn independently of the data"
 
 _Class = TypeVar("_Class", bound=type)
@@ -147,6 +150,11 @@ class Mechanism:
         """What must hold between the fields, beyond each one's range."""
         return ()
 
+    def has_several_releases(self) -> bool:
+        """Whether more than one output is priced together, its parts' own not counted."""
+        counts = (getattr(self, name) for name in ("steps", "groups") if name in self._ranges)
+        return any(bool(np.any(np.asarray(count) > 1)) for count in counts)
+
     def describe(self) -> str:
         """What is released, in words."""
         fields = dataclasses.fields(self)  # pyrefly: ignore
@@ -246,12 +254,12 @@ def built(kind: type, fields: dict[str, Any]) -> Any:
     return run
 
 
-def axes_of(run: Any) -> Any:
+def map_axes(run: Any) -> Any:
     """The run with the number of axes of components in the place of every number."""
     if isinstance(run, tuple):
-        return tuple(map(axes_of, run))
+        return tuple(map(map_axes, run))
     inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
-    found = {n: axes_of(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
+    found = {n: map_axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
     return built(type(run), {**found, **run.component_axes})
 
 
@@ -268,14 +276,19 @@ def walk(run: Mechanism) -> Iterator[Mechanism]:
 
 
 def all_assumptions(run: Mechanism, adjacency: Adjacency) -> tuple[str, ...]:
-    """What a run rests on: the assumptions of everything it is made of, each once."""
+    """What a run rests on: the assumptions of everything it is made of, each once.
+
+    The price of several releases composes mechanisms that are given: a later output may depend on
+    earlier ones, a later noise level may not (it would need a filter: Rogers et al. 2016).
+    """
     public = (
         "the number of records is public"
         if adjacency is Adjacency.REPLACE_ONE
         else "constants such as expected batch size and steps are public"
     )
     found = (sentence for step in walk(run) for sentence in step.assumptions(adjacency))
-    return tuple(dict.fromkeys((*found, public)))
+    fixed = (FIXED_IN_ADVANCE,) if any(s.has_several_releases() for s in walk(run)) else ()
+    return tuple(dict.fromkeys((*found, *fixed, public)))
 
 
 def weakest_tier(run: Mechanism) -> str:

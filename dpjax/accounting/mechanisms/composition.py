@@ -35,6 +35,11 @@ class Repeated(Mechanism):
 class Composed(Mechanism):
     """Several mechanisms on the same data, each may depend on the outputs before it.
 
+    Its outputs may steer what is asked next; its noise levels, rates and numbers of steps may not:
+    they are those given here, fixed before the first output is seen. With parameters chosen on the
+    way the price does not hold. There, add up ε of pure mechanisms, ρ of zero-concentrated ones or
+    μ² of Gaussians, or Rényi ε at one order fixed in advance, and stop before the budget is passed.
+
     Fields:
         mechanisms: a tuple of mechanisms, possibly empty (nothing released).
 
@@ -42,6 +47,10 @@ class Composed(Mechanism):
         >>> from dpjax import accounting as acc
         >>> len(acc.Composed((acc.Gaussian(4.0), acc.Gaussian(8.0))).mechanisms)
         2
+
+    References:
+        Rogers, Roth, Ullman, Vadhan 2016, "Privacy odometers and filters"; Feldman and Zrnic 2021,
+        "Individual privacy accounting via a Rényi filter", Theorem 4.1.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -62,6 +71,9 @@ class Composed(Mechanism):
 
     def parts(self) -> tuple[Mechanism, ...]:
         return self.mechanisms
+
+    def has_several_releases(self) -> bool:
+        return len(self.mechanisms) > 1
 
     def describe(self) -> str:
         shown = [part.describe() for part in self.mechanisms[:3]]

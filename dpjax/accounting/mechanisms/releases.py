@@ -1,6 +1,14 @@
-"""Single releases: Gaussian, uniform in a ball, and those of which only the guarantee is known."""
+"""Single releases: Gaussian, uniform in a ball, numbers with other noise, and choices.
+
+Of the numbers with Laplace's noise and with laws on whole numbers `noise_multiplier` is the noise's
+scale over the sensitivity, which is how far adding or removing one record moves what is released;
+as for `Gaussian`, replacing one moves it by twice as much. Releases of one of finitely many answers
+are randomised response and selection by a score. Of some releases only the guarantee is known.
+"""
 
 from __future__ import annotations
+
+import contextlib
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
@@ -12,7 +20,8 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
 )
 
-_RELATIONS = tuple(a.value for a in Adjacency)
+AS_ASKED = "as asked"  # a promise for whichever relation a query names
+_RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
 
 
 @register_mechanism
@@ -79,40 +88,60 @@ class UniformBall(Mechanism):
 
 
 class _Stated(Mechanism):
-    """A release of which only the guarantee is known: it is taken on trust."""
+    """A release of which only the guarantee is known: it is taken on trust.
+
+    A promise about one record more or less implies one about a replacement, which is a removal and
+    an addition: (2ε, (1 + e^ε)δ) and 4ρ. A promise about replacements implies none about data sets
+    of another size, whose number of records it may publish.
+    """
 
     tier = "conditional"
 
+    def __post_init__(self) -> None:
+        given = vars(self)["adjacency"]
+        if isinstance(given, str) and given not in _RELATIONS:
+            with contextlib.suppress(ValueError):  # what is no name is refused below
+                object.__setattr__(self, "adjacency", Adjacency(given).value)
+        super().__post_init__()
+
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (f"what is released keeps the guarantee stated for it: {self.describe()}",)
+        kept = f"what is released keeps the guarantee stated for it: {self.describe()}"
+        asked = (
+            f", for the {adjacency.value} relation" if vars(self)["adjacency"] == AS_ASKED else ""
+        )
+        return (kept + asked,)
+
+    def describe(self) -> str:
+        return super().describe().removesuffix(f" ({AS_ASKED})")
 
 
 @register_mechanism
 class PureDP(_Stated):
-    """Any (ε, 0)-differentially private release, for the stated adjacency alone.
+    """Any (ε, 0)-differentially private release, for the stated adjacency.
 
     Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath
     2017).
 
     Fields:
         epsilon: ε >= 0.
-        adjacency: the relation it holds for, "replace-one" or "add-remove".
+        adjacency: the relation it holds for, "replace-one" or "add-remove"; by default the one that
+            a query asks about. One for "add-remove" answers for replacements as two steps of it.
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> round(acc.epsilon(acc.PureDP(1.0), delta=1e-9, adjacency="replace-one"), 6)
-        1.0
+        >>> f"{acc.epsilon(acc.PureDP(1.0), delta=1e-9):.4f}"
+        '1.0000'
     """
 
     epsilon: Real = number()
-    adjacency: str = choice(*_RELATIONS, default="replace-one")
+    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {epsilon}-differentially private ({adjacency})"
 
 
 @register_mechanism
 class ApproximateDP(_Stated):
-    """Any (ε, δ)-differentially private release, for the stated adjacency alone.
+    """Any (ε, δ)-differentially private release, for the stated adjacency.
 
     Dominated by a pair that reveals everything with probability δ and is randomised response
     otherwise (Kairouz, Oh and Viswanath 2017).
@@ -120,7 +149,8 @@ class ApproximateDP(_Stated):
     Fields:
         epsilon: ε >= 0.
         delta: δ in [0, 1].
-        adjacency: the relation it holds for, "replace-one" or "add-remove".
+        adjacency: the relation it holds for, "replace-one" or "add-remove"; by default the one that
+            a query asks about. One for "add-remove" answers for replacements as two steps of it.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -130,20 +160,20 @@ class ApproximateDP(_Stated):
 
     epsilon: Real = number()
     delta: Real = number(0.0, 1.0)
-    adjacency: str = choice(*_RELATIONS, default="replace-one")
+    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
 
 
 @register_mechanism
 class ZeroConcentrated(_Stated):
-    """Any ρ-zCDP release, for the stated adjacency alone: RDP(α) = ρα (Bun and Steinke 2016).
+    """Any ρ-zCDP release, for the stated adjacency: RDP(α) = ρα (Bun and Steinke 2016).
 
     An adaptive run kept below ρ by a filter is one such release (Feldman and Zrnic 2021).
 
     Fields:
         rho: ρ >= 0.
-        adjacency: the relation it holds for, "add-remove" or "replace-one".
+        adjacency: as of `PureDP`.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -152,6 +182,187 @@ class ZeroConcentrated(_Stated):
     """
 
     rho: Real = number()
-    adjacency: str = choice(*_RELATIONS, default="add-remove")
+    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {rho}-zCDP ({adjacency})"
+
+
+_MOVES = "adding or removing one record moves {what} by at most the sensitivity"
+_FRESH = "the noise is {law}, fresh at every step, and drawn independently of the data"
+_WHOLE = "what is released without noise is a whole number, and so is the sensitivity"
+
+
+@register_mechanism
+class Laplace(Mechanism):
+    """A number or vector plus Laplace noise of scale noise_multiplier·sensitivity, each coordinate.
+
+    The sensitivity is in the L1 norm. With θ = 1/noise_multiplier (twice that under REPLACE_ONE) it
+    is θ-differentially private with `δ(ε) = 1 − e^{(ε−θ)/2}` for ε ≤ θ. A vector costs no more than
+    a number: among displacements of one L1 norm the worst is along one coordinate (the shifts a and
+    b of two coordinates have E[1 − δ_a(ε − L_b)] ≥ e^{(ε−a−b)/2}, by summing over L_b).
+
+    Fields:
+        noise_multiplier: scale of the noise over the sensitivity, >= 0 (0 is no privacy).
+
+    Guarantee:
+        Of real numbers. Laplace noise added in floating point has gaps that tell what it was added
+        to (Mironov 2012): release whole numbers by `DiscreteLaplace` instead.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.epsilon(acc.Laplace(2.0), delta=0.1), 6)
+        0.289279
+
+    References:
+        Dwork, McSherry, Nissim, Smith 2006; Balle, Barthe, Gaboardi 2018, Theorem 3 (δ(ε)).
+    """
+
+    noise_multiplier: Real = number()
+
+    released = "numbers plus Laplace noise of scale {noise_multiplier} sensitivities"
+    rests_on = (
+        _MOVES.format(what="the vector, in the L1 norm,"),
+        _FRESH.format(law="Laplace's"),
+        "the noise has no gaps of floating point",
+    )
+
+
+@register_mechanism
+class DiscreteLaplace(Mechanism):
+    """Whole numbers plus noise on the integers with P(k) ∝ e^{−|k|/(noise_multiplier·sensitivity)}.
+
+    The sensitivity is in the L1 norm; a vector costs no more than a number, as for `Laplace`. Of
+    sensitivity 1 its pair is randomised response's.
+
+    Fields:
+        noise_multiplier: scale of the noise over the sensitivity, >= 0 (0 is no privacy).
+        sensitivity: how far adding or removing one record moves the numbers, a whole number >= 1.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.epsilon(acc.DiscreteLaplace(2.0, sensitivity=1), delta=0.1), 6)
+        0.324869
+
+    References:
+        Ghosh, Roughgarden, Sundararajan 2009.
+    """
+
+    noise_multiplier: Real = number()
+    sensitivity: Real = number(1.0, whole=True, default=1.0)
+
+    released = (
+        "whole numbers of sensitivity {sensitivity} plus discrete Laplace noise of scale "
+        "{noise_multiplier} sensitivities"
+    )
+    rests_on = (
+        _MOVES.format(what="the vector, in the L1 norm,"),
+        _FRESH.format(law="discrete Laplace"),
+        _WHOLE,
+    )
+
+
+@register_mechanism
+class DiscreteGaussian(Mechanism):
+    """A whole number plus noise on the integers, P(k) ∝ e^{−k²/2σ²}, σ = multiplier·sensitivity.
+
+    One number, or a vector of which a record moves one coordinate (a histogram under ADD_REMOVE).
+    Of a vector with sensitivity in the L2 norm this pair is *not* the worst: what is proven there
+    is `ZeroConcentrated(1/(2·noise_multiplier²))`, with twice the sensitivity under REPLACE_ONE.
+
+    Fields:
+        noise_multiplier: σ over the sensitivity, >= 0 (0 is no privacy).
+        sensitivity: how far adding or removing one record moves the number, a whole number >= 1.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.epsilon(acc.DiscreteGaussian(1.0, sensitivity=1), delta=1e-5), 6)
+        4.430238
+
+    References:
+        Canonne, Kamath, Steinke 2020.
+    """
+
+    noise_multiplier: Real = number()
+    sensitivity: Real = number(1.0, whole=True, default=1.0)
+
+    released = (
+        "a whole number of sensitivity {sensitivity} plus discrete Gaussian noise of "
+        "{noise_multiplier} sensitivities"
+    )
+    rests_on = (
+        _MOVES.format(what="one coordinate, and no other,"),
+        _FRESH.format(law="discrete Gaussian"),
+        _WHOLE,
+    )
+
+
+@register_mechanism
+class RandomizedResponse(Mechanism):
+    """One record's category, kept with probability e^ε/(e^ε + categories − 1), otherwise another.
+
+    The other categories are equally likely. ε is that of replacing the record. Under ADD_REMOVE it
+    is the same: that a record reports at all is not hidden, so that an absent one has to be
+    answered for, by the report of some category chosen without the data.
+
+    Fields:
+        epsilon: ε >= 0.
+        categories: how many there are, a whole number >= 2.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.delta(acc.RandomizedResponse(1.0, categories=10), epsilon=0.5), 6)
+        0.091273
+
+    References:
+        Warner 1965; Kairouz, Oh, Viswanath 2016.
+    """
+
+    epsilon: Real = number()
+    categories: Real = number(2.0, whole=True, default=2.0)
+
+    released = "one of {categories} categories by randomised response with ε = {epsilon}"
+    rests_on = (
+        "every record makes one report, with fresh randomness, and an absent one is answered for",
+    )
+
+
+@register_mechanism
+class Exponential(Mechanism):
+    """One of several candidates, with probability ∝ e^{ε·score/(2Δ)}, or e^{ε·score/Δ} if monotone.
+
+    Δ is how far adding or removing one record moves any candidate's score. The log-odds of the
+    candidates then move within a range of ε (twice that under REPLACE_ONE): the release is of
+    bounded range, which is stronger than ε-differential privacy, with
+    `δ(ε') = (1 − e^{−(ε−ε')/2})²/(1 − e^{−ε})`. Composed, that profile is dominating whatever range
+    an adversary chooses at every step, and the Rényi curve is at most αε²/8.
+
+    Fields:
+        epsilon: ε >= 0.
+        monotone: whether adding a record moves all scores in the same direction (counts do).
+        permute_and_flip: whether candidates are drawn by permute-and-flip at the same scale: it is
+            never less accurate, and costs what Laplace noise of scale 1/ε does on a number that
+            moves by 1.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.epsilon(acc.Exponential(1.0), delta=1e-3), 6)
+        0.949073
+
+    References:
+        McSherry, Talwar 2007; Durfee, Rogers 2019 (bounded range); Dong, Durfee, Rogers 2020
+        (δ(ε), Rényi curve); McKenna, Sheldon 2020 (permute-and-flip).
+    """
+
+    epsilon: Real = number()
+    monotone: bool = False
+    permute_and_flip: bool = False
+
+    released = (
+        "one of several candidates by the exponential mechanism with ε = {epsilon} "
+        "(monotone scores: {monotone}; permute-and-flip: {permute_and_flip})"
+    )
+    rests_on = (
+        "adding or removing one record moves every candidate's score by at most the sensitivity "
+        "that scales it, in one direction if the scores are said to be monotone",
+        "the draw is fresh, and the candidates do not depend on the data",
+    )

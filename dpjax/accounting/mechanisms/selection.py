@@ -62,6 +62,9 @@ class BestOf(Mechanism):
     expected_trials: Real = number(open_low=True)
     distribution: str = choice(*_LAWS, default="geometric")
 
+    def has_several_releases(self) -> bool:
+        return True
+
     def relations(self) -> tuple[Relation, ...]:
         expected: Any = self.expected_trials
         if self.distribution == "poisson":

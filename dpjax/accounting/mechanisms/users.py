@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced
+from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
@@ -16,12 +19,16 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
     walk,
 )
-from dpjax.accounting.mechanisms.choices import Exponential, RandomizedResponse
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
-from dpjax.accounting.mechanisms.numbers import DiscreteGaussian, DiscreteLaplace, Laplace
 from dpjax.accounting.mechanisms.releases import (
+    AS_ASKED,
     ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Laplace,
     PureDP,
+    RandomizedResponse,
     UniformBall,
     ZeroConcentrated,
 )
@@ -126,6 +133,17 @@ _ALONE: dict[type, Callable[[Any, Any], dict[str, Any]]] = {
 }
 
 
+def stated_for(step: Any, adjacency: Adjacency) -> Any:
+    """A promise under an adjacency, or None where it implies none; a replacement is two steps."""
+    if step.adjacency in (AS_ASKED, adjacency.value):
+        return step
+    if adjacency is not Adjacency.REPLACE_ONE:
+        return None
+    if not is_traced(step):  # in float64, whatever the numbers came in
+        step = jax.tree.map(lambda x: np.asarray(x, np.float64)[()], step)
+    return unwrapped(built(UserLevel, {"mechanism": step, "records": 2.0}))
+
+
 def unwrapped(run: Mechanism) -> Mechanism:
     """The release that a user's neighbours meet, where it is one of the kinds there are.
 
@@ -138,7 +156,9 @@ def unwrapped(run: Mechanism) -> Mechanism:
     """
     while isinstance(run, UserLevel):
         inner, k = run.mechanism, run.records
-        if isinstance(inner, UserLevel):
+        if np.ndim(k) == 0 and not is_traced(k) and k == 1:
+            run = inner  # a user of one record is that record
+        elif isinstance(inner, UserLevel):
             run = built(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
         elif type(inner) in _ALONE:
             k = k + 0.0  # pyrefly: ignore
@@ -169,12 +189,14 @@ def spread(step: UserLevel) -> Mechanism:
     return run
 
 
-def reached(run: Mechanism) -> bool:
+def reached(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether neighbours by a user reach what `unwrapped` says, so that lower ends may be read off.
 
-    Not of a guarantee: a chain of ε-private steps does not end at the pair of one kε-private step.
+    Not of a guarantee: a chain of ε-private steps does not end at the pair of one kε-private step,
+    nor do the two steps of a replacement.
     """
-    return not any(
+    implied = any(getattr(s, "adjacency", AS_ASKED) not in (AS_ASKED, adjacency) for s in walk(run))
+    return not implied and not any(
         isinstance(part, PureDP | ApproximateDP)
         for step in walk(run)
         if isinstance(step, UserLevel)

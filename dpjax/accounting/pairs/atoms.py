@@ -31,7 +31,7 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, whole_run
+from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
 from dpjax.accounting.pairs.grouping import groups, prepare
 from dpjax.accounting.pairs.protocol import Steps
 from dpjax.accounting.pairs.table import GRIDS, PAIRS, SCHEMES
@@ -56,20 +56,20 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 @functools.cache
 def atom_kind(tree: Any, adjacency: Adjacency) -> str:
     """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
-    return _kind_of(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
+    return _find_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
-def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
+def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
     if type(step) in DOMINATED:
         return "gaussian"
     if type(step) in SCHEMES:
         scheme = SCHEMES[type(step)]
-        why = scheme.refusal(step, adjacency, lambda inner: _kind_of(inner, adjacency))
+        why = scheme.refusal(step, adjacency, lambda inner: _find_kind(inner, adjacency))
         if why:
             raise _refuse(step, why)
         return scheme.name
     if isinstance(step, Shuffled):
-        inner = _kind_of(step.mechanism, adjacency)
+        inner = _find_kind(step.mechanism, adjacency)
         if inner != "gaussian" or whole_run(step.mechanism):
             raise _refuse(
                 step,
@@ -87,7 +87,7 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
             )
         why = ""
         try:
-            if _kind_of(inner, adjacency) == "gaussian":
+            if _find_kind(inner, adjacency) == "gaussian":
                 return "gaussian"
         except UnsupportedQuery as refusal:
             why = f" ({refusal})"
@@ -106,9 +106,9 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
         )
         raise _refuse(step, why)
     if isinstance(step, Repeated):
-        return _kind_of(step.mechanism, adjacency)
+        return _find_kind(step.mechanism, adjacency)
     if isinstance(step, Composed):
-        kinds = {_kind_of(part, adjacency) for part in step.mechanisms} or {"gaussian"}
+        kinds = {_find_kind(part, adjacency) for part in step.mechanisms} or {"gaussian"}
         return kinds.pop() if len(kinds) == 1 else "mixed"
     raise _refuse(step, "is not dominated by a Gaussian or subsampled Gaussian pair")
 
@@ -116,7 +116,7 @@ def _kind_of(step: Mechanism, adjacency: Adjacency) -> str:
 def only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the run is exactly one Gaussian pair, however many releases it has."""
     return lowers(run, adjacency) and all(
-        _kind_of(step, adjacency) == "gaussian" for step, _ in flatten(run)
+        _find_kind(step, adjacency) == "gaussian" for step, _ in flatten(run)
     )
 
 
@@ -160,7 +160,7 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
     for tree, step, count in groups(key, leaves):
         kind = atom_kind(tree, adjacency)
         if kind == "gaussian":
-            pair = pair_of(step)
+            pair = gaussian_pair(step)
             own = pair.add_remove if adjacency is Adjacency.ADD_REMOVE else pair.replace_one
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:

@@ -182,9 +182,10 @@ def mass_error(law: Law) -> float:
     50 digits, for each standard deviation and up to z = 12.9: at most 1.4e-15 of a binomial law.
     Odds that are rounded once move the logarithm of the mass of j by j − mean roundings, of which
     there are at most 45 for each deviation, and one more (Poisson's law has the longest tail).
+    A number that is certain, as at rate 0 or 1, has probability 1 without error.
 
     Example:
         >>> mass_error(Binomial(1e12, 0.25)) > 4e-9
         True
     """
-    return _ROUND + _ROUND_SPREAD * (law.spread + 1)
+    return _ROUND + _ROUND_SPREAD * (law.spread + 1) if law.spread > 0 else 0.0

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs.finite import Finite, coarser, reverse, sampled, symmetrised
-from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs.protocol import Known
 
 _EPS = float(np.finfo(np.float64).eps)
 _LARGEST = 1 << 16  # outcomes up to which discrete losses are multiplied out instead of transformed
@@ -186,13 +186,13 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
     return [*found, *(part for part in parts if part.count != 1)]
 
 
-def delta_of(pair: Discrete, epsilon: float) -> float:
+def discrete_delta(pair: Discrete, epsilon: float) -> float:
     """δ(ε) = Σ mass·(1 − e^{ε − loss})₊, within a few units of roundoff a term."""
     gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)
     return float(np.sum(pair.masses * (0.0 - np.expm1(gap))))  # 0 − 0 is 0, and −(0) is not
 
 
-def epsilon_of(pair: Discrete, delta: float) -> float:
+def discrete_epsilon(pair: Discrete, delta: float) -> float:
     """The least ε >= 0 with δ(ε) ≤ δ, +∞ if there is none.
 
     δ(ε) is linear in e^ε between two losses: the two are found by bisection, and the root between
@@ -201,7 +201,7 @@ def epsilon_of(pair: Discrete, delta: float) -> float:
     losses, masses = np.asarray(pair.losses), np.asarray(pair.masses)
     if masses[losses == np.inf].sum() > delta:
         return np.inf
-    if delta_of(pair, 0.0) <= delta:
+    if discrete_delta(pair, 0.0) <= delta:
         return 0.0
     points = np.unique(losses[(losses > 0) & (losses < np.inf)])
     if not len(points):
@@ -209,7 +209,9 @@ def epsilon_of(pair: Discrete, delta: float) -> float:
     low, high = -1, len(points) - 1  # δ(points[low]) > δ >= δ(points[high])
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if delta_of(pair, points[middle]) > delta else (low, middle)
+        low, high = (
+            (middle, high) if discrete_delta(pair, points[middle]) > delta else (low, middle)
+        )
     least, most = points[low] if low >= 0 else 0.0, points[high]
     above = losses >= most
     gap = float(np.sum(masses[above])) - delta

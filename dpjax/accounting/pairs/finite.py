@@ -13,8 +13,22 @@ the mixture. Fixed batches under replace-one have δ'(log(1 + q(e^ε − 1))) �
 the release under replace-one (Balle, Barthe and Gaboardi 2018, Theorem 9): that is the profile of
 the mixture where its loss is positive, taken for both directions at once.
 
+Releases of which only an (ε, δ) guarantee is known: four outcomes.
+
+Every (ε, δ)-private release is a randomised function of one with four outcomes (Kairouz, Oh and
+Viswanath 2017, Theorem 3.1 with its section 5), so that this pair, which is itself (ε, δ)-private,
+dominates all of them, alone and composed:
+
+| outcome | with the record, M₁ | without it, M₀ | log M₁/M₀ |
+|---|---|---|---|
+| a | δ | 0 | +∞ |
+| b | (1−δ)e^ε/(1+e^ε) | (1−δ)/(1+e^ε) | ε |
+| c | (1−δ)/(1+e^ε) | (1−δ)e^ε/(1+e^ε) | −ε |
+| d | 0 | δ | −∞ |
+
 References:
   Balle, Barthe, Gaboardi 2018; Doroshenko et al. 2022 (connecting the dots); Zhu, Dong, Wang 2022.
+  Kairouz, Oh, Viswanath 2017.
 """
 
 from __future__ import annotations
@@ -23,6 +37,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import ApproximateDP, PureDP
+from dpjax.accounting.mechanisms.users import stated_for
 from dpjax.accounting.pairs.ratio import log_mixture
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
@@ -98,11 +115,15 @@ def coarser(pair: Finite, cells: int = CELLS, *, upper: bool) -> Finite:
     starts = np.unique(np.concatenate([[0], np.searchsorted(losses, edges)]))
     starts = starts[starts < len(losses)]
     ends = np.append(starts[1:], len(losses)) - 1
-    made = ends_of(losses, p, q, starts, ends) if upper else lumps_of(losses, p, q, starts, ends)
+    made = (
+        replace_by_ends(losses, p, q, starts, ends)
+        if upper
+        else lump_runs(losses, p, q, starts, ends)
+    )
     return Finite(*(np.concatenate([v[~finite], m]) for v, m in zip(pair, made, strict=True)))
 
 
-def ends_of(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
+def replace_by_ends(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     """Every run of outcomes replaced by its least and its largest loss, with P and Q kept."""
     low, high = losses[starts], losses[ends]
     width = np.repeat(high - low, ends - starts + 1)
@@ -118,10 +139,32 @@ def ends_of(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     return Finite(np.concatenate([low, high]), p, q)
 
 
-def lumps_of(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
+def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     """Every run of outcomes as one outcome."""
     p_sum, q_sum = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
     some = (p_sum > 1e-290) & (q_sum > 1e-290)
     lump = np.log(np.where(some, p_sum, 1.0)) - np.log(np.where(some, q_sum, 1.0))
     lump = np.where(some, np.clip(lump, losses[starts], losses[ends]), losses[starts])
     return Finite(lump, p_sum, q_sum)
+
+
+class Guarantee:
+    """The four outcomes; of δ = 0 the two of randomised response."""
+
+    tight = sampled = True
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
+        """What is promised under this adjacency, if anything."""
+        step = stated_for(step, adjacency)
+        return None if step is None else (step.epsilon, getattr(step, "delta", 0.0))
+
+    def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
+        likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))
+        p = [0.0, (1 - delta) * rare, (1 - delta) * likely, delta]
+        return two_sided([-np.inf, -epsilon, epsilon, np.inf], p)
+
+
+PURE, APPROXIMATE = Guarantee(PureDP), Guarantee(ApproximateDP)

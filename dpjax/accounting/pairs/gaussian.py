@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.toeplitz import summed_columns2
-from dpjax.accounting.last_iterate.bounds import least2, position2
+from dpjax.accounting.last_iterate.shifted_interpolation import least2, position2
 from dpjax.accounting.mechanisms import (
     Composed,
     Gaussian,
@@ -144,20 +144,20 @@ DOMINATED: dict[type, Entry] = {
 }
 
 
-def pair_of(step: Mechanism) -> GaussianPair:
+def gaussian_pair(step: Mechanism) -> GaussianPair:
     """Total Gaussian pair of a step whose kind is `gaussian`, all of it on the same records."""
     if type(step) in DOMINATED:
         return DOMINATED[type(step)].pair(step)
     if isinstance(step, Shuffled):
-        return pair_of(step.mechanism)
+        return gaussian_pair(step.mechanism)
     if isinstance(step, Repeated):
-        inner = pair_of(step.mechanism)
+        inner = gaussian_pair(step.mechanism)
         return GaussianPair(step.steps * inner.add_remove, step.steps * inner.replace_one)
     if isinstance(step, UserLevel):
-        inner, k = pair_of(step.mechanism), step.records * step.records  # pyrefly: ignore
+        inner, k = gaussian_pair(step.mechanism), step.records * step.records  # pyrefly: ignore
         return GaussianPair(k * inner.add_remove, k * inner.replace_one)
     assert isinstance(step, Composed)
-    pairs = [pair_of(part) for part in step.mechanisms]
+    pairs = [gaussian_pair(part) for part in step.mechanisms]
     return GaussianPair(sum(p.add_remove for p in pairs), sum(p.replace_one for p in pairs))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, flatten
-from dpjax.accounting.mechanisms.base import axes_of
+from dpjax.accounting.mechanisms.base import map_axes
 
 
 class Prepared(NamedTuple):
@@ -85,7 +85,7 @@ def prepare(run: Mechanism) -> Prepared:
     groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
     for step, factors in flatten(run):
         leaves, tree = jax.tree.flatten(step)
-        axes = tuple(jax.tree.leaves(axes_of(step)))
+        axes = tuple(jax.tree.leaves(map_axes(step)))
         tails = tuple(np.shape(x)[np.ndim(x) - n :] for x, n in zip(leaves, axes, strict=True))
         groups.setdefault((tree, axes, tails), []).append((leaves, factors))
     arrays: list[Any] = []

@@ -1,11 +1,19 @@
-"""From a step to the release whose pair is known, through whatever samples it."""
+"""From a step to the release whose pair is known, through whatever samples it.
+
+`LAID` has the steps whose pair is laid on a grid: a new one is a file and a line here.
+"""
 
 from __future__ import annotations
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism, Shuffled
-from dpjax.accounting.pairs.release import Known
+from dpjax.accounting.pairs import group, replacement, truncated
+from dpjax.accounting.pairs.protocol import Known, Laid
 from dpjax.accounting.pairs.table import RELEASES, SCHEMES
+
+LAID: dict[type, Laid] = {
+    laid.kind: laid for laid in (truncated.CUT, replacement.DRAWN, group.GROUP)
+}
 
 
 def known(step: Mechanism, adjacency: Adjacency) -> Known | None:

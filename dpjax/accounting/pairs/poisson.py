@@ -1,7 +1,14 @@
 """Poisson sampling: (1−q)N(0, 1) + qN(μ, 1) against N(0, 1) and, replace-one, against its mirror.
 
 Under ADD_REMOVE the pair (g·r, g) and its reverse dominate (Zhu, Dong, Wang 2022). Under
-REPLACE_ONE the antipodal pair of `pairs/replace.py` does.
+REPLACE_ONE the antipodal pair does.
+
+The antipodal pair: (1−q)N(0, 1) + qN(μ, 1) against (1−q)N(0, 1) + qN(−μ, 1).
+
+Of Poisson sampling when one record is replaced by another. That the worst two contributions are
+opposite was confirmed for dpjax by a search over both records' positions.
+
+Rounds of Poisson-sampled groups under correlated noise: one sampled Gaussian each.
 """
 
 from __future__ import annotations
@@ -14,68 +21,43 @@ import numpy as np
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
-from dpjax.accounting.pairs.gaussian import pair_of, samplable
-from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr, normal_mass, posterior
-from dpjax.accounting.pairs.release import Known
-from dpjax.accounting.pairs.scheme import Scheme
-from dpjax.accounting.pairs.subsampled import REACH, Subsampled, log_normal_tail, log_tail
+from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
+from dpjax.accounting.pairs import mixtures
+from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
+from dpjax.accounting.pairs.protocol import Known, Scheme
+from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr, normal_mass
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Poisson(Subsampled):
+class Sampled:
+    """A pair of sampled Gaussians.
+
+    μ is the distance a record can move the sum over the noise's standard deviation: 1/σ for
+    add/remove and for Poisson replace-one (whose two means are ±μ), 2/σ for fixed batches under
+    replace-one. Rate 1 is the plain Gaussian.
+    """
+
+    name = ""
+    directed = mirrored = folded = False
+    table: Any = None  # from μ and the rate: the pair as the contour takes it
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def total_variation(self, mu: Any, rate: Any) -> Any:
+        return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, True
+
+
+class Poisson(Sampled):
     """(g·r, g), the record removed, and the reverse, the record added."""
 
     name = "poisson"
+    table = staticmethod(mixtures.poisson)
     directed = True
-
-    def power(self, sign: Any, c: Any) -> Any:
-        return namespace(sign, c).where(sign > 0, c + 1, -c)
-
-    def reach(self, sign: Any, mu: Any, rate: Any, c: Any) -> tuple[Any, Any]:
-        xp: Any = namespace(sign, mu, rate, c)
-        s = xp.where(sign > 0, c + 1, c)
-        # Stationary points solve ±y = sμπ(y); where r has reached its floor 1 − q nothing pulls on.
-        start = posterior(-REACH + 0 * mu, mu, rate)
-        remove_low, remove_high = -REACH + s * mu * start, REACH + s * mu
-        floor = 0.5 * mu + (xp.log1p(-rate) - xp.log(rate)) / mu
-        pull = xp.minimum(s * mu, xp.maximum(-floor, 0.0) + xp.log1p(s * mu) / mu)
-        add_low = -REACH - pull
-        # E[r] = 1 is used, so that r's own mass, which lies around μ, has to be covered.
-        add_high = REACH + mu
-        return xp.where(sign > 0, remove_low, add_low), xp.where(sign > 0, remove_high, add_high)
-
-    def tails(
-        self, sign: Any, mu: Any, rate: Any, c: Any, ends: tuple, ratio: Any, value: Any
-    ) -> tuple[Any, Any]:
-        xp: Any = namespace(sign, mu, rate, c)
-        low, high = ends
-        left = (c + 1) * ratio[0] + log_normal_tail(-low)
-        right = log_tail(value[-1], (c + 1) * mu, high)
-        steep = log_tail(-c * ratio[0], c * mu, -low)
-        flat = -c * xp.log1p(-rate) + log_normal_tail(-low)
-        left = xp.where(sign > 0, left, xp.fmin(steep, flat))
-        return left, xp.where(sign > 0, right, -c * ratio[-1] + log_normal_tail(high))
-
-    def boundary(self, sign: int, mu: Any, rate: Any, s: Any) -> tuple[Any, Any, Any]:
-        t = 0.5 * mu + sign * s
-        return t, sign * log_ratio(t, mu, rate), t - mu if sign > 0 else -t
-
-    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
-        xp: Any = namespace(mu, t)
-        if sign > 0:  # φ(t + x − μ), for y > t
-            return xp.exp(-0.5 * (t[..., None] + x - mu) ** 2)
-        # e^{ε + w(t)} φ(t − x), for y < t
-        grow = (epsilon + mu * t - 0.5 * mu * mu)[..., None]
-        return xp.exp(grow - 0.5 * (t[..., None] - x) ** 2)
-
-    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
-        xp: Any = namespace(mu, t)
-        below, density, grow = normal(xp), gauss(xp), xp.exp(epsilon)
-        if sign > 0:
-            return -grow * below(-t), rate * density(t - mu), below(mu - t) - below(-t)
-        by_epsilon = -grow * ((1 - rate) * below(t) + rate * below(t - mu))
-        return by_epsilon, grow * rate * density(t - mu), -grow * (below(t - mu) - below(t))
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         low = -reach if rate < 1 else mu - reach
@@ -116,16 +98,6 @@ class Poisson(Subsampled):
         return origin, bool(lump(origin) >= origin)
 
 
-def normal(xp: Any) -> Callable:
-    """Φ in a namespace."""
-    return lambda v: 0.5 * xp.erfc(-v / np.sqrt(2.0))
-
-
-def gauss(xp: Any) -> Callable:
-    """φ in a namespace."""
-    return lambda v: xp.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)
-
-
 def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> str:
     inner = kind_of(step.mechanism)
     if inner == "gaussian" and samplable(step.mechanism):
@@ -143,7 +115,7 @@ def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
     if isinstance(step.mechanism, PoissonSampled):
         mu, rate = _parameters(step.mechanism, adjacency)
         return mu, rate * step.rate
-    pair = pair_of(step.mechanism)
+    pair = gaussian_pair(step.mechanism)
     mu2 = pair.add_remove
     if adjacency is Adjacency.REPLACE_ONE:
         # Antipodal displacements of half the replace-one diameter, if that is the larger.
@@ -171,4 +143,57 @@ SCHEME = Scheme(
     _pair,
     participation=lambda step, adjacency: step.rate,
     amplify=_amplify,
+)
+
+
+class Replace(Sampled):
+    """(g·r(y), g·r(−y)), which is its own mirror image."""
+
+    name = "replace"
+    table = staticmethod(mixtures.replace_one)
+    mirrored = True
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        def loss(y: float) -> float:
+            return float(log_ratio(y, mu, rate)) - float(log_ratio(-y, mu, rate))
+
+        return loss(-reach if rate < 1 else mu - reach), loss(mu + reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        y = _inverse(losses, mu, rate)
+        common = (1 - rate) * normal_mass(y)
+        p, q = common + rate * normal_mass(y - mu), common + rate * normal_mass(y + mu)
+        return p, q, float((1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1]))
+
+
+def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
+    """y with log r(y) − log r(−y) = loss: with u = e^{μy}, a quadratic."""
+    if rate == 1:
+        return loss / (2 * mu)
+    # 1 − q + ku = e^l(1 − q + k/u), k = qe^{−μ²/2}, B = (1−q)(e^l − 1): u = (B + √(B² + 4k²e^l))/2k
+    log_k = np.log(rate) - 0.5 * mu * mu
+    size = np.abs(loss)
+    # by symmetry for |l|; all terms divided by e^{l}, so that nothing overflows
+    b = (1 - rate) * -np.expm1(-size)
+    log_b = np.log(np.maximum(b, 1e-300))
+    root = 0.5 * np.logaddexp(2 * log_b, np.log(4.0) + 2 * log_k - size)
+    log_u = np.logaddexp(log_b, root) + size - np.log(2.0) - log_k
+    return np.sign(loss) * np.maximum(log_u, 0.0) / mu
+
+
+def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
+    xp: Any = namespace(step)
+    rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
+    return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
+
+
+CYCLIC = Scheme(
+    "cyclic-poisson",
+    CyclicPoissonCorrelated,
+    lambda step, adjacency, kind_of: "",
+    _cyclic_parameters,
+    SCHEME.dominating,
+    SCHEME.attained,
 )

@@ -5,14 +5,26 @@ neighbours' outputs of one step, with the loss L(y) = log dP/dQ. In units of the
 deviation its parameters are μ, how far a record can move the sum, and the sampling rate q. Contour
 integration, Rényi curves and loss distributions know no pair by name: a new one is a class with
 these methods in a file of its own, and a line in `pairs/table.py`.
+
+What a release says of itself whose pair of distributions is known: one class in one file.
+
+A new one is a mechanism, a class with these methods, and a line in `pairs/table.py`; loss
+distributions then compose it with everything else, sampled and repeated, Rényi curves add its
+moments, and a single use has the closed form that it states.
+
+A mechanism that samples (`Scheme`) says which pair its steps take, and when it has none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float
+
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.pairs.finite import Finite
 
 
 class Steps(NamedTuple):
@@ -27,32 +39,6 @@ class Steps(NamedTuple):
     mu: Float[Array, " groups"]
     rate: Float[Array, " groups"]
     count: Float[Array, " groups"]
-
-
-class Tilted(NamedTuple):
-    """A step's privacy loss under the measure ∝ e^{cL} dP, on quadrature nodes.
-
-    Fields:
-        log_moment: K(c) = log E_P[e^{cL}].
-        weight: probabilities of the nodes, summing to one.
-        loss: L at the nodes.
-        spread: E|L| under the weights, the condition of the transform's sum.
-        rounding: E[ε] and E[ε|L|] under the weights, ε bounding a weight's relative rounding error.
-        moment_error: bound on the relative rounding error of e^{K(c)}.
-        truncated: bound on what the cut ends of the line add, relative to e^{K(c)}.
-        spacing: distance of the nodes (trapezoid) or half-width of a panel (Gauss).
-        first: position of the first node.
-    """
-
-    log_moment: Float[Array, ""]
-    weight: Float[Array, " nodes"]
-    loss: Float[Array, " nodes"]
-    spread: Float[Array, ""]
-    rounding: Float[Array, "2"]
-    moment_error: Float[Array, ""]
-    truncated: Float[Array, ""]
-    spacing: Float[Array, ""]
-    first: Float[Array, ""]
 
 
 class Discretisable(Protocol):
@@ -104,7 +90,7 @@ class Sided(Discretisable, Protocol):
 
 
 class Pair(Discretisable, Protocol):
-    """A pair whose transform E_P[e^{zL}] is known on lines Re z = c, for contour integration.
+    """A pair of log-densities, for contour integration and Rényi curves.
 
     Fields:
         mirrored: whether P and Q are each other's mirror images; its Rényi integral is then that
@@ -113,121 +99,121 @@ class Pair(Discretisable, Protocol):
 
     mirrored: bool
 
-    def reach(self, sign: Any, mu: Any, rate: Any, c: Any) -> tuple[Any, Any]:
-        """An interval beyond which a Gaussian tail with the steepest slope bounds what is left."""
-        ...
-
-    def terms(self, sign: Any, mu: Any, rate: Any, c: Any, y: Any) -> tuple[Any, Any]:
-        """About log of e^{cL}dP/dy, and L, at y; of both halves, stacked, if folded."""
-        ...
-
-    def tilt(self, sign: Any, mu: Any, rate: Any, c: Any, nodes: int) -> Tilted:
-        """The tilted privacy loss, for c > 0 and q in (0, 1]."""
-        ...
-
-    def quadrature_error(
-        self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any, knots: Any
-    ) -> Any:
-        """Bound on the error of E_P[e^{(c+it)L}] by the nodes of `tilt`, relative to e^{K(c)}.
-
-        It may be taken at the `knots` alone, from 0 to the last t, and by its chords between them.
-        """
-        ...
-
-    def decay(self, sign: Any, mu: Any, rate: Any, c: Any, tilted: Tilted, t: Any) -> Any:
-        """log ρ(t) with |E_P[e^{(c+iτ)L}]| ≤ ρ(t)·e^{K(c)} for every |τ| ≥ t."""
-        ...
-
-    def slopes(self, sign: Any, mu: Any, rate: Any, tilted: Tilted) -> tuple[Any, Any, Any]:
-        """X and Y with ∂(log density of e^{zL}dP) = (z + 1)X − zY at the nodes; what else moves.
-
-        Each for μ and q: the third is what the ends of the line add to ∂E_P[e^{zL}].
-        """
+    def table(self, mu: Any, rate: Any) -> Any:
+        """The pair of `pairs.pair` that the contour takes, from its parameters."""
         ...
 
     def total_variation(self, mu: Any, rate: Any) -> Any:
         """The total variation distance of P and Q."""
         ...
 
-    def boundary(self, sign: int, mu: Any, rate: Any, s: Any) -> tuple[Any, Any, Any]:
-        """Where the outcomes begin that δ(ε) counts, at a distance s from where ε = 0.
 
-        Returns:
-            The point t, the loss ε there, and how far beyond the peak of the integrand it lies.
-        """
-        ...
-
-    def one_step_density(self, sign: int, mu: Any, t: Any, epsilon: Any, x: Any) -> Any:
-        """√(2π)/q times the density of P − e^ε Q at the distance x beyond t."""
-        ...
-
-    def one_step_slopes(self, sign: int, mu: Any, rate: Any, t: Any, epsilon: Any) -> tuple:
-        """∂δ/∂ε, ∂δ/∂μ and ∂δ/∂q of one step, from the densities alone: t is where P = e^ε Q."""
-        ...
-
-
-class OnLine(NamedTuple):
-    """A transform on a line Re z = c.
+class Release(Protocol):
+    """One kind of release. Its pair is its own mirror image, so that one direction says all.
 
     Fields:
-        log_moment: K(c) = log E_P[e^{cL}].
-        moment_error: bound on the relative error of e^{K(c)}; ∞ where nothing is known.
-        real, imag: of E_P[e^{(c+it)L}]/e^{K(c)} − 1.
-        error: bound on their absolute error, for an exact K(c).
+        kind: the class of mechanism.
+        tight: whether some neighbours attain the pair itself, composed as well as alone.
+        sampled: whether neighbours attain its Poisson samples too; otherwise lower ends are 0.
     """
 
-    log_moment: Any
-    moment_error: Any
-    real: Any
-    imag: Any
-    error: Any
+    kind: type
+    tight: bool
+    sampled: bool
+
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
+        """What `pair` is made of, numbers or arrays; None where no pair is known."""
+        ...
+
+    def pair(self, *numbers: Any, **upper: Any) -> Finite:
+        """(*numbers, upper=): a pair that dominates, or one that neighbours attain. NumPy alone."""
+        ...
 
 
-class Transform(Protocol):
-    """A pair whose transform E_P[e^{zL}] is known with bounds, and no density: NumPy alone.
+class Laid(Protocol):
+    """A kind of step without a finite list of outcomes, whose pair is laid on a grid.
 
-    Contour integration takes it in place of a `Pair`; as no trace goes through it, a method that
-    does so calls it on the host.
+    Loss distributions alone read it, both directions of it.
 
     Fields:
-        directed: as of `Discretisable`.
+        kind: the class of mechanism.
+        tight, sampled: as of `Release`; neighbours attain the pair itself where `sampled` is true.
+    """
+
+    kind: type
+    tight: bool
+    sampled: bool
+
+    def known(self, step: Any, adjacency: Adjacency) -> Known | None:
+        """The step's numbers, of which the first is the displacement over the noise, or None."""
+        ...
+
+    def grid(self, own: Known) -> Discretisable:
+        """The pair of one concrete setting. NumPy alone."""
+        ...
+
+
+class Closed(Release, Protocol):
+    """A release whose profile and Rényi curve are known in closed form, for NumPy and JAX."""
+
+    def epsilon(self, *numbers: Any) -> Any:
+        """The last of the numbers is δ; not rounded, not clipped at 0."""
+        ...
+
+    def delta(self, *numbers: Any) -> Any:
+        """The last of the numbers is ε >= 0."""
+        ...
+
+    def divergence(self, *numbers: Any) -> Any:
+        """The last of the numbers is the Rényi order, above one."""
+        ...
+
+
+class Known(NamedTuple):
+    """A release whose pair is known, and how it is sampled.
+
+    Fields:
+        release: a `Release`, or a `Laid` where loss distributions ask.
+        numbers: what its pair is made of.
+        rate: sampling rate.
+        symmetric: whether an upper bound takes both directions of the sampled pair at once.
+    """
+
+    release: Any
+    numbers: tuple[Any, ...]
+    rate: Any = 1.0
+    symmetric: bool = False
+
+
+def _unknown(step: Any, adjacency: Adjacency, inner: Known) -> Known | None:
+    return None
+
+
+class Scheme(NamedTuple):
+    """One way of sampling: around Gaussian releases, and around those whose pair is known.
+
+    Fields:
+        name: of its steps in `atoms.Atoms`.
+        kind: the class of mechanism.
+        refusal: (step, adjacency, kind_of) -> why no theorem covers it, "" where one does;
+            kind_of tells what is sampled: "gaussian", the name of a scheme, or "mixed".
+        parameters: (step, adjacency) -> displacement over noise, and sampling rate; a third value,
+            if there is one, says how many such pairs each step is, along a first axis of its own.
+        dominating: adjacency -> the pair that dominates however an adversary mixes directions.
+        attained: adjacency -> a pair that some neighbours attain. Its Rényi divergence of the
+            larger direction bounds the step's as well.
+        exhibited: whether some neighbours attain it for this step's numbers.
+        participation: (step, adjacency) -> with which probability a release sees the one record
+            that differs, all else equal; None where no such number bounds the step.
+        amplify: (step, adjacency, what is sampled) -> the same, sampled; None without a theorem.
     """
 
     name: str
-    directed: bool
-
-    def plain(self, mu: Any, rate: Any) -> Any:
-        """Which steps are one Gaussian release at that displacement."""
-        ...
-
-    def variance(self, mu: Any, rate: Any) -> Any:
-        """About the variance of the loss."""
-        ...
-
-    def most_tilt(self, sign: Any, mu: Any, rate: Any, count: Any) -> Any:
-        """The largest c at which the power `count` of the transform is known on the whole line."""
-        ...
-
-    def look(self, sign: Any, mu: Any, rate: Any, tilts: Any) -> tuple[Any, Any, Any]:
-        """About log-moment, mean and variance of the loss at every tilt, for the saddle point."""
-        ...
-
-    def rises(self, sign: Any, mu: Any, rate: Any, c: Any, more: Any) -> Any:
-        """An upper bound on K(c + α) − K(c) for every α of `more`, ascending; 1e30 for none."""
-        ...
-
-    def on_line(self, sign: Any, mu: Any, rate: Any, c: Any, t: Any, count: Any) -> OnLine:
-        """E_P[e^{(c+it)L}] at evenly spaced t from 0, of which the power `count` is wanted."""
-        ...
-
-    def log_moments(self, mu: Any, rate: Any, c: Any, quick: bool) -> Any:
-        """Upper bounds on K(c) of the larger direction at every c of an array; looser if quick."""
-        ...
-
-    def log_decay(self, mu: Any, rate: Any, t: Any) -> Any:
-        """log ρ(t) with |E_P[e^{(c+iτ)L}]| ≤ ρ(t)·e^{K(c)} for every |τ| ≥ t and every c."""
-        ...
-
-    def total_variation(self, mu: Any, rate: Any) -> Any:
-        """An upper bound on the total variation distance of P and Q."""
-        ...
+    kind: type
+    refusal: Callable[[Any, Adjacency, Callable], str]
+    parameters: Callable[[Any, Adjacency], tuple[Any, ...]]
+    dominating: Callable[[Adjacency], str]
+    attained: Callable[[Adjacency], str]
+    exhibited: Callable[[Any], bool] = lambda step: True
+    participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
+    amplify: Callable[[Any, Adjacency, Known], Known | None] = _unknown

@@ -1,6 +1,8 @@
 """The likelihood ratio of a sampled Gaussian: r(y) = 1 − q + q e^{w(y)}, w(y) = μy − μ²/2.
 
 In units of the noise's standard deviation: the density of (1−q)N(0, 1) + qN(μ, 1) over N(0, 1)'s.
+
+The plain Gaussian pair, N(μ, 1) against N(0, 1), on grids; elsewhere its transform is known.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 
 from dpjax._numerics.arrays import NUMPY, namespace
 
@@ -37,40 +38,11 @@ def log_mixture(w: Any, rate: Any) -> Any:
     return xp.where(w > 30.0, high, low)
 
 
-def rough_log_ratio(y: Any, mu: Any, rate: Any) -> Any:
-    """log r(y), to full relative precision but where r is close to 0: two transcendentals of six.
-
-    For searches, whose result any error leaves valid.
-    """
-    xp: Any = namespace(y, mu, rate)
-    if xp is NUMPY:  # there `log_mixture` mostly takes two as well
-        return log_ratio(y, mu, rate)
-    w = mu * y - 0.5 * mu * mu
-    near = xp.log1p(rate * xp.expm1(xp.minimum(w, 600.0)))
-    return xp.where(rate < 1, xp.where(w > 600.0, w + xp.log(rate), near), w)
-
-
 def posterior(y: Any, mu: Any, rate: Any) -> Any:
     """π(y) = q e^w/r(y), the probability that the record took part; d log r/dy = μπ."""
     xp: Any = namespace(y, mu, rate)
     w = xp.clip(mu * y - 0.5 * mu * mu, -700.0, 700.0)
     return xp.exp(xp.log(rate) - xp.logaddexp(xp.log(rate), xp.log1p(-rate) - w))
-
-
-def excess(y: Array, mu: Array, rate: Array) -> Array:
-    """r(y) − 1."""
-    xp: Any = namespace(y, mu, rate)
-    return rate * xp.expm1(xp.minimum(mu * y - 0.5 * mu * mu, 600.0))
-
-
-def log_ratio_slopes(y: Array, mu: Array, rate: Array) -> tuple[Array, Array]:
-    """∂ log r(y)/∂μ = π(y)(y − μ) and ∂ log r(y)/∂q = (e^w − 1)/r(y)."""
-    xp: Any = namespace(y, mu, rate)
-    w = mu * y - 0.5 * mu * mu
-    low, high = xp.clip(w, -700.0, 0.0), xp.maximum(w, 0.0)
-    below = xp.expm1(low) / (1 - rate + rate * xp.exp(low))
-    above = -xp.expm1(-high) / (rate + (1 - rate) * xp.exp(-high))
-    return posterior(y, mu, rate) * (y - mu), xp.where(w > 0, above, below)
 
 
 # --- where the loss is, for grids; NumPy's alone
@@ -103,3 +75,25 @@ def normal_mass(edges: np.ndarray) -> np.ndarray:
     # Right of 0 the tails fall; around it both are what is left out.
     around = ~right[:-1] & right[1:]
     return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))
+
+
+class Plain:
+    """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
+
+    name = "gaussian"
+    directed = folded = False
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        return mu * mu / 2 - reach * mu, mu * mu / 2 + reach * mu
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        y = losses / mu + 0.5 * mu
+        return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False

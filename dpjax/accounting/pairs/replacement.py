@@ -20,11 +20,32 @@ where j stays hidden (`pairs/users.py`): the lower end. It does not dominate: at
 records of opposite contributions among others of none, the total variation is Σ_j w_j TV_j, which
 is what the bound says and more than the hidden mixture's.
 
+Two upper bounds of one symmetric profile, spliced into a pair: one near 0, the other beyond.
+
+Let h₁ and h₂ bound the same hockey-stick divergence, a convex function of γ = e^ε, on γ ≥ 1: h₁ by
+a pair that is its own mirror image, h₂ by any measures P₂ and Q₂. For points a < b of a grid
+
+    H = h₁ on [1, γ_a],   its chord to h₂(γ_b) on [γ_a, γ_b],   h₂ on [γ_b, ∞)
+
+bounds it too, as a convex function is below its chords. H is the profile of what the first pair has
+up to a, of what (P₂, Q₂) has beyond b, and of atoms of Q at a and at b where H's slope jumps;
+below 0 of the mirror image with P and Q exchanged. A jump downwards is taken for none, which
+raises H. With a and b where one line touches both, H is the convex hull and the jumps are 0.
+
+Several sampled pairs, of which a label drawn at random and released says which one was met.
+
+By joint convexity a step is dominated by what somebody sees who is told more than it releases: here
+a label that has the same law on both sides, and then one pair of displacement and rate. Its masses
+between losses are the weighted sums of the pairs' own.
+
 References:
+  Balle, Barthe, Gaboardi 2018 (joint convexity).
   Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorems 2 and 10; Dong, Roth, Su 2022 (C_q).
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,13 +55,166 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import WithReplacement
 from dpjax.accounting.pairs.counts import drawn, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
-from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
-from dpjax.accounting.pairs.labelled import Labelled, Part
-from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
+from dpjax.accounting.pairs.protocol import Discretisable, Known
 from dpjax.accounting.pairs.ratio import ndtr
-from dpjax.accounting.pairs.release import Known
-from dpjax.accounting.pairs.spliced import Spliced
 from dpjax.accounting.pairs.users import Users
+
+_ROUND = 1e-13
+_TRIES = 8
+_FAR = 600.0  # losses beyond which no point is looked for
+
+
+class Spliced:
+    """The pair of H, on a grid one of whose points is 0.
+
+    Fields of the constructor:
+        near: a folded pair, of which h₁ is the profile.
+        far: a pair of measures, direction +1 of which has the profile h₂ at ε − shift.
+        shift: ≥ 0; Q₂ is e^{−shift} of what `far` says.
+    """
+
+    directed = False
+    folded = True
+
+    def __init__(self, near: Discretisable, far: Discretisable, shift: float) -> None:
+        self._near, self._far, self._shift = near, far, shift
+        self.name = near.name
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return self._near.atom(mu, rate)
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        near = self._near.loss_range(sign, mu, rate, reach)[1]
+        far = self._far.loss_range(1, mu, rate, reach)[1] + self._shift
+        most = max(min(near, far), 1e-9)
+        return -most, most
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        p, q, above = self._near.masses(sign, mu, rate, losses)
+        zero = int(np.searchsorted(losses, 0.0))
+        p2, q2, above2 = self._far.masses(1, mu, rate, losses[zero:] - self._shift)
+        q2 = q2 * np.exp(-self._shift)
+        right = _spliced(losses[zero:], (p[zero:], q[zero:], above), (p2, q2, above2))
+        if right is None:
+            return p, q, above
+        p_right, q_right, above = right
+        # The mirror image, on whatever part of it the grid has.
+        p, q = p.copy(), q.copy()
+        p[zero:], q[zero:] = p_right, q_right
+        count = min(zero, len(p_right))
+        p[zero - count : zero], q[zero - count : zero] = (
+            q_right[:count][::-1],
+            p_right[:count][::-1],
+        )
+        return p, q, above
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
+
+
+def _beyond(grid: np.ndarray, law: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """Q of more than each loss, and the profile there, rounded up."""
+    p, q, above = law
+    p_beyond = np.append(np.cumsum(p[::-1])[::-1], 0.0) + above
+    with np.errstate(under="ignore"):
+        q_beyond = np.append(np.cumsum(q[::-1])[::-1], 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        height = p_beyond - np.exp(grid) * q_beyond
+    return q_beyond, np.maximum(height, 0.0) + _ROUND * p_beyond
+
+
+def _spliced(grid: np.ndarray, near: tuple, far: tuple) -> tuple | None:
+    """The masses of H on the grid of ε ≥ 0; None where h₂ is nowhere less."""
+    searched = int(np.searchsorted(grid, _FAR))
+    if searched < 3:
+        return None
+    (q_near, h_near), (q_far, h_far) = _beyond(grid, near), _beyond(grid, far)
+    less = np.flatnonzero(h_far[:searched] < h_near[:searched] * (1 - 1e-9))
+    if not len(less) or less[-1] == 0:
+        return None
+    gamma = np.exp(grid[:searched])
+    start = max(int(less[0]), 1)
+    a, b = start - 1, start
+    # The line that touches both, one end at a time.
+    for _ in range(_TRIES):
+        last = a, b
+        slope = (h_far[start:searched] - h_near[a]) / (gamma[start:] - gamma[a])
+        b = start + int(np.argmin(slope))
+        slope = (h_far[b] - h_near[:start]) / (gamma[b] - gamma[:start])
+        a = int(np.argmax(slope))
+        if last == (a, b):
+            break
+    slope = (h_far[b] - h_near[a]) / (gamma[b] - gamma[a])
+    p, q = np.append(near[0][:a], far[0][a:]), np.append(near[1][:a], far[1][a:])
+    p[a:b], q[a:b] = 0.0, 0.0
+    # Where Q of more than a loss jumps: at the ends of the chord, each in the bin on its left.
+    jump = max(-slope * (1 + _ROUND) - q_far[b], 0.0)
+    p[b - 1], q[b - 1] = jump * gamma[b], jump
+    jump = max(q_near[a] * (1 + _ROUND) + slope, 0.0)
+    if a > 0:
+        p[a - 1], q[a - 1] = p[a - 1] + jump * gamma[a], q[a - 1] + jump
+    elif jump > 0:
+        p[0] += jump * gamma[1]
+        q[0] += jump
+    return p, q, float(far[2])
+
+
+class Part(NamedTuple):
+    """One label: its probability, and the displacement and rate of its pair."""
+
+    weight: float
+    mu: float
+    rate: float
+
+
+class Labelled:
+    """Σ weight·pair(μ, rate) over the parts, as a `protocol.Discretisable`; its own numbers count.
+
+    Probabilities that are rounded up make an upper bound. `revealed` is the probability of labels
+    that stand in no part, which are taken to reveal everything.
+    """
+
+    def __init__(self, pair: Discretisable, parts: list[Part], revealed: float = 0.0) -> None:
+        self._pair = pair
+        self._parts = [part for part in parts if part.weight > 0 and part.rate > 0]
+        self._revealed = revealed
+        self.name, self.directed, self.folded = pair.name, pair.directed, pair.folded
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return sum(p.weight * float(self._pair.atom(p.mu, p.rate)) for p in self._parts)
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        from scipy.special import ndtri
+
+        rare = float(ndtr(-reach))
+        ends = []
+        for part in self._parts:
+            # As far as this label's own share of the tail.
+            own = -float(ndtri(min(rare / part.weight, 0.5)))
+            ends.append(self._pair.loss_range(sign, part.mu, part.rate, min(own, reach)))
+        if not ends:
+            return 0.0, 0.0
+        return min(low for low, _ in ends), max(high for _, high in ends)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        p, q = np.zeros(len(losses) - 1), np.zeros(len(losses) - 1)
+        above = self._revealed
+        for part in self._parts:
+            found = self._pair.masses(sign, part.mu, part.rate, losses)
+            p, q = p + part.weight * found[0], q + part.weight * found[1]
+            above += part.weight * found[2]
+        return p, q, float(above)
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        if len(self._parts) == 1 and not self._revealed:
+            return self._pair.origin(sign, self._parts[0].mu, self._parts[0].rate, h)
+        return 0.0, False
+
 
 _REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
 
@@ -64,7 +238,7 @@ class Drawn:
         if not is_traced(inner):  # arrays divide by 0
             inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
         with np.errstate(divide="ignore", invalid="ignore"):
-            mu = np.sqrt(np.asarray(pair_of(inner).replace_one, np.float64))
+            mu = np.sqrt(np.asarray(gaussian_pair(inner).replace_one, np.float64))
             population = np.asarray(step.population, np.float64)
             taken = -np.expm1(step.batch_size * np.log1p(-1 / population))
         rate = np.where(np.asarray(step.batch_size) > 0, taken, 0.0)

@@ -32,12 +32,10 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
-from dpjax.accounting.pairs.gaussian import DOMINATED, pair_of, samplable
-from dpjax.accounting.pairs.labelled import Labelled, Part
-from dpjax.accounting.pairs.poisson import Poisson
-from dpjax.accounting.pairs.protocol import Discretisable
-from dpjax.accounting.pairs.release import Known
-from dpjax.accounting.pairs.replace import Replace
+from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
+from dpjax.accounting.pairs.poisson import Poisson, Replace
+from dpjax.accounting.pairs.protocol import Discretisable, Known
+from dpjax.accounting.pairs.replacement import Labelled, Part
 
 _ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
 
@@ -62,7 +60,7 @@ class Cut:
         if not is_traced(inner):  # arrays divide by 0
             inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
         with np.errstate(divide="ignore"):
-            pair = pair_of(inner)
+            pair = gaussian_pair(inner)
         replaced = adjacency is Adjacency.REPLACE_ONE
         # Antipodal displacements of half the replace-one diameter, if that is the larger.
         mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove

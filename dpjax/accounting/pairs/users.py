@@ -54,6 +54,10 @@ class Users:
         self._own = mu, law
         self.most = mu * law.most  # by how much the means differ where all records are in a batch
 
+    def law(self) -> tuple[float, Law]:
+        """How far one record moves the sum, and the law of how many of them are in a batch."""
+        return self._own
+
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         mu, law = self._own
         j, weight = above(law) if upper else few(law, False)

@@ -31,7 +31,7 @@ from dpjax.accounting.renyi.moments import (
     RELATIVE,
     log_moment_jets,
     log_moments,
-    pairs_of,
+    sampled_pairs,
 )
 
 _UNIT = np.linspace(0.0, 1.0, 33)
@@ -94,7 +94,9 @@ _DELTA = _Aim(log_delta_at, _delta_sides)
 
 def _rounded(k: Any, order: Any) -> Any:
     xp: Any = namespace(k, order)
-    return k / (order - 1) * (1 + RELATIVE) + xp.where(k > 0, ABSOLUTE, 0.0)
+    c = order - 1
+    # The terms whose logarithms make K are up to K/(α − 1) in size, and rounded as such.
+    return k / c * (1 + RELATIVE + 4 * 2.0**-52 / c) + xp.where(k > 0, ABSOLUTE, 0.0)
 
 
 def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, Any]:
@@ -103,7 +105,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
     mu2 = atoms.gaussian_mu2
     total = [0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2]
     a = orders[:, None]
-    for mirrored, steps in pairs_of(atoms, adjacency):
+    for mirrored, steps in sampled_pairs(atoms, adjacency):
         q, mu2 = steps.rate, steps.mu * steps.mu
         half, rise = 0.5 * a * (a - 1), a - 0.5
         # E[r^α] ≈ 1 + α(α−1)/2·E[(r−1)²], and convexity in q if that is less.

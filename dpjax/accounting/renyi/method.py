@@ -36,6 +36,7 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
     Atoms,
     all_settings,
@@ -45,7 +46,7 @@ from dpjax.accounting.pairs.atoms import (
     query,
 )
 from dpjax.accounting.pairs.grouping import split
-from dpjax.accounting.pairs.table import PAIRS, RELEASES, TRANSFORMS
+from dpjax.accounting.pairs.table import GRIDS, RELEASES
 from dpjax.accounting.renyi import conversion, moments, selection, users
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -67,7 +68,7 @@ def _asked(kernel: Callable) -> Callable:
 # --- sums of curves
 
 
-def _best_of(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
     inner = best.mechanism
 
     def profile(epsilons: Any) -> Any:
@@ -77,25 +78,17 @@ def _best_of(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
         able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
         return least("delta", able, inner, epsilons, adjacency)[0]
 
-    return selection.curve(best, orders, lambda at: rdp(inner, at, adjacency, quick=True), profile)
+    return selection.curve(best, orders, lambda at: rdp(inner, at, adjacency), profile)
 
 
-# --- transforms without a density
+# --- random allocation
 
 
-def _transformed(step: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether a step's own pair is known by its transform alone."""
-    known = {**PAIRS, **TRANSFORMS}
-    return lowers(step, adjacency, known) and not lowers(step, adjacency)
-
-
-def _of_transforms(
-    step: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = False
-) -> np.ndarray:
-    """Of one step, setting by setting; its pairs' log-moments at whole and at real orders."""
+def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) -> np.ndarray:
+    """Of one step, setting by setting."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(
-            f"the Rényi curve of {type(step).__name__} runs on the host and cannot be traced; "
+            "the Rényi curve of RandomAllocation runs on the host and cannot be traced; "
             "method='contour' can"
         )
     atoms, lead = all_settings(step, adjacency)
@@ -104,19 +97,13 @@ def _of_transforms(
     every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
     found = np.empty(every.shape)
     for index in np.ndindex(*shape):
-        single = one_setting(atoms, index)
+        (steps,) = by_pair(one_setting(atoms, index), adjacency).values()
         good = (every[index] > 1) & (every[index] < np.inf)
         c = np.where(good, every[index], 2.0) - 1
         total = np.zeros_like(c)
-        for name, steps in by_pair(single, adjacency).items():
-            for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
-                if count > 0 and mu > 0:
-                    one = np.full_like(c, np.inf)
-                    if mu < _LOUDEST:
-                        one = TRANSFORMS[name].log_moments(mu, rate, c, quick)
-                    total = total + count * one
-                elif not (count <= 0 or mu <= 0):
-                    total = total + np.inf
+        for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
+            if not (count <= 0 or mu <= 0):
+                total = total + (count * log_moments(mu, rate, c) if mu < _LOUDEST else np.inf)
         value = total / c * (1 + moments.RELATIVE) + np.where(total > 0, moments.ABSOLUTE, 0.0)
         found[index] = np.where(good & ~np.isnan(value), value, np.inf)
     return found
@@ -124,10 +111,13 @@ def _of_transforms(
 
 # (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.
 _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
-    BestOf: (_best_of, lambda best, adjacency: _has_curve(best.mechanism, adjacency)),
+    BestOf: (_selection_curve, lambda best, adjacency: _has_curve(best.mechanism, adjacency)),
     ObjectivePerturbation: (objective_perturbation.curve, lambda step, adjacency: True),
     PureDP: (objective_perturbation.curve, objective_perturbation.holds),
-    RandomAllocation: (_of_transforms, _transformed),
+    RandomAllocation: (
+        _of_allocation,
+        lambda step, adjacency: lowers(step, adjacency, GRIDS),
+    ),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
     UserLevel: (users.curve, users.has_curve),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
@@ -138,7 +128,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
-_ON_HOST = (_of_transforms, users.curve)
+_ON_HOST = (_of_allocation, users.curve)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -164,8 +154,8 @@ def _count(factors: tuple) -> Any:
     return total if np.ndim(total) == 0 else total[..., None]
 
 
-def rdp(run: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = False) -> Any:
-    """The Rényi curve of a run: the sum of its parts' curves; quick: looser where that is faster.
+def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    """The Rényi curve of a run: the sum of its parts' curves.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -179,8 +169,6 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency, *, quick: bool = Fals
         total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
         curve = _CURVES[type(step)][0]
-        if curve in _ON_HOST:
-            curve = functools.partial(curve, quick=quick)
         count, one = _count(factors), curve(step, orders, adjacency)
         xp: Any = namespace(count, one)
         total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
@@ -220,7 +208,7 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp(run, _GRID, adjacency, quick=True)
+    curve = rdp(run, _GRID, adjacency)
     traced = float64.is_traced(curve, given)
     xp: Any = JAX if traced else NUMPY
     given = xp.asarray(given)
@@ -235,7 +223,7 @@ def _search(
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
     # Not the minimum: its derivative is the mean of both at a tie.
-    refined = bound(near, rdp(run, near, adjacency, quick=True))
+    refined = bound(near, rdp(run, near, adjacency))
     return xp.where(refined < answer, refined, answer)
 
 

@@ -183,7 +183,7 @@ def _(mirrored: bool, primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def pairs_of(atoms: Atoms, adjacency: Adjacency) -> list[tuple[bool, Steps]]:
+def sampled_pairs(atoms: Atoms, adjacency: Adjacency) -> list[tuple[bool, Steps]]:
     """The sampled steps of a run, and whether their integral is `replace`.
 
     `remove` serves both directions of a pair: at no order is the reverse divergence the larger.
@@ -220,7 +220,7 @@ def log_moments(
 ) -> Float[Array, " k"]:
     """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one, differentiable."""
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
-    for mirrored, steps in pairs_of(atoms, adjacency):
+    for mirrored, steps in sampled_pairs(atoms, adjacency):
         total = total + _summed(lambda *cell, m=mirrored: (_moment(m, *cell),), steps, orders)[0]
     return total
 
@@ -231,7 +231,7 @@ def log_moment_jets(
     """K, K' and K'' of a whole run at float64 orders above one."""
     mu2 = atoms.gaussian_mu2
     total = (0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2, mu2 + 0.0 * orders)
-    for mirrored, steps in pairs_of(atoms, adjacency):
+    for mirrored, steps in sampled_pairs(atoms, adjacency):
         more = _summed(lambda *cell, m=mirrored: _integrals(m, *cell), steps, orders)
         total = tuple(t + v for t, v in zip(total, more, strict=True))
     return total

@@ -47,7 +47,7 @@ def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
     return own is not None and own.release is ADDED
 
 
-def curve(step: UserLevel, orders: Any, adjacency: Adjacency, *, quick: bool = False) -> np.ndarray:
+def curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarray:
     """The Rényi divergence of the larger direction at each order, shape S + [k], rounded up."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(

@@ -1,0 +1,315 @@
+"""ε(δ) and δ(ε) of a composition between two certified ends, the worse of its directions.
+
+Mass at infinite loss counts in δ at every ε: of independent steps of which each has the mass m_i it
+is m = 1 − Π(1 − m_i)^{n_i}, and the line gives the rest, δ(ε) − m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax.accounting.contour import line as lines
+from dpjax.accounting.contour import single_step
+from dpjax.accounting.contour.line import Line
+from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
+from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon
+from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.pair import Atoms, Folded
+
+# Nodes and blocks that are tried in turn; of atoms alone only the line grows.
+LEVELS = ((256, 20), (1024, 32), (4096, 64))
+_OF_ATOMS = ((0, 20), (0, 64), (0, 256))
+_SHORT = (128, 16)  # to tell that a direction is no worse than the other
+GOOD = 1e-8  # relative width at which no finer line is tried
+_NEWTON = 40
+_BACK = np.array([1.0, 1.05, 1.1, 1.5, 3.0])  # where a lower end is looked for, over the gap
+_BLURRED = np.array([0.0, 0.0, 0.1, 1.0, 6.0])  # and over the blur
+
+
+class Bounds(NamedTuple):
+    """Certified ends of an answer."""
+
+    lower: Any
+    upper: Any
+
+
+def infinite_mass(run: Run) -> Any:
+    """Return the mass under P of the outcomes that Q never gives."""
+    xp: Any = namespace(run)
+
+    def kept(pair: Any, _: Any) -> Any:
+        return xp.log1p(-pair.infinite) if isinstance(pair, Atoms) else xp.zeros(())
+
+    return -xp.expm1(sum_over(kept, run, xp.zeros(())))
+
+
+def _levels(run: Run) -> tuple:
+    return _OF_ATOMS if all(isinstance(g.pair, Atoms) for g in run.groups) else LEVELS
+
+
+# ------------------------------------------------------------------------------ roots
+
+
+def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any, Any]:
+    """Return a point in [0, top] at or beyond a falling function's root, and Newton's last.
+
+    Args:
+        log_value: returns logarithm and slope at a point.
+        goal: what the logarithm is to be.
+        start: where to begin.
+        top: where it is known to be no more.
+    """
+    xp: Any = namespace(goal, start, top)
+
+    def improve(state: tuple) -> tuple:
+        i, low, high, x, _ = state
+        value, slope = log_value(x)
+        enough = value <= goal
+        low, high = xp.where(enough, low, x), xp.where(enough, xp.minimum(high, x), high)
+        steep = (slope < 0) & (slope > -1e9)  # where the sum is lost it has no slope to follow
+        new = x - (value - goal) / xp.where(steep, slope, -1e9)
+        still = xp.abs(new - x) <= 1e-14 * (1 + x)
+        new = xp.where(still | ((new > low) & (new < high)), new, 0.5 * (low + high))
+        return i + 1, low, high, new, still
+
+    state = (0, 0.0 * top, top, xp.minimum(start, top), ~(top >= 0))
+    _, _, high, x, _ = xp.while_loop(lambda s: (s[0] < _NEWTON) & ~s[4], improve, state)
+    return high, x
+
+
+def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
+    """Return both ends of ε off one line, each looked up at a δ of its own.
+
+    δ falls, so that an ε at which the upper end of δ is small enough is an upper end, and one at
+    which the lower end is large enough is a lower one: how they are found proves nothing.
+    """
+    xp: Any = namespace(line.c, start)
+    goal, goal_below = goals
+    top = xp.maximum((line.chernoff - goal) / line.c, 0.0) * (1 + 1e-11) + 1e-11
+    high, x = find_root(lambda e: lines.log_delta(line, e)[::2], goal, start, top)
+    points = xp.stack([high, x + 1e-10 * (1 + x), x + 2e-13 * (1 + x), 0.0 * x, x])
+    up, _, slope = xp.vmap(lambda e: lines.log_delta(line, e))(points)
+    sure = 1e-15 * (1 + xp.abs(goal))
+    upper = xp.min(xp.where(up[:4] <= goal - sure, points[:4], np.inf))
+    under = lines.lower_log_delta(line, x)
+    gap = xp.where(under > -np.inf, up[4] - under, 0.0) + (goal_below - goal) + 1e-13
+    points = x - _BACK * gap / xp.maximum(-slope[4], 1e-9) - 1e-13 * (1 + x)
+    points = points - xp.sqrt(line.blur) * _BLURRED
+    low = xp.vmap(lambda e: lines.lower_log_delta(line, e))(points)
+    lower = xp.max(xp.where((points > 0) & (low >= goal_below + sure), points, 0.0))
+    return Bounds(lower, upper)
+
+
+def _read_delta(line: Line, epsilon: Any) -> Bounds:
+    xp: Any = namespace(line.c, epsilon)
+    up, low = lines.log_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
+    return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
+
+
+def _best(found: list[Bounds]) -> Bounds:
+    """All of them hold: the best of each end."""
+    xp: Any = namespace(found)
+    lower, upper = found[0]
+    for other in found[1:]:
+        lower, upper = xp.fmax(lower, other.lower), xp.fmin(upper, other.upper)
+    return Bounds(lower, upper)
+
+
+def is_good(found: Bounds, good: float = GOOD) -> Any:
+    """Whether no finer line is worth its time."""
+    return found.upper - found.lower <= good * found.upper
+
+
+def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> Bounds:
+    """Return the ends off one pair of lines, at a saddle point."""
+    xp: Any = namespace(run, given)
+    mass = infinite_mass(run)
+    found = []
+    both = lines.evaluate(run, at, *level)
+    if xp is not NUMPY:
+        stacked = tree_map(lambda *v: xp.stack(v), *both)
+        ends = xp.map(lambda line: _of_line(question, line, given, at.epsilon, mass), stacked)
+        return Bounds(xp.max(ends.lower), xp.min(ends.upper))
+    for line in both:
+        found.append(_of_line(question, line, given, at.epsilon, mass))
+        if line.blur == 0:
+            break  # the second line is the first
+    return _best(found)
+
+
+def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bounds:
+    """Return the ends off one line, with the mass at infinite loss."""
+    xp: Any = namespace(line.c, given)
+    if question == "delta":
+        ends = _read_delta(line, given)
+        upper = xp.minimum(ends.upper + mass * (1 + 1e-12), 1.0)
+        return Bounds(ends.lower + mass * (1 - 1e-12), upper)
+    rests = given - mass * (1 + 1e-12), given - mass * (1 - 1e-12)
+    goal, goal_below = (xp.log(xp.maximum(rest, 1e-300)) for rest in rests)
+    ends = _read_epsilon(line, start, (goal, goal_below))
+    upper = xp.where(rests[0] > 1e-300, ends.upper, np.inf)
+    return Bounds(xp.where(rests[1] > 0, ends.lower, np.inf), upper)
+
+
+def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
+    """Return the ends of one direction at one resolution."""
+    xp: Any = namespace(run, given)
+    if question == "delta":
+        at = find_saddle(run, None, given)
+    else:
+        rest = xp.maximum(given - infinite_mass(run), 1e-300)
+        at = find_saddle(run, xp.log(rest), None)
+        if level > 0:  # once more, from the ε that was found
+            at = find_saddle(run, xp.log(rest), xp.maximum(at.epsilon, 1e-9))
+    found = _of_lines(question, run, given, at, _levels(run)[level])
+    if xp is NUMPY and found.upper < (np.inf if question == "epsilon" else 1.0):
+        return found
+    return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))
+
+
+def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
+    """Return an upper end where a line of large tilt is lost: RIGHT at a tilt of 2 at most."""
+    xp: Any = namespace(run, given, c)
+    s, mass = xp.minimum(c, 2.0), infinite_mass(run) * (1 + 1e-12)
+    moment = lines.bound_moment(run, s, LEVELS[0][0])
+    moment = moment + 1e-12 * (1 + xp.abs(moment))
+    if question == "delta":
+        return xp.minimum(xp.exp(moment - s * given) * (1 + 1e-12) + mass, 1.0)
+    rest = given - mass
+    found = xp.maximum((moment - xp.log(xp.maximum(rest, 1e-300))) / s * (1 + 1e-14), 0.0)
+    return xp.where(rest > 1e-300, found, np.inf)
+
+
+def _is_no_worse(run: Run, epsilon: Any, delta: Any) -> Any:
+    """Whether δ(ε) of this direction is at most δ, by a short line."""
+    xp: Any = namespace(run, epsilon, delta)
+    rest = delta - infinite_mass(run) * (1 + 1e-12)
+    goal = xp.log(xp.maximum(rest, 1e-300))
+    line, _ = lines.evaluate(run, find_saddle(run, goal, epsilon), *_SHORT)
+    up = lines.log_delta(line, epsilon)[0]
+    return (up <= goal - 1e-14 * (1 + xp.abs(goal))) & (rest > 1e-300)
+
+
+def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: int) -> Bounds:
+    """Return the ends of ε(δ) or δ(ε), the worse of the directions, at one resolution.
+
+    Args:
+        question: "epsilon" or "delta".
+        run: what is composed.
+        signs: (1,), or (1, −1) for both directions.
+        given: δ in (0, 1), or ε ≥ 0.
+        level: position in `LEVELS`.
+    """
+    xp: Any = namespace(run, given)
+    back = reversed_run(run)
+    every = xp.asarray(signs)
+
+    def turned(k: Any) -> Run:
+        return tree_map(lambda a, b: xp.where(every[k] > 0, a, b), run, back)
+
+    if xp is not NUMPY:  # compiled once for both, which run side by side in a sweep
+        each = xp.map(
+            lambda k: _direction(question, turned(k), given, level), np.arange(len(signs))
+        )
+        lower, upper = xp.max(each.lower), xp.max(each.upper)
+        return _settled(question, lower, upper)
+
+    def worse(state: tuple) -> tuple:
+        k, lower, upper = state
+        found = _direction(question, turned(k), given, level)
+        # What is not a number stays so.
+        kept = ~(found.upper <= upper) & ~xp.isnan(upper)
+        lower, upper = xp.maximum(found.lower, lower), xp.where(kept, found.upper, upper)
+        k = k + 1
+        if len(signs) > 1:  # only the worse direction has to be resolved
+            ends = (upper, given) if question == "epsilon" else (given, upper)
+            other = turned(xp.minimum(k, len(signs) - 1))
+            done = (k >= len(signs)) | ~(upper < np.inf) | _is_no_worse(other, *ends)
+            k = xp.where(done, len(signs), k)
+        return k, lower, upper
+
+    state = (0, 0.0 * given, 0.0 * given)
+    _, lower, upper = xp.while_loop(lambda s: s[0] < len(signs), worse, state)
+    return _settled(question, lower, upper)
+
+
+def _settled(question: str, lower: Any, upper: Any) -> Bounds:
+    """Return ends of which one that is no number says nothing."""
+    xp: Any = namespace(lower, upper)
+    upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)
+    lower = xp.where(lower >= 0, lower, 0.0)
+    return Bounds(xp.minimum(lower, upper), upper)
+
+
+def of_single_step(question: str, run: Run, signs: tuple[int, ...], given: Any) -> Bounds:
+    """Return the ends of one step without a line; none where the run is not one such step."""
+    xp: Any = namespace(run, given)
+    none = np.inf if question == "epsilon" else 1.0
+    pair = run.groups[0].pair if len(run.groups) == 1 else None
+    pair = pair.pair if isinstance(pair, Folded) else pair
+    single = pair is not None and np.shape(run.groups[0].count) == (1,)
+    if not single or not isinstance(pair, Mixture | Atoms):
+        return Bounds(0.0 * given, none + 0.0 * given)
+    pair = tree_map(lambda v: v[0], pair)
+    one = (run.groups[0].count[0] == 1) & (run.gaussian_mu2 == 0)
+    if xp is NUMPY and not one:
+        return Bounds(0.0 * given, none + 0.0 * given)
+    if isinstance(pair, Atoms):
+        return _of_atoms(question, pair, given)
+    lower, upper = 0.0 * given, 0.0 * given
+    for sign in signs:
+        low, high, _ = single_step.ends(question, pair if sign > 0 else pair.reversed(), given)
+        lower, upper = xp.maximum(lower, low), xp.maximum(upper, high)
+    return Bounds(xp.where(one, lower, 0.0), xp.where(one, upper, none))
+
+
+def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
+    """Return the ends of one outcome among finitely many: δ(ε) is a sum, 2n units of roundoff off.
+
+    Its root moves by at most what δ is off by, over −dδ/dε = Σ m·e^{ε − l} over the losses above ε.
+    """
+    all_of_it = Discrete(np.append(pair.loss, np.inf), np.append(pair.mass, pair.infinite))
+    off = 2.0**-52 * (len(pair.loss) + 8)
+    if question == "delta":
+        found = discrete_delta(all_of_it, float(given))
+        return Bounds(found * (1 - off), min(found * (1 + off), 1.0))
+    ends = [discrete_epsilon(all_of_it, float(given) * (1 + way * off)) for way in (1, -1)]
+    return Bounds(max(ends[0] - 1e-13 * (1 + ends[0]), 0.0), ends[1] + 1e-13 * (1 + ends[1]))
+
+
+def epsilon(run: Run, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+    """Return the ends of ε(δ) of one concrete setting, on lines as fine as it takes.
+
+    Example:
+        >>> from dpjax.accounting.contour.saddle import Group
+        >>> from dpjax.accounting.pairs.mixtures import poisson
+        >>> steps = Group(poisson(np.array([1.0]), np.array([0.01])), np.array([1e3]))
+        >>> found = epsilon(Run(np.float64(0.0), (steps,)), 1e-5, (1, -1))
+        >>> print(f"{found.lower:.8f} {found.upper:.8f}")
+        1.82823667 1.82823667
+    """
+    return _concrete("epsilon", run, delta, signs, good)
+
+
+def delta(run: Run, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+    """Return the ends of δ(ε) of one concrete setting, on lines as fine as it takes."""
+    return _concrete("delta", run, epsilon, signs, good)
+
+
+def _concrete(question: str, run: Run, given: float, signs: tuple[int, ...], good: float) -> Bounds:
+    with np.errstate(all="ignore"):
+        best = of_single_step(question, run, signs, np.float64(given))
+        found = [best]
+        if best.lower > 0 and is_good(best, good):
+            return best
+        # Of a law that is rough itself the first line is never as good as that.
+        for level in range(int(good > GOOD), len(LEVELS)):
+            found.append(bounds(question, run, signs, np.float64(given), level))
+            best = _best(found)
+            if is_good(best, good):
+                break
+        return best  # pyrefly: ignore

@@ -1,0 +1,180 @@
+"""The contour of what runs on the host, one setting at a time: random allocation, and users.
+
+Random allocation enters by the outcomes of its density ratio's law: of the one from above for an
+upper end, of the one from below for a lower end.
+
+The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.counts`:
+few and on one side. Those are known to a relative error o only: with P ≤ (1 + o)P′ and
+Q ≥ (1 − o)Q′ in each of n steps ε is at most ε′(δ(1 + o)^{−n}) + n·log((1 + o)/(1 − o)), and at
+least the same with the signs of o turned.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from dpjax._numerics.arrays import tree_map
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import interval
+from dpjax.accounting.contour.method import USABLE
+from dpjax.accounting.contour.saddle import Group, Run, look
+from dpjax.accounting.loss_distribution import method as grids
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.method import Method
+from dpjax.accounting.pairs import mixtures
+from dpjax.accounting.pairs.atoms import lowers
+from dpjax.accounting.pairs.counts import above, few, mass_error
+from dpjax.accounting.pairs.group import ADDED, REPLACED, Opposed
+from dpjax.accounting.pairs.outcomes import Outcomes
+from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.table import GRIDS, PAIRS
+from dpjax.accounting.pairs.users import Users
+
+# Pairs that are known by the outcomes of a law from above and of one from below.
+_LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
+_TILTS = np.geomspace(1e-2, 1e5, 80)
+_GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
+
+
+def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+    known, rest = grids.split_releases(run, adjacency)
+    releases = [grids.known_release(step, adjacency) for step, _ in known]
+    users = all(own is not None and own.release in (ADDED, REPLACED) for own in releases)  # pyrefly: ignore
+    drawn = lowers(rest, adjacency, [*PAIRS, *_LAWS])
+    return users and drawn and (bool(known) or not lowers(rest, adjacency))
+
+
+def _laws(pairs: list[grids.Pair], delta: float, upper: bool) -> tuple[float, list]:
+    """Return Σμ² of allocations that are plain Gaussians, and the outcomes of the others."""
+    mu2, laws = 0.0, []
+    for name, sign, mu, rate, count in pairs:
+        found = GRIDS[name].outcomes(sign, mu, rate, delta / max(count, 1.0), upper)  # pyrefly: ignore
+        if isinstance(found, Outcomes):
+            laws.append((found, count))
+        else:
+            mu2 += count * mu * mu
+    return mu2, laws
+
+
+def _with_allocations(
+    run: Run, pairs: list[grids.Pair], given: float, question: str, upper: bool
+) -> Run:
+    """Return the run with random allocation by few outcomes, where those of the answer weigh.
+
+    Whatever δ a law is made for and whatever outcomes are kept, it bounds: a rough look says which.
+    """
+    asked = question == "epsilon"
+    delta, tilt = (given if asked else 1e-6), None
+    for _ in range(2):
+        mu2, laws = _laws(pairs, delta, upper)
+        found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
+        stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
+        groups = (Group(a, np.array([n])) for a, (_, n) in zip(stacked, laws, strict=True))
+        whole = Run(run.gaussian_mu2 + mu2, (*run.groups, *groups))
+        if tilt is not None or not laws:
+            break
+        # Chernoff's bound at every tilt, of which the least is near the saddle point.
+        moment = look(whole, _TILTS)[0]
+        if asked:
+            tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
+        else:
+            height = moment - _TILTS * given - np.log(_TILTS) - np.log1p(_TILTS)
+            tilt = float(_TILTS[np.nanargmin(height)])
+            delta = float(np.clip(np.exp(np.nanmin(height)), 1e-250, 0.1))
+    return whole  # pyrefly: ignore
+
+
+def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
+    """Return the steps of one kind as a table, and what its weights may be off by."""
+    family, off = pair.family, 0.0
+    if isinstance(family, Users):
+        mu, law = family.law()
+        table = mixtures.opposed if isinstance(family, Opposed) else mixtures.users
+        found = table(mu, *(above(law) if upper else few(law, False)))
+        off = 2 * mass_error(law)
+    else:
+        assert isinstance(family, str)
+        found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))
+    if pair.sign < 0:
+        found = found.reversed()
+    return Group(tree_map(lambda v: np.asarray(v)[None], found), np.array([float(pair.count)])), off
+
+
+def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
+    """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
+    mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
+    pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
+    allocations = [pair for pair in pairs if pair.family in _LAWS]
+    nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
+    for pair in pairs:
+        if pair.family == "gaussian":
+            mu2 += pair.count * pair.mu**2
+        if pair.family in ("gaussian", *_LAWS):
+            continue
+        group, off = _group(pair, upper)
+        groups.append(group)
+        shift += pair.count * (math.log1p(off) - math.log1p(-off))
+        scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
+    run = Run(np.float64(mu2), tuple(groups))
+    if not (np.isfinite(mu2) and 0 <= given < np.inf):
+        return nothing
+    sign = 1.0 if upper else -1.0
+    if question == "epsilon" and not 1e-290 < given < 1:
+        return nothing if given < 1 else 0.0
+    if allocations:
+        with np.errstate(all="ignore"):
+            run = _with_allocations(run, allocations, given, question, upper)
+    good = _GOOD_OF_LAWS if allocations else interval.GOOD
+    if question == "epsilon":
+        found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)
+        ends = found.upper + shift, max(found.lower - shift, 0.0)
+    else:
+        found = interval.delta(run, max(given - sign * shift, 0.0), good=good)
+        # Below 0 the profile rises by at most 1 − e^−s ≤ s over a stretch s, since Q(L > ε) ≤ 1.
+        above_zero = found.upper + max(shift - given, 0.0)
+        ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
+    # A loose bound is valid, but another method may do better.
+    usable = 1 - max(10 * good, USABLE)
+    if upper and not (usable * found.upper <= found.lower and found.upper < np.inf):
+        return nothing
+    return float(ends[0] if upper else ends[1])
+
+
+_EPSILON, _DELTA = (functools.partial(_bound, question=q) for q in ("epsilon", "delta"))
+
+
+def _epsilon_upper(run: Mechanism, delta: float, adjacency: Adjacency) -> np.ndarray:
+    return grids.each_setting(_EPSILON, run, delta, adjacency, upper=True)
+
+
+def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> np.ndarray:
+    """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
+    known = grids.is_attained(run, adjacency)
+    bound = _EPSILON if known else lambda pairs, given, *, upper: 0.0
+    return grids.each_setting(bound, run, delta, adjacency, upper=False)
+
+
+def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> np.ndarray:
+    epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
+    return grids.each_setting(_DELTA, run, epsilon, adjacency, upper=True)
+
+
+METHODS = (
+    Method(
+        "contour",
+        rank=12.0,
+        tight=True,
+        dear=True,
+        supports=_supports,
+        epsilon=_epsilon_upper,
+        delta=_delta_upper,
+        epsilon_lower=_epsilon_lower,
+        describe="privacy profile by contour integration, random allocation by the law of its "
+        "density ratio in convex order, a user's records in a Poisson sample by mixtures of "
+        "Gaussians, all errors bounded and added",
+    ),
+)

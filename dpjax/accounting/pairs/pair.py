@@ -1,0 +1,145 @@
+"""The three kinds of pairs that the contour reads: on a line, on two half-lines, and atoms.
+
+A step is a pair of distributions (P, Q) that is at least as easy to tell apart as any two
+neighbours' outputs. What is derived from a pair, and only once for all of them, is in
+`contour/tilt.py`: nodes, moments, the error of the quadrature and the decay of the transform.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dpjax._numerics.arrays import namespace
+
+# How far masses of a pair may be from summing to one: what a float64 sum of many terms is off by.
+MASS_ERROR = 1e-12
+
+
+class Spread(NamedTuple):
+    """One density of a `LinePair` at some points, as a mixture of exponentials.
+
+    Fields:
+        value: log p.
+        share: of every mean in the density, means first.
+        mean, variance: of the means under these shares: (log p)′ and (log p)″.
+        rounding: what `value` is rounded by, in units of eps.
+    """
+
+    value: Any
+    share: Any
+    mean: Any
+    variance: Any
+    rounding: Any
+
+
+class LinePair(Protocol):
+    """P and Q by their densities p and q over N(0, 1), analytic in a strip about the real line."""
+
+    def logs(self, y: Any) -> tuple[Any, Any]:
+        """Return log p and log q at real y, to about twelve digits."""
+        ...
+
+    def spread(self, y: Any) -> tuple[Spread, Spread]:
+        """Return what log p and log q are made of at y."""
+        ...
+
+    def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
+        """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic."""
+        ...
+
+    def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """Return the ranges of (log p)′ and (log q)′."""
+        ...
+
+    def slope_of_q(self, y: Any) -> Any:
+        """Return (log q)′ at y, which rises."""
+        ...
+
+    def width(self) -> Any:
+        """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
+        ...
+
+    def direction(self) -> Any:
+        """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known."""
+        ...
+
+
+class Folded(NamedTuple):
+    """A pair on the half-line y > start, its mirror image with P and Q exchanged, and an atom.
+
+    Its two directions are one, and its profile at ε ≥ 0 is that of the pair on the whole line.
+
+    Fields:
+        pair: a `LinePair` whose loss rises, and is 0 at the start.
+        start: where the half-lines begin.
+        atom: mass, under P and under Q, of the outcome of loss 0.
+    """
+
+    pair: Any
+    start: Any
+    atom: Any
+
+    def halves(self) -> tuple[Any, Any]:
+        """Return the pairs on either half-line."""
+        return self.pair, self.pair.reversed()
+
+    def reversed(self) -> Folded:
+        """Return the pair with P and Q exchanged."""
+        return self
+
+
+class Atoms(NamedTuple):
+    """Finitely many outcomes; of masses 0 the loss does not count.
+
+    Fields:
+        loss: log P/Q of every outcome that both P and Q can give.
+        mass: its mass under P.
+        infinite: mass under P of the outcomes that Q never gives.
+        never: mass under Q of the outcomes that P never gives.
+    """
+
+    loss: Any
+    mass: Any
+    infinite: Any
+    never: Any
+
+    def reversed(self) -> Atoms:
+        """Return the pair with P and Q exchanged."""
+        xp: Any = namespace(self)
+        return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
+
+
+def atoms(loss: Any, mass: Any, infinite: float = 0.0) -> Atoms:
+    """Check and return a pair of finitely many outcomes.
+
+    Args:
+        loss: log P/Q of every outcome, finite.
+        mass: its mass under P.
+        infinite: mass under P of the outcomes that Q never gives.
+
+    Raises:
+        ValueError: where the masses of P do not sum to 1, or those of Q to more.
+
+    Example:
+        >>> import math
+        >>> found = atoms([1.0, -1.0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
+        >>> print(f"{found.infinite} {abs(found.never):.1f}")
+        0.0 0.0
+    """
+    loss, mass = np.asarray(loss, np.float64), np.asarray(mass, np.float64)
+    if loss.shape != mass.shape or loss.ndim != 1 or not np.all(np.isfinite(loss)):
+        raise ValueError(
+            f"loss and mass must be equally long lists of finite numbers, got {loss} and {mass}; "
+            "give the mass at infinite loss as infinite="
+        )
+    total = float(np.sum(mass)) + infinite
+    if not (np.all(mass >= 0) and infinite >= 0 and abs(total - 1) <= MASS_ERROR):
+        raise ValueError(f"the masses of P must be ≥ 0 and sum to 1 with infinite, got {total}")
+    other = float(np.sum(mass * np.exp(-loss)))
+    if not other <= 1 + MASS_ERROR:
+        raise ValueError(f"the masses of Q, those of P times e^−loss, must sum to ≤ 1, got {other}")
+    used = mass > 0
+    never = 0.0 if other >= 1 - MASS_ERROR else 1 - other
+    return Atoms(loss[used], mass[used], np.float64(infinite), np.float64(never))

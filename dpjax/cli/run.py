@@ -1,0 +1,239 @@
+"""The private run of `dpjax train` with its bar of progress, and the folder that it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpjax._digits import rounded_up
+from dpjax._files import remove_partial
+from dpjax.cli.inputs import exit_on_bad_input
+from dpjax.cli.settings import MOMENTUM, Run
+
+if TYPE_CHECKING:
+    from dpjax.training import Fit, Model
+
+_FILES = ("params.npz", "model.json", "metrics.csv", "training.png", "certificate.json")
+
+
+class Trained(NamedTuple):
+    """The model, what `fit` found, its test accuracy, and that of the model without privacy."""
+
+    model: Model
+    fit: Fit
+    accuracy: float
+    reference: float | None
+
+    def summarise(self, run: Run) -> dict[str, Any]:
+        """What the command prints of a finished run."""
+        summary: dict[str, Any] = {
+            "epsilon": run.certificate.epsilon,
+            "delta": run.plan.delta,
+            "adjacency": run.plan.adjacency.value,
+            "noise_multiplier": run.plan.noise_multiplier,
+            "test_accuracy": self.accuracy,
+        }
+        if run.options.compare:
+            summary["test_accuracy_without_privacy"] = self.reference
+        if run.options.private_losses:
+            summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
+        return summary
+
+
+def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
+    """Trains as the plan says, after an interruption from the last completed step on."""
+    import jax
+    import optax
+
+    from dpjax import training
+
+    options = run.options
+    sizes = run.records.features.shape[1], len(run.records.classes)
+    model = getattr(training, run.model)(*(sizes[:1] if run.model == "logistic" else sizes))
+    loss = training.cross_entropy(model)
+    params = model.init(jax.random.key(0))  # public: it depends on no record
+    score = training.accuracy(model, run.held_out.features, run.held_out.labels)
+    records = (run.records.features, run.records.labels)
+    with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
+        try:
+            result = training.fit(
+                loss,
+                params,
+                records,
+                run.plan,
+                optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
+                key=None if options.seed is None else jax.random.key(options.seed),
+                evaluate=lambda params: {"test_accuracy": score(params)},
+                folder=folder / "checkpoint",
+                resume=options.resume,
+                # What the certificate says of the seed is true of the whole run or of none of it.
+                identity={
+                    "model": run.model,
+                    "learning rate": run.learning_rate,
+                    "seed": options.seed,
+                },
+                on_log=on_log,
+                log_private_losses=options.private_losses,
+            )
+        except training.CheckpointError as error:
+            with exit_on_bad_input():
+                raise error
+    reference = None
+    if options.compare:
+        reference = score(training.train_without_privacy(loss, params, records))
+    return Trained(model, result, score(result.params), reference)
+
+
+@contextlib.contextmanager
+def show_progress(
+    console, steps: int, quiet: bool, private_losses: bool
+) -> Iterator[Callable[[dict[str, float]], None]]:
+    """A bar with test accuracy, ε so far, speed and memory; loss and clipped share if asked for."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    losses = 25 if private_losses else 0  # what they take of the screen
+    width = console.width
+    # On a narrow screen what is left out is speed and memory, then loss, then words.
+    bar = Progress(
+        *([TextColumn("training")] if width >= 60 else []),
+        BarColumn(bar_width=None if width >= 60 else 4),
+        MofNCompleteColumn(),
+        *([TextColumn("{task.fields[private]}")] if losses and width >= 70 + losses else []),
+        TextColumn(("test accuracy " if width >= 60 else "") + "{task.fields[accuracy]:.1%}"),
+        TextColumn("ε {task.fields[epsilon]:.3f}"),
+        *([TextColumn("{task.fields[speed]}")] if width >= 100 + losses else []),
+        TimeRemainingColumn(),
+        console=console,
+        disable=quiet,
+    )
+    task = bar.add_task("", total=steps, private="", accuracy=math.nan, epsilon=0.0, speed="")
+
+    def log(row: dict[str, float]) -> None:
+        private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
+        if not math.isnan(row.get("train_loss", math.nan)):
+            private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
+        if not math.isnan(row["records_per_second"]):
+            speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
+        shown = {"accuracy": row["test_accuracy"], "epsilon": row["epsilon"]}
+        bar.update(task, completed=row["step"], private=private, speed=speed, **shown)
+
+    with bar:
+        yield log
+
+
+def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
+    """The folder itself if it is empty, else the first free `folder-2`, `folder-3`, …"""
+    candidate, number = folder, 2
+    while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
+        if not candidate.is_dir():
+            raise ValueError(f"--out must be a folder, got the file {candidate}")
+        candidate = folder.with_name(f"{folder.name}-{number}")
+        number += 1
+    if candidate != folder:
+        state = (
+            "holds a finished run"
+            if (folder / "certificate.json").exists()
+            else "is not empty (--resume continues an unfinished run)"
+        )
+        console.print(f"{folder} {state}; this run goes to {candidate}")
+    return candidate
+
+
+def describe_saved_steps(folder: pathlib.Path) -> str:
+    """What an interrupted run has left in its folder, and how it goes on."""
+    checkpoints = folder / "checkpoint"
+    if not (checkpoints / "noise_key.json").exists():
+        return "nothing was written"
+    saved = any(checkpoints.glob("step-*.ckpt"))
+    what = "the last completed step is" if saved else "its noise but no step is"
+    return f"{what} saved in {folder}: the same command with --out {folder} --resume goes on"
+
+
+def check_same_settings(folder: pathlib.Path, run: Run) -> None:
+    """Refuse a finished run of other settings: the run that is asked for would not be made."""
+    from dpjax import training
+
+    # Of the records themselves, and of a seed, a finished run keeps nothing to compare.
+    found = training.load_model(folder)
+    finished: Any = found.certificate
+    there, here = _describe_settings(finished), _describe_settings(run.certificate)
+    # To six digits: another version may calibrate to others in the last ones.
+    wrong = [
+        f"{name} ({there.get(name)} there, {here.get(name)} here)"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
+    ]
+    if found.encoding != json.loads(json.dumps(run.encoding)):
+        wrong.append("how records are encoded")
+    listed, asked = finished.not_covered, run.certificate.not_covered
+    for where, lines, others in (("there", listed, asked), ("here", asked, listed)):
+        wrong += [f"not covered by ε only {where}: {line}" for line in lines if line not in others]
+    if wrong:
+        raise ValueError(
+            "--out must not hold a finished run with other settings where this one is to be made, "
+            f"got {folder}: {'; '.join(wrong)}"
+        )
+
+
+def _describe_settings(certificate) -> dict[str, str]:
+    """What a certificate says of the settings of its run, in words."""
+    from dpjax.accounting.answers.methods import describe
+    from dpjax.accounting.answers.plain_words import shown
+
+    return {
+        "epsilon": shown(certificate.epsilon),
+        "delta": shown(certificate.delta),
+        "adjacency": certificate.adjacency.value,
+        "mechanism": describe(certificate.mechanism),
+        **{name.replace("_", " "): shown(value) for name, value in certificate.declared.items()},
+    }
+
+
+def check_writable(folder: pathlib.Path) -> None:
+    """Make the folder, or say why it cannot be one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out must be writable, got {folder}: {error.strerror or error}"
+        ) from None
+
+
+def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
+    """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
+    from dpjax import plotting, training
+
+    for name in _FILES:  # of a run killed while it wrote
+        remove_partial(folder / name)
+    for name in ("certificate.json", "model.json"):
+        (folder / name).unlink(missing_ok=True)
+    training.save_model(folder, found.fit.params, found.model, encoding=run.encoding)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(found.fit.metrics)
+    rows.writerows(zip(*(column.tolist() for column in found.fit.metrics.values()), strict=True))
+    training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
+    certificate, name = run.certificate, pathlib.Path(run.options.data).name
+    cost = f"ε = {rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
+    title = f"{run.model} on {name}: {cost} ({certificate.adjacency.value})"
+    picture = folder / "training.png"
+    plotting.plot_training(
+        found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
+    )
+    training.write_atomically(folder / "certificate.json", certificate.to_json().encode())
+    training.discard_key(folder / "checkpoint")

@@ -1,0 +1,194 @@
+"""The settings of `dpjax train`, checked before a record is touched, and what it says of them.
+
+`prepare` makes a `Run`, which the rest of the command reads: its data, its plan, its certificate.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import types
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpjax._digits import rounded_up
+from dpjax.cli.inputs import check_positive, read_inputs
+
+if TYPE_CHECKING:
+    from dpjax.accounting import Certificate
+    from dpjax.data import Dataset
+    from dpjax.training import Plan
+
+# Chosen by looking at results on Adult and digits; a certificate says that such choices are not
+# covered where they were made on the records themselves.
+STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
+_LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of `dpjax train` whose settings are complete: what it trains on, and what it costs."""
+
+    options: types.SimpleNamespace  # of the command, by name
+    records: Dataset
+    held_out: Dataset
+    encoding: dict[str, Any]
+    plan: Plan
+    certificate: Certificate
+    model: str
+    learning_rate: float
+
+
+def prepare(options: types.SimpleNamespace) -> Run:
+    """The run, with defaults that depend on the number of records and classes alone."""
+    from dpjax import accounting as acc
+
+    delta, seed = options.delta, options.seed
+    check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
+    if delta is not None and not 0 < delta < 1:
+        raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
+    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+    written = options.missing, options.decimal, options.thousands
+    records, held_out, encoding = read_inputs(
+        options.data, options.target, options.schema, options.test, written
+    )
+    count, classes = len(records), len(records.classes)
+    model = str(options.model or ("logistic" if classes == 2 else "softmax"))
+    if model == "logistic" and classes != 2:
+        raise ValueError(f"--model must be softmax or mlp for {classes} classes, got logistic")
+    given = options.learning_rate
+    learning_rate = _LEARNING_RATE[model] if given is None else given
+    check_positive(learning_rate=learning_rate)
+    size = options.batch_size
+    plan = plan_within_budget(
+        count,
+        options.epsilon,
+        delta=min(1e-5, 0.1 / count) if delta is None else delta,
+        steps=options.steps,
+        batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
+        sampling=options.sampling.value,
+        clip_norm=options.clip_norm,
+        adjacency=acc.Adjacency(options.adjacency),
+    )
+    certificate = plan.certify(
+        not_covered=list_disclosures(records, options),
+        declared={"model": model, "learning_rate": learning_rate},
+    )
+    return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
+
+
+def plan_within_budget(
+    records: int, epsilon: float, *, steps: int, batch_size: int, sampling: str, **settings: Any
+) -> Plan:
+    """The plan that keeps the budget, unless its noise would drown every gradient."""
+    from dpjax import training
+
+    if sampling == "random-allocation":
+        length = math.ceil(records / max(batch_size, 1))
+        steps = math.ceil(steps / length) * length
+    settings |= {"steps": steps, "batch_size": batch_size, "sampling": sampling}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the command says it in words of its own
+        plan = training.make_plan(records, epsilon=epsilon, **settings)
+    # Beyond this noise, all gradients of the run together, each at the clip norm and all pointing
+    # the same way, would not stand out of one coordinate of the noise.
+    most = plan.expected_batch_size * math.sqrt(steps)
+    if plan.noise_multiplier > most:
+        least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
+        raise ValueError(
+            f"--epsilon must be at least {least:.3g} with these settings, got {epsilon:g}, which "
+            f"takes a noise multiplier of {plan.noise_multiplier:.3g} and drowns every gradient "
+            f"(at most {most:.3g} leaves a trace); raise --delta, or train on more records"
+        )
+    return plan
+
+
+def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]:
+    """One line for everything that the run shows or uses and ε does not cover."""
+    from dpjax.training.plan import default_disclosures
+
+    lines = [
+        *data.learned,
+        *default_disclosures(len(data), seeded=options.seed is not None),
+        "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
+        "which ε does not protect",
+        "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+    ]
+    if options.private_losses:
+        lines.append(
+            "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
+            "records"
+        )
+    if options.compare:
+        lines.append(
+            "training.png and the closing message: the accuracy without privacy comes from a model "
+            "trained on the same records without noise"
+        )
+    return lines
+
+
+def show_plan(console, run: Run) -> None:
+    """The plan, what was learned from the rows to make it, and what makes it weak."""
+    from rich.table import Table
+
+    from dpjax import accounting as acc
+
+    plan, certificate, learned = run.plan, run.certificate, run.records.learned
+    kind = "random allocation" if isinstance(plan.step, acc.RandomAllocation) else "Poisson"
+    tier = "beyond what is learned from the rows" if learned else certificate.tier
+    table = Table(title=f"Plan: {run.model} on {run.options.data}", title_justify="left")
+    table.add_column("setting")
+    table.add_column("value", justify="right")
+    table.add_row("training records", f"{plan.population:,}")
+    table.add_row("adjacency", plan.adjacency.value)
+    table.add_row("expected batch size", f"{plan.expected_batch_size:,.1f}")
+    table.add_row(f"sampling rate ({kind})", f"{plan.rate:.6g}")
+    table.add_row("steps", f"{plan.steps:,}")
+    table.add_row("clip norm", f"{plan.clip_norm:g}")
+    table.add_row("noise multiplier", f"{plan.noise_multiplier:.6g}")
+    table.add_row("ε it will cost", rounded_up(certificate.epsilon))
+    table.add_row("at δ", f"{plan.delta:g}")
+    table.add_row("by the bound", f"{certificate.method} ({tier})")
+    console.print(table)
+    if learned:
+        counts = "; ".join(_count_columns(line) for line in learned)
+        console.print(
+            f"learned from the rows: {counts}: not covered by ε; a schema avoids it", style="yellow"
+        )
+    if plan.delta >= 1 / plan.population:
+        console.print(
+            f"warning: δ = {plan.delta:g} is not below 1 / {plan.population} records: "
+            "such a δ allows a whole record to be published",
+            style="yellow",
+        )
+    if run.options.epsilon > 10:
+        console.print(
+            f"warning: ε = {run.options.epsilon:g} is above 10: it rules almost no attack out",
+            style="yellow",
+        )
+
+
+def _count_columns(line: str) -> str:
+    """`ranges learned from the rows: a, b` as `ranges of 2 columns`."""
+    what, _, names = line.partition(": ")
+    number = len(names.split(", "))
+    return f"{what.removesuffix(' learned from the rows')} of {number} column{'s' * (number > 1)}"
+
+
+def show_result(console, summary: dict[str, Any]) -> None:
+    """Accuracy, ε, and how to check it."""
+    reference = summary.get("test_accuracy_without_privacy")
+    compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
+    console.print(
+        f"test accuracy {summary['test_accuracy']:.1%} {compared}at ε = "
+        f"{rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, {summary['adjacency']}"
+    )
+    if nonfinite := summary.get("nonfinite_gradients"):
+        console.print(f"{nonfinite} gradients were NaN or infinite and counted as zero")
+    folder, here = pathlib.Path(summary["folder"]), pathlib.Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    console.print(f"check it: dpjax verify {shown}/certificate.json")
+    console.print(f"use it: dpjax predict {shown} --data NEW.csv --out predictions.csv")

@@ -1,0 +1,228 @@
+"""Reading a table from CSV, Parquet, NPZ or LIBSVM files, with an error for what cannot be one."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import pathlib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpjax._extras import extra
+from dpjax.data.cells import UNNAMED, DataError, Lines, parse_cells, parse_number, tidy_text
+from dpjax.data.schema import Schema
+
+_FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
+
+
+def read_table(
+    path: str | pathlib.Path, *, target: str | None = None, schema: Schema | None = None
+) -> pd.DataFrame:
+    """Read a file into a data frame; the format follows from the file's name.
+
+    CSV: comma, semicolon or tab, with a header unless the schema says otherwise; `.gz` is
+    decompressed. NPZ: one array of features (columns become `x0`, `x1`, …) and, where `target` is
+    given, one vector of that name. LIBSVM: the label becomes the column `target` (default
+    "label"), the features `x0`, `x1`, … Parquet: as stored.
+
+    Raises:
+        DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
+
+    Example:
+        >>> import tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "tiny.csv"
+        >>> _ = file.write_text("x,y\\n1,a\\n2,b\\n")
+        >>> read_table(file).shape
+        (2, 2)
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        raise DataError(f"there is no file {path}")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file: {_FORMATS}")
+    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    try:
+        if kind in ("csv", "tsv", "data", "test", "txt"):
+            frame = _read_csv(path, schema or Schema(()), target)
+        elif kind == "parquet":
+            with extra("data"):
+                frame = pd.read_parquet(path)
+        elif kind == "npz":
+            frame = _read_npz(path, target)
+        elif kind in ("libsvm", "svm", "svmlight"):
+            frame = _read_libsvm(path, target)
+        else:
+            raise DataError(f"{path.name}: unknown format; dpjax reads {_FORMATS}")
+    except DataError:
+        raise
+    except PermissionError:
+        raise DataError(f"{path} cannot be read: permission denied") from None
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not text in UTF-8; save it so (a spreadsheet calls it CSV UTF-8)"
+        ) from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} does not read as {kind}: {error}") from None
+    frame.columns = [tidy_text(str(name)) for name in frame.columns]
+    if len(frame) == 0:
+        raise DataError(f"{path} has no rows")
+    duplicated = frame.columns[frame.columns.duplicated()]
+    if len(duplicated):
+        raise DataError(f"{path} has two columns named {duplicated[0]!r}")
+    return frame
+
+
+def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
+    """The table; its first line names the columns unless the schema says otherwise."""
+    target = schema.target if target is None else target
+    separator, names, lines = _scan(path, schema, target)
+    # As text, of which a category is made cell by cell: pandas reads 01 as 1, and "true" as True,
+    # wherever no other row says otherwise.
+    texts = {column.name for column in schema.columns if column.kind == "category"}
+    texts |= {target} if schema.classes else set()
+    texts |= set(names) if (schema.decimal, schema.thousands) != (".", None) else set()
+    source: Any = path
+    if schema.comment:  # which pandas would find in the middle of a line, too
+        source = io.StringIO()
+        rows = csv.writer(source, delimiter=separator)
+        rows.writerows(row for _, row in _rows(path, separator, schema.comment))
+        source.seek(0)
+    frame = pd.read_csv(  # pyrefly: ignore
+        source,
+        sep=separator,
+        skipinitialspace=True,
+        names=names,
+        dtype=dict.fromkeys(texts, str),
+        header=0 if schema.header else None,
+        index_col=False,
+        low_memory=False,
+        # An empty cell is missing; a category may well be called "NA" or "None".
+        keep_default_na=False,
+        na_values=["", "nan", "NaN", "NAN"],
+    )
+    if len(frame) == len(lines):
+        frame.attrs["lines"] = Lines(path, np.asarray(lines))
+    return parse_cells(frame, replace(schema, target=target))
+
+
+def _scan(
+    path: pathlib.Path, schema: Schema, target: str | None
+) -> tuple[str, list[str], list[int]]:
+    """Separator, names and line numbers, once every row is known to be as long as the first."""
+    comment = schema.comment
+    with _open_text(path) as text:
+        written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
+        opening = next(written, None)
+    if opening is None:
+        raise DataError(f"{path} is empty")
+    separator = max(",;\t", key=opening.count)
+    rows = _rows(path, separator, comment)
+    first = next(rows, (0, []))
+    width = len(first[1])
+    if schema.header:
+        names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
+    else:
+        rows = itertools.chain([first], rows)
+        names = list(schema.names or ())
+        if len(names) != width:  # a file to predict on may lack the target
+            names = [name for name in names if name != target]
+        if len(names) != width:
+            raise DataError(
+                f"{path} has {width} columns and no header, but the schema names "
+                f"{len(schema.names or ())}"
+            )
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise DataError(f"{path} has two columns named {twice[0]!r}; rename one of them")
+    column = names.index(target) if target in names else None
+    lines: list[int] = []
+    spellings: dict[Decimal, tuple[str, int]] = {}
+    for line, row in rows:
+        if len(row) != width:
+            raise DataError(
+                f"{path}, line {line}: {len(row)} cells where the first row has {width}; every "
+                "row needs the same number"
+            )
+        lines.append(line)
+        cell = "" if column is None else row[column].strip()
+        # Classes that differ as text and agree as numbers, such as 01 and 1, would be one or two.
+        if (plain := parse_number(cell)) is not None:
+            other, before = spellings.setdefault(Decimal(plain), (cell, line))
+            if other != cell:
+                raise DataError(
+                    f"{path}: the target {target!r} is {other!r} in line {before} and {cell!r} in "
+                    f"line {line}, the same number; write one class in one way"
+                )
+    if not lines:
+        raise DataError(f"{path} has no rows" + (" below its header" if schema.header else ""))
+    return separator, names, lines
+
+
+def _rows(path: pathlib.Path, separator: str, comment: str | None) -> Iterator[tuple[int, list]]:
+    """The first line and the cells of every row that is neither empty nor a comment."""
+    with _open_text(path) as text:
+        line = at = 0
+        first = True  # of a row: what a quoted cell holds after a line's end is no comment
+
+        def given() -> Iterator[str]:
+            nonlocal line, at, first
+            for at, written in enumerate(text, start=1):
+                if first:
+                    line = at
+                if not (first and comment and written.startswith(comment)):
+                    first = False
+                    yield written
+
+        for row in csv.reader(given(), delimiter=separator, skipinitialspace=True):
+            if row and (len(row) > 1 or row[0].strip()):
+                yield line, row
+            first = True
+
+
+def _open_text(path: pathlib.Path) -> Any:
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    return opener(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def _read_npz(path: pathlib.Path, target: str | None) -> pd.DataFrame:
+    """One array of features, and the target's vector where the target is named."""
+    with np.load(path, allow_pickle=False) as arrays:
+        contents = {name: arrays[name] for name in arrays.files}
+    listing = ", ".join(f"{name} {list(value.shape)}" for name, value in contents.items())
+    for name, value in contents.items():
+        if value.dtype.kind not in "biufUS" or (value.dtype.kind in "US" and name != target):
+            raise DataError(
+                f"{path}: the array {name!r} holds {value.dtype.name}; give real numbers"
+                + (" (real and imaginary parts as columns)" if value.dtype.kind == "c" else "")
+            )
+    if target is not None and target not in contents:
+        raise DataError(f"{path} has no array {target!r} for the target; it has {listing}")
+    labels = contents.pop(target) if target is not None else None
+    tables = [value for value in contents.values() if value.ndim >= 2]
+    if labels is not None:
+        tables = [value for value in tables if len(value) == len(labels)]
+    if len(tables) != 1 or (labels is not None and labels.ndim != 1):
+        raise DataError(
+            f"{path} needs one vector for the target and one array of as many rows for the "
+            f"features; it has {listing}"
+        )
+    frame = pd.DataFrame(tables[0].reshape(len(tables[0]), -1)).add_prefix("x")
+    return frame if target is None else frame.assign(**{target: labels})
+
+
+def _read_libsvm(path: pathlib.Path, target: str | None) -> pd.DataFrame:
+    """Sparse rows `label index:value …`; the label becomes the column `target`."""
+    with extra("data"):
+        from sklearn.datasets import load_svmlight_file
+
+    sparse, labels = load_svmlight_file(str(path))[:2]
+    table = pd.DataFrame(sparse.toarray()).add_prefix("x")  # pyrefly: ignore
+    return table.assign(**{target or "label": labels})

@@ -1,0 +1,200 @@
+"""Norms and weighted sums of gradients that are given as sums of outer products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpjax.gradients.ghost.rules import OuterProducts
+from dpjax.gradients.per_example import accumulation_dtype, flushed
+from dpjax.gradients.rounding import in_runs, pairwise_sum, runs
+
+Form = Literal["vectors", "direct", "gram", "distinct"]
+_FEW = 96  # positions up to which comparing all pairs is quicker than a sort
+_CANCELLING = 64  # times as large as what is left of them may a record's terms be
+_EXACT = jax.lax.Precision.HIGHEST  # no TF32 or bfloat16 passes in what bounds a norm
+
+
+def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form, int, int]:
+    """(form, multiplications per record, numbers written per record) for the squared norm."""
+    # "vectors" for t = 1, where ‖x⊗y‖ = ‖x‖·‖y‖; "gram" is Σₜₛ (xₜ·xₛ)(yₜ·yₛ), t²(k + n); "direct"
+    # forms the g·k·n numbers of the gradient, t·k·n. Direct is chosen only where the gradient is
+    # smaller than its factors, so its memory is never more than that of the activations.
+    g, t, k, n = sizes
+    if lookup and t > 1:
+        # "distinct" first adds up a record's columns of equal tokens: by comparing all pairs of
+        # positions, or by a sort where there are many.
+        if t > _FEW:
+            return "distinct", t * n, 2 * t * n + t * math.ceil(math.log2(t))
+        return "distinct", t * t * n, t * n + t * t
+    if t == 1:
+        return "vectors", n if lookup else g * (k + n), 0
+    gram, direct = g * t * t * (k + n), g * t * k * n
+    return ("gram", gram, 2 * g * t * t) if gram < direct else ("direct", direct, g * k * n)
+
+
+def concatenate(parts: Sequence[OuterProducts]) -> OuterProducts:
+    """The sum of several sums of outer products of one layout: all dense, or all look-ups."""
+    if len(parts) == 1:
+        return parts[0]
+    positions = 1 if parts[0].is_lookup else 2
+    rows = jnp.concatenate([part.rows for part in parts], axis=positions)
+    return OuterProducts(rows, jnp.concatenate([part.columns for part in parts], axis=2))
+
+
+def einsum(spec: str, *operands: Array) -> Array:
+    """A contraction in the widest of the operands' dtypes, float32 at least."""
+    dtype = max((accumulation_dtype(x.dtype) for x in operands), key=lambda d: d.itemsize)
+    if len({operand.dtype for operand in operands}) > 1:
+        operands = tuple(operand.astype(dtype) for operand in operands)
+    return jnp.einsum(spec, *operands, precision=_EXACT, preferred_element_type=dtype)
+
+
+def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
+    """At least the sum of the squares, whatever of them becomes zero by being too small."""
+    # One factor's squares may vanish where the other's are so large that their product does not.
+    dtype = accumulation_dtype(value.dtype)
+    numbers = math.prod(value.shape[axis] for axis in axes)
+    return jnp.sum(jnp.square(value.astype(dtype)), axis=axes) + flushed(numbers, dtype)
+
+
+def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
+    """Per-example squared norms, without forming the gradients."""
+    rows, columns = products.rows, products.columns
+    if form in ("vectors", "distinct"):
+        right = _square_sum(columns, (-2, -1))
+        left = jnp.ones_like(right) if products.is_lookup else _square_sum(rows, (-2, -1))
+        return jnp.sum(left * right, axis=1)
+    return guarded(inner_products(products, products), [products])
+
+
+def with_distinct_rows(products: OuterProducts) -> OuterProducts:
+    """Look-ups whose non-zero columns stand at different tokens of their record."""
+    # A record's gradient in a row is the sum of its columns there. That sum is formed once, and
+    # both the norm and the clipped sum read it: whatever it lost to rounding, a record counts for
+    # at most the clip norm, and columns of a record that cancel never meet those of other records.
+    tokens, columns = products.rows, products.columns[:, 0]
+    dtype = accumulation_dtype(columns.dtype)
+    columns, positions = columns.astype(dtype), tokens.shape[1]
+    if positions == 1:
+        return products
+    if positions <= _FEW:
+        equal = tokens[:, :, None] == tokens[:, None, :]
+        earlier = jnp.arange(positions)[:, None] > jnp.arange(positions)[None, :]
+        first = ~jnp.any(equal & earlier[None], axis=2)
+        sums = einsum("bts,bsn->btn", (equal & first[:, :, None]).astype(dtype), columns)
+        return OuterProducts(tokens, sums[:, None])
+    place = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32), tokens.shape)
+    ordered, order = jax.lax.sort_key_val(tokens, place, dimension=1)
+    new = (ordered[:, 1:] != ordered[:, :-1]).astype(jnp.int32)
+    group = jnp.pad(jnp.cumsum(new, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
+    values = jnp.take_along_axis(columns, order[:, :, None], axis=1)
+    sums = jax.vmap(lambda g, v: jnp.zeros_like(v).at[g].add(v))(group, values)
+    # Positions without a group keep token 0, at which they add zeros.
+    found = jax.vmap(lambda g, v: jnp.zeros_like(v).at[g].set(v))(group, ordered)
+    return OuterProducts(found, sums[:, None])
+
+
+def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
+    """Per-example ⟨gradient a, gradient b⟩ = Σₜₛ (rowsₜ·rowsₛ)(columnsₜ·columnsₛ)."""
+    if b.is_lookup and not a.is_lookup:
+        a, b = b, a
+    columns = einsum("bgtn,bgsn->bgts", a.columns, b.columns)
+    if a.is_lookup and b.is_lookup:
+        rows = (a.rows[:, None, :, None] == b.rows[:, None, None, :]).astype(columns.dtype)
+    elif a.is_lookup:
+        # ⟨one-hot(token t), rows s⟩ is entry `token t` of rows s.
+        taken = jax.vmap(lambda r, tokens: r[:, tokens])(b.rows[:, 0], a.rows)
+        rows = jnp.swapaxes(taken, 1, 2)[:, None].astype(columns.dtype)
+    else:
+        rows = einsum("bgtk,bgsk->bgts", a.rows, b.rows)
+    return jnp.sum(rows * columns, axis=(1, 2, 3))
+
+
+def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Float[Array, " b"]:
+    """The squared norm, moved up where its terms cancel so far that rounding errors show."""
+    sizes, lefts, rights, lengths = [], [], [], [0, 0]
+    for part in parts:
+        right = jnp.sqrt(_square_sum(part.columns, (-1,)))
+        left = jnp.ones_like(right)
+        if not part.is_lookup:
+            left = jnp.sqrt(_square_sum(part.rows, (-1,)))
+            lengths[0] = part.rows.shape[-1]
+        lengths[1] = part.columns.shape[-1]
+        for found, value in ((sizes, left * right), (lefts, left), (rights, right)):
+            found.append(jnp.sum(value, axis=-1))
+
+    def squared_sum(parts):
+        return jnp.sum(jnp.square(sum(parts[1:], start=parts[0])), axis=-1)
+
+    # The sizes add up to S = (Σₜ‖rowsₜ‖‖columnsₜ‖)², and their sum is off by about u·S. Where
+    # that is more than the rounding of the factors allows for, it is added: a norm may come out too
+    # large there (the record counts less), never too small.
+    eps = float(jnp.finfo(squared.dtype).eps)
+    error = eps * squared_sum(sizes)
+    # So is what products may lack that are too small for a number: of n in columnsₜ·columnsₛ,
+    # n·tiny times (Σₜ‖rowsₜ‖)², and vice versa.
+    k, n = (flushed(length, squared.dtype) for length in lengths)
+    lacking = n * squared_sum(lefts) + k * squared_sum(rights)
+    norm = jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
+    # The sum over records rounds what its terms are, not what is left of them: no record's terms
+    # may add up to more than `_CANCELLING` times its norm, and the two parts of a table that is
+    # looked up and multiplied by, which are summed apart, to more than twice.
+    norm = jnp.maximum(norm, squared_sum(sizes) / _CANCELLING**2)
+    if len(parts) > 1:
+        apart = [guarded(inner_products(part, part), [part]) for part in parts]
+        norm = jnp.maximum(norm, sum(apart[1:], start=apart[0]) / 4)
+    return norm
+
+
+def weighted_total(
+    products: OuterProducts,
+    factors: Float[Array, " b"],
+    table_rows: int,
+    share_of: int | None = None,
+) -> Float[Array, "g k n"]:
+    """Σ over records of factor × gradient, as one matrix product over records and positions."""
+    rows, columns = products.rows, products.columns
+    dtype = accumulation_dtype(columns.dtype)
+    columns = columns.astype(dtype)
+    if products.is_lookup:
+        scaled = (columns * factors[:, None, None, None]).reshape(-1, columns.shape[-1])
+        number, length = runs(rows.shape[0], share_of)
+        return _rows_total(rows.reshape(-1), scaled, table_rows, number * length, length)[None]
+    rows = rows.astype(dtype)
+    if rows.shape[-1] < columns.shape[-1]:
+        rows = rows * factors[:, None, None, None]
+    else:
+        columns = columns * factors[:, None, None, None]
+    rows, columns = in_runs(rows, share_of), in_runs(columns, share_of)
+    if rows.shape[2] == 1:  # without the axis of blocks the product is a plain matrix product
+        product = einsum("rbtn,rbtk->rnk", columns[:, :, 0], rows[:, :, 0])
+        return jnp.swapaxes(pairwise_sum(product), 0, 1)[None]
+    return pairwise_sum(einsum("rbgtk,rbgtn->rgkn", rows, columns))
+
+
+def _rows_total(tokens: Array, values: Array, rows: int, records: int, length: int) -> Array:
+    """[rows, n]: the sums of the values of each token, rounded no more than in runs of `length`."""
+    # A scatter adds one record after the other, so an entry that b records add to is off by up to
+    # b·u·Σ|terms|, u the unit round-off: too much where b is more than `length`. There every term
+    # is split at a unit of its entry, a power of two of at least 2u·Σ|terms| and at most
+    # 4u·Σ|terms|. Its multiple of the unit is summed exactly in any order, since all partial sums
+    # are multiples of the unit below 1/u units. What is left of a term is at most half a unit, so
+    # that the rest's sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u.
+    empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
+    kind = jnp.finfo(values.dtype)
+    gain, error, total = records * float(kind.eps), float(records), empty
+    while error > length and gain < 1:
+        # The sum of sizes is itself off by at most b·u, relative: hence the factor 1 + 2·b·u.
+        size = empty.at[tokens].add(jnp.abs(values)) * (1 + gain)
+        unit = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1] - kind.nmant)
+        unit = jnp.maximum(unit, kind.tiny)[tokens]
+        multiple = jnp.round(values / unit) * unit
+        total = total + empty.at[tokens].add(multiple)
+        values, error = values - multiple, error * gain
+    return total + empty.at[tokens].add(values)

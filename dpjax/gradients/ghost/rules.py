@@ -1,0 +1,383 @@
+"""Per-primitive rules: the per-example gradient of a parameter as a sum of outer products.
+
+Wherever a parameter meets a batched value in a matrix product, a convolution or a table look-up,
+the gradient of record i is Σₜ rows[i, t] ⊗ columns[i, t], where the rows come from the forward
+pass and the columns from the backward pass. Norms and clipped sums follow from the two factors.
+
+Convolutions and poolings of maxima are evaluated in forms that a CPU is quick in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.lax import GatherScatterMode
+from jaxtyping import Array
+
+from dpjax.gradients.ghost.equations import Equation
+from dpjax.gradients.ghost.values import ParameterView
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OuterProducts:
+    """Gradients Σₜ rows ⊗ columns, one per record b and independent block g."""
+
+    rows: Any  # [b, g, t, k], or [b, t] row numbers where rows are one-hot (a look-up; then g = 1)
+    columns: Any  # [b, g, t, n]
+
+    @property
+    def is_lookup(self) -> bool:
+        return self.rows.ndim == 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """How one equation's parameter gets its gradient."""
+
+    name: str  # for the table of `explain_clipping`
+    layout: Any  # two uses of a parameter add up as outer products if their layouts agree
+    # (saved input, output cotangent), both [b, ...], to `OuterProducts` of one scan step.
+    factor: Callable[[Any, Any], OuterProducts]
+    unpack: Callable[[Any], Any]  # gradients [..., g, k, n] to the shape of the view
+    sizes: tuple[int, int, int, int]  # (g, t, k, n)
+    saved: int  # which operand of the equation is the saved input
+
+
+Cut = tuple[int, int, int]  # (axis, start, stop): the view is only that piece of the operand
+
+
+def find_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None = None) -> Rule | None:
+    """The rule for the parameter in operand `slot` of an equation, or None."""
+    if cut is not None and eqn.name != "dot_general":
+        return None
+    # A parameter is real: of its complex gradient only the real part counts, in no product of
+    # complex factors' norms.
+    if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in (*eqn.ins, *eqn.outs)):
+        return None
+    if eqn.name == "dot_general":
+        return _matrix_product(eqn, slot, view, cut)
+    others = {CONVOLUTION: _convolution, "gather": _gather, "dynamic_slice": _row_slice}
+    return others[eqn.name](eqn, slot, view) if eqn.name in others else None
+
+
+def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
+    contract, batch = eqn.params["dimension_numbers"]
+    w, x = eqn.ins[slot], eqn.ins[1 - slot]
+    shape_w = list(w.shape)
+    if cut is not None:
+        shape_w[cut[0]] = cut[2] - cut[1]
+    w_contract, x_contract = tuple(contract[slot]), tuple(contract[1 - slot])
+    w_batch, x_batch = tuple(batch[slot]), tuple(batch[1 - slot])
+    w_free = tuple(d for d in range(w.ndim) if d not in w_contract + w_batch)
+    x_free = tuple(d for d in range(x.ndim) if d not in x_contract + x_batch)
+    sizes = (
+        math.prod(shape_w[d] for d in w_batch),
+        math.prod(x.shape[d] for d in x_free),
+        math.prod(shape_w[d] for d in w_contract),
+        math.prod(shape_w[d] for d in w_free),
+    )
+    # The output holds the batch dimensions, then the left operand's free ones, then the right's.
+    first, free_first = len(w_batch), (len(w_free) if slot == 0 else len(x_free))
+    out_batch = tuple(range(first))
+    left = tuple(range(first, first + free_first))
+    right = tuple(range(first + free_first, first + len(w_free) + len(x_free)))
+    out_w, out_x = (left, right) if slot == 0 else (right, left)
+
+    # Canonical orientation: the parameter's lowest dimension is in the rows. Then two uses of one
+    # parameter, one of them transposed, still add up.
+    dims = view.dims
+    flip, layout = False, object()
+    if dims is not None:
+        named = tuple(tuple(dims[d] for d in group) for group in (w_batch, w_contract, w_free))
+        ranks = [min((d for d in group if d is not None), default=w.ndim) for group in named[1:]]
+        flip = ranks[1] < ranks[0]
+        layout = ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
+
+    def piece(value, along_w, along_value):
+        if cut is None or cut[0] not in along_w:
+            return value
+        axis = 1 + along_value[along_w.index(cut[0])]
+        return jax.lax.slice_in_dim(value, cut[1], cut[2], axis=axis)
+
+    def factor(saved, cotangent):
+        saved = piece(piece(saved, w_contract, x_contract), w_batch, x_batch)
+        cotangent = piece(piece(cotangent, w_free, out_w), w_batch, out_batch)
+        rows = _grouped(saved, (x_batch, x_free, x_contract), sizes[:3])
+        columns = _grouped(cotangent, (out_batch, out_x, out_w), (sizes[0], sizes[1], sizes[3]))
+        return OuterProducts(columns, rows) if flip else OuterProducts(rows, columns)
+
+    order = w_batch + w_contract + w_free
+    shape = tuple(shape_w[d] for d in order)
+
+    def unpack(gradient):
+        if flip:
+            gradient = jnp.swapaxes(gradient, -1, -2)
+        lead = gradient.shape[:-3]
+        gradient = gradient.reshape(lead + shape)
+        back = tuple(len(lead) + int(d) for d in np.argsort(order))
+        return gradient.transpose(tuple(range(len(lead))) + back)
+
+    g, t, k, n = sizes
+    return Rule(
+        "matrix product", layout, factor, unpack, (g, t, n, k) if flip else sizes, saved=1 - slot
+    )
+
+
+def _grouped(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
+    """[b, ...] with the dimensions of each group brought together and merged."""
+    order = (0, *(d + 1 for group in groups for d in group))
+    return value.transpose(order).reshape(value.shape[0], *sizes)
+
+
+def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    p = eqn.params
+    if slot != 1 or p["batch_group_count"] != 1:
+        return None
+    lhs_spec, rhs_spec, out_spec = p["dimension_numbers"]
+    x, w, y = eqn.ins[0], eqn.ins[1], eqn.outs[0]
+    groups = p["feature_group_count"]
+    kernel = tuple(w.shape[d] for d in rhs_spec[2:])
+    out_space = tuple(y.shape[d] for d in out_spec[2:])
+    records = x.shape[lhs_spec[0]]
+    per_group = w.shape[rhs_spec[1]]
+    outputs = w.shape[rhs_spec[0]] // groups
+    positions = records * math.prod(out_space)
+    sizes = (groups, positions, per_group * math.prod(kernel), outputs)
+
+    axes = len(kernel)
+
+    def patches(saved):
+        """[b, g, t, k]: what the kernel sees at every output position, channels last."""
+        order = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
+        value = saved.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c]
+        spread = [
+            (low, high, dilation - 1)
+            for (low, high), dilation in zip(p["padding"], p["lhs_dilation"], strict=True)
+        ]
+        config = [(0, 0, 0)] * 2 + spread + [(0, 0, 0)]
+        stacked = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
+        # One axis after the other: as many slices as the sum of the kernel's sides, not their
+        # product, each of which is compiled.
+        for d, (width, size) in enumerate(zip(kernel, out_space, strict=True)):
+            stride, dilation = p["window_strides"][d], p["rhs_dilation"][d]
+            length = (size - 1) * stride + 1
+            taken = [
+                jax.lax.slice_in_dim(stacked, o * dilation, o * dilation + length, stride, 2 + d)
+                for o in range(width)
+            ]
+            stacked = jnp.stack(taken, axis=-2)  # [b, n, space..., kernel so far..., c]
+        b = stacked.shape[0]
+        stacked = stacked.reshape(b, positions, math.prod(kernel), groups, per_group)
+        return stacked.transpose(0, 3, 1, 2, 4).reshape(b, groups, positions, sizes[2])
+
+    def factor(saved, cotangent):
+        order = (out_spec[0], *out_spec[2:], out_spec[1])
+        g = cotangent.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c_out]
+        g = g.reshape(g.shape[0], positions, groups, outputs)
+        return OuterProducts(patches(saved), g.transpose(0, 2, 1, 3))
+
+    def unpack(gradient):
+        lead = len(gradient.shape[:-3])
+        gradient = gradient.reshape((*gradient.shape[:-2], *kernel, per_group, outputs))
+        # From [..., g, space..., in, out] to [..., g and out, in, space...].
+        order = (lead, lead + axes + 2, lead + axes + 1, *range(lead + 1, lead + axes + 1))
+        gradient = gradient.transpose((*range(lead), *order))
+        gradient = gradient.reshape((*gradient.shape[:lead], groups * outputs, per_group, *kernel))
+        back = tuple(lead + int(d) for d in np.argsort(rhs_spec))
+        return gradient.transpose((*range(lead), *back))
+
+    layout = object() if view.dims is None else ("convolution", groups, rhs_spec, view.dims)
+    return Rule("convolution", layout, factor, unpack, sizes, saved=0)
+
+
+def _wide(tokens: Any) -> Any:
+    """Numbers of rows in a dtype that holds the number of all rows, which 8 and 16 bits may not."""
+    return tokens.astype(jnp.int32) if jnp.iinfo(tokens.dtype).bits < 32 else tokens
+
+
+def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    numbers, (table, indices) = eqn.params["dimension_numbers"], eqn.ins[:2]
+    axes = tuple(numbers.collapsed_slice_dims), tuple(numbers.start_index_map)
+    of_rows = axes == ((0,), (0,)) and not numbers.operand_batching_dims
+    if slot != 0 or not of_rows or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
+        return None
+    mode = GatherScatterMode.from_any(eqn.params["mode"])
+    offset = tuple(numbers.offset_dims)
+    lead = tuple(d for d in range(eqn.outs[0].ndim) if d not in offset)
+    positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
+
+    def factor(saved, cotangent):
+        tokens = _wide(saved).reshape(saved.shape[0], positions)
+        columns = _grouped(cotangent, ((), lead, offset), (1, positions, width))
+        if mode == GatherScatterMode.CLIP:
+            tokens = jnp.clip(tokens, 0, table.shape[0] - 1)
+        else:  # rows outside the table are filled, not read: no gradient
+            inside = (tokens >= 0) & (tokens < table.shape[0])
+            columns = jnp.where(inside[:, None, :, None], columns, jnp.zeros_like(columns))
+            tokens = jnp.where(inside, tokens, jnp.zeros_like(tokens))
+        return OuterProducts(tokens, columns)
+
+    return _lookup(table, view, factor, positions, width)
+
+
+def _row_slice(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    table = eqn.ins[0]
+    if slot != 0 or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
+        return None
+    width = math.prod(table.shape[1:])
+
+    def factor(saved, cotangent):
+        tokens = jnp.clip(_wide(saved).reshape(-1, 1), 0, table.shape[0] - 1)
+        return OuterProducts(tokens, cotangent.reshape(-1, 1, 1, width))
+
+    return _lookup(table, view, factor, 1, width)
+
+
+def _lookup(table: Any, view: ParameterView, factor: Callable, positions: int, width: int) -> Rule:
+    def unpack(gradient):
+        return gradient.reshape(gradient.shape[:-3] + table.shape)
+
+    sizes, dims = (1, positions, table.shape[0], width), view.dims
+    layout = object() if dims is None else ("outer", (), dims[:1], dims[1:])
+    return Rule("table look-up", layout, factor, unpack, sizes, saved=1)
+
+
+CONVOLUTION = "conv_general_dilated"
+_MOST_GROUPS = 8  # of channels, each of which is a convolution to compile
+_LEAST_CHANNELS = 4  # of a group, below which XLA's own program is the quicker one
+
+
+def in_quick_layout(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
+    """What evaluates a convolution quickly within a loop, if that is what `eqn` is."""
+    # XLA's quick program for CPUs takes channels last and kernels as [space..., in, out]. It brings
+    # other layouts into that one, and the derivative with respect to the input is always of
+    # another; but not within a loop, as that over the steps of a run, where they take many times as
+    # long. So the layout is chosen here, and a few groups of channels are a convolution each. The
+    # values are the same up to the order of sums. Other backends choose layouts themselves.
+    if eqn.name != CONVOLUTION or jax.default_backend() != "cpu":
+        return None
+    p, (x, kernel) = eqn.params, eqn.ins
+    left, right, out = p["dimension_numbers"]
+    groups, space = p["feature_group_count"], tuple(range(1, x.ndim - 1))
+    few = groups <= _MOST_GROUPS and kernel.shape[right[1]] >= _LEAST_CHANNELS
+    if (
+        not jnp.issubdtype(x.dtype, jnp.floating)
+        or x.dtype != kernel.dtype
+        or p["batch_group_count"] != 1
+        or p.get("out_sharding") is not None
+        or not space
+        or (groups > 1 and not few)
+    ):
+        return None
+    # XLA's quick program reads beyond its input where padding is negative, as it is in the
+    # derivative where it exceeds the kernel: such an input is padded by itself.
+    padding, spread = tuple(p["padding"]), tuple(p["lhs_dilation"])
+    most = [
+        (kernel.shape[axis] - 1) * dilation
+        for axis, dilation in zip(right[2:], p["rhs_dilation"], strict=True)
+    ]
+    fits = all(0 <= end <= m for ends, m in zip(padding, most, strict=True) for end in ends)
+    inner = ((*ends, k - 1) for ends, k in zip(padding, spread, strict=True))
+    apart = [(0, 0, 0), *inner, (0, 0, 0)]
+    kept = ("window_strides", "rhs_dilation", "precision", "preferred_element_type")
+    settings = {name: p[name] for name in kept}
+    settings["padding"] = padding if fits else ((0, 0),) * len(space)
+    settings["lhs_dilation"] = spread if fits else (1,) * len(space)
+    last, channel = (0, x.ndim - 1, *space), x.ndim - 1
+    of_x, of_kernel = (left[0], *left[2:], left[1]), (*right[2:], right[1], right[0])
+    # From [records, space..., channels] to the equation's own order.
+    back = [int(place) for place in np.argsort((out[0], *out[2:], out[1]))]
+
+    def plain(x: Array, kernel: Array, swapped: bool = False) -> Array:
+        ends = (channel - 1, channel) if swapped else (channel, channel - 1)
+        shape = jax.lax.ConvDimensionNumbers(last, (*ends, *(d - 1 for d in space)), last)
+        return jax.lax.conv_general_dilated(x, kernel, dimension_numbers=shape, **settings)
+
+    @jax.custom_jvp
+    def convolve(x: Array, kernel: Array) -> Array:
+        return plain(x, kernel)
+
+    def tangent(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        (x, kernel), (dx, dkernel) = primals, tangents
+        parts: list[Array] = []
+        if not isinstance(dx, SymbolicZero):
+            # The derivative's own kernel has in and out exchanged: of this one they are as needed.
+            parts.append(plain(dx, jnp.swapaxes(kernel, -1, -2), swapped=True))
+        if not isinstance(dkernel, SymbolicZero):
+            parts.append(plain(x, dkernel))
+        value = convolve(x, kernel)
+        return value, sum(parts[1:], start=parts[0])
+
+    convolve.defjvp(tangent, symbolic_zeros=True)
+
+    def evaluate(operands: Sequence[Array]) -> list[Array]:
+        x, kernel = operands
+        x, kernel = x.transpose(of_x), kernel.transpose(of_kernel)
+        x = x if fits else jax.lax.pad(x, jnp.zeros((), x.dtype), apart)
+        xs, kernels = (jnp.split(value, groups, axis=-1) for value in (x, kernel))
+        found = [convolve(*pair) for pair in zip(xs, kernels, strict=True)]
+        return [(jnp.concatenate(found, -1) if groups > 1 else found[0]).transpose(back)]
+
+    return evaluate
+
+
+POOLING = "reduce_window_max"
+_MOST = 64  # entries of a window, each of which is a slice to compile
+
+
+def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
+    """What evaluates a pooling of maxima with a quick derivative, if that is what `eqn` is."""
+    # XLA's derivative (a select-and-scatter) visits a window at a time, which takes a CPU 8 to 30
+    # times as long as comparing one slice of the operand for each entry of the window. Values and
+    # derivatives are the same: of equal entries the first counts, a NaN stays. Other backends have
+    # a program of their own.
+    if eqn.name != POOLING or jax.default_backend() != "cpu":
+        return None
+    p, (operand,), (out,) = eqn.params, eqn.ins, eqn.outs
+    window = p["window_dimensions"]
+    if math.prod(window) > _MOST or not jnp.issubdtype(operand.dtype, jnp.floating):
+        return None
+    if 0 in out.shape or jnp.finfo(operand.dtype).bits < 16:  # no window fits; no infinity
+        return None
+    config = [
+        (low, high, dilation - 1)
+        for (low, high), dilation in zip(p["padding"], p["base_dilation"], strict=True)
+    ]
+    strides = p["window_strides"]
+    lengths = [(size - 1) * step + 1 for size, step in zip(out.shape, strides, strict=True)]
+
+    def entry(padded: Array, place: Sequence[int]) -> Array:
+        start = [o * d for o, d in zip(place, p["window_dilation"], strict=True)]
+        end = [s + length for s, length in zip(start, lengths, strict=True)]
+        return jax.lax.slice(padded, start, end, strides)
+
+    def entries(value: Array, outside: float) -> list[Array]:
+        padded = jax.lax.pad(value, jnp.array(outside, value.dtype), config)
+        return [entry(padded, place) for place in itertools.product(*map(range, window))]
+
+    @jax.custom_jvp
+    def largest(value: Array) -> Array:
+        return functools.reduce(jnp.maximum, entries(value, -jnp.inf))
+
+    @largest.defjvp
+    def tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        (value,), (change,) = primals, tangents
+        found = largest(value)
+        counts, total = jnp.ones(found.shape, bool), jnp.zeros_like(found)
+        for one, its_change in zip(entries(value, -jnp.inf), entries(change, 0.0), strict=True):
+            equal = (one == found) | jnp.isnan(one)
+            total = total + jnp.where(counts & equal, its_change, jnp.zeros_like(its_change))
+            counts = counts & ~equal
+        return found, total
+
+    return lambda operands: [largest(*operands)]

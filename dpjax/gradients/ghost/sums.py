@@ -1,0 +1,304 @@
+"""Clipped sums from one forward and one backward pass, without per-example gradients."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from dpjax.gradients.ghost import outer
+from dpjax.gradients.ghost.plan import Family, Plan, walk_inputs
+from dpjax.gradients.ghost.rules import OuterProducts
+from dpjax.gradients.ghost.trace import Interpreter
+from dpjax.gradients.ghost.values import Batched, Constant, Parametric, Site, leaf_key
+from dpjax.gradients.per_example import (
+    Clipping,
+    accumulation_dtype,
+    as_stored,
+    clip_factors,
+    group_sizes,
+    norms_dtype,
+    per_record,
+    squared_norm,
+    weighted_sum,
+)
+from dpjax.gradients.strategies import Strategy
+
+_FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
+
+
+class Layered(NamedTuple):
+    """What stands for the gradients of a parameter of which each step of a loop has a slice."""
+
+    saved: Array  # of its one use, [steps, records, ...]
+    cotangent: Array
+
+    def each(self, site: Site, function: Callable[[OuterProducts], Any]) -> Any:
+        """The function of every step's outer products, one after the other: without a copy."""
+        return jax.lax.map(lambda step: function(site.rule.factor(*step)), tuple(self))
+
+
+def _backward_pass(
+    plan: Plan, leaves: Sequence[Array], records: Any, size: int
+) -> tuple[Array, Any, dict, dict]:
+    """(losses, aux, saved inputs by tap, cotangents by tap): one forward and one backward pass."""
+    taps: dict[str, Array] = {
+        leaf_key(index): jnp.zeros((size, *leaves[index].shape), leaves[index].dtype)
+        for index in plan.copied
+    }
+    for site in (s for families in plan.families for family in families for s in family.sites):
+        lengths = tuple(length for length, _ in site.scans)
+        taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
+
+    def forward(taps):
+        walk = Interpreter(set(plan.copied), size, taps, plan.remat.recompute)
+        args = walk_inputs(walk, leaves, plan.program, records)
+        outs = walk.run(plan.program, args, "")
+        losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value
+        return losses, ([_spread(value, size) for value in outs[1:]], walk.saved)
+
+    losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)
+    (cotangents,) = backward(jnp.ones_like(losses))
+    return losses, plan.aux.unflatten(aux), saved, cotangents
+
+
+def clipped_sum(
+    plan: Plan,
+    params: Any,
+    records: Any,
+    mask: Bool[Array, " b"],
+    clip_norm: Any,
+    strategy: Strategy,
+    share_of: int | None = None,
+) -> tuple[Any, Array, Array, Any]:
+    """(sum, norms, records kept, (losses, aux)), as `per_example.clipped_sum` returns them."""
+    leaves, tree = jax.tree.flatten(params)
+    size, strategy = mask.shape[0], strategy.bind(params)
+    losses, aux, saved, cotangents = _backward_pass(plan, leaves, records, size)
+    groups, copied = strategy.groups(params), sorted(plan.copied)
+    small = pack_small_leaves(
+        [leaves[index] for index in copied], [groups[index] for index in copied]
+    )
+    copies = small.join([cotangents[leaf_key(index)] for index in copied])
+    parts = [
+        [_part(family, saved, cotangents, leaves) for family in families]
+        for families in plan.families
+    ]
+    copies, parts = as_stored((copies, parts))
+    dtype = norms_dtype(leaves)
+    rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
+    for group, families, part in zip(groups, plan.families, parts, strict=True):
+        if families:
+            rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
+    for members, copy in zip(small.groups, copies, strict=True):
+        group = groups[copied[members[0]]]
+        rows[group] = rows[group] + squared_norm(copy, dtype)
+    sizes = group_sizes(leaves, groups)
+    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
+
+    copies, parts = _of_kept((copies, parts), clipping)
+    sums = [
+        _leaf_total(leaf, families, part, clipping.factors[group], share_of)
+        for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
+    ]
+    of_copies = [
+        weighted_sum(clipping.factors[groups[copied[members[0]]]], copy, share_of, finite=True)
+        for members, copy in zip(small.groups, copies, strict=True)
+    ]
+    for index, total in zip(copied, small.split(of_copies), strict=True):
+        sums[index] = total
+    return tree.unflatten(sums), clipping.norms, clipping.kept, (losses, aux)
+
+
+@jax.jit  # a loop of its own would be compiled at every call outside a program
+def _of_kept(parts: Any, clipping: Clipping) -> Any:
+    """`parts`, with those of records that are left out cut out if some are not finite."""
+    # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
+    # over the data in every step for the sake of the rare bad one. A loop of no or one turn works
+    # in place, and what follows is compiled once, where each branch of a conditional would have it.
+    # Of few numbers the pass costs less than such a loop takes to compile.
+    is_layered = lambda part: isinstance(part, Layered)  # noqa: E731
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Layered):
+            return Layered(jax.vmap(cut)(value.saved), jax.vmap(cut)(value.cotangent))
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return value
+        return jnp.where(per_record(clipping.kept, value), value, jnp.zeros_like(value))
+
+    if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
+        return jax.tree.map(cut, parts, is_leaf=is_layered)
+
+    def turn(state):
+        return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1], is_leaf=is_layered)
+
+    return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]
+
+
+def _spread(value: Any, size: int) -> Any:
+    """An auxiliary output with its batch axis, whether or not it depends on the record."""
+    if isinstance(value, Batched):
+        return value.value
+    assert isinstance(value, Constant | Parametric)
+    return jnp.broadcast_to(value.value, (size, *jnp.shape(value.value)))
+
+
+def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
+    """What stands for the family's gradients: the gradients, or the outer products they sum."""
+    if _by_steps(family):
+        (site,) = family.sites
+        return Layered(saved[site.tap], cotangents[site.tap])
+    products = [_fold_scans(site, saved[site.tap], cotangents[site.tap]) for site in family.sites]
+    if family.side is not None:
+        products = [family.side.products(p, leaves) for p in products]
+    dense = [p for p in products if not p.is_lookup]
+    lookups = [p for p in products if p.is_lookup]
+    joined = [outer.concatenate(some) for some in (dense, lookups) if some]
+    joined = [outer.with_distinct_rows(p) if p.is_lookup else p for p in joined]
+    if family.form != "direct":
+        return joined
+    return outer.einsum("bgtk,bgtn->bgkn", joined[0].rows, joined[0].columns)
+
+
+def _by_steps(family: Family) -> bool:
+    """Whether norms and sums are formed a step of a loop at a time."""
+    if len(family.sites) > 1 or family.side is not None or family.form in ("direct", "distinct"):
+        return False
+    (site,) = family.sites
+    return [scanned for _, scanned in site.scans] == [True]
+
+
+def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
+    """Outer products of one site: a scan's steps are further positions t of a shared parameter, and
+    further blocks g of one that is sliced."""
+    factor = site.rule.factor
+    scans = len(site.scans)
+    for _ in range(scans):
+        factor = jax.vmap(factor)
+    products = factor(saved, cotangent)
+    if not scans:
+        return products
+    own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]
+    shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]
+    if products.rows.ndim == scans + 2:
+        rows = products.rows.transpose(scans, *shared, scans + 1)
+        rows = rows.reshape(rows.shape[0], -1)
+    else:
+        rows = _blocks_and_positions(products.rows, own, shared)
+    return OuterProducts(rows, _blocks_and_positions(products.columns, own, shared))
+
+
+def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Array:
+    scans = len(own) + len(shared)
+    b, g, t, n = range(scans, scans + 4)
+    value = value.transpose(b, *own, g, *shared, t, n)
+    sizes = value.shape
+    split = 2 + len(own)
+    blocks, positions = math.prod(sizes[1:split]), math.prod(sizes[split:-1])
+    return value.reshape(sizes[0], blocks, positions, sizes[-1])
+
+
+def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
+    """Per-example squared norms of one parameter's gradients."""
+    squared = jnp.zeros(size, dtype)
+    for family, products in zip(families, part, strict=True):
+        if isinstance(products, Layered):
+            norms = functools.partial(outer.squared_norms, form=family.form)
+            own = jnp.sum(products.each(family.sites[0], norms), axis=0)
+        elif family.form == "direct":
+            own = squared_norm(products, dtype)
+        elif len(products) == 1:
+            own = outer.squared_norms(products[0], family.form)
+        else:
+            # ‖a + b‖² = ⟨a, a⟩ + 2⟨a, b⟩ + ⟨b, b⟩.
+            dense, lookup = products
+            own = outer.inner_products(dense, dense) + 2 * outer.inner_products(dense, lookup)
+            own = outer.guarded(own + outer.inner_products(lookup, lookup), products)
+        squared = squared + own.astype(dtype)
+    return squared
+
+
+def _leaf_total(
+    leaf: Array,
+    families: Sequence[Family],
+    part: Sequence[Any],
+    factors: Array,
+    share_of: int | None,
+) -> Array:
+    """The weighted sum of one parameter's gradients."""
+    total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
+    for family, products in zip(families, part, strict=True):
+        given = {"factors": factors, "table_rows": family.sizes[2], "share_of": share_of}
+        summed = functools.partial(outer.weighted_total, **given)
+        if isinstance(products, Layered):
+            gradient = products.each(family.sites[0], summed)
+            gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
+        elif family.form == "direct":
+            gradient = weighted_sum(factors, products, share_of, finite=True)
+        else:
+            first, *others = map(summed, products)
+            gradient = sum(others, start=first)
+        if family.side is not None:
+            total = total + gradient.reshape(leaf.shape).astype(total.dtype)
+            continue
+        site = family.sites[0]
+        lengths = tuple(length for length, scanned in site.scans if scanned)
+        blocks = site.rule.sizes[0]
+        gradient = site.rule.unpack(gradient.reshape((*lengths, blocks, *gradient.shape[1:])))
+        total = total + site.view.to_leaf(gradient, len(lengths)).astype(total.dtype)
+    return total
+
+
+# Numbers of a leaf below which a copy of it costs less than a kernel of its own.
+_SMALL = 1024
+
+
+class PackedLeaves(NamedTuple):
+    """Which leaves lie in one array."""
+
+    groups: tuple[tuple[int, ...], ...]  # the leaves' places, those of one array together
+    shapes: tuple[tuple[int, ...], ...]  # of the leaves, without the axes that they share
+
+    def join(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arrays, from leaves with the same axes before those of their shapes."""
+        found = []
+        for group in self.groups:
+            if len(group) == 1:  # as it is: a reshape outside a program would copy it
+                found.append(leaves[group[0]])
+                continue
+            flat = []
+            for leaf, own in ((leaves[place], self.shapes[place]) for place in group):
+                shared = jnp.shape(leaf)[: jnp.ndim(leaf) - len(own)]
+                flat.append(jnp.reshape(leaf, (*shared, math.prod(own))))
+            found.append(jnp.concatenate(flat, axis=-1))
+        return found
+
+    def split(self, arrays: Sequence[Any]) -> list[Any]:
+        """The leaves, from arrays without other axes."""
+        found: list[Any] = [None] * len(self.shapes)
+        for group, array in zip(self.groups, arrays, strict=True):
+            if len(group) == 1:
+                found[group[0]] = array
+                continue
+            stops = np.cumsum([math.prod(self.shapes[place]) for place in group])[:-1]
+            for place, flat in zip(group, jnp.split(array, stops), strict=True):
+                found[place] = flat.reshape(self.shapes[place])
+        return found
+
+
+def pack_small_leaves(
+    leaves: Sequence[Any], kinds: Sequence[int] | None = None, below: int = _SMALL
+) -> PackedLeaves:
+    """Leaves of one dtype and kind that have fewer numbers than `below` together, others alone."""
+    groups: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        small = math.prod(leaf.shape) < below
+        kind = kinds[place] if kinds is not None else 0
+        groups.setdefault((leaf.dtype, kind) if small else place, []).append(place)
+    return PackedLeaves(tuple(map(tuple, groups.values())), tuple(tuple(x.shape) for x in leaves))

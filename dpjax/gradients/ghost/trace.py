@@ -1,0 +1,348 @@
+"""Evaluating a loss record by record over a whole batch, with taps where parameters are used.
+
+The loss is traced for one record, and its equations are evaluated for the batch: values that depend
+on the record carry a leading batch axis, parameters do not. Where a parameter meets a batched value
+in an equation with a rule, a zero "tap" is added to the output; its cotangents are the per-example
+ones. A parameter that is used in any other way is copied once per record, through a tap of its own,
+whose cotangent is the per-example gradient by JAX's own differentiation, whatever the equation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.equations import Equation, Program, Scan, literal
+from dpjax.gradients.ghost.low_rank import is_low_rank_sum
+from dpjax.gradients.ghost.rules import (
+    CONVOLUTION,
+    POOLING,
+    Rule,
+    by_slices,
+    find_rule,
+    in_quick_layout,
+)
+from dpjax.gradients.ghost.values import (
+    Batched,
+    Constant,
+    JoinedViews,
+    ParameterView,
+    Parametric,
+    Site,
+    join_views,
+    leaf_key,
+    one_step,
+    per_example_copy,
+    rearrange,
+    record_cotangent,
+    whole_view,
+)
+
+
+class Interpreter:
+    """One evaluation of a traced loss; with `taps=None` it only finds sites and what to copy."""
+
+    def __init__(
+        self, copied: set[int], batch: int, taps: dict[str, Any] | None, recompute: bool = False
+    ):
+        self.copied = copied  # parameters; grows until it is stable
+        self.batch = batch
+        self.dry = taps is None
+        self.recompute = recompute  # whether what `jax.checkpoint` marks is run again, not kept
+        self.taps: dict[str, Any] = taps or {}
+        self.saved: dict[str, Any] = {}
+        self.sites: dict[str, Site] = {}
+        self.reasons: dict[int, str] = {}
+        self.scans: tuple[tuple[str, int], ...] = ()
+
+    def dry_run(self) -> Interpreter:
+        """One that only finds sites and copies, of its own."""
+        return Interpreter(set(self.copied), self.batch, None)
+
+    def inside(self, taps: dict[str, Any]) -> Interpreter:
+        """One for the equations of a block, of the same plan."""
+        return Interpreter(self.copied, self.batch, taps, self.recompute)
+
+    # -- values ------------------------------------------------------------------------------
+
+    def parameter(self, index: int, leaf: Any) -> Any:
+        if index not in self.copied:
+            return Parametric(leaf, frozenset([index]), whole_view(index, leaf.shape))
+        return Batched(None if self.dry else per_example_copy(leaf, self.taps[leaf_key(index)]))
+
+    def copy(self, value: Parametric, why: str) -> Batched:
+        """Gives up on sharing: from the next evaluation on, these parameters are copied."""
+        if not self.dry:
+            raise AssertionError("the plan missed a use of a parameter")
+        self.copied.update(value.leaves)
+        self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
+        return Batched(None)
+
+    def constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+        if self.dry:
+            return [None] * len(eqn.outs)
+        return eqn.evaluate([v.value for v in ins])
+
+    def batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
+        if self.dry:
+            return [Batched(None)] * len(eqn.outs)
+        axes = [0 if isinstance(v, Batched) else None for v in ins]
+        evaluate = by_slices(eqn) or eqn.evaluate
+        if len(ins) > 1 and not isinstance(ins[1], Batched):
+            evaluate = in_quick_layout(eqn) or evaluate
+        outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
+        return [Batched(out) for out in outs]
+
+    def as_batched(self, value: Any, aval: Any) -> Batched:
+        if isinstance(value, Batched):
+            return value
+        if isinstance(value, Parametric):
+            return self.copy(value, "output")
+        if self.dry:
+            return Batched(None)
+        return Batched(jnp.broadcast_to(value.value, (self.batch, *aval.shape)))
+
+    # -- equations ---------------------------------------------------------------------------
+
+    def run(self, program: Program, args: list[Any], path: str) -> list[Any]:
+        env: dict[Any, Any] = {v: Constant(value) for v, value in program.constants.items()}
+        env.update(zip(program.inputs, args, strict=True))
+
+        def read(v):
+            return Constant(v.val) if literal(v) else env[v]
+
+        for number, eqn in enumerate(program.equations):
+            outs = self.equation(eqn, [read(v) for v in eqn.operands], f"{path}{number}.")
+            env.update(zip(eqn.results, outs, strict=True))
+        return [read(v) for v in program.outputs]
+
+    def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
+        parametric = [v for v in ins if isinstance(v, Parametric)]
+        batched = any(isinstance(v, Batched) for v in ins)
+        if not parametric and not batched:
+            return list(map(Constant, self.constant(eqn, ins)))
+        if not parametric:
+            called = None if eqn.recomputed else eqn.called()
+            if called is not None and any(map(called.contains, (POOLING, CONVOLUTION))):
+                return self.run(called, ins, path)
+            return self.batched(eqn, ins)
+        if eqn.name == "stop_gradient":
+            return list(map(Constant, self.constant(eqn, ins)))
+        if pair := _factors(eqn, ins):
+            # The sum is a parameter of its own, known by its two factors.
+            leaves, (value,) = frozenset(pair), self.constant(eqn, ins)
+            return [Parametric(value, leaves, whole_view(pair, eqn.outs[0].shape))]
+        if called := eqn.called():
+            if eqn.recomputed and self.recompute:
+                return _evaluate_recomputed(self, eqn, called, ins, path)
+            return self.run(called, ins, path)
+        if loop := eqn.scan():
+            return _evaluate_scan(self, eqn, loop, ins, path)
+        if not batched:
+            return self.derived(eqn, ins)
+        if branches := eqn.branches():
+            return _evaluate_branches(self, eqn, branches, ins, path)
+        if len(parametric) == 1:
+            slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
+            rules = _rules(eqn, slot, parametric[0].view)
+            if rules and isinstance(ins[rules[0][1].saved], Batched):
+                return [self.with_tap(eqn, ins, rules, path)]
+        why = f"{eqn.name} {eqn.where}".strip()
+        return self.batched(
+            eqn, [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
+        )
+
+    def derived(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+        values = self.constant(eqn, ins)
+        leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
+        known = [v.view if isinstance(v, Parametric) else None for v in ins]
+        views: list[Any] = [join_views(known, eqn)] * len(values)
+        if isinstance(known[0], ParameterView) and len(ins) == 1:
+            views = rearrange(known[0], eqn) or views
+        elif isinstance(known[0], JoinedViews) and eqn.name == "convert_element_type":
+            views = known
+        return [
+            Parametric(value, leaves, view)
+            if jnp.issubdtype(aval.dtype, jnp.inexact)
+            else Constant(value)
+            for aval, value, view in zip(eqn.outs, values, views, strict=True)
+        ]
+
+    def with_tap(self, eqn: Equation, ins: list[Any], rules: list[Any], path: str) -> Batched:
+        if not self.dry:
+            (out,) = self.batched(eqn, ins)
+            self.saved[path] = ins[rules[0][1].saved].value
+            return Batched(record_cotangent(out.value, self.taps[path]))
+        for number, (view, rule) in enumerate(rules):
+            scans = tuple((length, key in view.scans) for key, length in self.scans)
+            shapes = eqn.ins[rule.saved], eqn.outs[0]
+            self.sites[f"{path}{number}"] = Site(path, view, rule, scans, *shapes, eqn.where)
+        return Batched(None)
+
+
+def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
+    """The two parameters whose product a low-rank sum adds to what is no parameter."""
+    if not is_low_rank_sum(eqn) or not isinstance(ins[0], Constant):
+        return None
+    views = [v.view if isinstance(v, Parametric) else None for v in ins[1:]]
+    if not all(isinstance(view, ParameterView) and view.parent is None for view in views):
+        return None
+    a, b = (view.leaf for view in views)  # pyrefly: ignore
+    return None if a == b else (a, b)
+
+
+def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
+    """The rule of every parameter in the operand; empty unless all of them have one."""
+    match view:
+        case ParameterView():
+            pieces: list[Any] = [(view, None)]
+        case JoinedViews():
+            pieces = view.pieces()
+        case _:
+            return []
+    found = [(piece, find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
+    return [(v, r) for v, r in found if r] if all(r for _, r in found) else []
+
+
+def _evaluate_recomputed(
+    walk: Any, eqn: Equation, block: Program, ins: list[Any], path: str
+) -> list[Any]:
+    """A `jax.checkpoint`: of the values inside, only what the sites save is kept."""
+    kinds: list[Any] = []
+    saved_keys: list[str] = []
+
+    def inside(values, taps):
+        inner = walk.inside(taps)
+        args = [dataclasses.replace(v, value=x) for v, x in zip(ins, values, strict=True)]
+        outs = inner.run(block, args, path)
+        kinds[:] = [dataclasses.replace(out, value=None) for out in outs]
+        saved_keys[:] = list(inner.saved)
+        return [out.value for out in outs], list(inner.saved.values())
+
+    taps = {key: tap for key, tap in walk.taps.items() if key.startswith(path)}
+    values, saved = eqn.checkpointed(inside)([v.value for v in ins], taps)
+    walk.saved.update(zip(saved_keys, saved, strict=True))
+    return [dataclasses.replace(kind, value=x) for kind, x in zip(kinds, values, strict=True)]
+
+
+def _evaluate_branches(
+    walk: Any, eqn: Equation, programs: list[Program], ins: list[Any], path: str
+) -> list[Any]:
+    """The branch that is taken; where that differs by record, every branch and a selection."""
+    if walk.dry or isinstance(ins[0], Batched):
+        return _every_branch(walk, eqn, programs, ins, path)
+    # Every branch has to save the same: what the others save is zero, as are their cotangents.
+    dry = walk.dry_run()
+    _every_branch(dry, eqn, programs, ins, path)
+    shapes = {
+        site.tap: ((*(n for n, _ in site.scans), walk.batch, *site.saved.shape), site.saved)
+        for site in dry.sites.values()
+    }
+
+    def branch(number):
+        inner = walk.inside(walk.taps)
+        outs = inner.run(programs[number], ins[1:], f"{path}{number}.")
+        values = [inner.as_batched(o, a).value for o, a in zip(outs, eqn.outs, strict=True)]
+        zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
+        return values, zeros | inner.saved
+
+    index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(programs) - 1)
+    choices = [functools.partial(branch, number) for number in range(len(programs))]
+    outs, saved = jax.lax.switch(index, choices)
+    walk.saved.update(saved)
+    return [Batched(out) for out in outs]
+
+
+def _every_branch(
+    walk: Any, eqn: Equation, programs: list[Program], ins: list[Any], path: str
+) -> list[Any]:
+    """What vmap makes of a condition that differs by record."""
+    results = []
+    for number, branch in enumerate(programs):
+        outs = walk.run(branch, ins[1:], f"{path}{number}.")
+        results.append(list(map(walk.as_batched, outs, eqn.outs)))
+    if walk.dry:
+        return [Batched(None)] * len(eqn.outs)
+    index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(results) - 1)
+    select = functools.partial(jax.vmap(jax.lax.select_n), jnp.broadcast_to(index, (walk.batch,)))
+    return [Batched(select(*(o.value for o in options))) for options in zip(*results, strict=True)]
+
+
+def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: str) -> list[Any]:
+    body, n_consts, n_carry = loop.body, loop.constants, loop.carry
+    if not any(isinstance(v, Batched) for v in ins):
+        return walk.derived(eqn, ins)
+    carried = slice(n_consts, n_consts + n_carry)
+    consts, carry, xs = ins[:n_consts], ins[carried], ins[carried.stop :]
+    carry_avals = eqn.ins[carried]
+    carry = [walk.copy(v, "carried by a scan") if isinstance(v, Parametric) else v for v in carry]
+
+    # Which carried values depend on the record? Grows until it is stable.
+    probe = walk.dry_run()
+    steps = [one_step(v, path) for v in xs]
+    batched, known = [isinstance(v, Batched) for v in carry], None
+    while batched != known:
+        trial = [Batched(None) if b else Constant(None) for b in batched]
+        outs, known = probe.run(body, [*consts, *trial, *steps], path), batched
+        pairs = zip(batched, outs[:n_carry], strict=True)
+        batched = [b or not isinstance(o, Constant) for b, o in pairs]
+    triples = zip(carry, carry_avals, batched, strict=True)
+    carry = [walk.as_batched(v, a) if b else v for v, a, b in triples]
+    outer = walk.scans
+    walk.scans = (*outer, (path, loop.length))
+    try:
+        if not walk.dry:
+            return _run_scan(walk, loop, carry_avals, consts, carry, xs, path)
+        outs = walk.run(body, [*consts, *carry, *steps], path)
+        outs[:n_carry] = _carried_on(walk, outs, carry, carry_avals)
+        why = "output of a scan"
+        return [walk.copy(o, why) if isinstance(o, Parametric) else o for o in outs]
+    finally:
+        walk.scans = outer
+
+
+def _carried_on(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
+    """What a step hands to the next, of the kinds that it was given."""
+    triples = zip(outs[: len(carry)], carry, avals, strict=True)
+    return [walk.as_batched(o, a) if isinstance(v, Batched) else o for o, v, a in triples]
+
+
+def _run_scan(
+    walk, loop: Scan, carry_avals: list, consts: list, carry: list, xs: list, path: str
+) -> list[Any]:
+    """The loop with a tap a step for every use of a parameter in its body."""
+    n_carry = len(carry)
+    kinds: list[type] = []
+    saved_keys: list[Any] = []
+
+    def step(carried, sliced):
+        values, taps = sliced
+        inner = walk.inside(taps)
+        args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
+        for v, x in zip(xs, values, strict=True):
+            args.append(dataclasses.replace(one_step(v, path), value=x))
+        outs = inner.run(loop.body, [*consts, *args], path)
+        next_carry = _carried_on(walk, outs, carry, carry_avals)
+        kinds[:] = [type(o) for o in outs[n_carry:]]
+        saved_keys[:] = list(inner.saved)
+        ys = [o.value for o in outs[n_carry:]]
+        return [o.value for o in next_carry], (ys, list(inner.saved.values()))
+
+    sliced = [jnp.moveaxis(v.value, 1, 0) if isinstance(v, Batched) else v.value for v in xs]
+    last, (ys, saved) = jax.lax.scan(
+        step,
+        [v.value for v in carry],
+        (sliced, {key: tap for key, tap in walk.taps.items() if key.startswith(path)}),
+        length=loop.length,
+        reverse=loop.reverse,
+        unroll=loop.unroll,
+    )
+    walk.saved.update(zip(saved_keys, saved, strict=True))
+    outs = [type(v)(x) for v, x in zip(carry, last, strict=True)]
+    for kind, y in zip(kinds, ys, strict=True):
+        outs.append(Batched(jnp.moveaxis(y, 0, 1)) if kind is Batched else Constant(y))
+    return outs

@@ -1,0 +1,252 @@
+"""What a value of a traced loss depends on: the record, parameters alone, or neither; and taps.
+
+A `ParameterView` is a rearranged piece of one parameter, and knows how a gradient travels back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.equations import Equation
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """Depends on neither the record nor (differentiably) on a parameter."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched:
+    """Depends on the record; `value` has a leading batch axis."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Parametric:
+    """Depends on parameters alone; `view` is None where it is not a rearrangement of one."""
+
+    value: Any
+    leaves: frozenset[int]
+    view: ParameterView | JoinedViews | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """One use of a parameter under a rule."""
+
+    tap: str  # equations that use several parameters at once have one tap
+    view: ParameterView  # the rearranged parameter in that equation
+    rule: Any  # a `Rule`
+    # The enclosing scans, outermost first: (length, whether it scans over the parameter).
+    scans: tuple[tuple[int, bool], ...]
+    saved: Any  # shape and dtype of the equation's saved input for one record
+    out: Any  # and of its output
+    where: str  # the equation's place in the user's source
+
+
+@jax.custom_jvp
+def record_cotangent(value, tap):
+    del tap
+    return value
+
+
+@record_cotangent.defjvp
+def _record_cotangent_jvp(primals, tangents):
+    return primals[0], tangents[0] + tangents[1]
+
+
+@jax.custom_jvp
+def per_example_copy(leaf, tap):
+    """One copy of a parameter per record; the tap only carries the derivative."""
+    return jnp.broadcast_to(leaf, (tap.shape[0], *leaf.shape)).astype(tap.dtype)
+
+
+@per_example_copy.defjvp
+def _per_example_copy_jvp(primals, tangents):
+    return per_example_copy(*primals), tangents[1]
+
+
+def leaf_key(index: int) -> str:
+    """The name of the tap of a parameter's copies; sites are named by their place: "3.0.12."."""
+    return f"leaf {index}"
+
+
+def one_step(value: Any, scan: Any) -> Any:
+    """What a scanned-over value is inside the scan's body."""
+    if not isinstance(value, Parametric):
+        return type(value)(None)
+    view = value.view
+    view = view.slice_of_scan(scan) if isinstance(view, ParameterView) else None
+    return Parametric(None, value.leaves, view)
+
+
+# Rearrangements: every entry of the output is one entry of the input, no entry is used twice, so
+# that a gradient keeps its norm on the way back.
+_REARRANGEMENTS = ("convert_element_type", "copy", "reshape", "rev", "squeeze", "transpose")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParameterView:
+    """A rearranged piece of one parameter."""
+
+    leaf: int | tuple[int, int]  # a pair of them for what `low_rank_sum` makes of its two factors
+    # For every dimension of this value, the parameter's dimension that it runs along, or None for a
+    # dimension of size one that the parameter does not have; None where a reshape mixed them.
+    dims: tuple[int | None, ...] | None
+    box: tuple[tuple[int, int], ...]  # the piece held: [start, stop) of the parameter's dimensions
+    parent: ParameterView | None = None  # what it was made from; None for the parameter itself
+    back: Callable[[Any], Any] | None = None  # from a gradient of this value to one of the parent
+    scan: Any = None  # the scan of which this value is one step's slice of the parent
+
+    def to_leaf(self, gradient: Any, scans: int) -> Any:
+        """The parameter's gradient from this value's, which carries one leading axis per scan."""
+        view = self
+        while view.parent is not None:
+            if view.scan is not None:
+                scans -= 1
+            else:
+                back = view.back or _identity
+                for _ in range(scans):
+                    back = jax.vmap(back)
+                gradient = back(gradient)
+            view = view.parent
+        return gradient
+
+    def slice_of_scan(self, scan: Any) -> ParameterView:
+        """One step's slice along the leading dimension, inside the scan of that name."""
+        dims = None if self.dims is None else self.dims[1:]
+        return ParameterView(self.leaf, dims, self.box, self, scan=scan)
+
+    @property
+    def scans(self) -> tuple[Any, ...]:
+        """The scans that slice the parameter on the way to this value, innermost first."""
+        above = () if self.parent is None else self.parent.scans
+        return above if self.scan is None else (self.scan, *above)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JoinedViews:
+    """Several parameters concatenated along one axis; `stops` are the ends of their pieces."""
+
+    views: tuple[ParameterView, ...]
+    axis: int
+    stops: tuple[int, ...]
+
+    def pieces(self) -> list[tuple[ParameterView, tuple[int, int, int]]]:
+        """Every view with its (axis, start, stop)."""
+        starts = (0, *self.stops[:-1])
+        return [
+            (view, (self.axis, start, stop))
+            for view, start, stop in zip(self.views, starts, self.stops, strict=True)
+        ]
+
+
+def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
+    """The concatenation of plain views; None for any other equation or operand."""
+    if eqn.name != "concatenate":
+        return None
+    if not all(isinstance(view, ParameterView) for view in views):
+        return None
+    axis = eqn.params["dimension"]
+    sizes = [aval.shape[axis] for aval in eqn.ins]
+    return JoinedViews(tuple(views), axis, tuple(itertools.accumulate(sizes)))
+
+
+def whole_view(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
+    """The parameter itself."""
+    return ParameterView(leaf, tuple(range(len(shape))), tuple((0, size) for size in shape))
+
+
+def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
+    """The views that an equation makes of a view, or None where it does more than rearrange."""
+    name, params = eqn.name, eqn.params
+    source = eqn.ins[0]
+    if len(eqn.ins) != 1 or not jnp.issubdtype(source.dtype, jnp.inexact):
+        return None
+
+    def child(index, dims, box=view.box):
+        # The transpose needs the equation as a function of its one operand; in the parameter's own
+        # precision, so that no gradient is rounded to the precision of the forward pass.
+        def forward(x):
+            return eqn.evaluate([x])[index]
+
+        def back(gradient):
+            shape = jax.ShapeDtypeStruct(source.shape, gradient.dtype)
+            (out,) = jax.linear_transpose(forward, shape)(gradient)
+            return out
+
+        if name == "convert_element_type":
+            back = _identity
+        return ParameterView(view.leaf, dims, box, view, back)
+
+    if name == "split":
+        dim = None if view.dims is None else view.dims[params["axis"]]
+        if dim is None:
+            return None
+        start, children = view.box[dim][0], []
+        for index, size in enumerate(params["sizes"]):
+            children.append(child(index, view.dims, _cut(view.box, dim, start, start + int(size))))
+            start += int(size)
+        return children
+    if name == "slice":
+        if view.dims is None or params["strides"] is not None:
+            return None
+        box = view.box
+        for axis, dim in enumerate(view.dims):
+            if dim is not None:
+                start = box[dim][0]
+                low, high = params["start_indices"][axis], params["limit_indices"][axis]
+                box = _cut(box, dim, start + low, start + high)
+        return [child(0, view.dims, box)]
+    if name == "broadcast_in_dim":
+        if eqn.outs[0].size != source.size:
+            return None
+        dims: list[int | None] = [None] * len(params["shape"])
+        for axis, target in enumerate(params["broadcast_dimensions"]):
+            dims[target] = None if view.dims is None else view.dims[axis]
+        return [child(0, None if view.dims is None else tuple(dims))]
+    if name not in _REARRANGEMENTS:
+        return None
+    if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.inexact):
+        return None
+    if view.dims is None or name == "rev":
+        return [child(0, None)]
+    if name == "reshape":
+        return [child(0, _reshaped(view.dims, source.shape, params["new_sizes"]))]
+    kept = params.get("permutation", range(source.ndim))
+    kept = [axis for axis in kept if axis not in params.get("dimensions", ())]
+    return [child(0, tuple(view.dims[axis] for axis in kept))]
+
+
+def _identity(gradient: Any) -> Any:
+    return gradient
+
+
+def _cut(box: tuple, dim: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    return (*box[:dim], (start, stop), *box[dim + 1 :])
+
+
+def _reshaped(dims: tuple, old: tuple, new: tuple) -> tuple | None:
+    """Dimensions after a reshape that only adds or drops sizes of one; None for any other."""
+    wide = [(d, size) for d, size in zip(dims, old, strict=True) if size != 1]
+    if [size for _, size in wide] != [size for size in new if size != 1]:
+        return None
+    remaining = iter(wide)
+    return tuple(next(remaining)[0] if size != 1 else None for size in new)
+
+
+def overlap(a: ParameterView, b: ParameterView) -> bool:
+    """Whether two views of one parameter share an entry."""
+    return all(
+        low_a < high_b and low_b < high_a
+        for (low_a, high_a), (low_b, high_b) in zip(a.box, b.box, strict=True)
+    )

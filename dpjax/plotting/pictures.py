@@ -1,0 +1,385 @@
+"""Pictures of privacy guarantees and of training runs, all drawn in one style.
+
+A colour means the same thing in each, and the colours are told apart without colour vision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib import rcsetup
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+
+from dpjax import accounting as acc
+from dpjax._files import write_atomically
+from dpjax.accounting.answers.plain_words import line
+
+# Distinguishable without colour vision (Okabe and Ito). In pictures of training the first is
+# accuracy under privacy, the second ε.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+GREY, GRID = "#6b7280", "#e5e7eb"
+DASHED, DOTTED = (0, (5, 3)), (0, (1, 2))
+# What the file of a picture may be called: its format is the one that its name says.
+SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+
+
+def check_suffix(path: str | pathlib.Path) -> pathlib.Path:
+    """Where a picture goes, refused before it is computed if its name says no format of these."""
+    path = pathlib.Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path}")
+    return path
+
+
+def save_picture(figure: Figure, path: pathlib.Path) -> None:
+    """Write a picture whole or not at all: on a full disk an older one stays."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.lower()[1:])
+    write_atomically(path, content.getvalue())
+
+
+def style() -> dict[str, Any]:
+    """The settings of matplotlib with which all of dpjax's pictures are drawn.
+
+    For your own: `matplotlib.pyplot.rcParams.update(plotting.style())`, or
+    `with matplotlib.rc_context(plotting.style())`. Colours follow one another in an order that is
+    told apart without colour vision; legends have no frame, and a light grid lies under the lines.
+
+    Example:
+        >>> import matplotlib
+        >>> from dpjax import plotting
+        >>> with matplotlib.rc_context(plotting.style()):
+        ...     matplotlib.rcParams["axes.grid"], matplotlib.rcParams["legend.frameon"]
+        (True, False)
+    """
+    return {
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.labelsize": 10,
+        "axes.prop_cycle": rcsetup.cycler(color=COLOURS),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10,
+        "errorbar.capsize": 3,
+        "figure.constrained_layout.use": True,
+        "figure.figsize": (7.2, 4.2),
+        "figure.titlesize": 12,
+        "font.size": 10,
+        "grid.color": GRID,
+        "grid.linewidth": 0.8,
+        "image.cmap": "viridis_r",
+        "legend.fontsize": 9,
+        "legend.frameon": False,
+        "lines.linewidth": 2,
+        "lines.markersize": 5,
+        "savefig.dpi": 150,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+    }
+
+
+def reference_line(axes: Any, height: float, text: str, *, at: str = "left") -> None:
+    """A dashed grey line across a picture, with words on it: the model without privacy, a budget.
+
+    Args:
+        axes: of matplotlib.
+        height: where the line is.
+        text: what it shows, written above the line.
+        at: the end of the line at which the words are, "left" or "right".
+
+    Raises:
+        ValueError: `at` is another word.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from dpjax import plotting
+        >>> axes = Figure().subplots()
+        >>> plotting.reference_line(axes, 0.95, "without privacy: 95 %")
+        >>> axes.texts[0].get_text()
+        'without privacy: 95 %'
+    """
+    if at not in ("left", "right"):
+        raise ValueError(f"at must be 'left' or 'right', got {at!r}")
+    axes.axhline(height, color=GREY, linewidth=1.2, linestyle=DASHED, zorder=1.5)
+    place, look = (0.015 if at == "left" else 0.985, height), {"fontsize": 9, "color": GREY}
+    coordinates: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    axes.annotate(text, place, (0, 4), ha=at, **coordinates, **look)
+
+
+_STYLES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+_SCALE = (0.05, 50.0)  # of ε, in sweeps; beyond, the colours of the ends
+_NOISES, _RATES = (0.4, 10.0), (5e-4, 0.2)  # the axes of sweeps; wider for what lies outside
+
+
+@matplotlib.rc_context(style())
+def plot_privacy(
+    mechanisms: Mapping[str, acc.Mechanism],
+    path: str | pathlib.Path,
+    *,
+    steps: Sequence[int],
+    delta: float = 1e-5,
+    adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
+    title: str = "",
+    on_panel: Callable[[], None] = lambda: None,
+) -> pathlib.Path:
+    """Draw Rényi curves, trade-off curves and ε against steps of several mechanisms to a file.
+
+    The first two panels are of the last of `steps`, the third of all of them. A panel leaves out a
+    mechanism that cannot answer it (noise uniform in a ball has no finite Rényi curve), and says so
+    where nothing is left: all of it is zero, or infinite.
+
+    Args:
+        mechanisms: one step of each, by the name in the legend.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
+        steps: increasing numbers of repetitions.
+        delta: δ of the third panel.
+        adjacency: the neighbouring relation.
+        title: above the panels.
+        on_panel: called three times a mechanism, when it is drawn in a panel: for progress.
+
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "curve.png"
+        >>> plot_privacy({"σ = 4": acc.Gaussian(4.0)}, out, steps=[1, 10, 100]).name
+        'curve.png'
+    """
+    path, adjacency = check_suffix(path), acc.Adjacency(adjacency)
+    counts = np.asarray(steps)
+    if not mechanisms or counts.ndim != 1 or counts.size == 0 or np.any(np.diff(counts) <= 0):
+        raise ValueError(f"steps must be increasing numbers, and mechanisms not empty, got {steps}")
+    most = int(counts[-1])
+    figure = Figure(figsize=(13.2, 4.7))
+    renyi, trade, growth = figure.subplots(1, 3)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left")
+    orders = 1 + np.logspace(-2, 2, 81)
+    rates = np.concatenate([[0.0], np.logspace(-6, 0, 200)])
+    lines = []
+    for k, (name, step) in enumerate(mechanisms.items()):
+        look: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "label": name}
+        look["linestyle"] = _STYLES[k % len(_STYLES)]  # in print, by line style too
+        run = acc.Repeated(step, most)
+        with contextlib.suppress(acc.UnsupportedQuery):
+            renyi.plot(orders - 1, acc.rdp(run, orders, adjacency=adjacency), **look)
+        on_panel()
+        trade.plot(rates, acc.tradeoff(run, rates, adjacency=adjacency), **look)
+        on_panel()
+        runs = (acc.Repeated(step, count) for count in counts.tolist())
+        cost = np.array([acc.epsilon(run, delta, adjacency=adjacency) for run in runs])
+        look["marker"] = "" if counts.size > 1 else "o"  # a line of one point is not seen
+        lines += growth.plot(counts, np.where(np.isfinite(cost), cost, np.nan), **look)
+        on_panel()
+
+    shown = f"{most:,} steps" if most > 1 else "1 step"
+    renyi.set(xscale="log", xlabel="Rényi order α − 1", ylabel="Rényi divergence")
+    _upwards(renyi, logarithmic=True)
+    renyi.set_title(f"Rényi curve, {shown}")
+    trade.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=DOTTED)
+    words: Any = {"textcoords": "offset points", "color": GREY, "fontsize": 8}
+    trade.annotate("guessing", (0.5, 0.5), (4, 4), **words)
+    trade.set(xlim=(0, 1), ylim=(0, 1.005), aspect="equal")
+    trade.set(xlabel="false-positive rate of an attack", ylabel="false-negative rate, at least")
+    trade.set_title(f"Trade-off curve, {shown}")
+    growth.set(xlabel="steps", ylabel=f"ε at δ = {delta:g}")
+    if counts.size > 1:
+        growth.set(xscale="log", xlim=(int(counts[0]), most))
+    else:
+        growth.set(xlim=(most - 1, most + 1), xticks=[most])
+    if _upwards(growth, logarithmic=counts.size > 1) and counts.size > 1:
+        _plain_ticks(growth.yaxis)
+    growth.set_title(f"ε against steps ({adjacency.value})")
+    columns = min(len(lines), 3)
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, handlelength=3.2)
+    save_picture(figure, path)
+    return path
+
+
+@matplotlib.rc_context(style())
+def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathlib.Path:
+    """Draw how often the best attack is right, at most, against its false alarms, to a file.
+
+    The run's trade-off curve, seen from the attacker's side, with what is reserved of δ added; and
+    no worse than the certificate's (ε, δ) alone allows.
+
+    Args:
+        certificate: of the run.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
+
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "attack.png"
+        >>> plot_attack(acc.certify(acc.Gaussian(4.0), delta=1e-5), out).name
+        'attack.png'
+    """
+    path, c = check_suffix(path), certificate
+    rates = np.logspace(-4, 0, 161)
+    bound = [line(c.epsilon, c.delta, rate) for rate in rates.tolist()]
+    with contextlib.suppress(acc.UnsupportedQuery):
+        missed = acc.tradeoff(c.mechanism, rates, adjacency=c.adjacency)
+        bound = np.minimum(bound, 1 - missed + sum(c.extra_delta.values()))
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot(rates, np.clip(bound, 0, 1), color=COLOURS[0])
+    axes.plot(rates, rates, color=GREY, linewidth=1, linestyle=DOTTED)
+    axes.set(xscale="log", yscale="log", xlim=(rates[0], 1), ylim=(rates[0], 1.2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
+    save_picture(figure, path)
+    return path
+
+
+def _upwards(axes: Any, *, logarithmic: bool) -> bool:
+    """Whether a panel has a finite, positive value; without one, it says what its values are."""
+    values = np.concatenate([np.empty(0), *(np.asarray(one.get_ydata()) for one in axes.lines)])
+    if np.any(np.isfinite(values) & (values > 0)):
+        axes.set(yscale="log" if logarithmic else "linear")
+        return True
+    axes.set_ylim(0.0, 1.0)
+    axes.set_yticks([])
+    found = "zero" if np.any(values == 0) else "infinite"
+    axes.text(0.5, 0.5, found, transform=axes.transAxes, ha="center", color=GREY)
+    return False
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10, … on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+@matplotlib.rc_context(style())
+def plot_sweep(
+    noise_multipliers: Sequence[float],
+    rates: Sequence[float],
+    epsilons: np.ndarray,
+    path: str | pathlib.Path,
+    *,
+    title: str = "",
+    contours: Sequence[float] = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32),
+) -> pathlib.Path:
+    """Draw a grid of ε over noise multiplier and sampling rate as a heat map to a file.
+
+    Args:
+        noise_multipliers: [n] increasing, the horizontal axis: 0.4 to 10, wider where they are.
+        rates: [m] increasing, vertical: 5e-4 to 0.2, wider where they are.
+        epsilons: [m, n]; +inf is left white. Colours mean the same ε in every picture.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
+        title: above the picture.
+        contours: the values of ε drawn as lines, as far as they occur.
+
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "sweep.png"
+        >>> plot_sweep([1.0, 2.0], [0.01, 0.1], np.array([[1.0, 0.5], [4.0, 2.0]]), out).name
+        'sweep.png'
+    """
+    path, epsilons = check_suffix(path), np.asarray(epsilons, float)
+    across, up = np.asarray(noise_multipliers, float), np.asarray(rates, float)
+    if epsilons.shape != (up.size, across.size):
+        raise ValueError(
+            f"epsilons must have shape {(up.size, across.size)} (rates by noises), "
+            f"got {epsilons.shape}"
+        )
+    figure = Figure(figsize=(7.2, 5.4))
+    axes = figure.subplots()
+    axes.grid(False)
+    shown = np.ma.masked_where(~np.isfinite(epsilons) | (epsilons <= 0), epsilons)
+    if shown.count() == 0:
+        raise ValueError("epsilons must hold a finite, positive value, got none")
+    norm = LogNorm(*_SCALE)  # a colour is the same ε in every picture
+    picture = axes.pcolormesh(across, up, shown, norm=norm, shading="nearest", rasterized=True)
+    if min(epsilons.shape) >= 2:
+        levels = [level for level in contours if shown.min() < level < shown.max()]
+        if levels:
+            drawn = axes.contour(across, up, shown, levels, colors="white", linewidths=1.4)
+            axes.clabel(drawn, fmt=lambda value: f"ε = {value:g}", fontsize=8)
+    for axis, values, usual in (("x", across, _NOISES), ("y", up, _RATES)):
+        if values.min() > 0:
+            getattr(axes, f"set_{axis}scale")("log")
+            ends = (min(usual[0], values.min() / 1.1), max(usual[1], values.max() * 1.1))
+            getattr(axes, f"set_{axis}lim")(*ends)
+            _plain_ticks(getattr(axes, f"{axis}axis"))
+    axes.set(xlabel="noise multiplier", ylabel="sampling rate")
+    if title:
+        axes.set_title(title)
+    bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
+    _plain_ticks(bar.ax.yaxis)
+    save_picture(figure, path)
+    return path
+
+
+_ACCURACY, _EPSILON, *_ = COLOURS
+
+
+@matplotlib.rc_context(style())
+def plot_training(
+    metrics: Mapping[str, np.ndarray],
+    path: str | pathlib.Path,
+    *,
+    title: str = "",
+    delta: float | None = None,
+    reference: float | None = None,
+    budget: float | None = None,
+) -> pathlib.Path:
+    """Draw test accuracy (upper panel) and ε spent so far (lower panel) to a file.
+
+    Args:
+        metrics: columns `step`, `epsilon` and `test_accuracy` of equal length, as `fit` returns.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
+        title: what was trained.
+        delta: the δ at which ε holds, for the label.
+        reference: accuracy of the same model without privacy, drawn as a line.
+        budget: the ε that was asked for, drawn as a line.
+
+    Example:
+        >>> import tempfile
+        >>> metrics = {name: np.array([0.0, 1.0]) for name in ("step", "epsilon", "test_accuracy")}
+        >>> plot_training(metrics, pathlib.Path(tempfile.mkdtemp()) / "run.png").name
+        'run.png'
+    """
+    path = check_suffix(path)
+    steps = np.asarray(metrics["step"])
+    figure = Figure(figsize=(7.2, 5.6))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
+    if title:
+        figure.suptitle(title, x=0.02, ha="left")
+    values = np.asarray(metrics["test_accuracy"])
+    upper.plot(steps, values, color=_ACCURACY)
+    _label_end(upper, steps[-1], values[-1], f"{values[-1]:.1%}", _ACCURACY)
+    upper.set_ylabel("test accuracy")
+    upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    top = max(float(values.max()), reference or 0.0)
+    bottom = float(np.min(values[1:])) if len(values) > 2 else float(values.min())
+    margin = 0.12 * max(top - bottom, 0.02)
+    upper.set_ylim(max(0.0, bottom - margin), top + margin)  # words over the highest line
+    if reference is not None:
+        reference_line(upper, reference, f"same model without privacy: {reference:.1%}")
+    spent = np.asarray(metrics["epsilon"])
+    lower.plot(steps, spent, color=_EPSILON)
+    _label_end(lower, steps[-1], spent[-1], f"{spent[-1]:.3g}", _EPSILON)
+    lower.set_ylabel("ε spent" + (f"  (δ = {delta:g})" if delta is not None else ""))
+    lower.set_xlabel("step")
+    lower.set_xlim(0, max(float(steps[-1]), 1.0))
+    lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
+    if budget is not None:
+        reference_line(lower, budget, f"budget: {budget:g}")
+    save_picture(figure, path)
+    return path
+
+
+def _label_end(axes, x, y, text: str, color: str) -> None:
+    """The last point of a line, with its value below it."""
+    axes.plot([x], [y], "o", color=color, clip_on=False)
+    look: Any = {"ha": "right", "va": "top", "fontsize": 10, "fontweight": "bold", "color": color}
+    axes.annotate(text, (x, y), (-6, -6), textcoords="offset points", **look)

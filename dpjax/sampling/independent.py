@@ -1,0 +1,320 @@
+"""Samplers in which records take part independently of each other, and how large a batch gets.
+
+Cut at a capacity (`truncated_poisson`), a uniform choice of a draw that does not fit is kept. In
+random allocation each record draws, once an epoch, the steps in which it takes part, so that
+batches differ in size; a permutation cut into batches of one size is something else, see
+`cyclic_permutation`, and costs more privacy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key
+
+from dpjax._numerics.checks import Range, one_number, whole
+from dpjax._numerics.keys import folded, random_bits
+from dpjax._other_names import taught
+from dpjax.sampling.batches import Batch, at_most, padded, step_number
+
+# Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
+# same comparison on floats would realise a rate that is off by up to 2^-24, unaccounted.
+_GRID = 2**32
+_RATES = Range(0.0, 1.0, open_low=True)
+
+
+def realised_rate(rate: float) -> float:
+    """The inclusion probability that `poisson` realises: `rate` rounded up to a multiple of 2⁻³².
+
+    Price this number, not the one asked for.
+
+    Raises:
+        ValueError: if `rate` is not in (0, 1].
+
+    Example:
+        >>> realised_rate(0.25), 0.0 < realised_rate(0.1) - 0.1 < 2**-32
+        (0.25, True)
+    """
+    return _threshold(rate) / _GRID
+
+
+def _threshold(rate: float) -> int:
+    """The number of 32-bit words with which a record takes part."""
+    # rate·2³² only shifts the exponent, so it is exact; rounding up errs towards less privacy.
+    return math.ceil(one_number("rate", rate, _RATES) * _GRID)
+
+
+@taught
+def poisson_inclusion(
+    key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, rate: float
+) -> Bool[Array, " population"]:
+    """Poisson sampling as one flag per record, True with probability `realised_rate(rate)`.
+
+    The flags are independent between records and, for distinct steps under one key, between steps.
+
+    Args:
+        key: a typed JAX key, kept as secret as the data: the amplification by sampling that the
+            accountant claims holds only while nobody knows who took part.
+        step: the step's number.
+        population: number of records.
+        rate: inclusion probability in (0, 1], a concrete number.
+
+    Example:
+        >>> import jax
+        >>> flags = poisson_inclusion(jax.random.key(0), 0, population=1_000, rate=0.5)
+        >>> flags.shape, 400 < int(flags.sum()) < 600
+        ((1000,), True)
+    """
+    population, step = whole("population", population), step_number("step", step)
+    return inclusion_up_to(key, step, population, largest_word(rate))
+
+
+def largest_word(rate: float) -> np.uint32:
+    """The largest 32-bit word with which a record takes part."""
+    return np.uint32(_threshold(rate) - 1)
+
+
+def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
+    """The flags of `poisson_inclusion` for a rate by its largest word, which may be traced."""
+    bits = random_bits(folded(key, step), (population,))
+    return bits <= word
+
+
+@taught
+def poisson(
+    key: Key[Array, ""],
+    step: int | Int[Array, ""],
+    *,
+    population: int,
+    rate: float,
+    capacity: int | None = None,
+) -> Batch:
+    """Poisson sampling, padded to `capacity`: every record takes part independently.
+
+    `P(record i in batch) = realised_rate(rate)`. With `capacity=None` the batch can hold the
+    whole population and no draw can overflow. With a smaller capacity, a draw that does not fit
+    gives an *empty* batch (the step then releases noise alone), never a truncated one, so that the
+    records kept are never chosen by the overflow. The sampler then differs from the ideal one with
+    probability p = `overflow_probability` a step, and (ε, δ) of the ideal sampler over T steps
+    becomes (ε, δ + T·p·(1 + e^ε)): choose the capacity by `poisson_capacity`, which reserves it.
+
+    Guarantee:
+        Exact inclusion probabilities, given a generator whose bits are uniform and independent; the
+        key must stay secret (sampling amplifies privacy only while it is unknown who took part).
+
+    Example:
+        >>> import jax
+        >>> batch = poisson(jax.random.key(0), 7, population=1_000, rate=0.1, capacity=200)
+        >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
+        ((200,), True)
+    """
+    inclusion = poisson_inclusion(key, step, population=population, rate=rate)
+    capacity = population if capacity is None else capacity
+    return padded(inclusion, at_most("capacity", capacity, population))
+
+
+def overflow_probability(population: int, rate: float, capacity: int) -> float:
+    """An upper bound on P(Binomial(n, q) > capacity), the chance that a Poisson draw does not fit.
+
+    Example:
+        >>> 0.0 < overflow_probability(1_000, 0.1, 180) < 1e-10
+        True
+    """
+    whole("population", population)
+    from scipy import special
+
+    if capacity >= population:
+        return 0.0
+    # P(X > k) = I_q(k+1, n-k); scipy's relative error is below 1e-10 on the range met here.
+    tail = float(special.betainc(capacity + 1, population - capacity, realised_rate(rate)))
+    return min(1.0, tail * (1 + 1e-9) + 2.3e-308)  # the tail may have underflowed to 0
+
+
+@taught
+def poisson_capacity(
+    population: int, rate: float, *, steps: int, delta: float, epsilon: float
+) -> int:
+    """The smallest capacity whose overflows, over all steps, cost at most `delta`.
+
+    Smallest K with `steps · (1 + e^ε) · P(Binomial(n, q) > K) ≤ delta`. Certify the run at
+    (ε, δ_total − delta) for the ideal sampler, and pass `delta` as the extra.
+
+    Guarantee:
+        The sampler that empties a draw larger than K is within total variation distance P(overflow)
+        of the ideal one, on either neighbour; the triangle inequality for (ε, δ) counts one side
+        times e^ε.
+
+    Example:
+        >>> capacity = poisson_capacity(60_000, 256 / 60_000, steps=14_062, delta=1e-8, epsilon=3.0)
+        >>> 256 < capacity < 400
+        True
+    """
+    whole("steps", steps)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+    log_budget = math.log(delta) - math.log(steps) - float(np.logaddexp(0.0, epsilon))
+    low, high = 0, population  # invariant: `high` fits
+    while low < high:
+        middle = (low + high) // 2
+        tail = overflow_probability(population, rate, middle)
+        if tail == 0.0 or math.log(tail) <= log_budget:
+            high = middle
+        else:
+            low = middle + 1
+    return max(high, 1)
+
+
+# What tells the choice among the drawn from the draw itself: no step has this number.
+_CHOICE = 0xFFFF_FFFE
+
+
+@taught
+def truncated_poisson(
+    key: Key[Array, ""],
+    step: int | Int[Array, ""],
+    *,
+    population: int,
+    rate: float,
+    capacity: int,
+) -> Batch:
+    """The records of `poisson_inclusion`, or `capacity` of them chosen uniformly if they are more.
+
+    For memory that must be fixed. Priced by `accounting.TruncatedPoissonSampled`, and only by it:
+    the choice makes a record's place depend on the others. The batch is padded to `capacity`.
+
+    Args:
+        key, step, population, rate: as of `poisson_inclusion`.
+        capacity: the most records that are kept.
+
+    Example:
+        >>> batch = truncated_poisson(jax.random.key(0), 3, population=100, rate=0.5, capacity=20)
+        >>> batch.indices.shape, int(batch.mask.sum()), len(set(batch.indices.tolist()))
+        ((20,), 20, 20)
+    """
+    population, step = whole("population", population), step_number("step", step)
+    capacity = at_most("capacity", capacity, population)
+    flags = poisson_inclusion(key, step, population=population, rate=rate)
+    own = folded(key, _CHOICE, step)
+    order = jax.random.permutation(own, population).astype(jnp.int32)
+    # The drawn records first, each group in the uniform order: the first of them are a uniform set.
+    drawn = order[jnp.argsort(~flags[order], stable=True)][:capacity]
+    mask = jnp.arange(capacity, dtype=jnp.int32) < jnp.sum(flags, dtype=jnp.int32)
+    return Batch(jnp.where(mask, drawn, 0), mask)
+
+
+# Allocation chooses steps by integers alone. Of 96 random bits it takes ⌊t·bits/2⁹⁶⌋, so that every
+# step has a probability within 2⁻⁹⁶ of 1/t: no remainder is taken, and no float rounds. An epoch's
+# privacy loss moves by less than t·2⁻⁹⁵, far below the 1e-13 that the accountant allows for its own
+# rounding.
+_WORDS = 3  # of 32 random bits for each draw
+_MOST = 1 << 31
+# What tells the draws of an epoch from those of a step: no step has this number.
+_EPOCHS = 0xFFFF_FFFF
+
+
+@taught
+def random_allocation(
+    key: Key[Array, ""],
+    epoch: int | Int[Array, ""],
+    step: int | Int[Array, ""],
+    *,
+    population: int,
+    steps: int,
+    chosen: int = 1,
+    capacity: int | None = None,
+) -> Batch:
+    """The records that take part in step `step` of an epoch of `steps`, padded to `capacity`.
+
+    Each record takes part in `chosen` different steps of every epoch, all sets of them equally
+    likely, independently of the other records and of other epochs. Priced by
+    `accounting.RandomAllocation`. A smaller capacity than the population has the consequence that
+    it has for `poisson`: reserve `poisson_capacity(population, chosen / steps, ...)`.
+
+    Args:
+        key, population: as of `poisson_inclusion`.
+        epoch: the epoch's number.
+        step: the step's number within the epoch, from 0 to steps − 1.
+        steps: steps of an epoch, below 2³¹.
+        chosen: steps that a record takes part in.
+        capacity: slots of the batch.
+
+    Guarantee:
+        Probabilities of the sets of steps exact up to chosen·2⁻⁹⁵, given a generator whose bits are
+        uniform and independent; the key must stay secret.
+
+    Example:
+        >>> key = jax.random.key(0)
+        >>> epoch = [random_allocation(key, 0, t, population=9, steps=3) for t in range(3)]
+        >>> sorted(int(i) for b in epoch for i, real in zip(b.indices, b.mask) if real)
+        [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+    flags = allocation_inclusion(
+        key, epoch, step, population=population, steps=steps, chosen=chosen
+    )
+    capacity = population if capacity is None else capacity
+    return padded(flags, at_most("capacity", capacity, population))
+
+
+def allocation_inclusion(
+    key: Key[Array, ""],
+    epoch: int | Int[Array, ""],
+    step: int | Int[Array, ""],
+    *,
+    population: int,
+    steps: int,
+    chosen: int = 1,
+) -> Bool[Array, " population"]:
+    """Random allocation as one flag per record; see `random_allocation`.
+
+    Example:
+        >>> flags = [allocation_inclusion(jax.random.key(0), 0, t, population=50, steps=4, chosen=2)
+        ...          for t in range(4)]
+        >>> set(sum(f.astype(int) for f in flags).tolist())
+        {2}
+    """
+    population, steps = whole("population", population), whole("steps", steps)
+    if steps >= _MOST:
+        raise ValueError(f"steps must be below 2^31, got {steps}")
+    chosen = at_most("chosen", chosen, steps, "steps")
+    epoch, step = step_number("epoch", epoch), step_number("step", step, steps)
+    own = folded(key, _EPOCHS, epoch)
+    bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
+    step = jnp.asarray(step, jnp.uint32)
+    # Floyd's algorithm: every set of `chosen` of them is equally likely (Bentley and Floyd 1987).
+    taken: list[Any] = []
+
+    def is_taken(place):
+        same = (place == earlier for earlier in taken)
+        return functools.reduce(jnp.logical_or, same, jnp.zeros(population, bool))
+
+    for draw in range(chosen):
+        last = steps - chosen + draw
+        place = _uniform(bits[draw], last + 1)
+        taken.append(jnp.where(is_taken(place), jnp.uint32(last), place))
+    return is_taken(step)
+
+
+def _uniform(bits: Any, count: int) -> Any:
+    """⌊count·bits/2^{32·words}⌋, the words from the least significant to the most."""
+    carry = jnp.zeros_like(bits[0])
+    for word in bits:
+        high, low = _product(word, jnp.uint32(count))
+        low = low + carry
+        carry = high + (low < carry).astype(jnp.uint32)
+    return carry
+
+
+def _product(a: Any, b: Any) -> tuple[Any, Any]:
+    """The 64 bits of a·b as two words, by halves that do not overflow."""
+    half, low_half = jnp.uint32(16), jnp.uint32(0xFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & low_half, b >> half, b & low_half
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    other = a_low * b_high + (middle & low_half)
+    return a_high * b_high + (middle >> half) + (other >> half), a * b

@@ -1,0 +1,326 @@
+"""Where a run's arrays live on a mesh of devices, and what several processes agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpjax._numerics.explicit import (
+    automatic,
+    automatic_in_force,
+    automatic_mesh,
+    on_auto_mesh,
+    on_explicit_mesh,
+    placed_like,
+)
+from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
+from dpjax.training.data import HostData, wrap_host_data
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """How a run is laid out over the devices of a mesh.
+
+    Fields:
+        mesh: with automatic axes; of one process, or of several that `jax.distributed` has joined.
+        records: axes over which the records are divided, in equal blocks in the order of the data.
+        parameters: axes over which large parameters are divided too; none for copies.
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> data_parallel(mesh).records, fully_sharded(mesh).parameters
+        (('data',), ('data',))
+    """
+
+    mesh: Mesh
+    records: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether the devices belong to several processes."""
+        return self.mesh.is_multi_process
+
+    @property
+    def blocks(self) -> int:
+        """Into how many blocks the records are divided."""
+        return math.prod(self.mesh.shape[axis] for axis in self.records)
+
+    def rows(self, population: int) -> int:
+        """Records of a block, the padding of the last one included."""
+        return -(-population // self.blocks)  # rounded up
+
+    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:  # noqa: B008
+        """Of an array on this mesh; a copy on every device unless told otherwise."""
+        return NamedSharding(self.mesh, spec)
+
+    def specs(self, params: Any) -> Any:
+        """Along which axes every parameter is divided.
+
+        A parameter divided over this mesh already stays as it is. Others are divided along their
+        first dimension whose blocks draw their own noise; small ones share a draw and are copied.
+        """
+        parts = math.prod(self.mesh.shape[axis] for axis in self.parameters)
+
+        def find_spec(leaf):
+            given, shape = getattr(leaf, "sharding", None), np.shape(leaf)
+            if (
+                isinstance(given, NamedSharding)
+                and given.mesh.shape_tuple == self.mesh.shape_tuple
+                and any(entry is not None for entry in given.spec)
+            ):
+                return given.spec
+            if parts > 1 and math.prod(shape) >= SHARED_DRAW:
+                for dimension in range(len(shape)):
+                    if drawn_in_place(shape, dimension, parts):
+                        return PartitionSpec(*[None] * dimension, self.parameters)
+            return PartitionSpec()
+
+        return jax.tree.map(find_spec, params)
+
+    def constrained(self, tree: Any, specs: Any) -> Any:
+        """Traced arrays of the parameters' structure, laid out as the parameters are."""
+        return jax.tree.map(
+            lambda leaf, spec: jax.lax.with_sharding_constraint(leaf, self.sharding(spec)),
+            tree,
+            specs,
+        )
+
+    def state(self, state: Any, specs: Any) -> Any:
+        """The shardings of what a run carries: every copy of a parameter lies as the parameter."""
+        by_path = jax.tree_util.tree_leaves_with_path(specs, is_leaf=is_spec)
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state["params"])]
+        known = [(tuple(path), shape, s) for (path, s), shape in zip(by_path, shapes, strict=True)]
+
+        def like(path, leaf):
+            shape, ring = np.shape(leaf), path[0] == jax.tree_util.DictKey("noise")
+            for end, own, spec in known:
+                if tuple(path[len(path) - len(end) :]) == end and shape[int(ring) :] == own:
+                    return self.sharding(PartitionSpec(None, *spec) if ring else spec)
+            return self.sharding()
+
+        return jax.tree_util.tree_map_with_path(like, state)
+
+
+def data_parallel(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
+    """Records divided over the devices, parameters copied to all of them.
+
+    Args:
+        mesh: of `jax.make_mesh`.
+        axes: over which records are divided; by default all of the mesh's. Parameters may be
+            divided over the others: place them with `jax.device_put` before `fit`.
+
+    Raises:
+        ValueError: an axis that the mesh does not have.
+
+    Example:
+        >>> data_parallel(jax.make_mesh((1,), ("data",))).blocks
+        1
+    """
+    return Placement(mesh, _axes(mesh, axes))
+
+
+def fully_sharded(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
+    """Records, parameters, the optimiser's state, sums and noise divided over the devices.
+
+    A step gathers the parameters; no device ever holds another's share of anything else.
+
+    Args:
+        mesh: of `jax.make_mesh`.
+        axes: over which everything is divided; by default all of the mesh's.
+
+    Raises:
+        ValueError: an axis that the mesh does not have.
+
+    Example:
+        >>> placement = fully_sharded(jax.make_mesh((1,), ("data",)))
+        >>> placement.specs({"w": np.zeros((64, 64))}) == {"w": PartitionSpec()}
+        True
+    """
+    axes = _axes(mesh, axes)
+    return Placement(mesh, axes, axes)
+
+
+def is_spec(value: Any) -> bool:
+    """Whether this is a leaf of a tree of specs, which are tuples themselves."""
+    return isinstance(value, PartitionSpec)
+
+
+def _axes(mesh: Mesh, axes: tuple[str, ...] | None) -> tuple[str, ...]:
+    axes = tuple(mesh.axis_names) if axes is None else tuple(axes)
+    if not axes or not set(axes) <= set(mesh.axis_names):
+        raise ValueError(f"axes must be some of the mesh's {mesh.axis_names}, got {axes}")
+    return axes
+
+
+def find_placement(mesh: Any, data: Any) -> Placement | None:
+    """The placement asked for, or that of records which are divided over devices already."""
+    if isinstance(mesh, Placement):
+        return mesh
+    if isinstance(mesh, Mesh):
+        return data_parallel(mesh)
+    if mesh is not None:
+        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
+    found = set()
+    for leaf in jax.tree.leaves(data):
+        sharding, placement = getattr(leaf, "sharding", None), None
+        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
+            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
+            if axes is not None and all(entry is None for entry in others):
+                own = axes if isinstance(axes, tuple) else (axes,)
+                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
+        found.add(placement)
+    return found.pop() if len(found) == 1 else None
+
+
+def place_parameters(placement: Placement, params: Any) -> Any:
+    """The parameters where the placement has them."""
+    put = make_global if placement.several else put_on_devices
+    return jax.tree.map(
+        lambda leaf, spec: put(leaf, placement.sharding(spec)), params, placement.specs(params)
+    )
+
+
+def place_state(placement: Placement, state: Any) -> Any:
+    """What a run carries, where the placement has it."""
+    shardings = placement.state(state, placement.specs(state["params"]))
+    return jax.tree.map(put_on_devices, state, shardings)
+
+
+def place_rows(placement: Placement, data: Any, population: int) -> Any:
+    """The records, every device holding its own block; the last block is padded, never drawn."""
+    spec = placement.sharding(PartitionSpec(placement.records))
+    rows = placement.rows(population) * placement.blocks
+
+    def place_leaf(leaf):
+        if isinstance(leaf, jax.Array) and leaf.shape[0] == rows and leaf.sharding == spec:
+            return leaf
+        host = np.asarray(leaf)  # read block by block: no device ever holds it whole
+
+        def read_block(index):
+            places = np.arange(rows)[index[0]]
+            return as_device_type(host[np.minimum(places, population - 1)])
+
+        return jax.make_array_from_callback((rows, *host.shape[1:]), spec, read_block)
+
+    return jax.tree.map(place_leaf, data)
+
+
+def put_on_devices(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    """An array where the sharding has it."""
+    # An array of the host is never whole on one device.
+    return jax.device_put(leaf if isinstance(leaf, jax.Array) else as_device_type(leaf), sharding)
+
+
+def as_device_type(leaf: Any) -> np.ndarray:
+    """An array of the host in the type that a device would hold."""
+    host = np.asarray(leaf)
+    return host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+
+
+def broadcast_from_leader(mesh: Mesh, values: Any) -> Any:
+    """The leader's values, bit by bit, on every process; all processes have to ask at once."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, values))
+    own = np.frombuffer(b"".join(leaf.tobytes() for leaf in leaves), np.uint8)
+    divided = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+    def row(index: Any) -> np.ndarray:
+        # One row a device: the first is the leader's, and to it zeros are added.
+        return (np.zeros_like(own) if index[0].start else own)[None]
+
+    rows = jax.make_array_from_callback((mesh.size, own.size), divided, row)
+    copied = NamedSharding(mesh, PartitionSpec())
+    add = jax.jit(lambda rows: jnp.sum(rows, axis=0, dtype=jnp.uint8), out_shardings=copied)
+    parts = np.split(np.asarray(add(rows)), np.cumsum([leaf.nbytes for leaf in leaves])[:-1])
+    pairs = zip(parts, leaves, strict=True)
+    return structure.unflatten(
+        [np.frombuffer(p.tobytes(), x.dtype).reshape(x.shape).copy() for p, x in pairs]
+    )
+
+
+def make_global(tree: Any, shardings: Any) -> Any:
+    """Arrays of the host where the shardings have them; each process hands out its own parts."""
+
+    def put(leaf: Any, sharding: Any) -> Any:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            if leaf.sharding != sharding:
+                raise ValueError(f"params must lie as {sharding}, got {leaf.sharding}")
+            return leaf
+        host = as_device_type(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put, tree, shardings)
+
+
+def gather(tree: Any) -> Any:
+    """The tree as NumPy arrays, whole on every process; all processes have to ask at once."""
+
+    def gather_leaf(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
+            divided: Any = leaf.sharding
+            place = NamedSharding(divided.mesh, PartitionSpec())
+            leaf = jax.jit(lambda x: x, out_shardings=place)(leaf)
+        return np.asarray(leaf)
+
+    return jax.tree.map(gather_leaf, tree)
+
+
+def broadcast_key(mesh: Mesh, key: jax.Array) -> jax.Array:
+    """The leader's key on every process."""
+    return _map_key_words(key, lambda words: broadcast_from_leader(mesh, words))
+
+
+def make_global_key(placement: Any, key: Any) -> Any:
+    """The key as an array of all devices, which a program of theirs takes."""
+    return _map_key_words(key, lambda words: make_global(words, placement.sharding()))
+
+
+def _map_key_words(key: jax.Array, move: Callable[[np.ndarray], Any]) -> jax.Array:
+    """A key, typed or not, whose words were moved."""
+    bits, typed = bits_of_keys([key])
+    return typed([jnp.asarray(move(np.asarray(bits[0])))])[0]
+
+
+def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
+
+    @functools.wraps(train)
+    def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
+        if isinstance(data, Iterator):
+            HostData(data)  # which says why no stream will do
+        placement = find_placement(mesh, data)
+        devices = None if placement is None else placement.mesh
+        users = options.get("users")
+        records = plan.population if users is None else np.size(users)
+        data = wrap_host_data(data, records, divided=placement is not None) or data
+        with automatic(params, data), automatic_in_force(devices):
+            moved, rows, key = on_auto_mesh((params, data, key))
+            if placement is not None:
+                placement = dataclasses.replace(placement, mesh=automatic_mesh(devices))
+                evaluate = options.get("evaluate")
+                if placement.several and evaluate is not None:
+                    # Every process evaluates the same parameters, on a device of its own.
+                    options["evaluate"] = lambda params: evaluate(
+                        jax.tree.map(jnp.asarray, gather(params))
+                    )
+            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
+
+        def back(tree):
+            if tree is None:
+                return None
+            if mesh is not None:
+                return on_explicit_mesh(tree, devices)
+            return placed_like(tree, params.trained)
+
+        return result._replace(params=back(result.params), average=back(result.average))
+
+    return train_placed

@@ -1,0 +1,308 @@
+"""Checks of what a user gives, the adaptive clip norm, averages of the iterates, augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, shown
+from dpjax.gradients import AdaptiveQuantile, Strategy
+from dpjax.gradients.per_example import accumulation_dtype
+
+# What a row that is shown has beside what the metrics keep.
+SHOWN = ("steps_per_second", "records_per_second", "memory")
+
+# What every row says by itself.
+_OWN = ("step", "epsilon", "train_loss", "nonfinite", "clipped", *SHOWN)
+
+
+def check_integer(name: str, value: Any, low: int = 1, high: float = float("inf")) -> int:
+    """The value as Python's int, which can be written down beside a key, if it is allowed."""
+    return int(one_number(name, value, Range(low, high, whole=True)))
+
+
+def check_functions(**given: Callable[..., Any] | None) -> None:
+    """Refuse what cannot be called before the first step, not at the first row."""
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what is no strategy of clipping."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {shown(strategy)}")
+
+
+def is_from_package(value: Any, package: str, name: str) -> bool:
+    """Whether a value, or a class, is of a class of that name, without importing its package."""
+    kind = value if isinstance(value, type) else type(value)
+    return any(c.__name__ == name and c.__module__.startswith(package) for c in kind.__mro__)
+
+
+_EXACT = "the exact loss of the records, which no plan releases"
+
+# The states by which optimisers are known that do not fail on shapes, and what those need.
+_NEEDS = {
+    "DifferentiallyPrivateAggregateState": (
+        "differentially_private_aggregate (of contrib.dpsgd)",
+        "the gradient of every record: fit clips and adds noise itself, so give optax.sgd",
+    ),
+    "LookaheadState": ("lookahead", "two sets of parameters: give its fast optimiser alone"),
+    "ScaleByZoomLinesearchState": ("the line search of lbfgs", _EXACT),
+}
+
+
+def check_optimizer(optimizer: Any, params: Any) -> None:
+    """Refuse an optimiser that needs more than the noisy mean gradient and the parameters."""
+    if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
+        how, got = "such as optax.sgd(0.1)", shown(optimizer)
+        if is_from_package(optimizer, "flax.nnx", "Optimizer"):
+            how, got = "the one that was given to nnx.Optimizer", "an nnx.Optimizer"
+        elif callable(optimizer):
+            got = getattr(optimizer, "__name__", got)
+            how = f"called with its learning rate, {got}(0.1)"
+        raise TypeError(f"optimizer must be an optax optimiser, {how}, got {got}")
+
+    needs, cause = None, None
+    shapes = jax.eval_shape(lambda: params)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
+        state = jax.eval_shape(optimizer.init, shapes)  # runs nothing
+        parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _NEEDS)
+        needs = next((_NEEDS[k] for k in (type(p).__name__ for p in parts) if k in _NEEDS), None)
+        try:
+            if needs is None:
+                jax.eval_shape(optimizer.update, shapes, state, shapes)
+        except (TypeError, ValueError) as error:
+            # Python says: reduce_on_plateau.<locals>.update() missing … argument: 'value'
+            said = re.match(r"(\w+)\..* missing .* arguments?: (.*)", str(error))
+            # Some say it themselves.
+            said = said or re.match(r"((\w+) must be provided.*)", str(error))
+            if said is None:
+                raise
+            name, what = said.groups()
+            needs, cause = (name, f"{what.replace(chr(39), '')}: {_EXACT}"), error
+    if needs is not None:
+        raise ValueError(
+            f"optimizer must need the noisy gradient and the parameters alone, got {needs[0]}, "
+            f"which needs {needs[1]}"
+        ) from cause
+
+
+def check_key(key: Any) -> None:
+    """Refuse what is not one key."""
+    array = isinstance(key, np.ndarray | jax.Array)
+    typed = array and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not array or key.ndim != (0 if typed else 1) or not (typed or key.dtype == np.uint32):
+        got = f"{key.dtype} of shape {key.shape}" if array else shown(key)
+        raise TypeError(f"key must be one key, as jax.random.key(seed) makes, got {got}")
+
+
+def check_names(found: Iterable[str], first: Iterable[str] | None = None) -> None:
+    """Refuse values of `evaluate` that would hide a row's own, or that change from row to row."""
+    names = sorted(found)
+    if first is None and set(names) & set(_OWN):
+        raise ValueError(f"evaluate must return names other than {list(_OWN)}, got {names}")
+    if first is not None and names != sorted(first):
+        raise ValueError(f"evaluate must return {sorted(first)} at every row, got {names}")
+
+
+# An adaptive clip norm stays within this factor of the first one.
+_FURTHEST = 1e6
+
+# The largest standard deviation of noise whose draws, up to |z| = 9.3, and sums float32 holds.
+_MOST_NOISE = 1e36
+
+_NOISE_RANGE = Range(float(np.finfo(np.float32).tiny), _MOST_NOISE)
+
+
+def clip_norm_range(clip_norm: float) -> tuple[float, float]:
+    """The least and the largest clip norm of a run whose first is given, whatever is drawn."""
+    # They are among those that a plan may have: no gradient's norm vanishes or overflows.
+    return max(clip_norm / _FURTHEST, CLIP_NORMS.low), min(clip_norm * _FURTHEST, CLIP_NORMS.high)
+
+
+def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
+    """The same with numbers alone: a trace may leave them open, a run may not."""
+    if not isinstance(adaptive, AdaptiveQuantile):
+        raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {shown(adaptive)}")
+    found = {}
+    for own in dataclasses.fields(adaptive):
+        high = 1.0 if own.name == "quantile" else _MOST_NOISE
+        allowed = Range(0.0, high, open_low=True, open_high=True)
+        found[own.name] = one_number(own.name, getattr(adaptive, own.name), allowed)
+    return dataclasses.replace(adaptive, **found)
+
+
+def is_noise_representable(stddev: Any, is_none: Any) -> Any:
+    """Whether float32 holds noise of this standard deviation, or there is to be none."""
+    return is_none | _NOISE_RANGE.holds(stddev)
+
+
+def check_noise(
+    multipliers: Iterable[float], clip_norm: float, adaptive: AdaptiveQuantile | None
+) -> None:
+    """Refuse noise that float32 does not hold, at any clip norm that a run may have."""
+    low = _NOISE_RANGE.low
+    for multiplier in multipliers:
+        noise = multiplier * clip_norm
+        if adaptive is not None:
+            own = adaptive.gradient_noise(multiplier)  # over the clip norm
+            for end in clip_norm_range(clip_norm):
+                if not _NOISE_RANGE.holds(own * end):
+                    raise ValueError(
+                        f"noise of a step must be in [{low:.1e}, {_MOST_NOISE:g}] for float32 to "
+                        f"hold it wherever the clip norm moves, got {own * end:g} at clip norm "
+                        f"{end:g}"
+                    )
+        elif not noise <= _MOST_NOISE or (multiplier > 0 and noise < low):
+            allowed = f"0, or at least {low:.1e}" if noise < low else f"at most {_MOST_NOISE:g}"
+            raise ValueError(
+                f"clip_norm times the noise multiplier must be {allowed} for float32 to hold the "
+                f"noise, got {noise:g}"
+            )
+
+
+def exponential_average(decay: float) -> Callable[[Any], Any]:
+    """Weights of an exponential average without bias, for `fit(average=...)`:
+
+        average after T steps = Σₜ decayᵀ⁻ᵗ·paramsₜ / Σₜ decayᵀ⁻ᵗ,  t = 1, …, T.
+
+    Args:
+        decay: in [0, 1): the average remembers about 1 / (1 − decay) steps.
+
+    Returns:
+        From a step's number t = 1, 2, … to the weight of its parameters.
+
+    Raises:
+        ValueError: `decay` out of range.
+
+    Guarantee:
+        Post-processing of the released iterates: no privacy cost.
+
+    Example:
+        >>> weight = exponential_average(0.5)
+        >>> [round(float(weight(t)), 4) for t in (1, 2, 3)]
+        [1.0, 0.6667, 0.5714]
+    """
+    decay = one_number("decay", decay, Range(0.0, 1.0, open_high=True))
+    if decay == 0:
+        return lambda step: jnp.ones((), jnp.float32)
+    log = math.log(decay)
+
+    def weight(step):
+        # (1 − d) / (1 − dᵗ), where differences from 1 of a decay close to it would lose digits.
+        own = jnp.asarray(math.expm1(log), jnp.float32)
+        return own / jnp.expm1(jnp.asarray(step, jnp.float32) * jnp.asarray(log, jnp.float32))
+
+    return weight
+
+
+def tail_average(begin: int) -> Callable[[Any], Any]:
+    """Weights of the mean of all iterates after step `begin`, for `fit(average=...)`.
+
+    Until then the average is the iterate itself.
+
+    Args:
+        begin: steps left out, at least 0.
+
+    Returns:
+        From a step's number t = 1, 2, … to the weight of its parameters.
+
+    Raises:
+        ValueError: `begin` below 0.
+
+    Guarantee:
+        Post-processing of the released iterates: no privacy cost.
+
+    Example:
+        >>> weight = tail_average(2)
+        >>> [float(weight(t)) for t in (1, 2, 3, 4)]
+        [1.0, 1.0, 1.0, 0.5]
+    """
+    begin = check_integer("begin", begin, low=0)
+
+    def weight(step):
+        since = jnp.maximum(jnp.asarray(step, jnp.int32) - begin, 1)  # from 1 on
+        return 1 / since.astype(jnp.float32)
+
+    return weight
+
+
+def first_average(params: Any) -> Any:
+    """The average before any step, in float32 at least: 16 bits would stop moving."""
+    return jax.tree.map(lambda leaf: leaf.astype(accumulation_dtype(leaf.dtype)), params)
+
+
+def next_average(average: Any, params: Any, weight: Any) -> Any:
+    """The average with the parameters of one more step."""
+    weight = jnp.asarray(weight)
+    # Without it the compiler may take 16-bit parameters as they were before they were rounded.
+    params = jax.lax.optimization_barrier(params)
+    return jax.tree.map(
+        lambda mean, leaf: mean + (leaf.astype(mean.dtype) - mean) * weight.astype(mean.dtype),
+        average,
+        params,
+    )
+
+
+def augmented(
+    loss: Callable[..., Float[Array, ""]],
+    augment: Callable[[Any, Key[Array, ""]], Any],
+    copies: int,
+    *,
+    loss_takes_key: bool = False,
+) -> Callable[[Any, Any, Key[Array, ""]], Float[Array, ""]]:
+    """The mean of a loss over augmented copies of one record, for `fit(loss_takes_key=True)`:
+
+        (params, example, key) -> (1/K)·Σₖ loss(params, augment(example, keyₖ)),  K = `copies`.
+
+    The noise and ε are those of K = 1; the work is K times that.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record.
+        augment: `augment(example, key) -> example`, which looks at no other record.
+        copies: how many, at least 1.
+        loss_takes_key: whether the loss is `loss(params, example, key)`: each copy has its own.
+
+    Raises:
+        ValueError: `copies` below 1.
+
+    Guarantee:
+        The sensitivity of the clipped sum is that of one record, since the copies of a record are
+        averaged before the gradient is clipped. Assumes that `augment` sees its record alone.
+
+    Example:
+        >>> def loss(w, x):
+        ...     return jnp.sum(w * x)
+        >>> def flip(x, key):
+        ...     return jnp.where(jax.random.bernoulli(key), x, -x)
+        >>> several = augmented(loss, flip, copies=4)
+        >>> value = several(jnp.ones(2), jnp.array([1.0, 2.0]), jax.random.key(0))
+        >>> float(value) in (-3.0, -1.5, 0.0, 1.5, 3.0)
+        True
+
+    References:
+        De, Berrada, Hayes, Smith and Balle 2022, "Unlocking high-accuracy differentially private
+        image classification through scale", section 3.3.
+    """
+    if copies < 1:
+        raise ValueError(f"copies must be at least 1, got {copies}")
+
+    def mean_over_copies(params, example, key):
+        def one(own):
+            for_augment, for_loss = jax.random.split(own)
+            copy = augment(example, for_augment)
+            return loss(params, copy, for_loss) if loss_takes_key else loss(params, copy)
+
+        return jnp.mean(jax.vmap(one)(jax.random.split(key, copies)))
+
+    return mean_over_copies

@@ -1,0 +1,428 @@
+"""The sampling schemes that training runs exactly as they are priced, one class each.
+
+A new scheme is one subclass of `Scheme`, listed in `SCHEMES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import accounting as acc
+from dpjax import sampling
+from dpjax._numerics.checks import Tracer
+from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.sampling import realised_rate
+
+
+class Scheme:
+    """How the records of a step are drawn; itself it stands for what training does not run."""
+
+    name: ClassVar[str]  # of `make_plan(sampling=...)`
+    correlated: ClassVar[bool] = False  # noise depends on that of earlier steps
+    repeats: ClassVar[bool] = False  # of correlated noise: a run repeats the mechanism
+    by_flags: ClassVar[bool] = True  # a draw is a set of records: one flag a record says it all
+    length: int = 1  # steps of training that one mechanism covers
+    groups: int = 1  # batches that take turns
+
+    rate: float = 1.0  # the expected number of times that a given record is drawn for one step
+
+    def __init__(self, mechanism: Any):
+        self.mechanism = mechanism
+
+    def read(self, field: str) -> float:
+        """A field of the mechanism, which must not be traced."""
+        return float(np.asarray(getattr(self.mechanism, field)))
+
+    @property
+    def noise_multiplier(self) -> Any:
+        """Noise standard deviation over clip norm, of one step; it may be traced."""
+        found = getattr(self.mechanism, "mechanism", self.mechanism).noise_multiplier
+        return found if isinstance(found, Tracer) else float(np.asarray(found))
+
+    def check(self, population: int) -> None:
+        """Refuse a step that training does not run exactly."""
+        if type(self) is Scheme:
+            *names, last = (k.__name__ for k, scheme in SCHEMES.items() if not scheme.correlated)
+            raise ValueError(f"the step must be {', '.join(names)} or {last}, got {self.mechanism}")
+        if not isinstance(getattr(self.mechanism, "mechanism", self.mechanism), acc.Gaussian):
+            raise ValueError(
+                f"the step must sample from a Gaussian mechanism, got {self.mechanism}"
+            )
+        counted = getattr(self.mechanism, "population", population)
+        if counted != population:
+            raise ValueError(f"the mechanism must sample from {population} records, got {counted}")
+
+    def _check_rate(self) -> None:
+        if self.read("rate") != realised_rate(self.read("rate")):
+            raise ValueError(
+                "rate must be one that the sampler realises exactly, got "
+                f"{self.mechanism.rate}; price sampling.realised_rate(rate)"
+            )
+
+    def _check_groups(self, population: int) -> None:
+        if self.groups > population:
+            raise ValueError(
+                f"the mechanism must have at most {population} groups, one a record, got "
+                f"{self.groups}"
+            )
+
+    def check_correlation(self, strategy: Any) -> None:
+        """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
+        if strategy is not None:
+            raise ValueError(
+                "correlation must be a BandedInverse, of a run that is one CorrelatedGaussian, got "
+                f"{strategy!r} of {type(self.mechanism).__name__}"
+            )
+
+    def price_first(self, steps: Any, most: int) -> Any:
+        """The mechanism of the first `steps` of `most` steps: an epoch is paid when it begins."""
+        uses = np.ceil(np.clip(steps, 0, most) / self.length)
+        return acc.Repeated(self.mechanism, int(uses) if np.ndim(uses) == 0 else uses)
+
+    def max_size(self, rows: int, population: int, failure: float) -> int:
+        """Records of a step among `rows` of all; more have at most the probability `failure`."""
+        return rows
+
+    def program_key(self, population: int) -> tuple[Any, ...]:
+        """What phases have to share for one `draw` to serve them all."""
+        return (type(self),)
+
+    def draw(self, run: Any, key: Any, step: Any, number: Any) -> tuple[Any, Any]:
+        """The records of a step of phase `number` (None where all are alike), as `run` wants."""
+        raise NotImplementedError
+
+    @classmethod
+    def epoch(cls, population: int, size: int) -> int:
+        """Steps of training that one mechanism of this batch size would cover."""
+        return 1
+
+    @classmethod
+    def price(
+        cls, noise: Any, size: int, population: int, steps: int, capacity: Any, strategy: Any
+    ) -> Any:
+        """The mechanism of so many steps with batches of this expected size."""
+        one = cls.step(acc.Gaussian(noise), size, population, capacity)
+        return acc.Repeated(one, steps // cls.epoch(population, size))
+
+    @classmethod
+    def step(cls, gaussian: Any, size: int, population: int, capacity: Any) -> Any:
+        """The mechanism that a run of independent noise repeats."""
+        return gaussian
+
+
+class Poisson(Scheme):
+    """Every record takes part on its own, with one probability."""
+
+    name = "poisson"
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.rate = self.read("rate")
+
+    def check(self, population):
+        super().check(population)
+        self._check_rate()
+
+    def max_size(self, rows, population, failure):
+        return _binomial_bound(rows, self.rate, failure)
+
+    def draw(self, run, key, step, number):
+        n = run.population
+        if number is None:
+            return run.collect(sampling.poisson_inclusion(key, step, population=n, rate=self.rate))
+        # Phases that differ in their rate alone share a program.
+        words = run.list_values(self, lambda one: sampling.largest_word(one.rate))
+        return run.collect(sampling.inclusion_up_to(key, step, n, run.choose(words, number)))
+
+    @classmethod
+    def step(cls, gaussian, size, population, capacity) -> Any:
+        rate = realised_rate(size / population)
+        return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian
+
+
+class TruncatedPoisson(Poisson):
+    """A Poisson draw, of which a uniform choice is kept where it exceeds the capacity."""
+
+    name = "truncated-poisson"
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.kept = int(self.read("capacity"))
+
+    def max_size(self, rows, population, failure):
+        return min(self.kept, rows, _binomial_bound(rows, self.rate, failure))
+
+    def program_key(self, population):
+        return type(self), self.rate, min(self.kept, population)
+
+    def draw(self, run, key, step, number):
+        n, kept = run.population, min(self.kept, run.population)
+        batch = sampling.truncated_poisson(key, step, population=n, rate=self.rate, capacity=kept)
+        return run.draw_first(batch.indices, jnp.sum(batch.mask, dtype=jnp.int32))
+
+    @classmethod
+    def step(cls, gaussian, size, population, capacity) -> Any:
+        rate = realised_rate(size / population)
+        return acc.TruncatedPoissonSampled(gaussian, rate, population, capacity)
+
+
+class RandomAllocation(Scheme):
+    """A record takes part in some steps of every epoch, drawn at random."""
+
+    name = "random-allocation"
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.length, self.chosen = int(self.read("steps")), int(self.read("chosen"))
+        self.rate = self.chosen / self.length
+
+    def max_size(self, rows, population, failure):
+        return _binomial_bound(rows, self.rate, failure)
+
+    def program_key(self, population):
+        return type(self), self.length, self.chosen
+
+    def draw(self, run, key, step, number):
+        sizes = {"population": run.population, "steps": self.length, "chosen": self.chosen}
+        # An epoch's choices are a function of the epoch's number in the run.
+        begins = [0, *np.cumsum([phase.steps for phase in run.phases])[:-1].tolist()]
+        epochs = [
+            phase.steps // phase.scheme.length * isinstance(phase.scheme, RandomAllocation)
+            for phase in run.phases
+        ]
+        earlier = [0, *np.cumsum(epochs)[:-1].tolist()]
+        since = jnp.asarray(step, jnp.int32) - run.choose(begins, number)
+        epoch = run.choose(earlier, number) + since // self.length
+        within = since % self.length
+        return run.collect(sampling.allocation_inclusion(key, epoch, within, **sizes))
+
+    @classmethod
+    def epoch(cls, population, size):
+        return max(1, math.ceil(population / max(size, 1)))
+
+    @classmethod
+    def step(cls, gaussian, size, population, capacity) -> Any:
+        return acc.RandomAllocation(gaussian, math.ceil(population / size))
+
+
+class FixedBatch(Scheme):
+    """A uniform batch of exactly one size, without replacement."""
+
+    name = "fixed"
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.size = int(self.read("batch_size"))
+        self.rate = self.read("batch_size") / self.read("population")
+
+    def check(self, population):
+        super().check(population)
+        if self.size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.mechanism.batch_size}")
+
+    def max_size(self, rows, population, failure):
+        # P(≥ k) ≤ exp(−batch·KL(k/batch, rows/population)) for k above the mean, as for draws with
+        # replacement (Hoeffding 1963, Theorems 1 and 4).
+        batch, share = round(self.rate * population), rows / population
+        most = min(batch, rows)
+        for k in range(int(batch * share) + 1, most + 1):
+            part = k / batch
+            rest = (1 - part) * math.log((1 - part) / (1 - share)) if part < 1 else 0.0
+            if batch * (part * math.log(part / share) + rest) >= -math.log(failure):
+                return k - 1
+        return most
+
+    def draw(self, run, key, step, number):
+        # The first records of a uniform order are a uniform batch, whatever their number; so is any
+        # prefix of independent, equally distributed draws.
+        draw = sampling.fixed_batch if self.by_flags else sampling.with_replacement
+        sizes = run.list_values(self, lambda one: one.size)
+        batch = draw(key, step, population=run.population, batch_size=max(sizes))
+        return run.draw_first(batch.indices, run.choose(sizes, number))
+
+    @classmethod
+    def step(cls, gaussian, size, population, capacity) -> Any:
+        return acc.FixedBatchSampled(gaussian, size, population)
+
+
+class WithReplacement(FixedBatch):
+    """Independent uniform draws; a record drawn k times occupies k slots."""
+
+    name = "with-replacement"
+    by_flags = False
+
+    def max_size(self, rows, population, failure):
+        return self.size
+
+    @classmethod
+    def step(cls, gaussian, size, population, capacity) -> Any:
+        return acc.WithReplacement(gaussian, size, population)
+
+
+class FullBatch(Scheme):
+    """Every record takes part in every step."""
+
+    name = "full"
+
+    def draw(self, run, key, step, number):
+        return run.draw_first(jnp.arange(run.population, dtype=jnp.int32), run.population)
+
+
+class Cyclic(Scheme):
+    """Correlated noise over batches in the order of the data, without amplification."""
+
+    name = "cyclic"
+    correlated = True
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.length, self.groups = int(self.read("steps")), int(self.read("separation"))
+        self.rate = 1.0 / self.read("separation")
+
+    def check(self, population):
+        self._check_groups(population)
+        passes = math.ceil(self.read("steps") / self.groups)
+        if self.read("participations") < passes:
+            raise ValueError(
+                f"participations must be as many as passes are run, {passes}, got "
+                f"{self.mechanism.participations}"
+            )
+
+    def check_correlation(self, strategy):
+        if strategy is None:
+            return
+        if not isinstance(strategy, BandedInverse):
+            super().check_correlation(strategy)
+        priced = np.asarray(self.mechanism.strategy)
+        self._check_same(strategy, np.array_equal(strategy.column(self.length), priced))
+
+    def _check_same(self, strategy: Any, same: bool, why: str = "") -> None:
+        if not same:
+            raise ValueError(
+                "correlation must be the strategy that the mechanism prices over all its steps, "
+                f"got {strategy!r}{why}"
+            )
+
+    def price_first(self, steps, most):
+        steps = np.clip(steps, 0, most)
+        begun = dataclasses.replace(self.mechanism, steps=np.maximum(steps, 1.0))
+        return acc.Repeated(begun, np.minimum(steps, 1.0))
+
+    def max_size(self, rows, population, failure):
+        return -(-rows // self.groups)
+
+    def draw(self, run, key, step, number):
+        n, batches = run.population, self.groups
+        first = jnp.asarray(step, jnp.int32) % batches
+        # Of ⌈n / batches⌉ places the last one may be beyond the data: it is not among the first.
+        indices = first + batches * jnp.arange(-(-n // batches), dtype=jnp.int32)
+        return run.draw_first(indices, (n - first + batches - 1) // batches)
+
+    @classmethod
+    def price(cls, noise, size, population, steps, capacity, strategy):
+        batches = _count_equal_batches(size, population)
+        if isinstance(strategy, Tree):
+            known: Any = strategy.sensitivities(steps, batches)
+            return acc.MatrixGaussian(noise, known, steps, batches)
+        return acc.CorrelatedGaussian(noise, strategy, steps, batches)
+
+
+class CyclicMatrix(Cyclic):
+    """The same with a strategy of which the mechanism knows the sensitivities alone."""
+
+    def check_correlation(self, strategy):
+        if not isinstance(strategy, Tree):
+            raise ValueError(
+                "correlation must be a Tree for a run that is one MatrixGaussian, whose "
+                f"sensitivities do not say how to draw its noise, got {strategy!r}"
+            )
+        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
+        known = strategy.sensitivities(*sizes)  # pyrefly: ignore
+        priced = np.asarray(self.mechanism.sensitivities)
+        self._check_same(strategy, np.array_equal(known, priced), " of other sensitivities")
+
+
+class CyclicPoisson(Scheme):
+    """Correlated noise over Poisson samples of the group whose turn it is."""
+
+    name = "cyclic-poisson"
+    correlated = repeats = True
+
+    def __init__(self, mechanism):
+        super().__init__(mechanism)
+        self.length = self.groups = int(self.read("groups"))
+        self.rate = self.read("rate") / self.read("groups")
+
+    def check(self, population):
+        self._check_groups(population)
+        self._check_rate()
+
+    def max_size(self, rows, population, failure):
+        return _binomial_bound(-(-rows // self.groups), self.read("rate"), failure)
+
+    def draw(self, run, key, step, number):
+        n, rate = run.population, self.read("rate")
+        inclusion = sampling.poisson_inclusion(key, step, population=n, rate=rate)
+        group = jnp.arange(n, dtype=jnp.int32) % self.groups
+        return run.collect(inclusion & (group == jnp.asarray(step, jnp.int32) % self.groups))
+
+    @classmethod
+    def price(cls, noise, size, population, steps, capacity, strategy):
+        if not isinstance(strategy, Toeplitz):
+            raise ValueError(
+                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
+                f"is banded, C has no bands, and no amplification is known, got {strategy!r}"
+            )
+        groups = strategy.bands
+        if size * groups > population:
+            raise ValueError(
+                f"batch_size must be at most {population // groups}, the records of one of "
+                f"{groups} groups, got {size}"
+            )
+        rate = realised_rate(size * groups / population)
+        one = acc.CyclicPoissonCorrelated(noise, strategy, groups, rate)  # pyrefly: ignore
+        return acc.Repeated(one, math.ceil(steps / groups))
+
+
+SCHEMES: dict[type, type[Scheme]] = {
+    acc.PoissonSampled: Poisson,
+    acc.TruncatedPoissonSampled: TruncatedPoisson,
+    acc.RandomAllocation: RandomAllocation,
+    acc.FixedBatchSampled: FixedBatch,
+    acc.WithReplacement: WithReplacement,
+    acc.Gaussian: FullBatch,
+    acc.CorrelatedGaussian: Cyclic,
+    acc.MatrixGaussian: CyclicMatrix,
+    acc.CyclicPoissonCorrelated: CyclicPoisson,
+}
+
+# What `make_plan(sampling=...)` may say.
+BY_NAME = {scheme.name: scheme for scheme in SCHEMES.values()}
+
+
+def find_scheme(mechanism: Any) -> Scheme:
+    """The scheme of a step's mechanism; `Scheme` itself, which runs nothing, of any other."""
+    return SCHEMES.get(type(mechanism), Scheme)(mechanism)
+
+
+def _binomial_bound(rows: int, rate: float, failure: float) -> int:
+    """A bound on a binomial number, exceeded with at most the probability `failure`."""
+    return sampling.poisson_capacity(rows, rate, steps=1, delta=failure, epsilon=0.0)
+
+
+def _count_equal_batches(size: int, population: int) -> int:
+    """The number of batches of that size, up to one record, that a pass consists of."""
+    fewest, most = population // size, -(-population // size)
+    for batches in (fewest, most):
+        if population // batches <= size <= -(-population // batches):
+            return batches
+    sizes = sorted({-(-population // batches) for batches in (fewest, most)})
+    raise ValueError(
+        f"batch_size must divide the {population} records into batches equal up to one record "
+        f"(such as {' or '.join(map(str, sizes))}) for cyclic sampling, got {size}"
+    )

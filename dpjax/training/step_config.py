@@ -1,0 +1,142 @@
+"""What a step is made of, the state it carries, and what rounding adds to its sensitivity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import gradients, transforms
+from dpjax.training.devices import Placement
+from dpjax.training.options import first_average
+from dpjax.training.plan import ARITHMETIC, Plan
+
+# What each key made of the run's own is for: sampling, noise, a loss that takes one, a count.
+SAMPLING, NOISE, LOSS, COUNT = 0, 1, 2, 3
+
+
+class StepConfig(NamedTuple):
+    """What a step is made of."""
+
+    loss: Any  # of one record
+    params: Any  # the first parameters, for their shapes and where they lie
+    plan: Plan  # mechanism, clip norm and public constants
+    optimizer: Any  # any optax optimiser
+    capacity: int | None  # records worked on at once; None for whole draws
+    method: Any  # how per-example gradients are clipped
+    failure: float  # probability with which the bounds on rounding and on a batch's size may fail
+    loss_takes_key: bool = False  # whether the loss has a key as its third argument
+    placement: Placement | None = None  # of records and parameters on several devices, None on one
+    # The weights of an average of the iterates, or None.
+    average: Callable[[Any], Any] | None = None
+    strategy: gradients.Strategy = gradients.Flat()  # how a gradient is scaled
+    frozen: Any = ()  # what is not trained, arrays or their shapes; each step is given its values
+    # The model from the parameters and what is held; None for the parameters themselves.
+    join: Callable[[Any, Any], Any] | None = None
+    # Whether losses and counts of the training records are added up for the metrics.
+    counted: bool = False
+
+    def loss_of_parts(self, params: Any, frozen: Any, *example_and_key: Any) -> Any:
+        """The loss of one record, from what is trained and what is not."""
+        model = params if self.join is None else self.join(params, frozen)
+        try:
+            return self.loss(model, *example_and_key)
+        except Exception as error:
+            _explain(error, self.loss, model, *example_and_key)
+            raise
+
+    def first_state(self, params: Any, step: Any) -> dict[str, Any]:
+        """The state before the first step."""
+        return first_state(params, self.plan, self.optimizer, step, self.average)
+
+    @property
+    def joined(self) -> Any:
+        """The mesh of a run of several processes, else None."""
+        several = self.placement is not None and self.placement.several
+        return self.placement.mesh if several else None  # pyrefly: ignore
+
+    @property
+    def loss_arguments(self) -> tuple[Any, ...]:
+        """What the loss is given after a record, to trace it: a key, or nothing."""
+        return (jax.random.key(0),) if self.loss_takes_key else ()
+
+    @property
+    def paid_devices(self) -> int:
+        """Of how many devices the noise allows for the rounding of their sums."""
+        return _DEVICES if self.placement is None else max(self.placement.blocks, _DEVICES)
+
+    @property
+    def scaling(self) -> gradients.Strategy:
+        """The strategy with the groups of these parameters worked out."""
+        found: Any = self.strategy
+        if isinstance(found, gradients.AdaptiveQuantile):
+            raise ValueError(
+                "strategy must not be AdaptiveQuantile, whose count has a price: give it to "
+                f"make_plan(adaptive=...), got {found}"
+            )
+        return found.bind(self.params) if hasattr(found, "bind") else found
+
+
+def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -> None:
+    """Raise, where a loss failed for a reason that is known, what to write instead."""
+    if type(error).__name__ == "TraceContextError":  # of flax.nnx
+        raise ValueError(
+            "loss must change nothing that it closes over, got an nnx module that does: batch "
+            "statistics and random numbers belong to no loss; use GroupNorm or LayerNorm, or "
+            "use_running_average=True, and training.from_nnx for dropout"
+        ) from error
+    batch = jax.tree.map(lambda leaf: leaf[None], example)
+    try:
+        shape = jax.eval_shape(lambda: loss(model, batch, *key)).shape  # does it take a batch?
+    except Exception:  # it fails for another reason, which its own error says
+        return
+    if shape in ((), (1,)):
+        raise ValueError(
+            "loss must be of one record, got one that takes a batch: leave out the axis of records "
+            "and the mean over it, or give lambda params, example: "
+            "loss(params, jax.tree.map(lambda leaf: leaf[None], example))"
+        ) from error
+
+
+# Whose sums' rounding is always paid for: up to as many devices, a run has one noise.
+_DEVICES = 8
+
+
+def failure_probability(plan: Plan, epsilon: float) -> float:
+    """How often a step's bounds on rounding, on the batch's size and on its blocks' may fail."""
+    # A failure costs at most (1 + e^ε) times its probability; by the union bound the three of them,
+    # over all steps, have to fit into what the plan reserves of δ for arithmetic.
+    reserve = plan.extra_delta.get(ARITHMETIC, 1e-15)
+    return max(reserve / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
+
+
+def rounding_sensitivity(
+    params, capacity: int, largest: int, failure: float, devices: int = _DEVICES
+) -> float:
+    """By how much float rounding can raise the sensitivity of a sum worked through in pieces."""
+    # Each piece is off by its own slack; adding up k sums, first of pieces and then of devices,
+    # rounds k − 1 times, each time by at most one unit round-off of the sum, on either neighbour.
+    dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+    pieces = -(-largest // capacity)  # at most
+    additions = pieces + devices - 2  # of sums of pieces, then of devices
+    round_off = float(np.finfo(np.float32).eps) / 2  # of one addition
+    # By the union bound over the pieces, one is off by more with at most `failure`.
+    one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
+    return pieces * one + 2 * largest * additions * round_off
+
+
+def first_state(params, plan: Plan, optimizer, step, average=None) -> dict[str, Any]:
+    """What a run carries from step to step; the noise of the last ones where it is correlated."""
+    state = {"params": params, "optimizer": optimizer.init(params), "step": step}
+    if average is not None:
+        state["average"] = first_average(params)
+    if plan.adaptive is not None:
+        state["clip_norm"] = jnp.asarray(plan.clip_norm, jnp.float32)
+    if plan.strategy is None:
+        return state
+    noise = transforms.correlated_noise(plan.strategy, 1.0, jax.random.key(0))
+    return state | {"noise": noise.init(params).past}  # pyrefly: ignore

@@ -1,0 +1,485 @@
+"""Every verdict on planted tables: the claim true, false in what it is about, and not to be told.
+
+A planted table has the columns that the verdict reads and numbers that are made up, so that the
+outcome is known beforehand.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import math
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import experiments
+from experiments import common
+from experiments.chen2019 import findings as chen2019
+from experiments.chourasia2021 import findings as chourasia2021
+from experiments.chourasia2021.published import composition, theorem1
+from experiments.duan2025 import findings as duan2025
+from experiments.report import CONDITIONS, FAILS, HOLDS, NONE, Missing, Verdict
+from experiments.tholeti2021 import findings as tholeti2021
+from experiments.tholeti2021.privacy import ball_delta
+from experiments.yu2020 import findings as yu2020
+
+Tables = tuple[pd.DataFrame, ...]
+
+
+def _rows(names: str, rows) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[name.strip() for name in names.split(",")])
+
+
+# chourasia2021
+
+_STEPS = np.unique(np.geomspace(1, 2_000, 40).astype(int))
+
+
+def _divergences(proved: Callable, exact: Callable, printed: Callable = composition) -> Tables:
+    """Figure 1's table, from (steps, λ) to a divergence."""
+    curves = {
+        "composition": lambda k, _: composition(k),
+        chourasia2021._PROVED: proved,
+        chourasia2021._EXACT: exact,
+        chourasia2021._PRINTED: lambda k, c: printed(k),
+    }
+    rows = [
+        (c, name, int(k), float(curve(k, c)))
+        for c in (0.5, 4.0)
+        for name, curve in curves.items()
+        for k in _STEPS
+    ]
+    return (_rows("strong convexity, bound, steps, RDP at α = 30", rows),)
+
+
+def _line(steps: float, convexity: float) -> float:
+    return composition(steps)
+
+
+def _harmonic(steps: float, convexity: float) -> float:
+    return theorem1(math.inf, convexity) * steps / (steps + 20.0 / convexity)
+
+
+def _half(steps: float, convexity: float) -> float:
+    return theorem1(steps, convexity) / 2
+
+
+def _theorem3(ours: tuple, theirs: tuple, error: float = 1e-6, bound: float = 1.0) -> Tables:
+    """Excess risks of the published accounting and of composition at two numbers of steps."""
+    risks = {chourasia2021._PUBLISHED: ours, "composition": theirs, "shifted interpolation": ours}
+    rows = [
+        (name, k, risk, error, bound)
+        for name, both in risks.items()
+        for k, risk in zip((10, 100), both, strict=True)
+    ]
+    return (
+        _rows("accounting, steps, excess risk, standard error, bound on the excess risk", rows),
+    )
+
+
+def _theorem4(n: float, d: float, e: float, *, scatter: float = 0.0, bound: float = 9.0) -> Tables:
+    """Risks of two problems that go as these powers, times a log-normal error."""
+    rng, rows = np.random.default_rng(0), []
+    for problem, accounting, records, dimension, epsilon in itertools.product(
+        ("linear loss", "logistic regression"),
+        (chourasia2021._PUBLISHED, "composition"),
+        (1_000, 4_000, 16_000),
+        (5, 20),
+        (0.25, 1.0, 4.0),
+    ):
+        size = (records / 1_000) ** n * (dimension / 5) ** d * (epsilon / 0.25) ** e
+        risk = 1e-3 * size * math.exp(scatter * rng.normal())
+        mine = (problem, accounting, records, dimension, epsilon, risk, risk / 100)
+        rows.append((*mine, dimension / (epsilon * records) ** 2, bound))
+    names = "problem, accounting, records, dimension, epsilon, excess risk, standard error, "
+    return (_rows(names + "rate of the lower bound, bound of Theorem 3", rows),)
+
+
+# tholeti2021
+
+
+def _simulated(formula: Callable, samples: int = 50_000) -> Tables:
+    rng, rows = np.random.default_rng(0), []
+    for d, size in itertools.product((1, 5, 100), np.linspace(0.02, 1.8, 12)):
+        share = rng.binomial(samples, ball_delta(size, d)) / samples
+        error = 3 * math.sqrt(share * (1 - share) / samples)
+        rows.append((d, size, float(formula(size, d)), share, error))
+    return (_rows("dimension, sensitivity, delta, simulated, simulated error", rows),)
+
+
+def _totals(*shares: float) -> Tables:
+    rows = [(10, 1_000, 100 * i, s / 1_000, 4e4, 0.6) for i, s in enumerate(shares, 1)]
+    columns = ["dimension", "records", "steps", "δ, independent draws (Theorem 1)"]
+    columns += ["its std per coordinate/Δ", "Gaussian std/Δ for (1, 1e-5)"]
+    return (pd.DataFrame(rows, columns=columns),)
+
+
+def _escapes(near: tuple, power: float = 0.5, steps: float = -1.5, **other) -> Tables:
+    """Theorem 2's table: runs of four that end near a minimum, at four step sizes."""
+    leave = {"one record": 4, "all records, ball": 4, "all records": 0} | other.pop("leave", {})
+    rows = []
+    for method in ("one record, ball", "one record", "all records, ball", "all records"):
+        for i, size in enumerate((0.00125, 0.0025, 0.005, 0.01)):
+            distance = 3 * size**power
+            left = leave.get(method, 4)
+            error = other.get("error", 0.01) * distance
+            rows.append((method, size, 1, 4, left, size**steps, near[i], distance, error, 0.9))
+    names = "method, step size, radius, runs, runs that leave the saddle, median steps to leave, "
+    names += "runs that end near a minimum, distance to a minimum, standard error, δ of the run"
+    return (_rows(names, rows),)
+
+
+# yu2020
+
+
+def _curvatures(larger: float, end: float, wide: float = 0.01) -> Tables:
+    """Simulated ν at little and much noise: times the minimum, and of the average at the end."""
+    rows = [
+        (data, noise, 1e-3, v, v * (1 - wide), v * (1 + wide), 0.05 * larger)
+        for data in ("a", "b")
+        for noise, v in ((1e-3, 1e-3 * larger), (10.0, 0.05 * larger * end))
+    ]
+    names = "data set, noise in the iterate, minimum curvature, simulated, simulated low, "
+    return (_rows(names + "simulated high, average curvature", rows),)
+
+
+def _accuracies(adult: float, mnist: float = 0.5, *, exact=(84.5, 92.0), **given) -> Tables:
+    """Accuracies of AMP; gradient perturbation has 81, Out-SGD 60 per cent."""
+    levels, tables = [], []
+    for data, amp, level, most in (
+        ("Adult", adult, exact[0], 75.2),
+        ("MNIST", mnist, exact[1], 10.0),
+    ):
+        reached = {"DP-GD": given.get("full", 0.81), "DP-SGD": 0.81, "Out-SGD": 0.6, "AMP": amp}
+        rows = [(data, m, 0.1, a, given.get("error", 0.001)) for m, a in reached.items()]
+        tables.append(_rows("data set, method, epsilon, accuracy, over the noise", rows))
+        both = [(data, "non-private", level / 100), (data, "majority", most / 100)]
+        levels.append(_rows("data set, method, accuracy", both))
+    return (*levels, *tables)
+
+
+def _theorems(nu: float, by_nu: float, by_mu: float, *, error=1e-5, bound=0.06) -> Tables:
+    """Theorem 1 where the bounds say nothing, and a run of Theorem 2 with ν times μ."""
+    steps = [(1.0, k, 0.14, 1e-3, 18.0, 20.0) for k in (1, 2)]
+    columns = ["epsilon", "steps", "excess risk", "standard error"]
+    columns += ["bound, smallest curvature so far", "bound, minimum curvature"]
+    first = pd.DataFrame(steps, columns=columns)
+    both = (("expected ν", nu, by_nu, bound), ("minimum μ = λ", 1.0, by_mu, bound * nu**2))
+    rows = [("made up", 1.0, 10_000, c, u, r, error, 0.13, b) for c, u, r, b in both]
+    names = "data set, epsilon, records, curvature, curvature used, excess risk, standard error, "
+    second = _rows(names + "at the start, bound", rows)
+    return first, second, second.iloc[:0], second.iloc[:0]
+
+
+def _flat(risk: float, error: float = 1e-4, bound: float = 0.1) -> Tables:
+    names = "epsilon, steps, noise, excess risk, standard error, at the start, bound"
+    first = _rows(names, [(1.0, 55, "calibrated", risk, error, 0.4, bound)])
+    names = "epsilon, steps, batch, curvature, excess risk, standard error, at the start, bound"
+    second = _rows(names, [(1.0, 100, 1, "ν = 0", risk, error, 0.4, bound)])
+    return first, second, second.iloc[:0], second.iloc[:0]
+
+
+# chen2019
+
+_RIVALS = ("ObjPert", "NSGD", "OutPert-GD", "DP-AGD", "SGD-MA", "RSGD (no averaging)")
+
+
+def _contest(subject: float, rival: float, error: float = 0.001, **given) -> Tables:
+    """Figures 1 and 2: RSGD-AR by both prices against equal rivals; SGD-MA of 2019 as given."""
+    levels, tables = [], []
+    for task in ("logistic", "svm"):
+        own = ("RSGD-AR", "RSGD-AR, priced as in 2019")
+        both = dict.fromkeys(own, subject) | dict.fromkeys(_RIVALS, rival)
+        both["SGD-MA, add/remove as in 2019"] = given.get("as_2019", rival)
+        epsilon = given.get("epsilon", 1.0)
+        rows = [("a9a", task, m, epsilon, a, error) for m, a in both.items()]
+        tables.append(_rows("data set, task, method, epsilon, accuracy, over the noise", rows))
+        exact = given.get("exact", 0.84)
+        found = {"majority": 0.755, "non-private": exact, "non-private, unit rows": exact}
+        levels += [("a9a", task, m, a) for m, a in found.items()]
+    return (_rows("data set, task, method, accuracy", levels), *tables)
+
+
+def _noise(published: float, mixture: float) -> Tables:
+    columns = ["NSGD, exact Gaussian", "no averaging, direct mixture", "RSGD-AR as published"]
+    return (pd.DataFrame([(1.0, mixture, published)] * 2, columns=columns),)
+
+
+def _seconds(scatter: float = 0.02, **seconds: float) -> Tables:
+    """Times at five sizes that scatter by a share."""
+    rng, times = np.random.default_rng(0), {"RSGD-AR": 1.0, "ObjPert": 1.0, "NSGD": 1.1}
+    times |= {name.replace("_", "-"): value for name, value in seconds.items()}
+    rows = [
+        (name, n, value * n * math.exp(scatter * rng.normal()))
+        for name, value in times.items()
+        for n in range(1, 6)
+    ]
+    return (_rows("method, rows, seconds", rows),)
+
+
+# duan2025
+
+
+def _releases(*shares: float) -> Tables:
+    rows = [(3, 1.0, 1.0, 4.0, 4.0 * share, 1.0) for share in shares]
+    return (_rows("d, sigma, beta, claimed, exact, threshold", rows),)
+
+
+def _angles(*shares: float) -> Tables:
+    """Of 15 settings, the share in which GeoDP with β = 1, 0.1, 0.01 has the smaller angle."""
+    rows = []
+    rivals = ["anchor", *(f"shrunk {w}" for w in ("0.1", "0.25", "0.5", "0.75"))]
+    rivals += [f"G3 {r}" for r in ("0.25", "0.5", "1")]
+    for i in range(15):
+        found = {"DP": 1.0} | dict.fromkeys(rivals, 0.9)
+        for beta, share in zip(("1", "0.1", "0.01"), shares, strict=True):
+            found[f"GeoDP {beta}"] = 0.5 if i < share * 15 else 2.0
+        rows += [(float(i), 10, 8, m, a) for m, a in found.items()]
+    return (_rows("sigma, d, B, method, angle_squared", rows),)
+
+
+def _losses(plain: float, geo: dict[float, float]) -> Tables:
+    """Final losses of two panels at every step size; the noise-free one is 0.4."""
+    rows = [
+        (panel, method, sigma, 8, rate, 350, loss)
+        for panel in "ab"
+        for rate, ours in geo.items()
+        for method, sigma, loss in (
+            (duan2025.FREE, 0.0, 0.4),
+            ("DP", 1.0, plain),
+            ("GeoDP β=1", 1.0, ours),
+        )
+    ]
+    return (_rows("panel, method, σ, B, rate, iteration, loss", rows),)
+
+
+def _trained(geo: float = 93.6, g3: float = 93.6, clipped: float = 98.9) -> Tables:
+    """Table II with DP-SGD at 88.1 per cent; and the network without noise and clipping."""
+    means = {"DP": 88.1, "GeoDP β=0.1": geo, "G3": g3, "averaged DP": 88.0, duan2025.FREE: clipped}
+    rows = [
+        (m, 16_384, 10.0, seed, a + 0.1 * seed, 0.8744, "rate 48")
+        for m, a in means.items()
+        for seed in range(3)
+    ]
+    table = _rows("method, B, σ, seed, accuracy %, proven ε, setting", rows)
+    return table, _rows("data set, accuracy %", [("MNIST", 98.9)])
+
+
+# Every verdict and its planted tables: what it must say, and of what. A claim about numbers without
+# any error has no row that cannot be decided.
+PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
+    chourasia2021.converges: {
+        "an exponential": (HOLDS, _divergences(theorem1, _half)),
+        "linear composition": (FAILS, _divergences(_line, _half)),
+        "a gap that falls as 1/K": (FAILS, _divergences(_harmonic, _half)),
+        "below the exact value": (FAILS, _divergences(_half, theorem1)),
+    },
+    chourasia2021.is_tight: {
+        "twice the exact value": (HOLDS, _divergences(theorem1, _half)),
+        "five times": (FAILS, _divergences(theorem1, lambda k, c: theorem1(k, c) / 5)),
+        "composition": (FAILS, _divergences(_line, _half)),
+        "below": (FAILS, _divergences(_half, theorem1)),
+    },
+    chourasia2021.is_sound_as_printed: {
+        "above": (HOLDS, _divergences(theorem1, _half)),
+        "below at large K": (FAILS, _divergences(theorem1, _line, lambda k: theorem1(k, 4.0))),
+    },
+    chourasia2021.is_more_useful: {
+        "ahead twice": (HOLDS, _theorem3((0.3, 0.1), (0.4, 0.2))),
+        "behind twice": (FAILS, _theorem3((0.4, 0.2), (0.3, 0.1))),
+        "ahead at K*": (CONDITIONS, _theorem3((0.3, 0.1), (0.05, 0.2))),
+        "above the bound": (FAILS, _theorem3((0.3, 0.1), (0.4, 0.2), bound=0.05)),
+        "not known": (NONE, _theorem3((0.3, 0.1), (0.4, 0.2), error=0.1)),
+    },
+    chourasia2021.reaches_the_rate: {
+        "the rate": (HOLDS, _theorem4(-2, 1, -2)),
+        "1/n": (FAILS, _theorem4(-1.5, 1, -2)),
+        "another power of ε": (FAILS, _theorem4(-2, 1, -1)),
+        "another power of d": (FAILS, _theorem4(-2, 1.5, -2)),
+        "above the bound": (FAILS, _theorem4(-2, 1, -2, bound=1e-9)),
+        "scattered": (NONE, _theorem4(-2, 1, -2, scatter=0.7)),
+    },
+    tholeti2021.one_step: {
+        "the formula": (HOLDS, _simulated(ball_delta)),
+        "a twentieth more": (FAILS, _simulated(lambda s, d: 1.05 * ball_delta(s, d))),
+        "no growth": (FAILS, _simulated(lambda s, d: 0.3)),
+        "a hundred draws": (NONE, _simulated(ball_delta, samples=100)),
+    },
+    tholeti2021.protects: {
+        "below 1/n": (HOLDS, _totals(0.1, 0.2)),
+        "void": (FAILS, _totals(2.0, 80.0)),
+        "in short runs": (CONDITIONS, _totals(0.1, 80.0)),
+    },
+    tholeti2021.escapes: {
+        "all": (HOLDS, _escapes((4, 4, 4, 4))),
+        "below a threshold": (CONDITIONS, _escapes((4, 4, 4, 1))),
+        "none ends near a minimum": (FAILS, _escapes((0, 0, 0, 0))),
+        "only at large steps": (FAILS, _escapes((0, 4, 4, 4))),
+        "a distance that does not fall": (FAILS, _escapes((4, 4, 4, 4), power=0.0)),
+        "more steps": (FAILS, _escapes((4, 4, 4, 4), steps=-3.0)),
+        "a distance not known": (NONE, _escapes((4, 4, 4, 4), error=0.6)),
+        "two step sizes": (NONE, _escapes((4, 4, 3, 0))),
+        "no saddle": (NONE, _escapes((4, 4, 4, 4), leave={"all records": 4})),
+    },
+    tholeti2021.the_ball_escapes: {
+        "only with it": (HOLDS, _escapes((4, 4, 4, 4), leave={"one record": 0})),
+        "also without it": (FAILS, _escapes((4, 4, 4, 4), leave={"all records": 4})),
+        "of all records": (CONDITIONS, _escapes((4, 4, 4, 4))),
+        "half of the runs": (
+            NONE,
+            _escapes((4, 4, 4, 4), leave={"one record": 2, "all records": 2}),
+        ),
+    },
+    yu2020.is_much_larger: {
+        "50 times": (HOLDS, _curvatures(50, 1.0)),
+        "5 times": (FAILS, _curvatures(5, 1.0)),
+        "another end": (FAILS, _curvatures(50, 0.7)),
+        "a coarse simulation": (NONE, _curvatures(12, 1.0, wide=0.3)),
+    },
+    yu2020.beats_the_others: {
+        "ahead on both": (HOLDS, _accuracies(0.79)),
+        "0.3 points": (FAILS, _accuracies(0.807, 0.807)),
+        "behind": (FAILS, _accuracies(0.83, 0.83)),
+        "on MNIST": (CONDITIONS, _accuracies(0.83)),
+        "Adult misses the published level": (HOLDS, _accuracies(0.83, exact=(84.2, 92.0))),
+        "so do both": (NONE, _accuracies(0.79, exact=(84.2, 93.0))),
+        "few runs": (NONE, _accuracies(0.79, 0.79, error=0.02)),
+    },
+    yu2020.full_batches_are_as_good: {
+        "level": (HOLDS, _accuracies(0.79, full=0.809)),
+        "a point behind": (FAILS, _accuracies(0.79, full=0.80)),
+        "few runs": (NONE, _accuracies(0.79, error=0.02)),
+        "other levels": (NONE, _accuracies(0.79, exact=(84.2, 93.0))),
+    },
+    yu2020.is_governed_by_nu: {
+        "ν": (CONDITIONS, _theorems(47, 1e-4, 5e-4)),
+        "above ν's bound": (FAILS, _theorems(47, 0.1, 0.12)),
+        "μ does better": (FAILS, _theorems(47, 5e-4, 1e-4)),
+        "ν = μ": (NONE, _theorems(1, 1e-4, 1e-4)),
+        "a void bound": (NONE, _theorems(47, 1e-4, 5e-4, bound=9.0)),
+        "few runs": (NONE, _theorems(47, 1e-4, 5e-4, error=1e-3)),
+    },
+    yu2020.holds_without_curvature: {
+        "below": (HOLDS, _flat(0.01)),
+        "above": (FAILS, _flat(0.2)),
+        "near": (NONE, _flat(0.09, error=0.01)),
+        "void": (NONE, _flat(0.3, bound=0.5)),
+    },
+    chen2019.competes_at_2019: {
+        "ahead": (HOLDS, _contest(0.82, 0.80)),
+        "level": (HOLDS, _contest(0.82, 0.822)),
+        "behind": (FAILS, _contest(0.80, 0.82)),
+        "behind what was priced in 2019": (FAILS, _contest(0.82, 0.80, as_2019=0.84)),
+        "of which there is none at this ε": (HOLDS, _contest(0.82, 0.8, as_2019=0.84, epsilon=0.2)),
+        "few runs": (NONE, _contest(0.82, 0.823, error=0.02)),
+        "nothing to see": (NONE, _contest(0.755, 0.75, exact=0.759)),
+        "the majority": (NONE, _contest(0.75, 0.75)),
+    },
+    chen2019.competes_now: {
+        "level": (HOLDS, _contest(0.82, 0.822)),
+        "behind": (FAILS, _contest(0.80, 0.82)),
+        "few runs": (NONE, _contest(0.82, 0.823, error=0.02)),
+    },
+    chen2019.averaging_helps: {
+        "ahead": (HOLDS, _contest(0.82, 0.80)),
+        "level": (FAILS, _contest(0.82, 0.82, error=1e-4)),
+        "few runs": (NONE, _contest(0.82, 0.82, error=0.005)),
+    },
+    chen2019.saves_noise: {
+        "by both": (HOLDS, _noise(0.9, 0.9)),
+        "by neither": (FAILS, _noise(1.1, 1.1)),
+        "by the mixture": (CONDITIONS, _noise(1.1, 0.9)),
+    },
+    chen2019.is_as_fast: {
+        "as fast": (HOLDS, _seconds()),
+        "ObjPert a hundred times slower": (FAILS, _seconds(ObjPert=100.0)),
+        "RSGD-AR three times slower": (FAILS, _seconds(RSGD_AR=3.0)),
+        "ObjPert behind another": (FAILS, _seconds(NSGD=0.2)),
+        "times that scatter": (NONE, _seconds(scatter=0.9)),
+    },
+    duan2025.is_as_private: {
+        "as claimed": (HOLDS, _releases(1.0, 0.5)),
+        "above in one setting": (FAILS, _releases(0.1, 1.2)),
+    },
+    duan2025.keeps_directions: {
+        "every β": (HOLDS, _angles(1, 1, 1)),
+        "none": (FAILS, _angles(0, 0, 0)),
+        "a small one": (CONDITIONS, _angles(0, 0.7, 1)),
+        "half": (NONE, _angles(0.5, 0.5, 0.5)),
+    },
+    duan2025.reaches_a_lower_loss: {
+        "lower": (HOLDS, _losses(0.5, {0.25: 0.41, 1.0: 0.41})),
+        "higher": (FAILS, _losses(0.5, {0.25: 0.6, 1.0: 0.6})),
+        "level": (FAILS, _losses(0.4001, {0.25: 0.4, 1.0: 0.4})),
+        "at one step size": (CONDITIONS, _losses(0.5, {0.25: 0.6, 1.0: 0.41})),
+    },
+    duan2025.trains_better: {
+        "as printed": (HOLDS, _trained()),
+        "behind": (FAILS, _trained(geo=76.0)),
+        "the noise-free run at 60 %": (NONE, _trained(clipped=60.0)),
+        "level": (NONE, _trained(geo=88.4)),
+    },
+    duan2025.trains_better_at_equal_privacy: {
+        "ahead": (HOLDS, _trained()[:1]),
+        "behind": (FAILS, _trained(g3=80.0)[:1]),
+        "the noise-free run at 60 %": (NONE, _trained(clipped=60.0)[:1]),
+        "level": (NONE, _trained(g3=88.4)[:1]),
+    },
+}
+# Nothing in their tables is random, nor is there a share of settings.
+_WITHOUT_ERROR = {
+    chourasia2021.converges,
+    chourasia2021.is_tight,
+    chourasia2021.is_sound_as_printed,
+    tholeti2021.protects,
+    chen2019.saves_noise,
+    duan2025.is_as_private,
+    duan2025.reaches_a_lower_loss,  # one run a curve
+}
+_ALL = [(judge, name) for judge, tables in PLANTED.items() for name in tables]
+
+
+@pytest.mark.parametrize(("judge", "name"), _ALL, ids=[f"{j.__name__}-{n}" for j, n in _ALL])
+def test_a_verdict_says_what_was_planted(judge, name):
+    expected, tables = PLANTED[judge][name]
+    found = judge(*tables)
+    assert found.verdict == expected, found
+    assert found.decides
+    assert found.otherwise
+    assert bool(found.under) == (expected == CONDITIONS)
+
+
+def test_every_verdict_could_have_come_out_otherwise():
+    judges = set()
+    for paper in common.papers():
+        module = importlib.import_module(f"experiments.{paper}.findings")
+        judges |= {judge for judge, *_ in module.VERDICTS}
+    assert judges == set(PLANTED)
+    for judge, tables in PLANTED.items():
+        outcomes = {verdict for verdict, _ in tables.values()}
+        # Of five settings one can tell ν from μ, so that nothing more than conditions is in reach.
+        assert {HOLDS, CONDITIONS} & outcomes, judge
+        assert FAILS in outcomes, judge
+        assert (NONE in outcomes) == (judge not in _WITHOUT_ERROR), judge
+
+
+def test_no_function_gives_a_verdict_elsewhere():
+    """All that returns a Verdict and is not a part of one is in its paper's VERDICTS."""
+    known = {judge.__name__ for judge in PLANTED}
+    for file in pathlib.Path(experiments.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None:
+                gives = ast.unparse(node.returns) == "Verdict"
+                assert not gives or node.name.startswith("_") or node.name in known, node.name
+
+
+def test_a_table_without_a_row_that_decides_is_missing():
+    table, _ = _trained()
+    for gone in ("averaged DP", duan2025.FREE):
+        with pytest.raises(Missing, match=rf"table2 \({gone}\)"):
+            duan2025.trains_better_at_equal_privacy(table[table["method"] != gone])
