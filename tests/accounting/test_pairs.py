@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from dpjax._numerics.arrays import gauss_legendre
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import half, line, saddle
 from dpjax.accounting.contour import tilt as tilts
@@ -112,15 +113,16 @@ def test_a_coarse_look_sees_the_same_moments(family, sign, mu, rate, c):
         np.testing.assert_allclose(variance[k], spread, rtol=1e-6)
 
 
-def test_weights_and_places_of_the_rule_are_off_by_what_is_charged():
-    n, eps = half.PANEL, np.finfo(float).eps
+@pytest.mark.parametrize("n", [8, half.PANEL, 48, 96])
+def test_weights_and_places_of_the_rule_are_off_by_what_is_charged(n):
+    eps = np.finfo(float).eps
     with mpmath.workdps(40):
-        for x, weight, units in zip(half.NODES, half.WEIGHTS, half.WEIGHT_UNITS, strict=True):
+        for x, weight in zip(*gauss_legendre(n), strict=True):
             root = mpmath.findroot(lambda t: mpmath.legendre(n, t), mpmath.mpf(float(x)))
             slope = n * mpmath.legendre(n - 1, root) / (1 - root**2)
             exact = 2 / ((1 - root**2) * slope**2)
             assert abs(x - root) <= half.PLACE_UNITS * eps
-            assert abs(weight - exact) <= units * eps * exact
+            assert abs(weight - exact) <= half.WEIGHT_UNITS * eps * exact
 
 
 @pytest.mark.parametrize(("blocks", "nodes"), [(16, 128), (20, 224), (33, 300), (32, 1025)])

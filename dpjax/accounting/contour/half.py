@@ -19,15 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import gauss_legendre, namespace
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import EPS, Path, Tilted, log_sum
 from dpjax.accounting.pairs.pair import Folded
 
 PANEL = 32
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(PANEL)
-# Of eps, that these are off by: the weights at the ends of a panel by more.
-WEIGHT_UNITS, PLACE_UNITS = np.where(np.abs(NODES) > 0.99, 300.0, 60.0), 2
+NODES, WEIGHTS = gauss_legendre(PANEL)
+WEIGHT_UNITS, PLACE_UNITS = 20, 1  # of eps, that these are off by
 _GAP = 0.05  # no point of [−1, 1] is further from a node
 _SHARES = np.array([0.04, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92])[:, None, None]  # of the widest a
 _WIDEST = 4.0  # half-widths
@@ -113,7 +112,7 @@ def _half(pair: Any, start: Any, c: Any, nodes: int) -> _Half:
     place = 3 * xp.abs(y) + 3 * xp.abs(low) + (PLACE_UNITS + 3) * half
     units = (c + 1) * (p.rounding + 1.5 * xp.abs(p.value))
     units = units + c * (q.rounding + 1.5 * xp.abs(q.value)) + 0.5 * y * y + 2 * xp.abs(size) + 8
-    units = units + np.tile(WEIGHT_UNITS, panels) + place * xp.abs(slope)
+    units = units + WEIGHT_UNITS + place * xp.abs(slope)
     moved = p.rounding + q.rounding + place * xp.abs(steep)
 
     # GAUSS and NEAR, in rows of ellipses, panels and nodes.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.arrays import gauss_legendre, namespace, tree_map
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import least, or_infinite, pick
 from dpjax.accounting.pairs.pair import Atoms, Folded
@@ -19,7 +19,7 @@ _CLOSE = np.geomspace(1 / 2.3, 2.3, 9)
 _ROUGH = 36.0  # what weighs less than e^{−36} is left out of the search, which proves nothing
 _LARGE = -2.5  # log of a δ that the approximation may miss
 _FLAT = 0.3  # deviations of the loss over 1/c, below which a tilt is none
-_RAMP, _LOG_WEIGHTS = np.polynomial.legendre.leggauss(96)
+_RAMP, _LOG_WEIGHTS = gauss_legendre(96)
 _RAMP, _LOG_WEIGHTS = 0.5 * (1 + _RAMP), np.log(0.5 * _LOG_WEIGHTS)
 _SPARE = 4.0  # natural digits that a shorter line may cost
 

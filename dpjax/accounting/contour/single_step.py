@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import gauss_legendre, namespace
 from dpjax.accounting.contour.tilt import EPS, least, pick
 from dpjax.accounting.pairs.mixtures import Mixture
 
-_X, _W = np.polynomial.legendre.leggauss(96)
+_X, _W = gauss_legendre(96)
 # GAUSS: n nodes on half-width H are off by at most 64/15·H·M·ρ^{−2(n−1)}/(1 − ρ^{−2}), M the
 # modulus on the ellipse of half-axes summing to ρH (Trefethen 2019, Theorem 19.3). With half-axes
 # 1.2H and 0.7H, ρ^{−190} < 1e−52, and at H ≤ 12.5 a Gaussian grows there by less than e^{45}; what

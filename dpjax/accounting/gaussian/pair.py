@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.arrays import falling_root, gauss_legendre, namespace, with_derivative
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = gauss_legendre(8)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_2, _SQRT_HALF_PI = math.sqrt(2), math.sqrt(math.pi / 2)

@@ -18,7 +18,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import JAX, NUMPY, falling_root, namespace, with_derivative
+from dpjax._numerics.arrays import (
+    JAX,
+    NUMPY,
+    falling_root,
+    gauss_legendre,
+    namespace,
+    with_derivative,
+)
 from dpjax._numerics.checks import Range, number
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
@@ -42,7 +49,7 @@ from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
+_NODES, _WEIGHTS = gauss_legendre(48)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 _DIMENSION = Range(1.0, whole=True)
 _ROUND_UP = 1 + 1e-11  # the quadrature agrees with mpmath to 1e-13
