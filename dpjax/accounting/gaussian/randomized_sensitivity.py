@@ -415,6 +415,7 @@ METHODS = (
         "hockey_stick",
         rank=5.0,
         supports=_only_gaussian,
+        needs=(RandomizedSensitivity,),
         epsilon=_asked(mixture_epsilon, np.inf),
         delta=_asked(mixture_delta, 1.0),
         describe="δ(ε) ≤ Σ q_j δ_G(Δ_j/σ, ε) by joint convexity of the hockey-stick divergence, "

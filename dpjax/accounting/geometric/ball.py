@@ -332,6 +332,7 @@ METHODS = (
         "total_variation",
         rank=5.0,
         supports=_supports,
+        needs=(UniformBall,),
         epsilon=_epsilon,
         delta=_delta,
         epsilon_lower=_epsilon_lower,

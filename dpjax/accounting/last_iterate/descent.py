@@ -29,7 +29,6 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.gaussian.randomized_sensitivity import mixture_delta, mixture_epsilon
-from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.shifted_interpolation import (
     bounds2,
     contraction_gap,
@@ -50,7 +49,7 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.method import Method, ask, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.renyi import method as renyi
 
@@ -272,6 +271,7 @@ METHODS = (
         tight=True,
         epsilon_lower=_epsilon_lower,
         supports=_hidden,
+        needs=(NoisyGradientDescent, NoisyCyclicDescent),
         epsilon=_through("epsilon"),
         delta=_through("delta"),
         describe="Gaussian DP of the last iterate by shifted interpolation (Bok, Su and Altschuler "
@@ -281,6 +281,7 @@ METHODS = (
         "shuffled_once",
         rank=1.0,
         supports=_shuffled_once,
+        needs=(NoisyCyclicDescent,),
         epsilon=_cyclic(mixture_epsilon, np.inf),
         delta=_cyclic(mixture_delta, 1.0),
         describe="mean over the record's batch of its Gaussian privacy profile (joint convexity), "
@@ -291,6 +292,7 @@ METHODS = (
         rank=2.0,
         dear=True,
         supports=_supports,
+        needs=(NoisySampledDescent,),
         epsilon=_ask("epsilon"),
         delta=_ask("delta"),
         describe="shifted interpolation, the noise of the last steps split between hiding the "
