@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +30,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics import arrays
 from dpjax._numerics.explicit import on_one_device
-from dpjax._numerics.scope import best_device, cpu, enable_x64, plain_rules, sweep_devices
+from dpjax._numerics.scope import Rounding as Rounding
+from dpjax._numerics.scope import (
+    best_device,
+    cpu,
+    enable_x64,
+    plain_rules,
+    processors,
+    sweep_devices,
+)
+from dpjax._numerics.scope import call_host as call_host
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
+from dpjax._numerics.scope import narrow as narrow
 
 _FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
 _FEW_POOR = 128  # the same of those that are repeated with a finer core
@@ -44,17 +53,17 @@ _WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 _OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
 
 
-def processors() -> int:
-    """How many may be used at a time."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
     """The sweep's axes: what is in front of each setting's own."""
     return np.broadcast_shapes(
         *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
     )
+
+
+def _settings(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
+    """What one setting of each argument is."""
+    shapes = [np.shape(a)[np.ndim(a) - n :] for a, n in zip(args, ndims, strict=True)]
+    return [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
 
 
 def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
@@ -66,13 +75,8 @@ def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
             return core(*args)
         size = math.prod(lead)
         if size == 0:
-            cores = [
-                jax.ShapeDtypeStruct(a.shape[a.ndim - n :], a.dtype)
-                for a, n in zip(args, ndims, strict=True)
-            ]
-            return jax.tree.map(
-                lambda s: jnp.zeros(lead + s.shape, s.dtype), jax.eval_shape(core, *cores)
-            )
+            one = jax.eval_shape(core, *_settings(args, ndims))
+            return jax.tree.map(lambda s: jnp.zeros(lead + s.shape, s.dtype), one)
         # Settings are padded to whole batches, so that only one batch shape is compiled.
         width = min(batch, size)
         blocks = -(-size // width)
@@ -108,9 +112,6 @@ class Program:
 
     Which of the two depends on the question alone, not on what was asked before: the same question
     has the same answer to the last bit.
-
-    Args:
-        core, ndims, batch: see `float64.evaluate`.
     """
 
     def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
@@ -137,9 +138,8 @@ class Program:
         shapes = tuple([np.shape(a) for a in args])
         key = shapes, device, devices
         if key not in self._compiled:
-            function, places = self._function, [None] * len(args)
-            if devices:
-                function, places = self._divided(shapes, devices)
+            plain = self._function, [None] * len(args)
+            function, places = self._divided(shapes, devices) if devices else plain
             arguments = [
                 jax.ShapeDtypeStruct(shape, np.float64, sharding=place)
                 for shape, place in zip(shapes, places, strict=True)
@@ -158,10 +158,7 @@ class Program:
             return jax.tree.map(np.asarray, compiled(*args))
 
     def _divided(self, shapes: Sequence[tuple], devices: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-        """The program of settings that are divided over devices, and where its arguments lie.
-
-        Every device works through its own settings as one device would; nothing is exchanged.
-        """
+        """The program of settings divided over devices that exchange nothing, and its places."""
         mesh = Mesh(np.asarray(devices), ("settings",))
         specs = tuple(
             PartitionSpec("settings") if len(shape) > n else PartitionSpec()
@@ -216,9 +213,7 @@ def _sweep(
     threads: int,
     devices: tuple[Any, ...],
 ) -> Any:
-    """The settings at these flat indices, in blocks of one size, as many at a time as threads.
-
-    Or as devices: each takes a block as one device would.
+    """The settings at these flat indices, in blocks, as many at a time as threads or devices.
 
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
     """
@@ -263,10 +258,7 @@ def concrete(
     threads: int = 1,
     devices: tuple[Any, ...] = (),
 ) -> Any:
-    """The core's results as NumPy float64, with the ladder's where they are poor.
-
-    Arguments as of `float64.evaluate`, all of them concrete.
-    """
+    """The results for concrete arguments as NumPy float64, the ladder's where they are poor."""
     args = [np.asarray(a, np.float64) for a in args]
     lead = leading(args, ndims)
     size = math.prod(lead)
@@ -306,9 +298,6 @@ def concrete(
     return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)
 
 
-Rounding = Literal["up", "down", "nearest"]
-
-
 class Derivative(NamedTuple):
     """A core's derivative, given as a core of its own.
 
@@ -317,10 +306,6 @@ class Derivative(NamedTuple):
             arguments in place of every leaf of out.
         ladder: as of the first core, on such pairs.
         out: shapes of one setting's out.
-
-    Example:
-        >>> Derivative(None, None, None).core is None
-        True
     """
 
     core: Callable | None
@@ -334,33 +319,12 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
     transform = jax.jacrev if reverse else jax.jacfwd
 
     def both(*args: jax.Array) -> tuple[Any, Any]:
-        def twice(*args: jax.Array) -> tuple[Any, Any]:
-            out = core(*args)
-            return out, out
-
+        twice = lambda *args: (core(*args),) * 2  # noqa: E731
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
         return out, jacobian
 
     both.derivative = True  # see `Program`  # pyrefly: ignore
     return both
-
-
-def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
-    """Cast to a narrower float without crossing to the unsafe side.
-
-    Example:
-        >>> narrow(np.asarray(0.1), np.float32, "down") <= 0.1
-        np.True_
-    """
-    if dtype == np.float64:
-        return value
-    with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
-        narrow = value.astype(dtype)
-    if rounding == "nearest":
-        return narrow
-    unsafe = narrow < value if rounding == "up" else narrow > value
-    limit = np.asarray(np.inf if rounding == "up" else -np.inf, dtype)
-    return np.where(unsafe, np.nextafter(narrow, limit), narrow)
 
 
 def evaluate(
@@ -379,9 +343,8 @@ def evaluate(
         core: pure function of float64 arrays, one setting at a time, returning a pytree of arrays.
             Compiled programs are cached by its identity, so make it once (module level, or
             `functools.lru_cache` around the factory that closes over static options).
-        args: numbers, arrays or tracers. Argument i has `ndims[i]` axes that belong to one setting;
-            the axes in front broadcast together to the shape of the sweep.
-        ndims: see `args`.
+        args, ndims: numbers, arrays or tracers; argument i has `ndims[i]` axes that belong to one
+            setting, and those in front broadcast together to the shape of the sweep.
         batch: settings evaluated together; a sweep runs over blocks of this many.
         rounding: direction of the final cast to float32 inside a float32 program.
         ladder: finer cores for the settings that need them; it is differentiated only where a
@@ -390,16 +353,7 @@ def evaluate(
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
-        traced values otherwise, with forward and reverse derivatives of any order (a given
-        derivative: once).
-
-    Example:
-        >>> def squares(x):
-        ...     return x * x
-        >>> evaluate(squares, [np.arange(3.0)], [0])
-        array([0., 1., 4.])
-        >>> float(jax.grad(lambda x: evaluate(squares, [x], [0]))(3.0))
-        6.0
+        traced values otherwise, with derivatives of any order (a given derivative: once).
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
@@ -411,56 +365,6 @@ def evaluate(
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
             return batched(core, ndims, batch)(*arrays)
     return _callback(core, args, ndims, batch, rounding, ladder, derivative)
-
-
-def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: str) -> Any:
-    """`jax.pure_callback` whose float64 stays float64.
-
-    JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
-    what comes out to float32: float64 travels as pairs of 32-bit words.
-
-    Args:
-        function: of NumPy arrays, to the tree that `spec` describes.
-        spec: shapes and types of the result.
-        args: traced arrays.
-        vmap_method: as of `jax.pure_callback`.
-
-    Example:
-        >>> spec = jax.ShapeDtypeStruct((), np.float32)
-        >>> print(call_host(lambda x: 2 * x, spec, [jnp.float32(1.5)], "broadcast_all"))
-        3.0
-    """
-    leaves, tree = jax.tree.flatten(spec)
-    wide = [np.dtype(a.dtype) == np.float64 for a in args]
-    wide_out = [np.dtype(s.dtype) == np.float64 for s in leaves]
-
-    def host(*values: Any) -> tuple:
-        values = tuple(
-            np.array(v).view(np.float64)[..., 0] if w else v
-            for v, w in zip(values, wide, strict=True)
-        )
-        found = jax.tree.leaves(function(*values))
-        return tuple(
-            np.array(o, np.float64, order="C")[..., None].view(np.uint32) if w else o
-            for o, w in zip(found, wide_out, strict=True)
-        )
-
-    words = [
-        jax.lax.bitcast_convert_type(a, jnp.uint32) if w else a
-        for a, w in zip(args, wide, strict=True)
-    ]
-    specs = tuple(
-        jax.ShapeDtypeStruct((*s.shape, 2), jnp.uint32) if w else s
-        for s, w in zip(leaves, wide_out, strict=True)
-    )
-    found = jax.pure_callback(host, specs, *words, vmap_method=vmap_method)
-    return jax.tree.unflatten(
-        tree,
-        [
-            jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
-            for o, w in zip(found, wide_out, strict=True)
-        ],
-    )
 
 
 def _callback(
@@ -479,16 +383,12 @@ def _callback(
         # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
         if not is_traced(a):
             return np.asarray(a, np.float64)
-        shape = a.shape
-        return a.reshape((1,) * (len(lead) - (len(shape) - n)) + shape)
+        return a.reshape((1,) * (len(lead) - (a.ndim - n)) + a.shape)
 
     args = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
     traced = [i for i, a in enumerate(args) if is_traced(a)]
 
-    cores = [
-        jax.ShapeDtypeStruct(np.shape(a)[np.ndim(a) - n :], np.float64)
-        for a, n in zip(args, ndims, strict=True)
-    ]
+    cores = _settings(args, ndims)
     if derivative is not None:
         inner = derivative.out
     else:
@@ -497,8 +397,7 @@ def _callback(
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
     def host(*values: Any) -> Any:
-        full = list(args)
-        extra = 0
+        full, extra = list(args), 0
         for i, value in zip(traced, values, strict=True):
             full[i] = np.asarray(value, np.float64)
             extra = full[i].ndim - ndims[i] - len(lead)
@@ -507,11 +406,8 @@ def _callback(
                 full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
         out = concrete(core, full, ndims, batch, cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
-        return jax.tree.map(
-            lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape),
-            out,
-            inner,
-        )
+        spread = lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape)  # noqa: E731
+        return jax.tree.map(spread, out, inner)
 
     @jax.custom_jvp
     def call(*values: jax.Array) -> Any:
@@ -523,9 +419,8 @@ def _callback(
         moving = [k for k, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
         if not moving:
             return out, jax.tree.map(jnp.zeros_like, out)
-        full = list(args)
-        for i, value in zip(traced, primals, strict=True):
-            full[i] = value
+        given = dict(zip(traced, primals, strict=True))
+        full = [given.get(i, a) for i, a in enumerate(args)]
         wrt = tuple(traced[k] for k in moving)
         inputs = sum(math.prod(cores[i].shape) for i in wrt)
         outputs = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inner))
@@ -540,15 +435,12 @@ def _callback(
         def push(leaf: jax.Array, own: jax.ShapeDtypeStruct, parts: tuple) -> jax.Array:
             total = jnp.zeros_like(leaf)
             for k, part in zip(moving, parts, strict=True):
-                i = traced[k]
-                tail = cores[i].shape
-                part = jnp.asarray(part, leaf.dtype)
+                axes = len(cores[traced[k]].shape)  # of the argument, behind those of the result
                 tangent = tangents[k].astype(leaf.dtype)
-                t_lead = tangent.shape[: tangent.ndim - len(tail)]
-                tangent = tangent.reshape(t_lead + (1,) * len(own.shape) + tail)
-                tangent = jnp.broadcast_to(tangent, part.shape)
-                axes = tuple(range(part.ndim - len(tail), part.ndim))
-                total = total + jnp.sum(part * tangent, axis=axes)
+                place = tangent.ndim - axes
+                tangent = jnp.expand_dims(tangent, tuple(range(place, place + len(own.shape))))
+                moved = jnp.asarray(part, leaf.dtype) * tangent
+                total = total + jnp.sum(moved, axis=tuple(range(-axes, 0)))
             return total
 
         flat, tree = jax.tree.flatten(out)
@@ -579,16 +471,10 @@ def _given(
         ladder=derivative.ladder,
         derivative=Derivative(None, None, shapes),
     )
-    whole = jax.tree.structure(derivative.out).flatten_up_to(jacobian)
-    parts = [tuple(leaf[i] for i in wrt) for leaf in whole]
-    return jax.tree.unflatten(jax.tree.structure(derivative.out), parts)
+    tree = jax.tree.structure(derivative.out)
+    return tree.unflatten([tuple(one[i] for i in wrt) for one in tree.flatten_up_to(jacobian)])
 
 
 def plain(value: Any) -> Any:
-    """A concrete scalar as a Python float, anything else as it is.
-
-    Example:
-        >>> plain(np.asarray(1.5))
-        1.5
-    """
+    """A concrete scalar as a Python float, anything else as it is."""
     return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value
