@@ -204,14 +204,7 @@ NUMPY, JAX = _NumPy(), _Jax()
 
 
 def namespace(*values: Any) -> Any:
-    """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax._numerics.arrays import namespace
-        >>> namespace(1.0, np.ones(2)).exp(0.0)
-        np.float64(1.0)
-    """
+    """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`."""
     for value in values:
         if type(value) in _PLAIN:
             continue

@@ -27,15 +27,6 @@ _COUNTED = 1 << 32  # places that one word of a counter tells apart
 def block(key: Any, counter: Any) -> tuple[Any, Any]:
     """Threefry-2x32 with 20 rounds: the two words that a key of two gives a counter of two.
 
-    Args:
-        key: two words, uint32 arrays.
-        counter: two words, of a shape that the key's broadcast to.
-
-    Example:
-        >>> key, counter = jnp.uint32([0, 0]), jnp.uint32([0, 0])
-        >>> [hex(word) for word in block(key, counter)]
-        ['0x6b200159', '0x99ba4efe']
-
     References:
         Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
@@ -59,11 +50,7 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
 
 
 def written_out(key: Any) -> bool:
-    """Whether `block` gives the bits that `jax.random` has for this key.
-
-    Raises:
-        ValueError: an array of keys, whose rows would be taken for the words of one.
-    """
+    """Whether `block` gives the bits that `jax.random` has for this key; refuses several keys."""
     own_axes = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if jnp.ndim(key) != own_axes:
         raise ValueError(
@@ -77,15 +64,6 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> Any:
     """`jax.random.bits(key, shape, jnp.uint32)`, to the bit.
 
     A consumer that XLA merges it into draws again what the others draw: give it one.
-
-    Args:
-        key: a JAX key, typed or raw.
-        shape: of the bits.
-
-    Example:
-        >>> key = jax.random.key(7)
-        >>> bool((random_bits(key, (5,)) == jax.random.bits(key, (5,), jnp.uint32)).all())
-        True
     """
     size = int(np.prod(shape, dtype=object))
     if not written_out(key) or size > _COUNTED:
@@ -99,12 +77,7 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> Any:
 
 
 def bits_of_key(key: Any) -> np.ndarray:
-    """A concrete key as NumPy bits, also under a trace.
-
-    Example:
-        >>> bits_of_key(jax.random.key(7)).tolist()
-        [0, 7]
-    """
+    """A concrete key as NumPy bits, also under a trace."""
     with jax.ensure_compile_time_eval():
         return np.asarray(jax.random.key_data(key))
 
@@ -117,23 +90,13 @@ def name_of_key(key: Any, *, drawn: bool = False) -> tuple[str, bool]:
 
     The name is random, so that a certificate may hold it: a digest would let whoever guesses a seed
     find out whether it is right.
-
-    Example:
-        >>> one, same, other = (name_of_key(jax.random.key(seed)) for seed in (7, 7, 8))
-        >>> one == same, one == other
-        (True, False)
     """
     digest = hashlib.sha256(bits_of_key(key).tobytes()).digest()
     return _NAMED.setdefault(digest, (secrets.token_hex(8), drawn))
 
 
 def might_be_key(leaf: Any) -> bool:
-    """Whether an array is keys, typed or as their bits.
-
-    Example:
-        >>> might_be_key(jax.random.key(7)), might_be_key(jnp.zeros(2))
-        (True, False)
-    """
+    """Whether an array is keys, typed or as their bits."""
     dtype = jnp.result_type(leaf)
     return dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
@@ -175,13 +138,7 @@ class Unfolded(NamedTuple):
 
 
 def unfolded(key: Any, *words: Any) -> Any:
-    """The key with these words still to be folded into it, after those that wait already.
-
-    Example:
-        >>> key = jax.random.key(7)
-        >>> bool(folded(unfolded(key, 1), 2) == folded(key, 1, 2))
-        True
-    """
+    """The key with these words still to be folded into it, after those that wait already."""
     key, earlier = key if isinstance(key, Unfolded) else (key, ())
     # Of Python's own numbers, those beyond 2^31 are no int32.
     new = (word if hasattr(word, "dtype") else np.uint32(word) for word in words)
@@ -193,33 +150,13 @@ def folded(key: Any, *words: Any) -> Any:
 
     Every `fold_in` of a program is a generator of its own to a compiler that shares nothing, and a
     step of private training would have six; one in a loop has the same bits.
-
-    Args:
-        key: a JAX key, typed or raw, or one whose first words wait: `unfolded(key, *first)`.
-        words: whole numbers below 2^32, or int32 arrays.
-
-    Example:
-        >>> key = jax.random.key(7)
-        >>> bool(folded(key, 1, 2) == jax.random.fold_in(jax.random.fold_in(key, 1), 2))
-        True
     """
     key, words = unfolded(key, *words)
     return _folded(key, *_apart(key, words)) if words else key
 
 
 def first_bits(key: Any, count: int) -> Any:
-    """`jax.random.bits(folded(key), (count,), jnp.uint32)`, in the loop that folds the words.
-
-    Args:
-        key: as `folded` takes it.
-        count: of the words, a few: each is a lane of the loop.
-
-    Example:
-        >>> key = jax.random.key(7)
-        >>> own = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
-        >>> first_bits(unfolded(key, 1, 2), 4).tolist() == jax.random.bits(own, (4,)).tolist()
-        True
-    """
+    """`jax.random.bits(folded(key), (count,), jnp.uint32)`, in the loop that folds the words."""
     key, words = unfolded(key)
     if not written_out(key) or not words:
         return jax.random.bits(folded(unfolded(key, *words)), (count,), jnp.uint32)

@@ -212,10 +212,6 @@ def drawn_in_place(shape: tuple[int, ...], dimension: int, parts: int) -> bool:
 
     They do not where the blocks are whole pairs, and the dimension is the first of those that are
     drawn as one axis.
-
-    Example:
-        >>> drawn_in_place((64, 64), 0, 8), drawn_in_place((64, 64), 1, 8)
-        (True, False)
     """
     view, axis = _layout(shape)
     if shape[dimension] % parts or dimension >= len(view):
@@ -324,12 +320,6 @@ def log_of_pair(u: Array, one_minus_u: Array) -> Array:
     """log u for 0 < u ≤ 1, from u and 1 − u, each with its own leading digits.
 
     Accurate relative to the logarithm itself, at both ends. u must be a normal number.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax._numerics.normal import log_of_pair
-        >>> f"{log_of_pair(jnp.float32(1 - 1e-9), jnp.float32(1e-9)):.5e}"
-        '-1.00000e-09'
     """
     if u.dtype == jnp.float64:
         return jnp.where(u < 0.5, jnp.log(u), jnp.log1p(-jnp.minimum(one_minus_u, 0.5)))
@@ -349,28 +339,14 @@ def _log_of_pair_jvp(primals, tangents):
 
 
 def sine_cosine_octant(t: Array) -> tuple[Array, Array]:
-    """(sin(πt/4), cos(πt/4)) for |t| ≤ 1.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax._numerics.normal import sine_cosine_octant
-        >>> [f"{x:.4f}" for x in sine_cosine_octant(jnp.float32(1))]
-        ['0.7071', '0.7071']
-    """
+    """(sin(πt/4), cos(πt/4)) for |t| ≤ 1."""
     if t.dtype == jnp.float64:
         return jnp.sin(t * (math.pi / 4)), jnp.cos(t * (math.pi / 4))
     return horner(_SIN, t * t) * t, horner(_COS, t * t)
 
 
 def sine_cosine(x: Array) -> tuple[Array, Array]:
-    """(sin x, cos x), in float32 to 2e-7 + 1e-7·|x| (float64: as the library has them).
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax._numerics.normal import sine_cosine
-        >>> [f"{x:.4f}" for x in sine_cosine(jnp.float32(2.0))]
-        ['0.9093', '-0.4161']
-    """
+    """(sin x, cos x), in float32 to 2e-7 + 1e-7·|x| (float64: as the library has them)."""
     if x.dtype == jnp.float64:
         return jnp.sin(x), jnp.cos(x)
     quarters = jnp.round(x * np.float32(2 / math.pi))
@@ -389,14 +365,7 @@ def sine_cosine(x: Array) -> tuple[Array, Array]:
 
 
 def horner(coefficients: tuple[float, ...], t: Array) -> Array:
-    """A polynomial, its highest coefficient first.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpjax._numerics.normal import horner
-        >>> float(horner((2.0, 0.0, 1.0), jnp.float32(3)))
-        19.0
-    """
+    """A polynomial, its highest coefficient first."""
     value = jnp.full_like(t, coefficients[0])
     for c in coefficients[1:]:
         value = value * t + np.asarray(c, t.dtype)
@@ -410,10 +379,6 @@ def materialised(fn: Callable[..., Any], *args: Any) -> Any:
     optimization barriers before it does; a conditional whose predicate it cannot see through is
     what it does not merge. Elsewhere a barrier is enough, and a conditional would wait for the
     device.
-
-    Args:
-        fn: a function of arrays to a tree of arrays.
-        args: its arguments, trees of arrays.
     """
 
     def on_cpu(*args):
@@ -463,13 +428,6 @@ def sphere_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     """A uniform point of the unit sphere in as many dimensions as the tree has numbers.
 
     z / ‖z‖ with z standard normal.
-
-    Args:
-        key: a JAX key, used once.
-        tree: arrays or anything with a shape and a floating dtype.
-
-    Returns:
-        A tree like `tree`, of norm one up to 2e-6.
     """
     return _directed(key, tree, extra=0)
 

@@ -74,10 +74,6 @@ def _searched(
 
     A method may have answers again beyond parameters at which it has none. Where those end the
     search, it begins once more where the best method's answers keep the budget.
-
-    Raises:
-        ImpossibleBudget, ValueError: as `calibrate`.
-        UnsupportedQuery: the method has no answer where the best one's keep the budget.
     """
     whole = is_whole(make)
 

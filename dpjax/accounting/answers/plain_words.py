@@ -27,13 +27,7 @@ _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ ba
 def line(epsilon: float, delta: float, false_alarms: float) -> float:
     """How often an attack on an (ε, δ)-private release is right, at a rate of false alarms.
 
-        min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
-
-    Example:
-        >>> round(line(1.0, 0.0, 0.001), 6)
-        0.002718
-        >>> line(float("inf"), 0.0, 0.001)
-        1.0
+    min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
     """
     if epsilon == math.inf:
         return 1.0
@@ -125,22 +119,12 @@ _AGAINST = {
 
 
 def shown(value: object) -> str:
-    """A declared fact in words: a fraction to six digits, anything else as it is.
-
-    Example:
-        >>> shown(359.0000000772998), shown(200), shown("user")
-        ('359', '200', 'user')
-    """
+    """A declared fact in words: a fraction to six digits, anything else as it is."""
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage, rounded up to two digits.
-
-    Example:
-        >>> percent(0.0018001), percent(0.5), percent(0.999)
-        ('0.19 %', '50 %', '100 %')
-    """
+    """A share of one as a percentage, rounded up to two digits."""
     value = 100 * share
     if value <= 0:
         return "0 %"
@@ -203,19 +187,7 @@ def _sentence(text: str) -> str:
 
 
 def summary(certificate: Certificate) -> list[str]:
-    """Who is protected, against what, how well, under which conditions, and what is not covered.
-
-    Returns:
-        Lines `Label: a sentence.`
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> lines = summary(acc.certify(acc.Gaussian(4.0), delta=1e-5))
-        >>> lines[2][:60]
-        'How well: with one false alarm in a thousand, such an attack'
-        >>> [line.split(":")[0] for line in lines]
-        ['Protected', 'Against', 'How well', 'Not covered']
-    """
+    """Who is protected, against what, how well, under which conditions, and what is not covered."""
     c = certificate
     if not math.isfinite(c.epsilon):
         lines = ["Protected: nobody. What was released carries no guarantee of privacy."]
@@ -248,13 +220,7 @@ def summary(certificate: Certificate) -> list[str]:
 
 
 def details(certificate: Certificate) -> list[str]:
-    """What was released, what it costs, by which bound, and what that rests on; as `summary`.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> details(acc.certify(acc.Gaussian(4.0), delta=1e-5))[1]
-        'Guarantee: (0.926342, 1e-05)-differential privacy.'
-    """
+    """What was released, what it costs, by which bound, and what that rests on; as `summary`."""
     c = certificate
     lines = [f"Released: {c.mechanism.describe()}."]
     if math.isfinite(c.epsilon):

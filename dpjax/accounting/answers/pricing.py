@@ -57,9 +57,6 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
 
     A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
     can answer, and marked.
-
-    Raises:
-        TypeError, ValueError: naming the argument or field.
     """
     admit(run)
     given = checks.number(name, given, allowed)

@@ -191,14 +191,7 @@ class Found(NamedTuple):
 
 
 def _rises(points: list[tuple[np.ndarray, np.ndarray]]) -> bool | None:
-    """Whether the cost rises with the parameter: by those that are finite, if two of them differ.
-
-    Returns:
-        None where no two costs differ.
-
-    Raises:
-        ValueError: it does at some targets, and falls at others.
-    """
+    """Whether the cost rises: by finite ones if two of them differ; None where no two do."""
     pairs = list(itertools.combinations(points, 2))
     up = np.stack([(b > a) == (y > x) for (x, a), (y, b) in pairs])
     differ = np.stack([a != b for (_, a), (_, b) in pairs])
@@ -215,10 +208,7 @@ def _interpolated(
     """Where the height is 0, by inverse interpolation in the points nearest to it; NaN for nowhere.
 
     Neville's scheme, of the highest order up to the given one whose correction is much smaller than
-    the distance that the lower one moved.
-
-    Returns:
-        The root, and the last correction from the second order on; ∞ for none.
+    the distance that the lower one moved; with it the last correction from the second order on.
     """
     z, h = (np.stack(column) for column in zip(*points, strict=True))
     nearest = np.argsort(np.abs(h), axis=0, kind="stable")[: order + 1]

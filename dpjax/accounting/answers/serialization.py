@@ -25,9 +25,6 @@ def to_plain(value: Any) -> Any:
     """A mechanism or field value as dictionaries, lists, numbers and strings.
 
     Floats are written by Python's shortest exact representation; an infinity as the text "inf".
-
-    Raises:
-        TypeError: a traced value, or one that a certificate cannot hold.
     """
     if is_traced(value):
         raise TypeError(
@@ -55,11 +52,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`.
-
-    Raises:
-        CertificateError: an unknown kind of mechanism, or fields it does not have or allow.
-    """
+    """The inverse of `to_plain`."""
     if isinstance(value, list):
         return tuple(from_plain(v) for v in value)
     if isinstance(value, str):
@@ -79,12 +72,7 @@ def from_plain(value: Any) -> Any:
 
 
 def parse(text: str | bytes) -> dict[str, Any]:
-    """A JSON object that somebody else wrote: its size, depth, keys and numbers are checked.
-
-    Raises:
-        CertificateError: not a JSON object, too long or too deep, a key given twice, a number
-            without a float64 (an infinity is written as the text "inf").
-    """
+    """A JSON object that somebody else wrote: its size, depth, keys and numbers are checked."""
     if not isinstance(text, str | bytes | bytearray):
         raise CertificateError("json", f"must be text, got {shown(text)}{_FILE}")
     if len(text) > _LONGEST:

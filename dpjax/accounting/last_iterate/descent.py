@@ -88,15 +88,6 @@ def of_kind(run: Any, kind: type) -> None:
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     """The GDP parameter of the last iterate by each argument that applies, and which is least.
 
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.descent import descent_bounds
-        >>> run = acc.NoisyGradientDescent(steps=100, step_size=0.01, noise_std=0.02,
-        ...     gradient_sensitivity=4 / 5000, strong_convexity=1.0, smoothness=1.0)
-        >>> found = descent_bounds(run)
-        >>> found.best, round(found.strongly_convex, 8), round(found.composition, 8)
-        ('strongly_convex', 0.02718157, 0.02828427)
-
     References:
         Bok, Su and Altschuler 2024; the whole-number minimum of the bounded form is derived for
         dpjax.
@@ -115,13 +106,6 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
     Which batch the record is in may be known to the attacker: a fixed public order costs the
     maximum. If the order is a secret uniform permutation drawn once, `epsilon` averages the
     privacy profiles.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.descent import position_mus
-        >>> run = acc.NoisyCyclicDescent(200, 0.1, 5**-0.5 / 2, 1.0, 1.0, 1.0, batches=10)
-        >>> [f"{mu:.6f}" for mu in position_mus(run)[[0, 1, 9]]]
-        ['0.259277', '0.288086', '1.033066']
     """
     of_kind(run, NoisyCyclicDescent)
     if np.ndim(run.batches) != 0:

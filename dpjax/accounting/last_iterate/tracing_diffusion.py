@@ -88,13 +88,6 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     S is `gradient_sensitivity` (of the average gradient). Needs η < 1/M (else +inf), convexity,
     and a start N(0, vI) with v <= 2σ²/λ, a point included.
 
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.tracing_diffusion import tracing_rate
-        >>> run = acc.NoisyGradientDescent(50, 0.1, 0.01, 2 / 1000, 0.5, 1.0)
-        >>> [round(tracing_rate(run, form), 8) for form in ("published", "optimal", "quadratic")]
-        [0.05707962, 0.04667328, 0.0334271]
-
     References:
         Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
     """

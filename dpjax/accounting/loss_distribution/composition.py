@@ -97,12 +97,7 @@ def compose(
     upper: bool = True,
     bins: int = DEFAULT_BINS,
 ) -> Composed:
-    """The composed loss distribution of the steps, tilted towards a target δ, or ε.
-
-    Args:
-        pairs, upper, bins: as of `epsilon_bound`.
-        delta, epsilon: the target: one of the two.
-    """
+    """The composed loss distribution of the steps, tilted towards a target δ, or ε."""
     from scipy import fft
     from scipy.special import ndtri
 
@@ -294,25 +289,7 @@ def _slack(pairs: Steps, epsilon: float) -> float:
 
 
 def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
-    """A bound on ε(δ) of the composition of the pairs, in one direction.
-
-    Args:
-        pairs: the steps, all in the same direction.
-        delta: δ in (0, 1).
-        upper: whether to bound from above.
-        bins: length of the transform; the bounds approach each other as it grows.
-
-    Returns:
-        A number >= 0; the upper bound is +∞ and the lower one 0 where nothing can be said.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution.composition import epsilon_bound
-        >>> from dpjax.accounting.loss_distribution.discretisation import Pair
-        >>> step = Pair("gaussian", 1, 1.0, 1.0, 1)
-        >>> low, high = (epsilon_bound([step], 1e-5, upper=upper) for upper in (False, True))
-        >>> low <= 4.377178095681 <= high
-        True
-    """
+    """A bound on ε(δ) of steps in one direction, upper or lower: +∞ or 0 where none is known."""
     live = _usable(pairs)
     if live is not None and (not live or delta >= 1):
         return 0.0
@@ -333,16 +310,7 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
 
 
 def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
-    """A bound on δ(ε) of the composition of the pairs, in one direction; see `epsilon_bound`.
-
-    Example:
-        >>> from dpjax.accounting.loss_distribution.composition import delta_bound
-        >>> from dpjax.accounting.loss_distribution.discretisation import Pair
-        >>> step = Pair("gaussian", 1, 1.0, 1.0, 1)
-        >>> low, high = (delta_bound([step], 1.0, upper=upper) for upper in (False, True))
-        >>> low <= 0.126936737507 <= high
-        True
-    """
+    """A bound on δ(ε) of the composition of the pairs, in one direction; see `epsilon_bound`."""
     live = _usable(pairs)
     if live is None or not live:
         return 1.0 if live is None and upper else 0.0
