@@ -26,7 +26,7 @@ from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
-from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.gaussian.randomized_sensitivity import mixture_delta, mixture_epsilon
 from dpjax.accounting.last_iterate.shifted_interpolation import (
