@@ -32,7 +32,7 @@ from dpjax._numerics.explicit import (
     on_auto_mesh,
     placed_like,
 )
-from dpjax._numerics.keys import first_bits, name_of_key
+from dpjax._numerics.keys import name_of_key, random_bits, written_out
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
@@ -104,6 +104,8 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
         TypeError: if a leaf is not of a real floating type.
         ValueError: if a leaf holds more than 2^33 numbers.
     """
+    if jax.config.jax_debug_key_reuse and written_out(key):  # pyrefly: ignore
+        jax.random.bits(key, (0,))  # a use of the key, as JAX counts them
     leaves, structure = jax.tree.flatten(tree)
     specs = tuple((jnp.shape(leaf), _floating(jnp.result_type(leaf))) for leaf in leaves)
     shardings = tuple(_spread(leaf) for leaf in leaves)
@@ -133,9 +135,10 @@ def _spread(leaf: Any):
 
 @partial(jax.jit, static_argnames=("specs", "shardings"))
 def _draw(key: PRNGKeyArray, specs: tuple, shardings: tuple) -> list[Array]:
-    # Hashing the key first consumes it as any sampler does, accepts every key type, and keeps this
-    # stream apart from the one that jax.random would draw from the same key.
-    words = first_bits(key, 4)
+    # Hashing the key first accepts every key type, and keeps this stream apart from the one that
+    # jax.random would draw from the same key.
+    # Held apart, or the kernel of every leaf would draw them again.
+    words = lax.optimization_barrier(random_bits(key, (4,)))
     sizes = [math.prod(shape) for shape, _ in specs]
     # One flat draw serves all small leaves (biases, scales): a kernel each would cost more.
     small = [
