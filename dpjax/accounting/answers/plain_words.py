@@ -51,21 +51,7 @@ def success(
     a few is taken, found by Brent's method since e^ε α + δ(ε), convex in e^ε, has one valley. It
     never gives more than the (ε, δ) given.
 
-    Args:
-        run: what was released, one setting.
-        epsilon, delta: a guarantee of the run, everything included.
-        adjacency: the neighbouring relation.
-        reserved: the part of δ for failures outside the mechanism.
-        false_alarms: in [0, 1]; how often the attack says yes where no is true.
-
-    Returns:
-        In [0, 1], and 1 if nothing can be said.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> add_remove = acc.Adjacency.ADD_REMOVE
-        >>> round(success(acc.Gaussian(4.0), 0.93, 1e-5, adjacency=add_remove), 4)
-        0.0023
+    `reserved` is the part of δ for failures outside the mechanism; 1 if nothing can be said.
     """
     best = line(epsilon, delta, false_alarms)
     if not math.isfinite(epsilon):
@@ -133,9 +119,14 @@ def percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
-def _whole_users(c: Certificate) -> bool:
-    """Whether a record is all that one user contributes, as a plan of that unit declares."""
-    return c.declared.get("unit") == "user"
+def _owned(c: Certificate) -> tuple[str, str] | None:
+    """What one user owns, as who is protected and as neighbours; None where a record is one's."""
+    if isinstance(c.mechanism, UserLevel):
+        records = f"{c.mechanism.records:,.0f} records"
+        return f"at most {records}", f"up to {records} of one user"
+    if c.declared.get("unit") == "user":  # as a plan of that unit declares
+        return "any number of records", "all records of one user"
+    return None
 
 
 def _promise(epsilon: float) -> str:
@@ -152,34 +143,25 @@ def _protected(c: Certificate) -> str:
     records: Any = c.declared.get("records", _RECORDS)
     away = c.delta * (records if isinstance(records, int | float) else _RECORDS)
     grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
-    several = isinstance(c.mechanism, UserLevel) or _whole_users(c)
-    again = "" if several else ". Of several records, each costs again"
-    if isinstance(c.mechanism, UserLevel) or _whole_users(c):
-        most = "any number of records"
-        if isinstance(c.mechanism, UserLevel):
-            most = f"at most {c.mechanism.records:,.0f} records"
-        words = words.replace("one record", most).replace("with it", "with them")
+    again = ". Of several records, each costs again"
+    if owned := _owned(c):
+        again = ""
+        words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
     return f"{words}, but for a probability of {rounded_up(c.delta)}. {grade}{again}"
 
 
 def _relation(c: Certificate) -> str:
     words = _RELATION[c.adjacency]
-    if isinstance(c.mechanism, UserLevel):
-        many = f"up to {c.mechanism.records:,.0f} records of one user"
-        words = words.replace("one record by another", f"{many} by others")
-        return words.replace("one record", many)
-    if _whole_users(c):
-        words = words.replace("one record by another", "all records of one user by others")
-        return words.replace("one record", "all records of one user")
+    if owned := _owned(c):
+        words = words.replace("one record by another", f"{owned[1]} by others")
+        return words.replace("one record", owned[1])
     return words
 
 
 def _whom(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
-    if not (isinstance(c.mechanism, UserLevel) or _whole_users(c)):
-        return words
-    return words.replace("records", "users").replace("record", "user")
+    return words.replace("record", "user") if _owned(c) else words
 
 
 def _sentence(text: str) -> str:
