@@ -115,10 +115,10 @@ class Program:
     """
 
     def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
-        self._core, self._ndims, self._batch = core, ndims, batch
+        self._core, self._ndims = core, ndims
+        self._batched = batched(core, ndims, batch)
         # NumPy cannot differentiate: Jacobians are compiled for one setting too.
         self._compile_one = getattr(core, "derivative", False)
-        self._function = jax.jit(batched(core, ndims, batch))
         self._compiled: dict[tuple, Any] = {}  # by shapes, device and devices
 
     def one(self, args: Sequence[np.ndarray], device: Any = None) -> Any:
@@ -138,8 +138,9 @@ class Program:
         shapes = tuple([np.shape(a) for a in args])
         key = shapes, device, devices
         if key not in self._compiled:
-            plain = self._function, [None] * len(args)
-            function, places = self._divided(shapes, devices) if devices else plain
+            function, places = jax.jit(self._batched), [None] * len(args)
+            if devices:
+                function, places = self._divided(shapes, devices)
             arguments = [
                 jax.ShapeDtypeStruct(shape, np.float64, sharding=place)
                 for shape, place in zip(shapes, places, strict=True)
@@ -165,7 +166,7 @@ class Program:
             for shape, n in zip(shapes, self._ndims, strict=True)
         )
         mapped = jax.shard_map(
-            batched(self._core, self._ndims, self._batch),
+            self._batched,
             mesh=mesh,
             in_specs=specs,
             out_specs=PartitionSpec("settings"),
@@ -210,8 +211,7 @@ def _sweep(
     width: int,
     device: Any,
     index: np.ndarray,
-    threads: int,
-    devices: tuple[Any, ...],
+    alone: bool,
 ) -> Any:
     """The settings at these flat indices, in blocks, as many at a time as threads or devices.
 
@@ -225,6 +225,7 @@ def _sweep(
     if math.prod(lead) <= _FEW or len(index) <= _FEW_POOR:
         answers = [settings.one(rows(one), device) for one in index]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
+    threads, devices = (1, ()) if alone else (processors(), sweep_devices())
     # A block that is the whole of a GPU's work is not cut.
     whole = 1 << (-(-len(index) // max(1, len(devices))) - 1).bit_length()
     named = devices[0].platform if devices else jax.default_backend()
@@ -255,10 +256,9 @@ def concrete(
     batch: int,
     device: Any,
     ladder: Ladder | None = None,
-    threads: int = 1,
-    devices: tuple[Any, ...] = (),
+    alone: bool = True,
 ) -> Any:
-    """The results for concrete arguments as NumPy float64, the ladder's where they are poor."""
+    """Results as NumPy float64, the ladder's where they are poor; alone, a sweep has one thread."""
     args = [np.asarray(a, np.float64) for a in args]
     lead = leading(args, ndims)
     size = math.prod(lead)
@@ -271,7 +271,7 @@ def concrete(
         chosen = program(core, ndims, batch)
         if lead == ():
             return chosen.one(args, device)
-        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, threads, devices)
+        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, alone)
 
     if size == 0:
         return program(core, ndims, batch).block(args, device)
@@ -357,9 +357,7 @@ def evaluate(
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
-        return concrete(
-            core, args, ndims, batch, best_device(), ladder, processors(), sweep_devices()
-        )
+        return concrete(core, args, ndims, batch, best_device(), ladder, alone=False)
     if jax.config.read("jax_enable_x64") and ladder is None and derivative is None:
         with plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
