@@ -182,10 +182,7 @@ class _NumPy:
 
     @staticmethod
     def vmap(function: Callable) -> Callable:
-        def mapped(*rows: Any) -> Any:
-            return _stacked([function(*_rows(rows, i)) for i in range(len(_first(rows)))])
-
-        return mapped
+        return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)

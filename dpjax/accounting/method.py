@@ -75,12 +75,14 @@ def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_supported(method: Method, tree: Any, adjacency: Adjacency) -> bool:
-    """Whether the method prices runs of a structure: asked once of each."""
+def _is_supported(
+    supports: Callable, needs: tuple[type, ...], tree: Any, adjacency: Adjacency
+) -> bool:
+    """Whether a method prices runs of a structure: asked once of each."""
     run, kinds = _placeholder(tree)
-    if method.needs and not any(issubclass(kind, method.needs) for kind in kinds):
+    if needs and not any(issubclass(kind, needs) for kind in kinds):
         return False
-    return bool(method.supports(run, adjacency))
+    return bool(supports(run, adjacency))
 
 
 def ranked(
@@ -89,7 +91,9 @@ def ranked(
     """The methods that answer one part for this run, in the order in which they are asked."""
     tree = jax.tree.structure(run)
     able = [
-        m for m in methods if getattr(m, part) is not None and _is_supported(m, tree, adjacency)
+        m
+        for m in methods
+        if getattr(m, part) is not None and _is_supported(m.supports, m.needs, tree, adjacency)
     ]
     return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
 
