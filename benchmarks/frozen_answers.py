@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.serialization import from_plain, to_plain
+from dpjax.accounting.answers.certificate import from_plain, to_plain
 
 FILE = pathlib.Path(__file__).parents[1] / "tests" / "accounting" / "frozen_answers.jsonl.gz"
 ORDERS = (1.25, 2.0, 4.0, 16.0, 64.0, 256.0)

@@ -17,8 +17,7 @@ import sys
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution.composition import epsilon_bound
-from dpjax.accounting.loss_distribution.discretisation import Pair
+from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
 from dpjax.accounting.pairs.counts import Binomial, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.replacement import labelled

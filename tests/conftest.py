@@ -37,7 +37,7 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from dpjax._numerics import concrete  # noqa: E402
+from dpjax._numerics import float64  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -92,7 +92,7 @@ def _drop_beyond(limit: float) -> None:
     if _resident() < limit:
         return
     jax.clear_caches()
-    concrete.program.cache_clear()
+    float64.program.cache_clear()
     gc.collect()
     if _HAND_BACK is not None:
         _HAND_BACK(0)

@@ -352,3 +352,33 @@ def test_modules_import_few_others_and_none_in_a_circle():
     assert _circle(graph) == []
     counts = sorted(len(found) for found in graph.values())
     assert counts[int(0.95 * len(counts))] <= _MOST_FAN_OUT
+
+
+# Files and functions of the package that the first price of a sampled run goes through, helpers
+# of one expression (lambdas, comprehensions) not counted: only ever fewer.
+_MOST_FILES_OF_A_PRICE, _MOST_FUNCTIONS_OF_A_PRICE = 30, 192
+_PROFILED = """
+import pathlib, sys
+import dpjax
+from dpjax import accounting as acc
+
+package, entered = str(pathlib.Path(dpjax.__file__).parent), set()
+
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(package):
+        entered.add((code.co_filename, code.co_qualname))
+
+run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 1_000)
+sys.setprofile(note)
+acc.epsilon(run, 1e-5)
+sys.setprofile(None)
+functions = {name for name in entered if not name[1].endswith(">")}
+print(len({file for file, _ in entered}), len(functions))
+"""
+
+
+def test_one_price_goes_through_few_files_and_functions():
+    files, functions = map(int, _run(_PROFILED).split())
+    assert files <= _MOST_FILES_OF_A_PRICE, files
+    assert functions <= _MOST_FUNCTIONS_OF_A_PRICE, functions

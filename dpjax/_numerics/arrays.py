@@ -182,10 +182,7 @@ class _NumPy:
 
     @staticmethod
     def vmap(function: Callable) -> Callable:
-        def mapped(*rows: Any) -> Any:
-            return _stacked([function(*_rows(rows, i)) for i in range(len(_first(rows)))])
-
-        return mapped
+        return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
@@ -204,14 +201,7 @@ NUMPY, JAX = _NumPy(), _Jax()
 
 
 def namespace(*values: Any) -> Any:
-    """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpjax._numerics.arrays import namespace
-        >>> namespace(1.0, np.ones(2)).exp(0.0)
-        np.float64(1.0)
-    """
+    """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`."""
     for value in values:
         if type(value) in _PLAIN:
             continue

@@ -49,13 +49,7 @@ def along_records(*trees: Any) -> PartitionSpec:
 
 
 def on_auto_axes(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
-    """`function(*args)`, with the explicit axes of the arguments' mesh handed to the compiler.
-
-    Args:
-        function: of arrays; may be traced.
-        specs: a prefix of the result's tree: how each result is divided over the explicit axes.
-        *args: trees of arrays.
-    """
+    """`function(*args)`, with the explicit axes of the arguments' mesh handed to the compiler."""
     mesh = explicit_mesh(*args)
     if mesh is None:
         return function(*args)

@@ -5,8 +5,8 @@ Accounting in float32 is off by 0.2 % to 170×, yet a library must not switch it
 float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace,
 gathers, sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
 
-* concrete arguments: NumPy for a few settings, a jitted function inside the x64 scope for a sweep;
-  results as NumPy float64;
+* concrete arguments: NumPy for a few settings, a jitted function inside the x64 scope for a sweep,
+  worked through by all processors; results as NumPy float64;
 * traced arguments in a float32 program, and in any program where finer cores may be needed:
   `jax.pure_callback` to the first road, so that the traced answer is the concrete one, with a
   `custom_jvp` whose Jacobian is the core's, compiled in float64 and evaluated by the same roads (so
@@ -16,22 +16,286 @@ gathers, sorts and special functions fail at lowering. Hence three roads, chosen
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpjax._numerics.concrete import Ladder as Ladder
-from dpjax._numerics.concrete import batched, concrete, leading, processors
-from dpjax._numerics.scope import best_device, cpu, plain_rules, sweep_devices
+from dpjax._numerics import arrays
+from dpjax._numerics.explicit import on_one_device
+from dpjax._numerics.scope import Rounding as Rounding
+from dpjax._numerics.scope import (
+    best_device,
+    cpu,
+    enable_x64,
+    plain_rules,
+    processors,
+    sweep_devices,
+)
+from dpjax._numerics.scope import call_host as call_host
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
+from dpjax._numerics.scope import narrow as narrow
 
-Rounding = Literal["up", "down", "nearest"]
+_FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
+_FEW_POOR = 128  # the same of those that are repeated with a finer core
+_BLOCK = 16  # batches that a thread of a sweep works through at a time
+# XLA uses half of a vector unit of 512 bits unless it is told to use all of it. And on CPUs a
+# program takes half the time to compile without the emitters, where a release can do without them.
+_WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
+_OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
+
+
+def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
+    """The sweep's axes: what is in front of each setting's own."""
+    return np.broadcast_shapes(
+        *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
+    )
+
+
+def _settings(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
+    """What one setting of each argument is."""
+    shapes = [np.shape(a)[np.ndim(a) - n :] for a, n in zip(args, ndims, strict=True)]
+    return [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+
+
+def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
+    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time."""
+
+    def run(*args: jax.Array) -> Any:
+        lead = leading(args, ndims)
+        if lead == ():
+            return core(*args)
+        size = math.prod(lead)
+        if size == 0:
+            one = jax.eval_shape(core, *_settings(args, ndims))
+            return jax.tree.map(lambda s: jnp.zeros(lead + s.shape, s.dtype), one)
+        # Settings are padded to whole batches, so that only one batch shape is compiled.
+        width = min(batch, size)
+        blocks = -(-size // width)
+
+        def spread(a: jax.Array, n: int) -> jax.Array:
+            tail = a.shape[a.ndim - n :]
+            flat = jnp.broadcast_to(a, lead + tail).reshape((size, *tail))
+            index = jnp.minimum(jnp.arange(blocks * width), size - 1)
+            return flat[index].reshape((blocks, width, *tail))
+
+        rows = tuple(spread(a, n) for a, n in zip(args, ndims, strict=True))
+        out = jax.lax.map(lambda row: jax.vmap(core)(*row), rows)
+        return jax.tree.map(
+            lambda o: o.reshape((blocks * width, *o.shape[2:]))[:size].reshape(lead + o.shape[2:]),
+            out,
+        )
+
+    return run
+
+
+def _compiled(lowered: Any) -> Any:
+    """The program, by the first options that this release of XLA has."""
+    for options in _OPTIONS:
+        try:
+            return lowered.compile(options)
+        except Exception:  # no such option, or an error that comes again below
+            continue
+    return lowered.compile()
+
+
+class Program:
+    """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
+
+    Which of the two depends on the question alone, not on what was asked before: the same question
+    has the same answer to the last bit.
+    """
+
+    def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
+        self._core, self._ndims = core, ndims
+        self._batched = batched(core, ndims, batch)
+        # NumPy cannot differentiate: Jacobians are compiled for one setting too.
+        self._compile_one = getattr(core, "derivative", False)
+        self._compiled: dict[tuple, Any] = {}  # by shapes, device and devices
+
+    def one(self, args: Sequence[np.ndarray], device: Any = None) -> Any:
+        """One setting, on NumPy (a derivative: compiled)."""
+        if self._compile_one:
+            return self.block(args, device)
+        with np.errstate(all="ignore"):
+            found = self._core(*args)
+            if arrays.namespace(found) is arrays.JAX:
+                # Written against jax.numpy, which outside of the scope computes in float32.
+                with float64_scope(device):
+                    found = self._core(*args)
+            return arrays.tree_map(np.asarray, found)
+
+    def block(self, args: Sequence[np.ndarray], device: Any, devices: tuple[Any, ...] = ()) -> Any:
+        """A block of a sweep, compiled for its shapes; one as large on each of several devices."""
+        shapes = tuple([np.shape(a) for a in args])
+        key = shapes, device, devices
+        if key not in self._compiled:
+            function, places = jax.jit(self._batched), [None] * len(args)
+            if devices:
+                function, places = self._divided(shapes, devices)
+            arguments = [
+                jax.ShapeDtypeStruct(shape, np.float64, sharding=place)
+                for shape, place in zip(shapes, places, strict=True)
+            ]
+            # A mesh of the caller's is about the caller's arrays, and so is `disable_jit`.
+            alone = on_one_device() if devices else contextlib.nullcontext()
+            with jax.disable_jit(False), float64_scope(device), alone:
+                lowered = function.trace(*arguments).lower()
+            self._compiled[key] = _compiled(lowered), places
+        compiled, places = self._compiled[key]
+        # What is compiled does not see the caller's trace.
+        alone = on_one_device() if devices else contextlib.nullcontext()
+        with jax.disable_jit(False), enable_x64(), alone:
+            if devices:
+                args = [jax.device_put(a, place) for a, place in zip(args, places, strict=True)]
+            return jax.tree.map(np.asarray, compiled(*args))
+
+    def _divided(self, shapes: Sequence[tuple], devices: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """The program of settings divided over devices that exchange nothing, and its places."""
+        mesh = Mesh(np.asarray(devices), ("settings",))
+        specs = tuple(
+            PartitionSpec("settings") if len(shape) > n else PartitionSpec()
+            for shape, n in zip(shapes, self._ndims, strict=True)
+        )
+        mapped = jax.shard_map(
+            self._batched,
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=PartitionSpec("settings"),
+            check_vma=False,  # cores carry constants through their loops
+        )
+        return jax.jit(mapped), [NamedSharding(mesh, spec) for spec in specs]
+
+
+@functools.lru_cache(maxsize=256)
+def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
+    """The one `Program` of these arguments."""
+    return Program(core, ndims, batch)
+
+
+class Ladder(NamedTuple):
+    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
+
+    Fields:
+        cores: same signature and result as the first core, ever more costly.
+        poor: from the result, NumPy arrays with one axis for the whole sweep (none for a single
+            setting), to a mask of that axis.
+        merge: from an old and a finer result to the one that is kept; by default the finer.
+    """
+
+    cores: tuple[Callable, ...]
+    poor: Callable[[Any], np.ndarray]
+    merge: Callable[[Any, Any], Any] = lambda old, new: new
+
+
+def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
+    """The settings at these flat indices; what all settings share stays as it is."""
+    tail = a.shape[a.ndim - n :]
+    if math.prod(a.shape[: a.ndim - n]) == 1:
+        return a.reshape(tail)
+    return np.broadcast_to(a, lead + tail)[np.unravel_index(index, lead)]
+
+
+def _sweep(
+    settings: Program,
+    args: Sequence[np.ndarray],
+    ndims: tuple[int, ...],
+    width: int,
+    device: Any,
+    index: np.ndarray,
+    alone: bool,
+) -> Any:
+    """The settings at these flat indices, in blocks, as many at a time as threads or devices.
+
+    Sizes are padded to powers of two or to whole blocks, so that few are compiled.
+    """
+    lead = leading(args, ndims)
+
+    def rows(part: np.ndarray) -> list[np.ndarray]:
+        return [_rows(a, n, lead, part) for a, n in zip(args, ndims, strict=True)]
+
+    if math.prod(lead) <= _FEW or len(index) <= _FEW_POOR:
+        answers = [settings.one(rows(one), device) for one in index]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
+    threads, devices = (1, ()) if alone else (processors(), sweep_devices())
+    # A block that is the whole of a GPU's work is not cut.
+    whole = 1 << (-(-len(index) // max(1, len(devices))) - 1).bit_length()
+    named = devices[0].platform if devices else jax.default_backend()
+    on_cpu = device is not None or named == "cpu"
+    width = min(whole, width) if on_cpu else whole
+    blocks = -(-len(index) // width)
+    devices = devices[:blocks]
+    together = max(1, len(devices))
+    blocks = -(-blocks // together)
+    padded = np.resize(index, blocks * together * width).reshape(blocks, together * width)
+
+    def block(part: np.ndarray) -> Any:
+        return settings.block(rows(part), device, devices)
+
+    if blocks == 1 or threads == 1 or devices:
+        parts = [block(part) for part in padded]
+    else:
+        first = block(padded[0])  # compiles, so that the threads do not each
+        with ThreadPoolExecutor(threads) as pool:
+            parts = [first, *pool.map(block, padded[1:])]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(index)], *parts)
+
+
+def concrete(
+    core: Callable,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    device: Any,
+    ladder: Ladder | None = None,
+    alone: bool = True,
+) -> Any:
+    """Results as NumPy float64, the ladder's where they are poor; alone, a sweep has one thread."""
+    args = [np.asarray(a, np.float64) for a in args]
+    lead = leading(args, ndims)
+    size = math.prod(lead)
+    if size == 1 and lead:
+        single = [a.reshape(a.shape[a.ndim - n :]) for a, n in zip(args, ndims, strict=True)]
+        out = concrete(core, single, ndims, batch, device, ladder)
+        return jax.tree.map(lambda o: o.reshape(lead + o.shape), out)
+
+    def ask(core: Callable, index: np.ndarray) -> Any:
+        chosen = program(core, ndims, batch)
+        if lead == ():
+            return chosen.one(args, device)
+        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, alone)
+
+    if size == 0:
+        return program(core, ndims, batch).block(args, device)
+    out = ask(core, np.arange(size))
+    for finer in ladder.cores if ladder is not None else ():
+        poor = np.broadcast_to(ladder.poor(out), lead and (size,))  # pyrefly: ignore
+        if not poor.any():
+            break
+        if lead == ():
+            out = ladder.merge(out, ask(finer, poor))  # pyrefly: ignore
+            continue
+        (index,) = np.nonzero(poor)
+        old = jax.tree.map(lambda o: o[index], out)  # noqa: B023
+        kept = ladder.merge(old, ask(finer, index))  # pyrefly: ignore
+
+        def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
+            whole = np.array(whole)
+            whole[index] = part
+            return whole
+
+        out = jax.tree.map(put, out, kept)
+    if lead == ():
+        return out
+    return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)
 
 
 class Derivative(NamedTuple):
@@ -42,10 +306,6 @@ class Derivative(NamedTuple):
             arguments in place of every leaf of out.
         ladder: as of the first core, on such pairs.
         out: shapes of one setting's out.
-
-    Example:
-        >>> Derivative(None, None, None).core is None
-        True
     """
 
     core: Callable | None
@@ -59,33 +319,12 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
     transform = jax.jacrev if reverse else jax.jacfwd
 
     def both(*args: jax.Array) -> tuple[Any, Any]:
-        def twice(*args: jax.Array) -> tuple[Any, Any]:
-            out = core(*args)
-            return out, out
-
+        twice = lambda *args: (core(*args),) * 2  # noqa: E731
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
         return out, jacobian
 
-    both.derivative = True  # see `concrete.Program`  # pyrefly: ignore
+    both.derivative = True  # see `Program`  # pyrefly: ignore
     return both
-
-
-def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
-    """Cast to a narrower float without crossing to the unsafe side.
-
-    Example:
-        >>> narrow(np.asarray(0.1), np.float32, "down") <= 0.1
-        np.True_
-    """
-    if dtype == np.float64:
-        return value
-    with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
-        narrow = value.astype(dtype)
-    if rounding == "nearest":
-        return narrow
-    unsafe = narrow < value if rounding == "up" else narrow > value
-    limit = np.asarray(np.inf if rounding == "up" else -np.inf, dtype)
-    return np.where(unsafe, np.nextafter(narrow, limit), narrow)
 
 
 def evaluate(
@@ -104,9 +343,8 @@ def evaluate(
         core: pure function of float64 arrays, one setting at a time, returning a pytree of arrays.
             Compiled programs are cached by its identity, so make it once (module level, or
             `functools.lru_cache` around the factory that closes over static options).
-        args: numbers, arrays or tracers. Argument i has `ndims[i]` axes that belong to one setting;
-            the axes in front broadcast together to the shape of the sweep.
-        ndims: see `args`.
+        args, ndims: numbers, arrays or tracers; argument i has `ndims[i]` axes that belong to one
+            setting, and those in front broadcast together to the shape of the sweep.
         batch: settings evaluated together; a sweep runs over blocks of this many.
         rounding: direction of the final cast to float32 inside a float32 program.
         ladder: finer cores for the settings that need them; it is differentiated only where a
@@ -115,77 +353,16 @@ def evaluate(
 
     Returns:
         The pytree of `core` with the sweep's axes in front: NumPy float64 for concrete arguments,
-        traced values otherwise, with forward and reverse derivatives of any order (a given
-        derivative: once).
-
-    Example:
-        >>> def squares(x):
-        ...     return x * x
-        >>> evaluate(squares, [np.arange(3.0)], [0])
-        array([0., 1., 4.])
-        >>> float(jax.grad(lambda x: evaluate(squares, [x], [0]))(3.0))
-        6.0
+        traced values otherwise, with derivatives of any order (a given derivative: once).
     """
     ndims = tuple(ndims)
     if not is_traced(*args):
-        return concrete(
-            core, args, ndims, batch, best_device(), ladder, processors(), sweep_devices()
-        )
+        return concrete(core, args, ndims, batch, best_device(), ladder, alone=False)
     if jax.config.read("jax_enable_x64") and ladder is None and derivative is None:
         with plain_rules():
             arrays = [jnp.asarray(a, jnp.float64) for a in args]
             return batched(core, ndims, batch)(*arrays)
     return _callback(core, args, ndims, batch, rounding, ladder, derivative)
-
-
-def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: str) -> Any:
-    """`jax.pure_callback` whose float64 stays float64.
-
-    JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
-    what comes out to float32: float64 travels as pairs of 32-bit words.
-
-    Args:
-        function: of NumPy arrays, to the tree that `spec` describes.
-        spec: shapes and types of the result.
-        args: traced arrays.
-        vmap_method: as of `jax.pure_callback`.
-
-    Example:
-        >>> spec = jax.ShapeDtypeStruct((), np.float32)
-        >>> print(call_host(lambda x: 2 * x, spec, [jnp.float32(1.5)], "broadcast_all"))
-        3.0
-    """
-    leaves, tree = jax.tree.flatten(spec)
-    wide = [np.dtype(a.dtype) == np.float64 for a in args]
-    wide_out = [np.dtype(s.dtype) == np.float64 for s in leaves]
-
-    def host(*values: Any) -> tuple:
-        values = tuple(
-            np.array(v).view(np.float64)[..., 0] if w else v
-            for v, w in zip(values, wide, strict=True)
-        )
-        found = jax.tree.leaves(function(*values))
-        return tuple(
-            np.array(o, np.float64, order="C")[..., None].view(np.uint32) if w else o
-            for o, w in zip(found, wide_out, strict=True)
-        )
-
-    words = [
-        jax.lax.bitcast_convert_type(a, jnp.uint32) if w else a
-        for a, w in zip(args, wide, strict=True)
-    ]
-    specs = tuple(
-        jax.ShapeDtypeStruct((*s.shape, 2), jnp.uint32) if w else s
-        for s, w in zip(leaves, wide_out, strict=True)
-    )
-    found = jax.pure_callback(host, specs, *words, vmap_method=vmap_method)
-    return jax.tree.unflatten(
-        tree,
-        [
-            jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
-            for o, w in zip(found, wide_out, strict=True)
-        ],
-    )
 
 
 def _callback(
@@ -204,16 +381,12 @@ def _callback(
         # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
         if not is_traced(a):
             return np.asarray(a, np.float64)
-        shape = a.shape
-        return a.reshape((1,) * (len(lead) - (len(shape) - n)) + shape)
+        return a.reshape((1,) * (len(lead) - (a.ndim - n)) + a.shape)
 
     args = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
     traced = [i for i, a in enumerate(args) if is_traced(a)]
 
-    cores = [
-        jax.ShapeDtypeStruct(np.shape(a)[np.ndim(a) - n :], np.float64)
-        for a, n in zip(args, ndims, strict=True)
-    ]
+    cores = _settings(args, ndims)
     if derivative is not None:
         inner = derivative.out
     else:
@@ -222,8 +395,7 @@ def _callback(
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
     def host(*values: Any) -> Any:
-        full = list(args)
-        extra = 0
+        full, extra = list(args), 0
         for i, value in zip(traced, values, strict=True):
             full[i] = np.asarray(value, np.float64)
             extra = full[i].ndim - ndims[i] - len(lead)
@@ -232,11 +404,8 @@ def _callback(
                 full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
         out = concrete(core, full, ndims, batch, cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
-        return jax.tree.map(
-            lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape),
-            out,
-            inner,
-        )
+        spread = lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape)  # noqa: E731
+        return jax.tree.map(spread, out, inner)
 
     @jax.custom_jvp
     def call(*values: jax.Array) -> Any:
@@ -248,9 +417,8 @@ def _callback(
         moving = [k for k, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
         if not moving:
             return out, jax.tree.map(jnp.zeros_like, out)
-        full = list(args)
-        for i, value in zip(traced, primals, strict=True):
-            full[i] = value
+        given = dict(zip(traced, primals, strict=True))
+        full = [given.get(i, a) for i, a in enumerate(args)]
         wrt = tuple(traced[k] for k in moving)
         inputs = sum(math.prod(cores[i].shape) for i in wrt)
         outputs = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inner))
@@ -265,15 +433,12 @@ def _callback(
         def push(leaf: jax.Array, own: jax.ShapeDtypeStruct, parts: tuple) -> jax.Array:
             total = jnp.zeros_like(leaf)
             for k, part in zip(moving, parts, strict=True):
-                i = traced[k]
-                tail = cores[i].shape
-                part = jnp.asarray(part, leaf.dtype)
+                axes = len(cores[traced[k]].shape)  # of the argument, behind those of the result
                 tangent = tangents[k].astype(leaf.dtype)
-                t_lead = tangent.shape[: tangent.ndim - len(tail)]
-                tangent = tangent.reshape(t_lead + (1,) * len(own.shape) + tail)
-                tangent = jnp.broadcast_to(tangent, part.shape)
-                axes = tuple(range(part.ndim - len(tail), part.ndim))
-                total = total + jnp.sum(part * tangent, axis=axes)
+                place = tangent.ndim - axes
+                tangent = jnp.expand_dims(tangent, tuple(range(place, place + len(own.shape))))
+                moved = jnp.asarray(part, leaf.dtype) * tangent
+                total = total + jnp.sum(moved, axis=tuple(range(-axes, 0)))
             return total
 
         flat, tree = jax.tree.flatten(out)
@@ -304,16 +469,10 @@ def _given(
         ladder=derivative.ladder,
         derivative=Derivative(None, None, shapes),
     )
-    whole = jax.tree.structure(derivative.out).flatten_up_to(jacobian)
-    parts = [tuple(leaf[i] for i in wrt) for leaf in whole]
-    return jax.tree.unflatten(jax.tree.structure(derivative.out), parts)
+    tree = jax.tree.structure(derivative.out)
+    return tree.unflatten([tuple(one[i] for i in wrt) for one in tree.flatten_up_to(jacobian)])
 
 
 def plain(value: Any) -> Any:
-    """A concrete scalar as a Python float, anything else as it is.
-
-    Example:
-        >>> plain(np.asarray(1.5))
-        1.5
-    """
+    """A concrete scalar as a Python float, anything else as it is."""
     return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax._numerics import checks
 
+Rounding = Literal["up", "down", "nearest"]
 _ZERO = np.float32(0.0)
 # The devices that a block `over_devices` names, in this thread.
 _NAMED: contextvars.ContextVar[tuple[Any, ...] | None] = contextvars.ContextVar("devices")
@@ -73,6 +76,12 @@ def best_device() -> Any:
     return None if jax.default_backend() in ("cpu", "gpu") else cpu()
 
 
+def processors() -> int:
+    """How many may be used at a time."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 @contextlib.contextmanager
 def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
     """Divide large sweeps of the accountant over these devices, whatever the default.
@@ -121,3 +130,56 @@ def sweep_devices() -> tuple[Any, ...]:
         devices = tuple(jax.local_devices()) if jax.default_backend() == "gpu" else ()
     # Within a trace arguments cannot be handed out to devices: one takes all.
     return () if devices and is_traced(jax.device_put(_ZERO)) else devices
+
+
+def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: str) -> Any:
+    """`jax.pure_callback` whose float64 stays float64.
+
+    JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
+    what comes out to float32: float64 travels as pairs of 32-bit words. `function` takes and
+    returns NumPy arrays; `spec` is the tree of shapes and types of its result.
+    """
+    leaves, tree = jax.tree.flatten(spec)
+    wide = [np.dtype(a.dtype) == np.float64 for a in args]
+    wide_out = [np.dtype(s.dtype) == np.float64 for s in leaves]
+
+    def host(*values: Any) -> tuple:
+        values = tuple(
+            np.array(v).view(np.float64)[..., 0] if w else v
+            for v, w in zip(values, wide, strict=True)
+        )
+        found = jax.tree.leaves(function(*values))
+        return tuple(
+            np.array(o, np.float64, order="C")[..., None].view(np.uint32) if w else o
+            for o, w in zip(found, wide_out, strict=True)
+        )
+
+    words = [
+        jax.lax.bitcast_convert_type(a, jnp.uint32) if w else a
+        for a, w in zip(args, wide, strict=True)
+    ]
+    specs = tuple(
+        jax.ShapeDtypeStruct((*s.shape, 2), jnp.uint32) if w else s
+        for s, w in zip(leaves, wide_out, strict=True)
+    )
+    found = jax.pure_callback(host, specs, *words, vmap_method=vmap_method)
+    return jax.tree.unflatten(
+        tree,
+        [
+            jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
+            for o, w in zip(found, wide_out, strict=True)
+        ],
+    )
+
+
+def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
+    """Cast to a narrower float without crossing to the unsafe side."""
+    if dtype == np.float64:
+        return value
+    with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
+        narrow = value.astype(dtype)
+    if rounding == "nearest":
+        return narrow
+    unsafe = narrow < value if rounding == "up" else narrow > value
+    limit = np.asarray(np.inf if rounding == "up" else -np.inf, dtype)
+    return np.where(unsafe, np.nextafter(narrow, limit), narrow)

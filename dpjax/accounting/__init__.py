@@ -23,7 +23,7 @@ from dpjax.accounting.answers.pricing import (
 )
 from dpjax.accounting.answers.verification import Verification
 from dpjax.accounting.errors import CertificateError, ImpossibleBudget, UnsupportedQuery
-from dpjax.accounting.gaussian.method import gdp_mu
+from dpjax.accounting.gaussian.gaussian_dp import gdp_mu
 from dpjax.accounting.mechanisms import (
     Anisotropic,
     ApproximateDP,

@@ -116,6 +116,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
         rank=80.0,
         dear=True,
         supports=supports,
+        needs=(UserLevel,),
         epsilon=epsilon,
         delta=delta,
         describe="group privacy (Vadhan 2017, Lemma 2.2): k records cost kε and δ(e^{kε} − 1)/"

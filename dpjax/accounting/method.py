@@ -19,7 +19,7 @@ from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.base import map_axes
+from dpjax.accounting.mechanisms.base import map_axes, walk
 from dpjax.accounting.pairs.atoms import lowers
 
 
@@ -42,6 +42,7 @@ class Method(NamedTuple):
             it: `"best"` then asks no further.
         dear: takes a second rather than milliseconds a setting, and concrete values: asked where
             the others have no tight answer, under a trace through a callback.
+        needs: kinds of mechanism, of which a run that is supported holds one; by default any run.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -60,15 +61,28 @@ class Method(NamedTuple):
     describe: str = ""
     tight: bool = False
     dear: bool = False
+    needs: tuple[type, ...] = ()
 
 
 Part = Literal["epsilon", "delta"]
 
 
+@functools.lru_cache(maxsize=512)
+def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
+    """A run of one structure whose numbers are all two (a user of one would be none), its kinds."""
+    run = jax.tree.unflatten(tree, [2.0] * tree.num_leaves)
+    return run, frozenset(type(step) for step in walk(run))
+
+
 @functools.lru_cache(maxsize=4096)
-def _supports(supports: Callable, tree: Any, adjacency: Adjacency) -> bool:
-    """Asked once a structure, of a run whose numbers are all two: a user of one would be none."""
-    return bool(supports(jax.tree.unflatten(tree, [2.0] * tree.num_leaves), adjacency))
+def _is_supported(
+    supports: Callable, needs: tuple[type, ...], tree: Any, adjacency: Adjacency
+) -> bool:
+    """Whether a method prices runs of a structure: asked once of each."""
+    run, kinds = _placeholder(tree)
+    if needs and not any(issubclass(kind, needs) for kind in kinds):
+        return False
+    return bool(supports(run, adjacency))
 
 
 def ranked(
@@ -79,7 +93,7 @@ def ranked(
     able = [
         m
         for m in methods
-        if getattr(m, part) is not None and _supports(m.supports, tree, adjacency)
+        if getattr(m, part) is not None and _is_supported(m.supports, m.needs, tree, adjacency)
     ]
     return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
 
@@ -219,3 +233,47 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
         return priced(*primals), moved
 
     return priced(jax.lax.stop_gradient(open_.astype(dtype)), *ones)
+
+
+# --- bounds of one mechanism as functions of its fields -----------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _core(kernel: Callable, tree: Any, adjacency: Adjacency | None, given: int) -> Callable:
+    def core(*args: Array) -> Any:
+        return kernel(jax.tree.unflatten(tree, args[given:]), adjacency, *args[:given])
+
+    return core
+
+
+def ask(
+    kernel: Callable,
+    run: Mechanism,
+    adjacency: Adjacency | None,
+    *given: Any,
+    ndims: Sequence[int] = (),
+    batch: int = 8,
+    rounding: float64.Rounding = "up",
+) -> Any:
+    """`kernel(run, adjacency, *given)` for every setting of a run whose fields are single numbers.
+
+    Args:
+        kernel: pure function of one setting, at module level (compilations are cached by it).
+        run, adjacency: what is asked about.
+        given: further arguments, which broadcast with the run's fields.
+        ndims: how many trailing axes of each belong to one setting; by default none.
+        batch, rounding: see `float64.evaluate`.
+    """
+    leaves, tree = jax.tree.flatten(run)
+    axes = (*(ndims or (0,) * len(given)), *((0,) * len(leaves)))
+    core = _core(kernel, tree, adjacency, len(given))
+    return float64.evaluate(core, (*given, *leaves), axes, batch=batch, rounding=rounding)
+
+
+def asked(kernel: Callable, rounding: float64.Rounding = "up") -> Callable:
+    """The same as a part of a `Method`: a function of the run, what is given and the adjacency."""
+
+    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        return ask(kernel, run, adjacency, given, rounding=rounding)
+
+    return answer

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from dpjax._numerics.explicit import on_one_device
-from dpjax._numerics.keys import unfolded
+from dpjax._numerics.keys import folded
 from dpjax._numerics.scope import enable_x64
 from dpjax.training import devices
 from dpjax.training.data import HostData, check_representable, per_user
@@ -153,7 +153,7 @@ class Loading(NamedTuple):
 def make_loading(draws: Draws, placement: Placement | None) -> Loading:
     """Of records for one device, or of blocks: a process loads those of its own devices."""
     load = _load_batch if placement is None else functools.partial(_load_blocks, placement)
-    draw = jax.jit(lambda key, step: draws.draw(unfolded(key, SAMPLING), step))
+    draw = jax.jit(lambda key, step: draws.draw(folded(key, SAMPLING), step))
     return Loading(draw, functools.partial(load, draws))
 
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
 from dpjax._numerics.checks import CLIP_NORMS
-from dpjax._numerics.keys import folded, unfolded
+from dpjax._numerics.keys import folded
 from dpjax._other_names import taught
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import draws as drawing
@@ -251,14 +251,14 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
-        before = transforms.NoiseState(unfolded(key, NOISE), state["step"])
+        before = transforms.NoiseState(folded(key, NOISE), state["step"])
         return noise.update(total, before)[0], {}
 
     def correlated(total, state, key, number):
         del number  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
-        own = unfolded(key, NOISE)
+        own = folded(key, NOISE)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
         released, after = noise.update(total, before)
         return released, {"noise": after.past}  # pyrefly: ignore
@@ -316,7 +316,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
             if isinstance(data, Batch):
                 drawn = data.numbers, data.size, None
             else:
-                found = draws.draw(unfolded(key, SAMPLING), step)
+                found = draws.draw(folded(key, SAMPLING), step)
                 drawn = *found, config.plan.population
             return sum_records(params, data, drawn, key, step, frozen, clip_norm)
 
@@ -340,7 +340,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     def sum_blocks(params, data, key, step, frozen, clip_norm):
         records = data
         if not isinstance(data, Batch):
-            (flags,) = divided.draw(unfolded(key, SAMPLING), step)
+            (flags,) = divided.draw(folded(key, SAMPLING), step)
             flags = jax.lax.with_sharding_constraint(flags, rows)
             records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
         total, seen = over_blocks(params, records, key, step, frozen, clip_norm)

@@ -18,9 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import positive
-from dpjax._numerics.elementary import log_of_pair, sine_cosine
-from dpjax._numerics.materialise import materialised
-from dpjax._numerics.normal import normal
+from dpjax._numerics.normal import log_of_pair, materialised, normal, sine_cosine
 from dpjax.transforms.noise import fold_noise_key, noise_start, refuse_unless_unsafe
 
 _BLOCK = 32

@@ -21,9 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
 from dpjax._numerics.explicit import on_explicit_too, partition_spec
-from dpjax._numerics.materialise import materialised
-from dpjax._numerics.normal import normal, normal_like
-from dpjax._numerics.sphere import squared_norm
+from dpjax._numerics.normal import materialised, normal, normal_like, squared_norm
 from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat
 from dpjax.transforms.clip import count_records, mask_records

@@ -13,9 +13,8 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import positive
-from dpjax._numerics.keys import folded, unfolded
-from dpjax._numerics.normal import normal_like
-from dpjax._numerics.sphere import ball_like, sphere_like
+from dpjax._numerics.keys import folded
+from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax._other_names import taught
 from dpjax.transforms.released import current_reader
 
@@ -60,7 +59,7 @@ def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
 
 
 def noise_path(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, NoiseState]:
-    """The key of this step's noise, its words still to be folded in, and the next step's state."""
+    """The key of this step's noise, and the next step's state."""
     # Salted by the kind of noise and by the paths of the leaves: two transformations with one key
     # that perturb different parts of the parameters draw different noise. Whoever reads the chain
     # refuses two draws of one key and one salt.
@@ -69,7 +68,7 @@ def noise_path(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, Nois
     reader = current_reader()
     step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
-    now = unfolded(state.key, state.step, *salt)
+    now = folded(state.key, state.step, *salt)
     return now, NoiseState(state.key, step)
 
 

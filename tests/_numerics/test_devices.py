@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax._numerics import concrete, float64
+from dpjax._numerics import float64
 
 SETTINGS = 1_030  # no multiple of anything: the last blocks are padded
 
@@ -36,7 +36,7 @@ def test_any_number_of_devices_gives_one_devices_answers(count):
 
 
 def test_the_compiled_program_is_divided_and_exchanges_nothing():
-    program = concrete.program(cube, (0, 0, 1), 8)
+    program = float64.program(cube, (0, 0, 1), 8)
     program._compiled.clear()
     asked(jax.make_mesh((8,), ("any",)))
     ((compiled, _),) = program._compiled.values()

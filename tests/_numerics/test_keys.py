@@ -1,4 +1,4 @@
-"""Words folded into a key in one loop: the bits of `fold_in`, whatever the key and the words."""
+"""Words folded into a key: the bits of `fold_in`, whatever the key and the words."""
 
 from __future__ import annotations
 
@@ -53,11 +53,3 @@ def test_a_word_of_each_device():
     )
     expected = [bits(one_by_one(jax.random.key(1), 5, place)) for place in range(4)]
     assert np.asarray(found).tolist() == np.asarray(expected).tolist()
-
-
-def test_a_program_holds_one_generator_however_many_the_words():
-    def generators(words):
-        program = jax.jit(lambda key: folded(key, *words)).lower(jax.random.key(0)).compile()
-        return program.as_text().count(" while(")
-
-    assert generators(WORDS) == generators(WORDS[:2])

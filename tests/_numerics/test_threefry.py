@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics import keys as module
-from dpjax._numerics.keys import block, first_bits, folded, random_bits, unfolded
+from dpjax._numerics.keys import block, folded, random_bits
 
 KEYS = {
     "typed": lambda: jax.random.key(3),
@@ -53,7 +51,7 @@ def test_bits_follow_the_way_in_which_jax_counts(counted):
     """JAX's older way gives other bits to the same places: those are given then."""
     with jax.threefry_partitionable(counted):
         assert np.array_equal(random_bits(KEYS["typed"](), (5,)), bits(KEYS["typed"](), (5,)))
-        found = first_bits(unfolded(KEYS["typed"](), 9), 4)
+        found = random_bits(folded(KEYS["typed"](), 9), (4,))
         assert np.array_equal(found, bits(jax.random.fold_in(KEYS["typed"](), 9), (4,)))
 
 
@@ -71,41 +69,6 @@ def test_sharded_bits_are_the_same():
     assert np.array_equal(found, bits(KEYS["typed"](), (1_024,)))
 
 
-@pytest.mark.parametrize("words", [(), (5,), (0, 2**32 - 1, np.uint32(7), 3)])
-@pytest.mark.parametrize("name", KEYS)
-def test_first_bits_are_those_of_the_folded_key(name, words):
-    own = functools.reduce(jax.random.fold_in, words, KEYS[name]())
-    assert np.array_equal(first_bits(unfolded(KEYS[name](), *words), 4), bits(own, (4,)))
-
-
-def test_first_bits_of_many_steps():
-    def drawn(key, step):
-        return first_bits(unfolded(key, 1, step, 9), 4)
-
-    def one_by_one(key, step):
-        words = (1, step, 9)
-        return jax.random.bits(functools.reduce(jax.random.fold_in, words, key), (4,), jnp.uint32)
-
-    keys, steps = jax.random.split(jax.random.key(0), 5), jnp.arange(5)
-    found = jax.vmap(drawn)(jax.random.clone(keys), steps)
-    assert np.array_equal(found, jax.vmap(one_by_one)(keys, steps))
-
-
-def test_words_are_folded_in_the_order_in_which_they_came():
-    key = jax.random.key(5)
-    found = folded(unfolded(unfolded(key, 1, 2), 3), 4)
-    expected = functools.reduce(jax.random.fold_in, (1, 2, 3, 4), key)
-    assert np.array_equal(jax.random.key_data(found), jax.random.key_data(expected))
-
-
-def test_jax_refuses_a_key_whose_words_are_not_yet_in_it():
-    """Or a draw would be the same in every step."""
-    waiting = unfolded(jax.random.key(5), 1)
-    for draw in (jax.random.bits, jax.random.split, jax.random.normal):
-        with pytest.raises((TypeError, ValueError)):
-            draw(waiting)
-
-
 @pytest.mark.parametrize("form", [lambda keys: keys, jax.random.key_data])
 def test_an_array_of_keys_is_refused(form):
     """As `jax.random` does: its rows are no words of one key."""
@@ -113,7 +76,6 @@ def test_an_array_of_keys_is_refused(form):
     draws = (
         lambda keys: random_bits(keys, (2,)),
         lambda keys: folded(keys, 1),
-        lambda keys: first_bits(unfolded(keys, 1), 2),
         lambda keys: sampling.poisson_inclusion(keys, 0, population=2, rate=0.5),
     )
     for draw in draws:
@@ -134,8 +96,7 @@ def test_a_step_after_another_is_no_new_program():
     """Outside a trace too, where its number is a number of Python's."""
 
     def drawn(step):
-        first_bits(unfolded(jax.random.key(5), 1, step), 4)
         folded(jax.random.key(5), step)
-        return module._folded._cache_size(), module._first_bits._cache_size()
+        return module._folded._cache_size()
 
     assert drawn(0) == drawn(1) == drawn(2)

@@ -11,8 +11,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting import mechanisms
-from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
-from dpjax.accounting.loss_distribution.discretisation import Pair
+from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.pairs import discrete, finite
 from dpjax.accounting.pairs.discrete import discrete_delta
 from dpjax.accounting.pairs.protocol import Known

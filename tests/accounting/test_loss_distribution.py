@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution import composition as pld
-from dpjax.accounting.loss_distribution.discretisation import Pair, discretise
+from dpjax.accounting.loss_distribution import grid as pld
+from dpjax.accounting.loss_distribution.grid import Pair, discretise
 
 # pair, δ, ε (closed form, or contour in long double)
 KNOWN = [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax._numerics.concrete import _FEW
+from dpjax._numerics.float64 import _FEW
 from dpjax._numerics.scope import enable_x64
 from dpjax.accounting.mechanisms import Mechanism
 from tests.accounting.mechanism_examples import EXAMPLES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.gaussian import method as gaussian_runs
+from dpjax.accounting.gaussian import gaussian_dp as gaussian_runs
 
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))

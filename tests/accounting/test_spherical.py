@@ -5,7 +5,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.gaussian import method as gaussian_runs
+from dpjax.accounting.gaussian import gaussian_dp as gaussian_runs
 from dpjax.accounting.geometric import angles as spherical
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE

@@ -12,8 +12,7 @@ from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.contour import method
-from dpjax.accounting.loss_distribution.composition import epsilon_bound
-from dpjax.accounting.loss_distribution.discretisation import Pair
+from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
 from dpjax.accounting.pairs import atoms as pair_atoms
 from dpjax.accounting.pairs.protocol import Steps
 

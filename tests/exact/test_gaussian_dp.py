@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
+from dpjax.accounting.gaussian import gaussian_dp as gaussian_runs
 from dpjax.accounting.gaussian import gaussian_dp as gdp
-from dpjax.accounting.gaussian import method as gaussian_runs
 from dpjax.accounting.gaussian import pair
 
 

@@ -12,8 +12,7 @@ import pytest
 from mpmath import exp, log, mpf, ncdf, npdf
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
-from dpjax.accounting.loss_distribution.discretisation import Pair
+from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.pairs.discrete import repeated

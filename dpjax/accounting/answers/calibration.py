@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,13 +15,56 @@ from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import describe
-from dpjax.accounting.answers.root_search import Costs, Ends, Found, MakeMechanism, is_whole, solve
+from dpjax.accounting.answers.root_search import MakeMechanism, Question, Search, is_whole
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 
 _POSITIVE = checks.Range(0.0, open_low=True)
 
 
-def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
+def _solve(
+    question: Question, target: np.ndarray, bounds: tuple[float, float] | None
+) -> np.ndarray:
+    """The last parameters that keep the targets.
+
+    A method may have answers again beyond parameters at which it has none. Where those end the
+    search, it begins once more where the best method's answers keep the budget.
+    """
+    best = question._replace(method="best")
+    try:
+        found, cut = Search(question, target, bounds).solve()
+    except ImpossibleBudget as refusal:
+        if question.method == "best" or np.isfinite(refusal.reachable):
+            raise
+        full = Search(best, target, bounds).solve()[0]
+        try:
+            return Search(question, target, bounds, full).solve()[0]
+        except ValueError:
+            raise _no_answer(question, full, target) from refusal
+    if question.method == "best" or not np.any(cut):
+        return found
+    with contextlib.suppress(ValueError, UnsupportedQuery):  # the first keeps the budget too
+        full = Search(best, target, bounds).solve()[0]
+        again = Search(question, target, bounds, full).solve()[0]
+        nearer = abs(np.log(again / full)) < abs(np.log(found / full))
+        return np.where(cut & nearer, again, found)
+    return found
+
+
+def _no_answer(question: Question, full: np.ndarray, target: np.ndarray) -> UnsupportedQuery:
+    """What is said where a method has no answer about parameters that keep the budget."""
+    one = int(np.argmax(question.upper(full)))
+    value, chance = (
+        float(np.broadcast_to(v, full.shape).flat[one]) for v in (full, question.delta)
+    )
+    run = question.make(value)
+    able = pricing.price(run, chance, adjacency=question.adjacency)[1]
+    return UnsupportedQuery(
+        f"{describe(run)} has no epsilon by method {question.method!r} about parameter "
+        f"{value:.6g}, where epsilon={target.flat[one]:g} is kept; method={able.name!r} answers"
+    )
+
+
+def _check_bounds(bounds: Any) -> tuple[float, float] | None:
     if bounds is None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
@@ -31,99 +73,6 @@ def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
     if not low < high:
         raise ValueError(f"bounds must rise, got {checks.shown(bounds)}")
     return low, high
-
-
-def _given(name: str, value: Any) -> np.ndarray:
-    numbers = np.asarray(value, np.float64)
-    if numbers.size == 0:
-        raise ValueError(f"{name} must be a number or a non-empty array of numbers, got {value!r}")
-    return numbers
-
-
-def _costs(make: MakeMechanism, delta: Any, adjacency: Adjacency, method: str) -> Costs:
-    def asked(question: Callable) -> Callable:
-        """The answer at concrete parameter values."""
-
-        def at(values: np.ndarray) -> np.ndarray:
-            answer = question(make(values if values.ndim else float(values)))
-            return np.broadcast_to(np.asarray(answer, np.float64), values.shape)
-
-        return at
-
-    def at_nothing(run: Any) -> Any:
-        with contextlib.suppress(UnsupportedQuery):
-            return pricing.delta(run, 0.0, adjacency=adjacency)
-        return 1.0
-
-    return Costs(
-        asked(lambda run: pricing.epsilon(run, delta, adjacency=adjacency, method=method)),
-        asked(lambda run: pricing.epsilon_interval(run, delta, adjacency=adjacency)[0]),
-        asked(at_nothing),
-    )
-
-
-def _searched(
-    make: MakeMechanism,
-    target: np.ndarray,
-    delta: Any,
-    adjacency: Adjacency,
-    method: str,
-    bounds: tuple[float, float] | None,
-) -> tuple[np.ndarray, bool]:
-    """The last parameters that keep the targets, and whether they are whole numbers.
-
-    A method may have answers again beyond parameters at which it has none. Where those end the
-    search, it begins once more where the best method's answers keep the budget.
-
-    Raises:
-        ImpossibleBudget, ValueError: as `calibrate`.
-        UnsupportedQuery: the method has no answer where the best one's keep the budget.
-    """
-    whole = is_whole(make)
-
-    def search(method: str, start: np.ndarray | None = None) -> Found:
-        costs = _costs(make, delta, adjacency, method)
-        bounded = bounds is not None and start is None
-        return solve(Ends(make, whole, bounds), whole, target, costs, bounded, start)
-
-    try:
-        found = search(method)
-    except ImpossibleBudget as refusal:
-        if method == "best" or np.isfinite(refusal.reachable):
-            raise
-        full = search("best").value
-        try:
-            return search(method, full).value, whole
-        except ValueError:
-            raise _no_answer(make, full, target, delta, adjacency, method) from refusal
-    if method == "best" or not np.any(found.cut):
-        return found.value, whole
-    with contextlib.suppress(ValueError, UnsupportedQuery):  # the first keeps the budget too
-        full = search("best").value
-        again = search(method, full).value
-        nearer = abs(np.log(again / full)) < abs(np.log(found.value / full))
-        return np.where(found.cut & nearer, again, found.value), whole
-    return found.value, whole
-
-
-def _no_answer(
-    make: MakeMechanism,
-    full: np.ndarray,
-    target: np.ndarray,
-    delta: Any,
-    adjacency: Adjacency,
-    method: str,
-) -> UnsupportedQuery:
-    """What is said where a method has no answer about parameters that keep the budget."""
-    costs = _costs(make, delta, adjacency, method).epsilon(full)
-    one = int(np.argmax(costs))
-    value, chance = float(full.flat[one]), float(np.broadcast_to(delta, full.shape).flat[one])
-    run = make(value)
-    able = pricing.price(run, chance, adjacency=adjacency)[1]
-    return UnsupportedQuery(
-        f"{describe(run)} has no epsilon by method {method!r} about parameter {value:.6g}, where "
-        f"epsilon={target.flat[one]:g} is kept; method={able.name!r} answers"
-    )
 
 
 @taught
@@ -184,18 +133,24 @@ def calibrate(
             "make_mechanism must be a function from a number to a mechanism, "
             f"got {checks.shown(make_mechanism)}"
         )
-    bounds = _checked_bounds(bounds)
+    bounds = _check_bounds(bounds)
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
     delta = checks.number("delta", delta, pricing.PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
-    target, probability = np.broadcast_arrays(_given("epsilon", epsilon), _given("delta", delta))
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if np.size(value) == 0:
+            raise ValueError(
+                f"{name} must be a number or a non-empty array of numbers, got {value!r}"
+            )
+    target, probability = np.broadcast_arrays(
+        np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
+    )
     probability = probability if probability.ndim else float(probability)
-    answer, whole = _searched(make_mechanism, target, probability, adjacency, method, bounds)
-    if whole:
-        answer = answer.astype(np.int64)
-        return int(answer) if answer.ndim == 0 else answer
-    return float(answer) if answer.ndim == 0 else answer
+    question = Question(make_mechanism, is_whole(make_mechanism), probability, adjacency, method)
+    answer = _solve(question, target, bounds)
+    answer = answer.astype(np.int64) if question.whole else answer
+    return answer if answer.ndim else answer.item()
 
 
 def _traced(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from dpjax._numerics import checks
+from dpjax._numerics.scope import is_traced
 from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.plain_words import details, summary
-from dpjax.accounting.answers.serialization import from_plain, parse, to_plain
 from dpjax.accounting.answers.verification import (
     Verification,
     check_consistency,
@@ -24,10 +28,14 @@ from dpjax.accounting.answers.verification import (
     remaining,
 )
 from dpjax.accounting.errors import CertificateError
-from dpjax.accounting.mechanisms import Composed, Mechanism
+from dpjax.accounting.mechanisms import Composed, Mechanism, registered_mechanisms
 from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
 
 FORMAT = 1
+_LONGEST = 1 << 24  # characters of a certificate: some hundred thousand different steps
+_DEEPEST = 100  # levels of nesting
+_FILE = "; of a file, give its content: pathlib.Path(name).read_text()"
+_DIGITS = 300  # of a whole number; more have no float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +139,7 @@ class Certificate:
         return "\n".join([*summary(self), "", *details(self)])
 
 
-def _fact(name: str, value: Any) -> Any:
+def _declared(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return value
     checks.one_number(f"declared[{name!r}]", value, checks.Range())
@@ -214,7 +222,7 @@ def certify(
         assumptions=tuple(dict.fromkeys((*all_assumptions(run, adjacency), *assumptions))),
         not_covered=tuple(dict.fromkeys(not_covered)),
         extra_delta=extra,
-        declared={str(k): _fact(k, v) for k, v in (declared or {}).items()},
+        declared={str(k): _declared(k, v) for k, v in (declared or {}).items()},
         version=dpjax.__version__,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -253,20 +261,11 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
 
 # --- reading and writing ------------------------------------------------------------------------
 
-_TEXT = ("method", "bound", "tier", "version", "created")
+# --- as JSON, without losing a bit --------------------------------------------------------------
 
 
 def _plain_fields(certificate: Certificate) -> dict[str, Any]:
-    plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
-    plain["mechanism"] = to_plain(certificate.mechanism)
-    plain["adjacency"] = certificate.adjacency.value
-    for name in ("epsilon", "delta"):
-        plain[name] = to_plain(plain[name])
-    for name in ("assumptions", "not_covered"):
-        plain[name] = list(plain[name])
-    for name in ("extra_delta", "declared", "digests"):
-        plain[name] = {k: to_plain(v) for k, v in plain[name].items()}
-    return plain
+    return {f.name: to_plain(getattr(certificate, f.name)) for f in dataclasses.fields(certificate)}
 
 
 def _read(raw: dict[str, Any]) -> Certificate:
@@ -279,46 +278,55 @@ def _read(raw: dict[str, Any]) -> Certificate:
             raise CertificateError(name, "is not a field of a certificate")
     if type(raw["format"]) is not int or raw["format"] != FORMAT:
         raise CertificateError("format", f"is {raw['format']!r}; this version reads {FORMAT}")
-    fields = dict(raw)
-    fields["mechanism"] = from_plain(raw["mechanism"])
+    fields = {**raw, "mechanism": from_plain(raw["mechanism"])}
     if not isinstance(fields["mechanism"], Mechanism):
         raise CertificateError("mechanism", f"is not a mechanism: {checks.shown(raw['mechanism'])}")
     try:
         fields["adjacency"] = Adjacency(raw["adjacency"])
     except ValueError:
         raise CertificateError("adjacency", f"{raw['adjacency']!r} is not known") from None
-    for name in ("epsilon", "delta"):
-        fields[name] = _number(name, raw[name])
-    for name in _TEXT:
-        _text(name, raw[name])
-    for name in ("assumptions", "not_covered"):
-        if not isinstance(raw[name], list):
-            raise CertificateError(name, f"must be a list of sentences, got {raw[name]!r}")
-        fields[name] = tuple(_text(name, sentence) for sentence in raw[name])
-    for name in ("extra_delta", "declared", "digests"):
-        if not isinstance(raw[name], dict):
-            raise CertificateError(name, f"must be a table, got {raw[name]!r}")
-    fields["extra_delta"] = {k: _number("extra_delta", v) for k, v in raw["extra_delta"].items()}
-    for value in raw["declared"].values():
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise CertificateError("declared", f"must hold numbers and texts, got {value!r}")
-    fields["declared"] = {k: from_plain(v) for k, v in raw["declared"].items()}
-    for digest in raw["digests"].values():
-        _text("digests", digest)
-    return Certificate(**fields)
+    read = {name: read(name, raw[name]) for name, read in _READERS.items()}
+    return Certificate(**{**fields, **read})
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise CertificateError(name, f"must be text, got {value!r}")
+def _of_kind(name: str, value: Any, kind: Any, what: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise CertificateError(name, f"must {what}, got {value!r}")
     return value
 
 
+def _text(name: str, value: Any) -> str:
+    return _of_kind(name, value, str, "be text")
+
+
 def _number(name: str, value: Any) -> float:
-    value = from_plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    value = _of_kind(name, from_plain(value), int | float, "be a number")
+    if math.isnan(value):
         raise CertificateError(name, f"must be a number, got {value!r}")
     return float(value)
+
+
+def _fact(name: str, value: Any) -> Any:
+    return from_plain(_of_kind(name, value, int | float | str, "hold numbers and texts"))
+
+
+def _sentences(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(_text(name, s) for s in _of_kind(name, value, list, "be a list of sentences"))
+
+
+def _table(read: Callable[[str, Any], Any], name: str, value: Any) -> dict[str, Any]:
+    return {k: read(name, v) for k, v in _of_kind(name, value, dict, "be a table").items()}
+
+
+# How the fields of a file that others wrote are read, in the order in which they are refused.
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("epsilon", "delta"), _number),
+    **dict.fromkeys(("method", "bound", "tier", "version", "created"), _text),
+    **dict.fromkeys(("assumptions", "not_covered"), _sentences),
+    "extra_delta": functools.partial(_table, _number),
+    "declared": functools.partial(_table, _fact),
+    "digests": functools.partial(_table, _text),
+}
 
 
 def _digests(certificate: Certificate) -> dict[str, str]:
@@ -340,3 +348,114 @@ def _check_digests(certificate: Certificate) -> None:
     unknown = set(certificate.digests) - set(expected)
     if unknown:
         raise CertificateError("digests", f"holds entries of no field: {sorted(unknown)}")
+
+
+def to_plain(value: Any) -> Any:
+    """A mechanism or field value as dictionaries, lists, numbers and strings.
+
+    Floats are written by Python's shortest exact representation; an infinity as the text "inf".
+    """
+    if is_traced(value):
+        raise TypeError(
+            "mechanism must have concrete values, got traced ones: certify outside of jit"
+        )
+    if isinstance(value, Mechanism):
+        fields = {
+            f.name: to_plain(getattr(value, f.name))
+            for f in dataclasses.fields(value)  # pyrefly: ignore
+        }
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, tuple | list):
+        return [to_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.asarray(value)
+        return to_plain(array.item()) if array.ndim == 0 else {"array": to_plain(array.tolist())}
+    if isinstance(value, str):  # an adjacency too
+        return str(value)
+    if isinstance(value, bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    raise TypeError(
+        "value must be a mechanism, a number, an array, a string or a tuple of these, "
+        f"got {type(value).__name__}"
+    )
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`."""
+    if isinstance(value, list):
+        return tuple(from_plain(v) for v in value)
+    if isinstance(value, str):
+        return float(value) if value in ("inf", "-inf", "nan") else value
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"array"} and isinstance(value["array"], list):
+        return list(from_plain(value["array"]))  # its mechanism checks it and makes it an array
+    kind = registered_mechanisms().get(str(value.get("kind")))
+    if kind is None:
+        raise CertificateError("mechanism", f"unknown kind {checks.shown(value.get('kind'))}")
+    fields = {k: from_plain(v) for k, v in value.items() if k != "kind"}
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise CertificateError("mechanism", str(error)) from error
+
+
+def parse(text: str | bytes) -> dict[str, Any]:
+    """A JSON object that somebody else wrote: its size, depth, keys and numbers are checked."""
+    if not isinstance(text, str | bytes | bytearray):
+        raise CertificateError("json", f"must be text, got {checks.shown(text)}{_FILE}")
+    if len(text) > _LONGEST:
+        raise CertificateError("json", f"must have at most {_LONGEST} characters, got {len(text)}")
+    if text[:200].lstrip()[:1] not in ("{", b"{"):
+        start = checks.shown(text[:60])
+        raise CertificateError(
+            "json",
+            f"must be the text of a certificate, which begins with {{, got {start}{_FILE}",
+        )
+    try:
+        raw = json.loads(text, object_pairs_hook=_once, parse_int=_whole)
+    except RecursionError:
+        raise CertificateError("json", f"must nest at most {_DEEPEST} deep") from None
+    except ValueError as error:  # also of text that is not UTF-8
+        if isinstance(error, CertificateError):
+            raise
+        raise CertificateError("json", f"the file is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise CertificateError("json", "the file does not hold a certificate")
+    for name, value in raw.items():
+        _check_values(name, value)
+    return raw
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:  # readers differ in which of the two they take
+            raise CertificateError(key, "is given twice")
+        found[key] = value
+    return found
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS else math.inf
+
+
+def _check_values(field: str, value: Any) -> None:
+    stack = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > _DEEPEST:
+            raise CertificateError(field, f"must nest at most {_DEEPEST} deep")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise CertificateError(field, "must hold finite numbers (an infinity is text)")
+        if isinstance(item, str) and not item.isprintable():
+            # A line break in a sentence could pass for a line of the certificate's description.
+            raise CertificateError(field, f"must hold printable text, got {checks.shown(item)}")
+        if isinstance(item, dict):
+            stack += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, list):
+            stack += [(part, depth + 1) for part in item]

@@ -10,13 +10,12 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geometric import angles, ball
 from dpjax.accounting.group_privacy import group_privacy
 from dpjax.accounting.last_iterate import descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
-from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.users import stated_for, unwrapped
@@ -26,7 +25,6 @@ from dpjax.accounting.renyi import method as renyi
 
 METHODS: list[Method] = [
     *gaussian.METHODS,
-    *one_release.METHODS,
     *contour.METHODS,
     *contour_users.METHODS,
     *loss_distribution.METHODS,

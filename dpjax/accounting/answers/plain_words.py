@@ -27,13 +27,7 @@ _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ ba
 def line(epsilon: float, delta: float, false_alarms: float) -> float:
     """How often an attack on an (ε, δ)-private release is right, at a rate of false alarms.
 
-        min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
-
-    Example:
-        >>> round(line(1.0, 0.0, 0.001), 6)
-        0.002718
-        >>> line(float("inf"), 0.0, 0.001)
-        1.0
+    min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
     """
     if epsilon == math.inf:
         return 1.0
@@ -57,21 +51,7 @@ def success(
     a few is taken, found by Brent's method since e^ε α + δ(ε), convex in e^ε, has one valley. It
     never gives more than the (ε, δ) given.
 
-    Args:
-        run: what was released, one setting.
-        epsilon, delta: a guarantee of the run, everything included.
-        adjacency: the neighbouring relation.
-        reserved: the part of δ for failures outside the mechanism.
-        false_alarms: in [0, 1]; how often the attack says yes where no is true.
-
-    Returns:
-        In [0, 1], and 1 if nothing can be said.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> add_remove = acc.Adjacency.ADD_REMOVE
-        >>> round(success(acc.Gaussian(4.0), 0.93, 1e-5, adjacency=add_remove), 4)
-        0.0023
+    `reserved` is the part of δ for failures outside the mechanism; 1 if nothing can be said.
     """
     best = line(epsilon, delta, false_alarms)
     if not math.isfinite(epsilon):
@@ -125,22 +105,12 @@ _AGAINST = {
 
 
 def shown(value: object) -> str:
-    """A declared fact in words: a fraction to six digits, anything else as it is.
-
-    Example:
-        >>> shown(359.0000000772998), shown(200), shown("user")
-        ('359', '200', 'user')
-    """
+    """A declared fact in words: a fraction to six digits, anything else as it is."""
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage, rounded up to two digits.
-
-    Example:
-        >>> percent(0.0018001), percent(0.5), percent(0.999)
-        ('0.19 %', '50 %', '100 %')
-    """
+    """A share of one as a percentage, rounded up to two digits."""
     value = 100 * share
     if value <= 0:
         return "0 %"
@@ -149,9 +119,14 @@ def percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
-def _whole_users(c: Certificate) -> bool:
-    """Whether a record is all that one user contributes, as a plan of that unit declares."""
-    return c.declared.get("unit") == "user"
+def _owned(c: Certificate) -> tuple[str, str] | None:
+    """What one user owns, as who is protected and as neighbours; None where a record is one's."""
+    if isinstance(c.mechanism, UserLevel):
+        records = f"{c.mechanism.records:,.0f} records"
+        return f"at most {records}", f"up to {records} of one user"
+    if c.declared.get("unit") == "user":  # as a plan of that unit declares
+        return "any number of records", "all records of one user"
+    return None
 
 
 def _promise(epsilon: float) -> str:
@@ -168,34 +143,25 @@ def _protected(c: Certificate) -> str:
     records: Any = c.declared.get("records", _RECORDS)
     away = c.delta * (records if isinstance(records, int | float) else _RECORDS)
     grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
-    several = isinstance(c.mechanism, UserLevel) or _whole_users(c)
-    again = "" if several else ". Of several records, each costs again"
-    if isinstance(c.mechanism, UserLevel) or _whole_users(c):
-        most = "any number of records"
-        if isinstance(c.mechanism, UserLevel):
-            most = f"at most {c.mechanism.records:,.0f} records"
-        words = words.replace("one record", most).replace("with it", "with them")
+    again = ". Of several records, each costs again"
+    if owned := _owned(c):
+        again = ""
+        words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
     return f"{words}, but for a probability of {rounded_up(c.delta)}. {grade}{again}"
 
 
 def _relation(c: Certificate) -> str:
     words = _RELATION[c.adjacency]
-    if isinstance(c.mechanism, UserLevel):
-        many = f"up to {c.mechanism.records:,.0f} records of one user"
-        words = words.replace("one record by another", f"{many} by others")
-        return words.replace("one record", many)
-    if _whole_users(c):
-        words = words.replace("one record by another", "all records of one user by others")
-        return words.replace("one record", "all records of one user")
+    if owned := _owned(c):
+        words = words.replace("one record by another", f"{owned[1]} by others")
+        return words.replace("one record", owned[1])
     return words
 
 
 def _whom(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
-    if not (isinstance(c.mechanism, UserLevel) or _whole_users(c)):
-        return words
-    return words.replace("records", "users").replace("record", "user")
+    return words.replace("record", "user") if _owned(c) else words
 
 
 def _sentence(text: str) -> str:
@@ -203,19 +169,7 @@ def _sentence(text: str) -> str:
 
 
 def summary(certificate: Certificate) -> list[str]:
-    """Who is protected, against what, how well, under which conditions, and what is not covered.
-
-    Returns:
-        Lines `Label: a sentence.`
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> lines = summary(acc.certify(acc.Gaussian(4.0), delta=1e-5))
-        >>> lines[2][:60]
-        'How well: with one false alarm in a thousand, such an attack'
-        >>> [line.split(":")[0] for line in lines]
-        ['Protected', 'Against', 'How well', 'Not covered']
-    """
+    """Who is protected, against what, how well, under which conditions, and what is not covered."""
     c = certificate
     if not math.isfinite(c.epsilon):
         lines = ["Protected: nobody. What was released carries no guarantee of privacy."]
@@ -248,13 +202,7 @@ def summary(certificate: Certificate) -> list[str]:
 
 
 def details(certificate: Certificate) -> list[str]:
-    """What was released, what it costs, by which bound, and what that rests on; as `summary`.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> details(acc.certify(acc.Gaussian(4.0), delta=1e-5))[1]
-        'Guarantee: (0.926342, 1e-05)-differential privacy.'
-    """
+    """What was released, what it costs, by which bound, and what that rests on; as `summary`."""
     c = certificate
     lines = [f"Released: {c.mechanism.describe()}."]
     if math.isfinite(c.epsilon):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency, unknown
@@ -57,9 +57,6 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
 
     A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
     can answer, and marked.
-
-    Raises:
-        TypeError, ValueError: naming the argument or field.
     """
     admit(run)
     given = checks.number(name, given, allowed)
@@ -77,6 +74,34 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
     elif allowed in (ORDERS, RATES):
         bad = jnp.expand_dims(bad, -1)
     return unwrapped(repaired(run)), given, bad
+
+
+# What is asked about by each part of a method, and what it may be.
+_GIVEN = {
+    "epsilon": ("delta", PROBABILITY),
+    "delta": ("epsilon", EPSILONS),
+    "rdp": ("orders", ORDERS),
+    "tradeoff": ("false_positive_rates", RATES),
+}
+
+
+def _ready(
+    part: str, run: Any, given: Any, adjacency: Adjacency | str, method: str | None
+) -> tuple[Any, ...]:
+    """The methods to ask, the run, what is given, the adjacency, and what `settled` overrules.
+
+    Releases that tell all or nothing are asked about as such, where the method can price that.
+    """
+    adjacency = check_adjacency(adjacency)
+    name, allowed = _GIVEN[part]
+    run, given, bad = admitted(run, name, given, allowed)
+    if part in ("rdp", "tradeoff") and not is_traced(given):
+        given = np.atleast_1d(np.asarray(given, np.float64))
+    if isinstance(method, str) and (told := revealed(run, adjacency)) is not run:
+        able = {"best", *(m.name for m in ranked(METHODS, "epsilon", told, adjacency))}
+        run = told if method in able else run
+    chosen = choose(run, part, "best" if method is None else method, adjacency)
+    return chosen, run, given, adjacency, bad
 
 
 def settled(answer: Any, bad: Any, worst: float) -> Any:
@@ -176,11 +201,8 @@ def price(
         >>> acc.price(acc.Gaussian(1.0), 1e-5, method="rdp")[1].name
         'rdp'
     """
-    adjacency = check_adjacency(adjacency)
-    run, delta, _ = admitted(run, "delta", delta, PROBABILITY)
-    run = _revealed(run, adjacency, method)
-    chosen = choose(run, "epsilon", method, adjacency)
-    return least("epsilon", chosen, run, delta, adjacency)
+    chosen, *asked, _ = _ready("epsilon", run, delta, adjacency, method)
+    return least("epsilon", chosen, *asked)
 
 
 @taught
@@ -226,19 +248,8 @@ def epsilon(
         pure = _pure_epsilon(run, adjacency)
         if pure is not None:
             return float64.plain(np.asarray(pure + np.zeros(np.shape(delta))))
-    run, delta, bad = admitted(run, "delta", delta, PROBABILITY)
-    run = _revealed(run, adjacency, method)
-    chosen = choose(run, "epsilon", method, adjacency)
-    return settled(least("epsilon", chosen, run, delta, adjacency)[0], bad, np.inf)
-
-
-def _revealed(run: Mechanism, adjacency: Adjacency, method: str) -> Mechanism:
-    """As `revealed`, where the method asked for can price that."""
-    told = revealed(run, adjacency)
-    if told is run:
-        return run
-    able = {"best", *(m.name for m in ranked(METHODS, "epsilon", told, adjacency))}
-    return told if isinstance(method, str) and method in able else run
+    chosen, *asked, bad = _ready("epsilon", run, delta, adjacency, method)
+    return settled(least("epsilon", chosen, *asked)[0], bad, np.inf)
 
 
 def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
@@ -289,11 +300,8 @@ def delta(
         >>> acc.delta(run, epsilon=2.102, method="rdp") <= 1e-5
         True
     """
-    adjacency = check_adjacency(adjacency)
-    run, epsilon, bad = admitted(run, "epsilon", epsilon, EPSILONS)
-    run = _revealed(run, adjacency, method)
-    chosen = choose(run, "delta", method, adjacency)
-    return settled(least("delta", chosen, run, epsilon, adjacency)[0], bad, 1.0)
+    chosen, *asked, bad = _ready("delta", run, epsilon, adjacency, method)
+    return settled(least("delta", chosen, *asked)[0], bad, 1.0)
 
 
 @taught
@@ -321,16 +329,10 @@ def rdp(
         >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
         array([0.0001718, 0.0008936])
     """
-    adjacency = check_adjacency(adjacency)
-    run, orders, bad = admitted(run, "orders", orders, ORDERS)
-    xp: Any = namespace(run, orders)
-    orders = orders if float64.is_traced(orders) else np.atleast_1d(np.asarray(orders, np.float64))
-    chosen = choose(run, "rdp", "best", adjacency)
-    least, *others = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
-    for other in others:
-        traced = float64.is_traced(least, other)
-        least = xp.minimum(least, other) if traced else np.minimum(least, other)
-    return settled(least, bad, np.inf)
+    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, None)
+    curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
+    xp: Any = JAX if is_traced(curves) else NUMPY
+    return settled(functools.reduce(xp.minimum, curves), bad, np.inf)
 
 
 @taught
@@ -399,15 +401,7 @@ def tradeoff(
         >>> bool(acc.tradeoff(acc.Gaussian(1.0), [0.05])[0] > 0.7)
         True
     """
-    adjacency = check_adjacency(adjacency)
-    run, false_positive_rates, bad = admitted(
-        run, "false_positive_rates", false_positive_rates, RATES
+    chosen, run, rates, adjacency, bad = _ready(
+        "tradeoff", run, false_positive_rates, adjacency, method
     )
-    run = _revealed(run, adjacency, method)
-    rates = (
-        false_positive_rates
-        if float64.is_traced(false_positive_rates)
-        else np.atleast_1d(np.asarray(false_positive_rates, np.float64))
-    )
-    chosen = choose(run, "tradeoff", method, adjacency)[0]
-    return settled(chosen.tradeoff(run, rates, adjacency), bad, 0.0)  # pyrefly: ignore
+    return settled(chosen[0].tradeoff(run, rates, adjacency), bad, 0.0)  # pyrefly: ignore

@@ -74,11 +74,7 @@ class Verification(NamedTuple):
 
 
 def remaining(delta: float, extra: Mapping[str, float]) -> float:
-    """What is left of δ for the mechanism, rounded down.
-
-    Raises:
-        ValueError: nothing is left, or a share is not in [0, δ).
-    """
+    """What is left of δ for the mechanism, rounded down."""
     for reason, share in extra.items():
         if not 0.0 <= share < delta:
             raise ValueError(
@@ -93,11 +89,7 @@ def remaining(delta: float, extra: Mapping[str, float]) -> float:
 
 
 def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> tuple[float, Any]:
-    """ε of one setting, and the method that gave it.
-
-    Raises:
-        ValueError: the mechanism has array fields.
-    """
+    """ε of one setting, and the method that gave it."""
     epsilon, used = pricing.price(run, delta, adjacency=adjacency, method=method)
     if np.ndim(epsilon):
         raise ValueError(
@@ -108,11 +100,7 @@ def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> t
 
 
 def check_consistency(certificate: Certificate) -> None:
-    """Refuse what contradicts itself, without pricing anything.
-
-    Raises:
-        CertificateError: naming the field.
-    """
+    """Refuse what contradicts itself, without pricing anything."""
     import dpjax  # the version; the package imports this module
 
     c = certificate
@@ -222,11 +210,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def recompute(certificate: Certificate) -> Verification:
-    """Hold every claim of a certificate against what its mechanism gives.
-
-    Raises:
-        CertificateError: naming the claim that does not follow.
-    """
+    """Hold every claim of a certificate against what its mechanism gives."""
     c = certificate
     run, adjacency, claimed = c.mechanism, c.adjacency, c.epsilon
     delta = remaining(c.delta, c.extra_delta)

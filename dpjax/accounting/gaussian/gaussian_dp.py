@@ -20,7 +20,13 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.checks import Range, number
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
+from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.checked import admit
+from dpjax.accounting.method import Method
+from dpjax.accounting.pairs.atoms import Atoms, exhibited, only_gaussian, query
 
 Values = Float[ArrayLike, "..."]
 Releases = Float[ArrayLike, "... releases"]
@@ -47,20 +53,7 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
 
 
 def log_delta(mu: Values, epsilon: Values) -> Any:
-    """log of the privacy profile of μ-GDP, for values of δ below the smallest float.
-
-    Args:
-        mu: GDP parameter, at least 0; +inf means no privacy.
-        epsilon: any real ε.
-
-    Returns:
-        log δ, rounded up by about 1e-12; −inf where μ = 0 and ε ≥ 0.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.log_delta(0.1, 10.0):.6f}")
-        -5007.433414
-    """
+    """log of the privacy profile of μ-GDP, for values of δ below the smallest float."""
     return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
@@ -68,19 +61,6 @@ def delta(mu: Values, epsilon: Values) -> Any:
     """Privacy profile of μ-GDP: the smallest δ for which μ-GDP implies (ε, δ).
 
     δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
-
-    Args:
-        mu: GDP parameter, at least 0; +inf means no privacy.
-        epsilon: any real ε.
-
-    Returns:
-        δ in [0, 1], rounded up by about one part in 1e12. Where it underflows it is the smallest
-        normal float, not 0.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.delta(1.0, 1.0):.10f}")
-        0.1269367375
 
     References:
         Balle, Wang 2018, Theorem 8.
@@ -94,18 +74,6 @@ def epsilon(mu: Values, delta: Values) -> Any:
     The root of δ_G(μ, ε) = δ by Newton's method; its derivative is exact, by the implicit function
     theorem.
 
-    Args:
-        mu: GDP parameter, at least 0; +inf means no privacy.
-        delta: target δ; at 0 only μ = 0 has a finite answer, at 1 the answer is 0.
-
-    Returns:
-        ε, at least 0; +inf where nothing can be said.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.epsilon(1.0, 1e-5):.10f}")
-        4.3771780957
-
     References:
         Balle, Wang 2018, Theorem 8.
     """
@@ -118,18 +86,6 @@ def mu(epsilon: Values, delta: Values) -> Any:
     The root of δ_G(μ, ε) = δ. A Gaussian release of sensitivity Δ is (ε, δ)-private exactly when
     its standard deviation is at least Δ/μ(ε, δ): rounding μ down never overshoots the budget.
 
-    Args:
-        epsilon: target ε, at least 0.
-        delta: target δ in [0, 1].
-
-    Returns:
-        μ ≥ 0; 0 where no noise is enough (δ = 0), +inf where any is (δ ≥ 1).
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{1 / gaussian_dp.mu(1.0, 1e-5):.10f}")
-        3.7306316348
-
     References:
         Balle, Wang 2018, Algorithm 1 (the analytic Gaussian mechanism).
     """
@@ -138,11 +94,6 @@ def mu(epsilon: Values, delta: Values) -> Any:
 
 def compose(mus: Releases) -> Any:
     """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²), exactly.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> gaussian_dp.compose([3.0, 4.0])
-        5.0
 
     References:
         Dong, Roth, Su 2022, Corollary 2.
@@ -164,11 +115,6 @@ def _compose(mus: Array) -> Array:
 def rdp(mu: Values, orders: Values) -> Any:
     """Rényi divergence of order α > 1 of μ-GDP: α μ²/2.
 
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> gaussian_dp.rdp(2.0, 3.0)
-        6.0
-
     References:
         Mironov 2017, Corollary 3.
     """
@@ -186,11 +132,6 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
     guilty less often than this.
 
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.tradeoff(1.0, 0.05):.6f}")
-        0.740489
-
     References:
         Dong, Roth, Su 2022, Definition 2.6.
     """
@@ -198,13 +139,7 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
 
 
 def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
-    """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.true_positive_rate(1.0, 1e-3):.6f}")
-        0.018298
-    """
+    """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up."""
     return _ask(_caught, "up", mu=mu, false_positive_rate=false_positive_rate)
 
 
@@ -217,13 +152,7 @@ def _caught(mu: Array, rate: Array) -> Array:
 
 
 def advantage(mu: Values) -> Any:
-    """Largest membership advantage (true minus false-positive rate), rounded up: 2Φ(μ/2) − 1.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> print(f"{gaussian_dp.advantage(1.0):.6f}")
-        0.382925
-    """
+    """Largest membership advantage (true minus false-positive rate), rounded up: 2Φ(μ/2) − 1."""
     return _ask(_advantage, "up", mu=mu)
 
 
@@ -236,11 +165,6 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
     f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)).
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> round(gaussian_dp.approximate_tradeoff(1.0, 0.0, 0.1), 4)
-        0.7282
 
     References:
         Wasserman, Zhou 2010; Dong, Roth, Su 2022, Equation 5.
@@ -256,3 +180,88 @@ def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
     value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)
     known = (epsilon >= 0) & (delta >= 0) & (rate >= 0)
     return xp.where(known, xp.clip(value, 0.0, 1.0), 0.0)
+
+
+# --- as a method: runs made of Gaussian releases only -------------------------------------------
+
+
+def _total_mu(atoms: Atoms) -> Array:
+    # The square root of exactly 0 has no derivative: a run that releases nothing.
+    xp: Any = namespace(atoms)
+    mu2 = atoms.gaussian_mu2
+    return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
+
+
+def _mu_kernel(atoms: Atoms, adjacency: Adjacency) -> Array:
+    return _total_mu(atoms)
+
+
+def _epsilon_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
+    return pair.epsilon(_total_mu(atoms), delta)
+
+
+def _lower_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
+    # The upper bound is off by at most about 1e-12 in μ and in log δ.
+    return pair.epsilon(_total_mu(atoms) * (1 - 1e-12), delta * (1 + 1e-11)) * (1 - 1e-12)
+
+
+def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
+    value = _asked(_lower_kernel, rounding="down")(run, delta, adjacency)
+    return value if exhibited(run) else 0 * value
+
+
+def _delta_kernel(atoms: Atoms, adjacency: Adjacency, epsilon: Array) -> Array:
+    return pair.delta(_total_mu(atoms), epsilon)
+
+
+def _tradeoff_kernel(atoms: Atoms, adjacency: Adjacency, rates: Array) -> Array:
+    xp: Any = namespace(atoms, rates)
+    return pair.tradeoff(xp.broadcast_to(_total_mu(atoms), rates.shape), rates)
+
+
+def _asked(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
+
+    return ask
+
+
+def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
+    """The GDP parameter of a run of Gaussian releases, exact up to rounding up.
+
+    Raises:
+        UnsupportedQuery: the run has releases that are not dominated by a Gaussian pair.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> from dpjax.accounting.gaussian.gaussian_dp import gdp_mu
+        >>> round(gdp_mu(acc.Repeated(acc.Gaussian(2.0), 100)), 12)
+        5.0
+
+    References:
+        Dong, Roth, Su 2022, Corollary 2.
+    """
+    admit(run)
+    adjacency = Adjacency(adjacency)
+    if not only_gaussian(run, adjacency):
+        raise UnsupportedQuery(
+            f"{type(run).__name__} is not a run of Gaussian releases; acc.tradeoff and acc.epsilon "
+            "answer for sampled ones"
+        )
+    return float64.plain(query(_mu_kernel, run, adjacency))
+
+
+METHODS = (
+    Method(
+        "gdp",
+        rank=3.0,
+        tight=True,
+        supports=only_gaussian,
+        epsilon=_asked(_epsilon_kernel),
+        delta=_asked(_delta_kernel),
+        epsilon_lower=_epsilon_lower,
+        tradeoff=_asked(_tradeoff_kernel, 1, "down"),
+        describe="exact Gaussian DP, composed by adding μ² (Dong, Roth and Su 2022)",
+    ),
+)

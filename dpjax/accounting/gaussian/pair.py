@@ -98,13 +98,7 @@ def log_delta(mu: Array, epsilon: Array) -> Array:
 
 
 def delta(mu: Array, epsilon: Array) -> Array:
-    """δ(ε), rounded up; where it underflows it is the smallest normal float.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{pair.delta(1.0, 1.0):.10f}")
-        0.1269367375
-    """
+    """δ(ε), rounded up; where it underflows it is the smallest normal float."""
     xp: Any = namespace(mu, epsilon)
     value = log_delta(mu, epsilon)
     tiny = np.finfo(np.float64).tiny
@@ -160,13 +154,7 @@ def _epsilon_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def epsilon(mu: Array, delta: Array) -> Array:
-    """Least ε >= 0 with δ(ε) <= δ, rounded up; +inf where nothing can be said.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{pair.epsilon(1.0, 1e-5):.10f}")
-        4.3771780957
-    """
+    """Least ε >= 0 with δ(ε) <= δ, rounded up; +inf where nothing can be said."""
     xp: Any = namespace(mu, delta)
     mu, delta = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(delta))
     usable = (mu > 0) & (mu < _LARGEST) & (delta > 0) & (delta < 1)
@@ -225,13 +213,7 @@ def normal_cdf(x: Array) -> Array:
 
 
 def tradeoff(mu: Array, rate: Array) -> Array:
-    """Φ(Φ⁻¹(1 − a) − μ), the least false-negative rate at the false-positive rate a, rounded down.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import pair
-        >>> print(f"{pair.tradeoff(1.0, 0.05):.6f}")
-        0.740489
-    """
+    """Φ(Φ⁻¹(1 − a) − μ), the least false-negative rate at a false-positive rate, rounded down."""
     xp: Any = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
     # −Φ⁻¹(a) rather than Φ⁻¹(1 − a): the interesting rates are small. The ends are limits.

@@ -281,16 +281,7 @@ def batch_sensitivities(
 
 
 def batch_weights(sizes: Sizes, population: int | None = None) -> tuple[np.ndarray, float]:
-    """(|B_j|/n, chance of being in no batch): the law of the replaced record's batch.
-
-    Args:
-        sizes: [m] batch sizes. population: n, if records beyond the batches are dropped.
-
-    Example:
-        >>> from dpjax.accounting.gaussian.randomized_sensitivity import batch_weights
-        >>> batch_weights([40, 40], population=100)
-        (array([0.4, 0.4]), 0.2)
-    """
+    """(|B_j|/n, chance of being in no batch): the law of the replaced record's batch."""
     counts = np.asarray(sizes, np.float64)
     total = float(counts.sum() if population is None else population)
     if counts.sum() > total:
@@ -305,19 +296,6 @@ def permuted_sgd(
     sizes: Sizes, noise_std: Values, *, population: int | None = None, **settings: Any
 ) -> RandomizedSensitivity:
     """The mechanism of permuted SGD with output perturbation (RSGD, RSGD-AR), ready to be priced.
-
-    Args:
-        sizes: [m] batch sizes. noise_std: of the released parameters.
-        population: n, if the last short batch is dropped: its records then have Δ = 0.
-        **settings: see `batch_sensitivities`.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.gaussian.randomized_sensitivity import permuted_sgd
-        >>> run = permuted_sgd([4000] * 9 + [3073], 0.1440, epochs=10, step_size=1.0,
-        ...                    smoothness=0.251, strong_convexity=1e-3, average_every=5)
-        >>> round(acc.epsilon(run, delta=1e-8, adjacency=acc.Adjacency.REPLACE_ONE), 3)
-        0.05
 
     References:
         Chen, Lee and Kifer 2019, Algorithm 3 and Proposition 3.
@@ -415,6 +393,7 @@ METHODS = (
         "hockey_stick",
         rank=5.0,
         supports=_only_gaussian,
+        needs=(RandomizedSensitivity,),
         epsilon=_asked(mixture_epsilon, np.inf),
         delta=_asked(mixture_delta, 1.0),
         describe="δ(ε) ≤ Σ q_j δ_G(Δ_j/σ, ε) by joint convexity of the hockey-stick divergence, "

@@ -55,6 +55,7 @@ METHODS = (
         "no_guarantee",
         rank=0.0,
         supports=_contains_geodp,
+        needs=(GeoDP,),
         epsilon=_everywhere(np.inf),
         delta=_everywhere(1.0),
         rdp=_everywhere(np.inf, own=1),

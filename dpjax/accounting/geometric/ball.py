@@ -31,7 +31,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import (
     Composed,
@@ -91,18 +91,6 @@ def ball_delta(displacement: Values, dimension: Values) -> Any:
     The total variation distance of two uniform unit balls whose centres are Δ apart in d
     dimensions, I_{Δ²/4}(1/2, (d+1)/2) for Δ <= 2 and 1 beyond; about 2Φ(Δ√(d+2)/2) − 1 for large d.
 
-    Args:
-        displacement: Δ >= 0, the L2 sensitivity over the ball's radius.
-        dimension: d >= 1 of the released vector.
-
-    Returns:
-        δ in [0, 1], rounded up by one part in 1e11.
-
-    Example:
-        >>> from dpjax.accounting.geometric.ball import ball_delta
-        >>> print(f"{ball_delta(0.1, 10):.10f}")
-        0.1288611973
-
     References:
         Tholeti and Kalyani 2021, Theorem 1; re-derived, since the printed formula cancels.
     """
@@ -151,15 +139,6 @@ def ball_displacement(delta: Values, dimension: Values) -> Any:
     """Largest sensitivity-to-radius ratio whose single release costs at most δ, rounded down.
 
     Its inverse is the radius needed, in units of the sensitivity. It inverts `ball_delta`.
-
-    Args:
-        delta: δ in [0, 1] of one release.
-        dimension: d >= 1.
-
-    Example:
-        >>> from dpjax.accounting.geometric.ball import ball_displacement
-        >>> print(f"radius / sensitivity = {1 / ball_displacement(1e-5, 1000):.4g}")
-        radius / sensitivity = 1.262e+06
     """
     given = number("delta", delta, Range(0.0, 1.0)), number("dimension", dimension, _DIMENSION)
     return float64.plain(
@@ -339,6 +318,7 @@ METHODS = (
         "total_variation",
         rank=5.0,
         supports=_supports,
+        needs=(UniformBall,),
         epsilon=_epsilon,
         delta=_delta,
         epsilon_lower=_epsilon_lower,

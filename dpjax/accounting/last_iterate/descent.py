@@ -26,10 +26,9 @@ from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
-from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.gaussian.randomized_sensitivity import mixture_delta, mixture_epsilon
-from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.shifted_interpolation import (
     bounds2,
     contraction_gap,
@@ -50,7 +49,7 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.method import Method, ask, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.renyi import method as renyi
 
@@ -89,15 +88,6 @@ def of_kind(run: Any, kind: type) -> None:
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     """The GDP parameter of the last iterate by each argument that applies, and which is least.
 
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.descent import descent_bounds
-        >>> run = acc.NoisyGradientDescent(steps=100, step_size=0.01, noise_std=0.02,
-        ...     gradient_sensitivity=4 / 5000, strong_convexity=1.0, smoothness=1.0)
-        >>> found = descent_bounds(run)
-        >>> found.best, round(found.strongly_convex, 8), round(found.composition, 8)
-        ('strongly_convex', 0.02718157, 0.02828427)
-
     References:
         Bok, Su and Altschuler 2024; the whole-number minimum of the bounded form is derived for
         dpjax.
@@ -116,13 +106,6 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
     Which batch the record is in may be known to the attacker: a fixed public order costs the
     maximum. If the order is a secret uniform permutation drawn once, `epsilon` averages the
     privacy profiles.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.descent import position_mus
-        >>> run = acc.NoisyCyclicDescent(200, 0.1, 5**-0.5 / 2, 1.0, 1.0, 1.0, batches=10)
-        >>> [f"{mu:.6f}" for mu in position_mus(run)[[0, 1, 9]]]
-        ['0.259277', '0.288086', '1.033066']
     """
     of_kind(run, NoisyCyclicDescent)
     if np.ndim(run.batches) != 0:
@@ -272,6 +255,7 @@ METHODS = (
         tight=True,
         epsilon_lower=_epsilon_lower,
         supports=_hidden,
+        needs=(NoisyGradientDescent, NoisyCyclicDescent),
         epsilon=_through("epsilon"),
         delta=_through("delta"),
         describe="Gaussian DP of the last iterate by shifted interpolation (Bok, Su and Altschuler "
@@ -281,6 +265,7 @@ METHODS = (
         "shuffled_once",
         rank=1.0,
         supports=_shuffled_once,
+        needs=(NoisyCyclicDescent,),
         epsilon=_cyclic(mixture_epsilon, np.inf),
         delta=_cyclic(mixture_delta, 1.0),
         describe="mean over the record's batch of its Gaussian privacy profile (joint convexity), "
@@ -291,6 +276,7 @@ METHODS = (
         rank=2.0,
         dear=True,
         supports=_supports,
+        needs=(NoisySampledDescent,),
         epsilon=_ask("epsilon"),
         delta=_ask("delta"),
         describe="shifted interpolation, the noise of the last steps split between hiding the "

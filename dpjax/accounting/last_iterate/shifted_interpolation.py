@@ -78,10 +78,6 @@ def bounded_descent_mu2(
     dpjax: as a function of u = c^{T'} the objective falls up to u = 1 − D(1−c)/s and rises after,
     so that the best whole T' is one of the two next to it. Never above the closed form of Bok, Su
     and Altschuler (2024).
-
-    Args:
-        shift: s, how far one update moves (step size times gradient sensitivity).
-        noise: standard deviation of a step's noise. diameter: D of the set.
     """
     xp: Any = namespace(gap, steps, shift, noise, diameter)
     safe_shift = xp.where(shift > 0, shift, 1.0)

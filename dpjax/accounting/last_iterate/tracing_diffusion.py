@@ -14,12 +14,11 @@ from jaxtyping import Array
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.descent import of_kind
 from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap, descent_mu2, units
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
-from dpjax.accounting.method import Method
+from dpjax.accounting.method import Method, ask
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
 
 
@@ -89,13 +88,6 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     S is `gradient_sensitivity` (of the average gradient). Needs η < 1/M (else +inf), convexity,
     and a start N(0, vI) with v <= 2σ²/λ, a point included.
 
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> from dpjax.accounting.last_iterate.tracing_diffusion import tracing_rate
-        >>> run = acc.NoisyGradientDescent(50, 0.1, 0.01, 2 / 1000, 0.5, 1.0)
-        >>> [round(tracing_rate(run, form), 8) for form in ("published", "optimal", "quadratic")]
-        [0.05707962, 0.04667328, 0.0334271]
-
     References:
         Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
     """
@@ -134,6 +126,7 @@ METHODS = (
         "tracing_diffusion",
         rank=None,
         supports=_only_descent,
+        needs=(NoisyGradientDescent,),
         epsilon=_tracing_epsilon,
         rdp=_tracing_rdp,
         describe="tracing-diffusion bound with exponent −ληK/2 (Chourasia, Ye and Shokri 2021, "

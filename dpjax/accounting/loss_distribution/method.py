@@ -1,4 +1,4 @@
-"""What the loss-distribution method can price: Gaussian families and known releases, mixed."""
+"""What loss distributions price: Gaussian families and known releases, mixed; and one release."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 
 from dpjax._numerics import float64
+from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.loss_distribution.composition import delta_bound, epsilon_bound
-from dpjax.accounting.loss_distribution.discretisation import Pair
+from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
-from dpjax.accounting.mechanisms.users import reached
-from dpjax.accounting.method import Method
+from dpjax.accounting.mechanisms.users import reached, unwrapped
+from dpjax.accounting.method import Method, ask, asked
 from dpjax.accounting.pairs.atoms import (
     Atoms,
     all_settings,
@@ -28,7 +29,7 @@ from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import LAID, known
 from dpjax.accounting.pairs.protocol import Known
-from dpjax.accounting.pairs.table import GRIDS
+from dpjax.accounting.pairs.table import GRIDS, RELEASES
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -214,4 +215,81 @@ def _method(tight: bool) -> Method:
     )
 
 
-METHODS = (_method(True), _method(False))
+# --- one release of which the profile and the Rényi curve are known in closed form --------------
+
+_UP = 1.0 + 1e-12  # values
+_ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
+
+
+def _has(part: str) -> Any:
+    def able(run: Mechanism, adjacency: Adjacency) -> bool:
+        release = RELEASES.get(type(run))
+        return hasattr(release, part) and release.numbers(run, adjacency) is not None  # pyrefly: ignore
+
+    return able
+
+
+def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+    # A user's records in a release of a closed form are the same release at other numbers.
+    run = unwrapped(run)
+    release = RELEASES[type(run)]
+    return getattr(release, part)(*release.numbers(run, adjacency), given)  # pyrefly: ignore
+
+
+def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+    xp: Any = namespace(run, delta)
+    # A unit of roundoff of δ may be many of a small ε.
+    value = _ask_release("epsilon", run, adjacency, delta * (1 - 1e-14))
+    return xp.maximum(value * _UP, 0.0)
+
+
+def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+    xp: Any = namespace(run, delta)
+    value = _ask_release("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
+    return xp.maximum(value / _UP, 0.0)
+
+
+def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+    """Of the release's own pair, where some neighbours attain it: the profile is exact."""
+    found = asked(_one_lower_kernel, "down")(run, delta, adjacency)
+    return found if RELEASES[type(unwrapped(run))].tight else namespace(found).zeros_like(found)
+
+
+def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
+    xp: Any = namespace(run, epsilon)
+    value = _ask_release("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
+    return xp.clip(value * _UP, 0.0, 1.0)
+
+
+def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
+    xp: Any = namespace(run, orders)
+    good = (orders > 1) & (orders < xp.inf)
+    value = _ask_release("divergence", run, adjacency, xp.where(good, orders, 2.0))
+    value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
+    # Beyond what any conversion can use, and NaN.
+    return xp.where(good & (value < 1e200), value, xp.inf)
+
+
+def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+    """The Rényi curve of one release, shape S + [k]."""
+    return ask(_divergence, run, adjacency, orders, ndims=(1,))
+
+
+has_curve = _has("divergence")
+
+
+METHODS = (
+    Method(
+        "closed_form",
+        rank=4.0,
+        tight=True,
+        supports=_has("epsilon"),
+        needs=tuple(RELEASES),
+        epsilon=asked(_one_epsilon),
+        delta=asked(_one_delta),
+        epsilon_lower=_one_lower,
+        describe="the exact profile of one release",
+    ),
+    _method(True),
+    _method(False),
+)

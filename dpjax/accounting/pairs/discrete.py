@@ -2,7 +2,7 @@
 
 Few outcomes are multiplied out: two by the binomial law, a few more by the multinomial one, and
 different releases with each other. What has too many is left to the transform
-(`loss_distribution.composition`), which takes such losses as they are.
+(`loss_distribution.grid`), which takes such losses as they are.
 
 References:
   Kairouz, Oh, Viswanath 2017; Zhu, Dong, Wang 2022, Theorem 10 (adaptive composition of

@@ -19,10 +19,9 @@ from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.gaussian import method as gaussian
+from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.loss_distribution import method as loss_distribution
-from dpjax.accounting.loss_distribution import one_release
 from dpjax.accounting.mechanisms import (
     BestOf,
     Composed,
@@ -72,7 +71,7 @@ def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
     inner = best.mechanism
 
     def profile(epsilons: Any) -> Any:
-        others = (gaussian, one_release, contour, loss_distribution, objective_perturbation)
+        others = (gaussian, contour, loss_distribution, objective_perturbation)
         table = [m for family in others for m in family.METHODS]
         table += [*randomized_sensitivity.METHODS, *METHODS]
         able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
@@ -122,7 +121,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     UserLevel: (users.curve, users.has_curve),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
-        kind: (one_release.curve, one_release.has_curve)
+        kind: (loss_distribution.curve, loss_distribution.has_curve)
         for kind, release in RELEASES.items()
         if hasattr(release, "divergence")
     },
