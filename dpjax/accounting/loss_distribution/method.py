@@ -67,7 +67,7 @@ def directions(
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     for own, _ in releases:
-        laid = own.release.kind in LAID
+        laid = hasattr(own.release, "grid")
         both = own.release.grid(own).directed if laid else own.rate < 1
         directed |= both and not (upper and own.symmetric)
     mu2 = float(atoms.gaussian_mu2)
@@ -80,7 +80,7 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if own.release.kind in LAID:
+            if hasattr(own.release, "grid"):
                 grid = own.release.grid(own)
                 pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
@@ -180,7 +180,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether some neighbours attain the pairs of a lower end."""
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     own = (known_release(step, adjacency) for step, _ in flatten(run))
-    loose = any(one and one.release.kind in LAID and not one.release.sampled for one in own)
+    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
     return exhibited(run) and reached(run, adjacency) and not loose
 
 

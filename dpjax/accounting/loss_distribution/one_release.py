@@ -12,7 +12,6 @@ from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.users import unwrapped
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.table import RELEASES
 
 _UP = 1.0 + 1e-12  # values
 _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
@@ -20,8 +19,8 @@ _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
 
 def _has(part: str) -> Any:
     def able(run: Mechanism, adjacency: Adjacency) -> bool:
-        release = RELEASES.get(type(run))
-        return hasattr(release, part) and release.numbers(run, adjacency) is not None  # pyrefly: ignore
+        able = hasattr(run.release, part)
+        return able and run.release.numbers(run, adjacency) is not None
 
     return able
 
@@ -29,8 +28,7 @@ def _has(part: str) -> Any:
 def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
     # A user's records in a release of a closed form are the same release at other numbers.
     run = unwrapped(run)
-    release = RELEASES[type(run)]
-    return getattr(release, part)(*release.numbers(run, adjacency), given)  # pyrefly: ignore
+    return getattr(run.release, part)(*run.release.numbers(run, adjacency), given)
 
 
 def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
@@ -49,7 +47,7 @@ def _lower(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
     found = asked(_lower, "down")(run, delta, adjacency)
-    return found if RELEASES[type(unwrapped(run))].tight else namespace(found).zeros_like(found)
+    return found if unwrapped(run).release.tight else namespace(found).zeros_like(found)
 
 
 def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
