@@ -13,6 +13,7 @@ EXAMPLES = [
     acc.DiscreteGaussian(2.0, 3),
     acc.RandomizedResponse(0.5, 4),
     acc.Exponential(0.5),
+    acc.Staircase(0.5),
     acc.PoissonSampled(acc.Gaussian(1.0), 0.1),
     acc.RandomAllocation(acc.Gaussian(1.0), 4),
     acc.TruncatedPoissonSampled(acc.Gaussian(1.0), 0.1, 10, 2),

@@ -29,7 +29,7 @@ class Guarantee(NamedTuple):
 
 
 def repeated(own, count, *, symmetric=False, **options):
-    release = Known(finite.APPROXIMATE, (own.epsilon, own.delta), own.rate, symmetric)
+    release = Known(finite.GUARANTEE, (own.epsilon, own.delta), own.rate, symmetric)
     return discrete.repeated(release, count, **options)
 
 

@@ -83,6 +83,8 @@ def _outcome(name, label, call):
 @pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
 def test_every_field(run, label):
     for field in dataclasses.fields(run):
+        if (field.default, label) == (None, "None"):
+            continue
 
         def build(value, name=field.name):
             return dataclasses.replace(run, **{name: value})

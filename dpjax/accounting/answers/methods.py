@@ -18,7 +18,7 @@ from dpjax.accounting.last_iterate import descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.users import stated_for, unwrapped
+from dpjax.accounting.mechanisms.users import unwrapped
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
@@ -110,8 +110,9 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
     """Why no method answers: what a step is missing, or a curve where there is a price."""
-    for step in walk(run):
-        if hasattr(step, "adjacency") and stated_for(step, adjacency) is None:
+    parts: Any = walk(run)
+    for step in parts:
+        if hasattr(step, "stated_for") and step.stated_for(adjacency) is None:
             return (
                 f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
                 "for data sets of another size"

@@ -21,8 +21,6 @@ from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.answers.methods import METHODS, check_method, choose
 from dpjax.accounting.mechanisms import (
     ApproximateDP,
-    DiscreteGaussian,
-    DiscreteLaplace,
     Mechanism,
     PoissonSampled,
     UserLevel,
@@ -33,7 +31,6 @@ from dpjax.accounting.mechanisms.checked import admit, invalid, repaired, togeth
 from dpjax.accounting.mechanisms.steps import revealed
 from dpjax.accounting.mechanisms.users import reached, unwrapped
 from dpjax.accounting.method import Method, chosen_settings, least, ranked
-from dpjax.accounting.pairs.table import RELEASES
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)
@@ -263,14 +260,12 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
         rate: Any = np.asarray(1.0)
         while isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
             rate, step = rate * step.rate, step.mechanism
-        release = RELEASES.get(type(step))
-        numbers = release.numbers(step, adjacency) if release is not None else None
-        if numbers is None or isinstance(step, DiscreteGaussian):
+        numbers = step.release.numbers(step, adjacency) if step.release is not None else None
+        if numbers is None or not hasattr(step.release, "largest"):
             return None
         if isinstance(step, ApproximateDP) and np.any(np.asarray(step.delta) > 0):
             return None
-        largest: Any = np.asarray(numbers[0])
-        largest = largest * numbers[1] if isinstance(step, DiscreteLaplace) else largest
+        largest: Any = np.asarray(step.release.largest(*numbers))
         with np.errstate(divide="ignore", invalid="ignore"):
             # The mixture's density over that without the record is at most 1 + q(e^ε − 1).
             near = np.log1p(rate * np.expm1(np.minimum(largest, 500.0)))

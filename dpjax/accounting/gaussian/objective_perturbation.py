@@ -19,7 +19,6 @@ from dpjax._numerics.arrays import falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
-from dpjax.accounting.mechanisms.users import stated_for
 from dpjax.accounting.method import Method, ask, asked
 
 _UP = 1.0 + 1e-10
@@ -28,7 +27,7 @@ _CELLS = 64  # of the angle between two records under replace-one
 
 def holds(run: Any, adjacency: Adjacency) -> bool:
     """Whether a promise says something under this adjacency."""
-    return stated_for(run, adjacency) is not None
+    return run.stated_for(adjacency) is not None
 
 
 # --- one objective perturbation, exactly --------------------------------------------------------
@@ -167,7 +166,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
         return _rounded(_objective_rdp(run, adjacency, safe), orders)
-    run = stated_for(run, adjacency)
+    run = run.stated_for(adjacency)
     return _rounded(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
@@ -189,9 +188,10 @@ def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp: Any = namespace(run)
     total = xp.zeros(())
-    for step, factors in flatten(run):
+    steps: Any = flatten(run)
+    for step, factors in steps:
         count: Any = functools.reduce(operator.mul, factors, 1.0)
-        total = total + xp.where(count > 0, count * stated_for(step, adjacency).epsilon, 0.0)
+        total = total + xp.where(count > 0, count * step.stated_for(adjacency).epsilon, 0.0)
     return total
 
 

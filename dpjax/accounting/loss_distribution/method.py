@@ -29,7 +29,7 @@ from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import LAID, known
 from dpjax.accounting.pairs.protocol import Known
-from dpjax.accounting.pairs.table import GRIDS, RELEASES
+from dpjax.accounting.pairs.table import GRIDS
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -68,7 +68,7 @@ def directions(
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     for own, _ in releases:
-        laid = own.release.kind in LAID
+        laid = hasattr(own.release, "grid")
         both = own.release.grid(own).directed if laid else own.rate < 1
         directed |= both and not (upper and own.symmetric)
     mu2 = float(atoms.gaussian_mu2)
@@ -81,7 +81,7 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if own.release.kind in LAID:
+            if hasattr(own.release, "grid"):
                 grid = own.release.grid(own)
                 pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
@@ -181,7 +181,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether some neighbours attain the pairs of a lower end."""
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     own = (known_release(step, adjacency) for step, _ in flatten(run))
-    loose = any(one and one.release.kind in LAID and not one.release.sampled for one in own)
+    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
     return exhibited(run) and reached(run, adjacency) and not loose
 
 
@@ -223,8 +223,8 @@ _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
 
 def _has(part: str) -> Any:
     def able(run: Mechanism, adjacency: Adjacency) -> bool:
-        release = RELEASES.get(type(run))
-        return hasattr(release, part) and release.numbers(run, adjacency) is not None  # pyrefly: ignore
+        known = hasattr(run.release, part)
+        return known and run.release.numbers(run, adjacency) is not None
 
     return able
 
@@ -232,8 +232,7 @@ def _has(part: str) -> Any:
 def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
     # A user's records in a release of a closed form are the same release at other numbers.
     run = unwrapped(run)
-    release = RELEASES[type(run)]
-    return getattr(release, part)(*release.numbers(run, adjacency), given)  # pyrefly: ignore
+    return getattr(run.release, part)(*run.release.numbers(run, adjacency), given)
 
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
@@ -252,7 +251,7 @@ def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Arr
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
     found = asked(_one_lower_kernel, "down")(run, delta, adjacency)
-    return found if RELEASES[type(unwrapped(run))].tight else namespace(found).zeros_like(found)
+    return found if unwrapped(run).release.tight else namespace(found).zeros_like(found)
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
@@ -284,7 +283,6 @@ METHODS = (
         rank=4.0,
         tight=True,
         supports=_has("epsilon"),
-        needs=tuple(RELEASES),
         epsilon=asked(_one_epsilon),
         delta=asked(_one_delta),
         epsilon_lower=_one_lower,

@@ -43,6 +43,7 @@ from dpjax.accounting.mechanisms.sampling import (
     WithReplacement,
 )
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.mechanisms.staircase import Staircase
 from dpjax.accounting.mechanisms.steps import flatten
 from dpjax.accounting.mechanisms.users import UserLevel
 from dpjax.accounting.mechanisms.whole_runs import (
@@ -82,6 +83,7 @@ __all__ = [
     "RecentredGaussian",
     "Repeated",
     "Shuffled",
+    "Staircase",
     "TangentBall",
     "TruncatedPoissonSampled",
     "UniformBall",

@@ -83,7 +83,8 @@ class Mechanism:
     `tier` is the kind's own: "proven" (nothing is assumed of the data or the loss beyond what the
     code enforces), "conditional" (convexity, smoothness, a guarantee taken on trust), or "none".
     `released` says what leaves, with its fields in braces, and `rests_on` the assumptions, one
-    sentence each, with {relation} for the adjacency.
+    sentence each, with {relation} for the adjacency. `release` is the pair of distributions that it
+    is priced by where that is known: a `pairs.protocol.Release`.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -92,6 +93,7 @@ class Mechanism:
     """
 
     tier: ClassVar[str] = "proven"
+    release: ClassVar[Any] = None
     released: ClassVar[str] = ""
     rests_on: ClassVar[tuple[str, ...]] = ()
     _ranges: ClassVar[dict[str, checks.Range]] = {}
@@ -149,6 +151,10 @@ class Mechanism:
     def relations(self) -> tuple[Relation, ...]:
         """What must hold between the fields, beyond each one's range."""
         return ()
+
+    def for_group(self, records: Any) -> Mechanism | None:
+        """What neighbours by so many records of a user meet, where that is a kind of release."""
+        return None
 
     def has_several_releases(self) -> bool:
         """Whether more than one output is priced together, its parts' own not counted."""
@@ -214,6 +220,7 @@ def register_mechanism(cls: _Class) -> _Class:
     parts = tuple(f.name for f in fields if "Mechanism" in str(f.type))
     numbers = [f for f in fields if f.name in leaves and f.name not in parts]
     run: Any = cls
+    run.release = vars(cls).get("release")  # what it would inherit may not hold of it
     run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
     run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
     run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}

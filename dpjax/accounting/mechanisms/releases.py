@@ -9,19 +9,52 @@ are randomised response and selection by a score. Of some releases only the guar
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+import jax
+import numpy as np
+
+from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
     Real,
+    built,
     choice,
     number,
     register_mechanism,
 )
+from dpjax.accounting.mechanisms.composition import Repeated
+from dpjax.accounting.pairs import choices, discrete_gaussian, finite, laplace
 
 AS_ASKED = "as asked"  # a promise for whichever relation a query names
 _RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
+
+
+def _eps(value: Any) -> float:
+    """The unit roundoff that a value is computed with: a trace's own, or float64's."""
+    return float(np.finfo(getattr(value, "dtype", np.float64)).eps)
+
+
+def _more(value: Any, times: Any) -> Any:
+    """A product rounded up, and exact for a user of one record."""
+    xp: Any = namespace(value, times)
+    found = value * times
+    return xp.where(times == 1, value, found * (1 + _eps(found)))
+
+
+def _less(value: Any, times: Any) -> Any:
+    """A quotient rounded down, and exact for a user of one record."""
+    xp: Any = namespace(value, times)
+    found = value / times
+    return xp.where(times == 1, value, found * (1 - _eps(found)))
+
+
+def _changed(step: Any, **fields: Any) -> Any:
+    """The same kind of release with other numbers."""
+    return built(type(step), {**vars(step), **fields})
 
 
 @register_mechanism
@@ -86,6 +119,9 @@ class UniformBall(Mechanism):
         "data",
     )
 
+    def for_group(self, records: Any) -> Mechanism:
+        return _changed(self, displacement=_more(self.displacement, records))
+
 
 class _Stated(Mechanism):
     """A release of which only the guarantee is known: it is taken on trust.
@@ -114,6 +150,17 @@ class _Stated(Mechanism):
     def describe(self) -> str:
         return super().describe().removesuffix(f" ({AS_ASKED})")
 
+    def stated_for(self, adjacency: Adjacency) -> Any:
+        """The promise under an adjacency, or None where there is none; replacing is two steps."""
+        if vars(self)["adjacency"] in (AS_ASKED, adjacency.value):
+            return self
+        if adjacency is not Adjacency.REPLACE_ONE:
+            return None
+        step: Any = self
+        if not is_traced(step):  # in float64, whatever the numbers came in
+            step = jax.tree.map(lambda x: np.asarray(x, np.float64)[()], step)
+        return step.for_group(2.0)
+
 
 @register_mechanism
 class PureDP(_Stated):
@@ -137,6 +184,10 @@ class PureDP(_Stated):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {epsilon}-differentially private ({adjacency})"
+    release = finite.GUARANTEE
+
+    def for_group(self, records: Any) -> Mechanism:
+        return _changed(self, epsilon=_more(self.epsilon, records))
 
 
 @register_mechanism
@@ -163,6 +214,27 @@ class ApproximateDP(_Stated):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
+    release = finite.GUARANTEE
+
+    def for_group(self, records: Any) -> Mechanism:
+        """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
+        k = records
+        xp: Any = namespace(self, k)
+        epsilon: Any = self.epsilon
+        # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
+        some = (epsilon > 1e-8) & (k > 1)
+        safe = xp.where(some, epsilon, 1.0)
+        rises = (k - 1) * safe + xp.log(xp.expm1(-k * safe) / xp.expm1(-safe))
+        flat = xp.log(k + 0.0) + (k - 1) * epsilon
+        log_factor = xp.where(some, rises, flat)
+        log_factor = log_factor + 16 * _eps(log_factor) * (1 + abs(log_factor))
+        # In logarithms, so that nothing overflows: in float32 neither.
+        stated: Any = self.delta
+        some = stated > 0
+        log_delta = xp.log(xp.where(some, stated, 1.0)) * (1 - _eps(log_factor)) + log_factor
+        delta = xp.where(some, xp.exp(xp.minimum(log_delta, 0.0)), 0.0)
+        delta = xp.where(k == 1, self.delta, delta)
+        return _changed(self, epsilon=_more(epsilon, k), delta=delta)
 
 
 @register_mechanism
@@ -186,10 +258,20 @@ class ZeroConcentrated(_Stated):
 
     released = "a release that is {rho}-zCDP ({adjacency})"
 
+    def for_group(self, records: Any) -> Mechanism:
+        """A group of k costs k²ρ (Bun and Steinke 2016, Proposition 27)."""
+        return _changed(self, rho=_more(_more(self.rho, records), records))
+
 
 _MOVES = "adding or removing one record moves {what} by at most the sensitivity"
 _FRESH = "the noise is {law}, fresh at every step, and drawn independently of the data"
 _WHOLE = "what is released without noise is a whole number, and so is the sensitivity"
+
+
+def _more_apart(step: Any, records: Any) -> Any:
+    """Noise on whole numbers that the group moves so many times as far."""
+    noise = _less(step.noise_multiplier, records)
+    return _changed(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
 
 
 @register_mechanism
@@ -225,6 +307,10 @@ class Laplace(Mechanism):
         _FRESH.format(law="Laplace's"),
         "the noise has no gaps of floating point",
     )
+    release = laplace.LAPLACE
+
+    def for_group(self, records: Any) -> Mechanism:
+        return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
 
 
 @register_mechanism
@@ -259,6 +345,10 @@ class DiscreteLaplace(Mechanism):
         _FRESH.format(law="discrete Laplace"),
         _WHOLE,
     )
+    release = laplace.DISCRETE_LAPLACE
+
+    def for_group(self, records: Any) -> Mechanism:
+        return _more_apart(self, records)
 
 
 @register_mechanism
@@ -294,6 +384,10 @@ class DiscreteGaussian(Mechanism):
         _FRESH.format(law="discrete Gaussian"),
         _WHOLE,
     )
+    release = discrete_gaussian.DISCRETE_GAUSSIAN
+
+    def for_group(self, records: Any) -> Mechanism:
+        return _more_apart(self, records)
 
 
 @register_mechanism
@@ -324,6 +418,11 @@ class RandomizedResponse(Mechanism):
     rests_on = (
         "every record makes one report, with fresh randomness, and an absent one is answered for",
     )
+    release = choices.RESPONSE
+
+    def for_group(self, records: Any) -> Mechanism:
+        """Every record makes a report of its own: as many independent ones."""
+        return Repeated(self, records)
 
 
 @register_mechanism
@@ -366,3 +465,8 @@ class Exponential(Mechanism):
         "that scales it, in one direction if the scores are said to be monotone",
         "the draw is fresh, and the candidates do not depend on the data",
     )
+    release = choices.SELECTION
+
+    def for_group(self, records: Any) -> Mechanism:
+        """The range of the log-odds of a sum of moves is at most the sum of their ranges."""
+        return _changed(self, epsilon=_more(self.epsilon, records))

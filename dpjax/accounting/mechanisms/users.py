@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import jax
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
@@ -20,18 +15,7 @@ from dpjax.accounting.mechanisms.base import (
     walk,
 )
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
-from dpjax.accounting.mechanisms.releases import (
-    AS_ASKED,
-    ApproximateDP,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Exponential,
-    Laplace,
-    PureDP,
-    RandomizedResponse,
-    UniformBall,
-    ZeroConcentrated,
-)
+from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP, PureDP
 
 
 @register_mechanism
@@ -73,77 +57,6 @@ class UserLevel(Mechanism):
     rests_on = ("no user owns more than the stated number of records",)
 
 
-def _eps(value: Any) -> float:
-    """The unit roundoff that a value is computed with: a trace's own, or float64's."""
-    return float(np.finfo(getattr(value, "dtype", np.float64)).eps)
-
-
-def _more(value: Any, times: Any) -> Any:
-    """A product rounded up, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
-    found = value * times
-    return xp.where(times == 1, value, found * (1 + _eps(found)))
-
-
-def _less(value: Any, times: Any) -> Any:
-    """A quotient rounded down, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
-    found = value / times
-    return xp.where(times == 1, value, found * (1 - _eps(found)))
-
-
-def _approximate(step: ApproximateDP, k: Any) -> dict[str, Any]:
-    """δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
-    xp: Any = namespace(step, k)
-    epsilon: Any = step.epsilon
-    # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
-    some = (epsilon > 1e-8) & (k > 1)
-    safe = xp.where(some, epsilon, 1.0)
-    rises = (k - 1) * safe + xp.log(xp.expm1(-k * safe) / xp.expm1(-safe))
-    flat = xp.log(k + 0.0) + (k - 1) * epsilon
-    log_factor = xp.where(some, rises, flat)
-    log_factor = log_factor + 16 * _eps(log_factor) * (1 + abs(log_factor))
-    # In logarithms, so that nothing overflows: in float32 neither.
-    stated: Any = step.delta
-    some = stated > 0
-    log_delta = xp.log(xp.where(some, stated, 1.0)) * (1 - _eps(log_factor)) + log_factor
-    delta = xp.where(some, xp.exp(xp.minimum(log_delta, 0.0)), 0.0)
-    delta = xp.where(k == 1, step.delta, delta)
-    return {"epsilon": _more(epsilon, k), "delta": delta}
-
-
-# Releases that a group's neighbours meet at other numbers: their fields, by the group's size.
-_ALONE: dict[type, Callable[[Any, Any], dict[str, Any]]] = {
-    ApproximateDP: _approximate,
-    DiscreteGaussian: lambda m, k: {
-        "noise_multiplier": _less(m.noise_multiplier, k),
-        "sensitivity": m.sensitivity * k,
-    },
-    DiscreteLaplace: lambda m, k: {
-        "noise_multiplier": _less(m.noise_multiplier, k),
-        "sensitivity": m.sensitivity * k,
-    },
-    # The range of the log-odds of a sum of moves is at most the sum of their ranges.
-    Exponential: lambda m, k: {"epsilon": _more(m.epsilon, k)},
-    Laplace: lambda m, k: {"noise_multiplier": _less(m.noise_multiplier, k)},
-    PureDP: lambda m, k: {"epsilon": _more(m.epsilon, k)},
-    UniformBall: lambda m, k: {"displacement": _more(m.displacement, k)},
-    # Bun and Steinke 2016, Proposition 27: a group of k costs k²ρ.
-    ZeroConcentrated: lambda m, k: {"rho": _more(_more(m.rho, k), k)},
-}
-
-
-def stated_for(step: Any, adjacency: Adjacency) -> Any:
-    """A promise under an adjacency, or None where it implies none; a replacement is two steps."""
-    if step.adjacency in (AS_ASKED, adjacency.value):
-        return step
-    if adjacency is not Adjacency.REPLACE_ONE:
-        return None
-    if not is_traced(step):  # in float64, whatever the numbers came in
-        step = jax.tree.map(lambda x: np.asarray(x, np.float64)[()], step)
-    return unwrapped(built(UserLevel, {"mechanism": step, "records": 2.0}))
-
-
 def unwrapped(run: Mechanism) -> Mechanism:
     """The release that a user's neighbours meet, where it is one of the kinds there are.
 
@@ -160,14 +73,9 @@ def unwrapped(run: Mechanism) -> Mechanism:
             run = inner  # a user of one record is that record
         elif isinstance(inner, UserLevel):
             run = built(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
-        elif type(inner) in _ALONE:
-            k = k + 0.0  # pyrefly: ignore
-            return built(type(inner), {**vars(inner), **_ALONE[type(inner)](inner, k)})
-        elif isinstance(inner, RandomizedResponse):
-            # Every record makes a report of its own: as many independent ones.
-            return Repeated(inner, k)
         else:
-            return run
+            met = inner.for_group(k + 0.0)  # pyrefly: ignore
+            return run if met is None else met
     return run
 
 

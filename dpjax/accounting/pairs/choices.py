@@ -25,7 +25,6 @@ import numpy as np
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import Exponential, RandomizedResponse
 from dpjax.accounting.pairs.finite import MOST, NOTHING, Finite, two_sided, unknown
 from dpjax.accounting.pairs.laplace import LAPLACE, edges, root_cells
 
@@ -33,11 +32,14 @@ from dpjax.accounting.pairs.laplace import LAPLACE, edges, root_cells
 class Response:
     """k-ary randomised response: losses ±ε, and 0 for the k − 2 other categories."""
 
-    kind = RandomizedResponse
     tight, sampled = True, False
 
-    def numbers(self, step: RandomizedResponse, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         return step.epsilon, step.categories
+
+    def largest(self, epsilon: Any, categories: Any) -> Any:
+        """The largest loss."""
+        return epsilon
 
     def pair(self, epsilon: float, categories: float, *, upper: bool) -> Finite:
         if epsilon == 0:
@@ -72,13 +74,15 @@ class Response:
 class Selection:
     """The exponential mechanism; by permute-and-flip, with the profile of Laplace noise."""
 
-    kind = Exponential
     tight, sampled = False, True
 
-    def numbers(self, step: Exponential, adjacency: Adjacency) -> tuple[Any, ...]:
-        range_: Any = step.epsilon
-        range_ = range_ * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+        range_ = step.epsilon * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
         return range_, 1.0 if step.permute_and_flip else 0.0
+
+    def largest(self, epsilon: Any, flip: Any) -> Any:
+        """The largest loss."""
+        return epsilon
 
     def pair(self, epsilon: float, flip: float, *, upper: bool) -> Finite:
         if epsilon == 0:

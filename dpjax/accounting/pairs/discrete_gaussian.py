@@ -18,7 +18,6 @@ import numpy as np
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import DiscreteGaussian
 from dpjax.accounting.pairs.finite import CELLS, EVERYTHING, Finite, two_sided, unknown
 from dpjax.accounting.pairs.laplace import over
 from dpjax.accounting.pairs.ratio import normal_mass
@@ -33,12 +32,10 @@ _MOST = 1 << 22  # integers that are laid out one by one
 class Release:
     """One number moved by a, a whole number, with noise of standard deviation about σ."""
 
-    kind = DiscreteGaussian
     tight = sampled = True
 
-    def numbers(self, step: DiscreteGaussian, adjacency: Adjacency) -> tuple[Any, ...]:
-        sensitivity: Any = step.sensitivity
-        moved = sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+        moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
         return over(step.noise_multiplier, adjacency), moved
 
     def pair(self, mu: float, shift: float, *, upper: bool) -> Finite:

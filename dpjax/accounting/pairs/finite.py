@@ -38,8 +38,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import ApproximateDP, PureDP
-from dpjax.accounting.mechanisms.users import stated_for
 from dpjax.accounting.pairs.ratio import log_mixture
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
@@ -153,13 +151,14 @@ class Guarantee:
 
     tight = sampled = True
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
         """What is promised under this adjacency, if anything."""
-        step = stated_for(step, adjacency)
+        step = step.stated_for(adjacency)
         return None if step is None else (step.epsilon, getattr(step, "delta", 0.0))
+
+    def largest(self, epsilon: Any, delta: Any) -> Any:
+        """The largest loss."""
+        return epsilon
 
     def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
         likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))
@@ -167,4 +166,4 @@ class Guarantee:
         return two_sided([-np.inf, -epsilon, epsilon, np.inf], p)
 
 
-PURE, APPROXIMATE = Guarantee(PureDP), Guarantee(ApproximateDP)
+GUARANTEE = Guarantee()

@@ -9,7 +9,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism, Shuffled
 from dpjax.accounting.pairs import group, replacement, truncated
 from dpjax.accounting.pairs.protocol import Known, Laid
-from dpjax.accounting.pairs.table import RELEASES, SCHEMES
+from dpjax.accounting.pairs.table import SCHEMES
 
 LAID: dict[type, Laid] = {
     laid.kind: laid for laid in (truncated.CUT, replacement.DRAWN, group.GROUP)
@@ -22,10 +22,9 @@ def known(step: Mechanism, adjacency: Adjacency) -> Known | None:
     A way of sampling says what it makes of a release. A pass over disjoint batches costs what one
     of them costs.
     """
-    if type(step) in RELEASES:
-        release = RELEASES[type(step)]
-        numbers = release.numbers(step, adjacency)
-        return None if numbers is None else Known(release, numbers)
+    if step.release is not None:
+        numbers = step.release.numbers(step, adjacency)
+        return None if numbers is None else Known(step.release, numbers)
     if isinstance(step, Shuffled):
         return known(step.mechanism, adjacency)
     sampled = getattr(step, "mechanism", None)

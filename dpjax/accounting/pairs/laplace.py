@@ -15,7 +15,6 @@ import numpy as np
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import DiscreteLaplace, Laplace
 from dpjax.accounting.pairs.finite import (
     CELLS,
     EVERYTHING,
@@ -82,11 +81,14 @@ def _pair(losses: np.ndarray, *, upper: bool) -> Finite:
 class LaplaceRelease:
     """Of real numbers."""
 
-    kind = Laplace
     tight = sampled = True
 
-    def numbers(self, step: Laplace, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         return (over(step.noise_multiplier, adjacency),)
+
+    def largest(self, theta: Any) -> Any:
+        """The largest loss."""
+        return theta
 
     def pair(self, theta: float, *, upper: bool) -> Finite:
         if theta > MOST:
@@ -128,13 +130,15 @@ def _beyond_linear(x: Any) -> Any:
 class DiscreteLaplaceRelease:
     """Of whole numbers, shifted by a whole number a; t is the inverse of the scale."""
 
-    kind = DiscreteLaplace
     tight = sampled = True
 
-    def numbers(self, step: DiscreteLaplace, adjacency: Adjacency) -> tuple[Any, ...]:
-        sensitivity: Any = step.sensitivity
-        moved = sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+        moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
         return over(step.noise_multiplier, adjacency) / moved, moved
+
+    def largest(self, t: Any, shift: Any) -> Any:
+        """The largest loss."""
+        return t * shift
 
     def pair(self, t: float, shift: float, *, upper: bool) -> Finite:
         if t * shift > MOST:

@@ -6,11 +6,9 @@ deviation its parameters are μ, how far a record can move the sum, and the samp
 integration, Rényi curves and loss distributions know no pair by name: a new one is a class with
 these methods in a file of its own, and a line in `pairs/table.py`.
 
-What a release says of itself whose pair of distributions is known: one class in one file.
-
-A new one is a mechanism, a class with these methods, and a line in `pairs/table.py`; loss
-distributions then compose it with everything else, sampled and repeated, Rényi curves add its
-moments, and a single use has the closed form that it states.
+What a release says of itself whose pair of distributions is known is its class's `release`, an
+object with the methods of `Release`: loss distributions then compose it with everything else,
+sampled and repeated, Rényi curves add its moments, and a single use has the closed form it states.
 
 A mechanism that samples (`Scheme`) says which pair its steps take, and when it has none.
 """
@@ -112,12 +110,10 @@ class Release(Protocol):
     """One kind of release. Its pair is its own mirror image, so that one direction says all.
 
     Fields:
-        kind: the class of mechanism.
         tight: whether some neighbours attain the pair itself, composed as well as alone.
         sampled: whether neighbours attain its Poisson samples too; otherwise lower ends are 0.
     """
 
-    kind: type
     tight: bool
     sampled: bool
 

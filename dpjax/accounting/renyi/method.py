@@ -33,7 +33,7 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
     ZeroConcentrated,
 )
-from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
@@ -45,7 +45,7 @@ from dpjax.accounting.pairs.atoms import (
     query,
 )
 from dpjax.accounting.pairs.grouping import split
-from dpjax.accounting.pairs.table import GRIDS, RELEASES
+from dpjax.accounting.pairs.table import GRIDS
 from dpjax.accounting.renyi import conversion, moments, selection, users
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -122,8 +122,8 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
         kind: (loss_distribution.curve, loss_distribution.has_curve)
-        for kind, release in RELEASES.items()
-        if hasattr(release, "divergence")
+        for kind in registered_mechanisms().values()
+        if hasattr(kind.release, "divergence")
     },
 }
 

@@ -1,0 +1,156 @@
+"""Staircase noise: the pure noise of least expected size (Geng and Viswanath 2014).
+
+With b = e^{−ε} and a = (1 − b)/(2(γ + b(1 − γ))), the noise has density a·b^j at a distance from 0
+of [j + γ − 1, j + γ), the first step [0, γ): it falls by the factor b once in every unit.
+
+SHIFT   δ(ε') of any density f that is even and falls away from 0, against f(· − s), grows with s:
+        its derivative is e^{ε'} Σ f′(x − s) over A = {f(x) > e^{ε'} f(x − s)}. For ε' ≥ 0 A lies
+        where |x| < |x − s|, left of s/2, so that x − s < 0, where f rises. Hence a query that
+        moves by at most k is dominated by one that moves by k, which some neighbours attain.
+MASSES  At a shift of k whole units the losses are lε, l = −k … k. Of (i, i + 1) inside (0, k), the
+        first min(γ, 1 − γ) has l = k − 2i, the last l = k − 2i − 2 and what is between
+        l = k − 2i − 1; left of 0 l is k. So l = k has mass ½ + m·a, m = min(γ, 1 − γ); l = k − 2i,
+        0 < i < k, has 2m·a·b^i; and l = k − 2i − 1, 0 ≤ i < k, has |1 − 2γ|·a·b^i, times b where
+        γ < ½. The pair is its own mirror image: the mass of −l is e^{−lε} that of l.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dpjax._numerics import checks
+from dpjax._numerics.arrays import namespace
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms.base import Mechanism, Real, built, number, register_mechanism
+from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, two_sided, unknown
+
+_UNITS = 64  # shifts whose Rényi curve is summed term by term
+_OUTCOMES = 1 << 20  # that are laid out
+
+
+def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
+    """MASSES: the positive losses over ε, from the largest, and the masses of the `most` first."""
+    xp: Any = namespace(epsilon, gamma, shift)
+    epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
+    fall = xp.exp(-epsilon)
+    a = -xp.expm1(-epsilon) / (2 * (gamma + fall * (1 - gamma)))
+    place = np.arange(most)
+    level = xp.exp(-epsilon * (place // 2))
+    ends = 2 * xp.minimum(gamma, 1 - gamma) * a * level
+    between = xp.abs(1 - 2 * gamma) * a * level * xp.where(gamma < 0.5, fall, 1.0)
+    mass = xp.where(place % 2 == 0, xp.where(place == 0, 0.5 + 0.5 * ends, ends), between)
+    loss = shift - place
+    return loss, xp.where(loss > 0, mass, 0.0)
+
+
+class StaircaseRelease:
+    """The pair of a shift by whole units."""
+
+    tight = sampled = True
+
+    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+        moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
+        return step.epsilon, step.gamma, moved
+
+    def largest(self, epsilon: Any, gamma: Any, shift: Any) -> Any:
+        """The largest loss."""
+        return epsilon * shift
+
+    def pair(self, epsilon: float, gamma: float, shift: float, *, upper: bool) -> Finite:
+        if epsilon == np.inf:
+            return EVERYTHING
+        if shift > _OUTCOMES or epsilon * shift > MOST:
+            return unknown(upper=upper)
+        loss, mass = _masses(*map(np.float64, (epsilon, gamma, shift)), most=int(shift))
+        loss, mass = loss[::-1], mass[::-1]
+        loss = epsilon * loss
+        # What is left of 1 has loss 0, where no test gains; mirror images have e^{−loss} as much.
+        back = mass * np.exp(-loss)
+        zero = max(1.0 - float(np.sum(mass) + np.sum(back)), 0.0)
+        both = np.concatenate([back[::-1], [zero], mass])
+        return two_sided(np.concatenate([-loss[::-1], [0.0], loss]), both)
+
+    def divergence(self, epsilon: Any, gamma: Any, shift: Any, orders: Any) -> Any:
+        """log(1 + Σ p(e^{(α−1)l} − 1)(1 − e^{−αl}))/(α − 1) over losses l > 0 of mass p.
+
+        Each term is that of l and −l together. Beyond 64 units only ε-DP is used: min(l, αl²/2) at
+        the largest loss l (Bun and Steinke 2016, Proposition 3.3).
+        """
+        xp: Any = namespace(epsilon, gamma, shift, orders)
+        loss, mass = _masses(epsilon, gamma, shift, _UNITS)
+        loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon
+        k = orders - 1
+        # In logarithms, from the largest loss down: e^{(α−1)l} may overflow.
+        high, order = xp.asarray(k * epsilon * shift)[..., None], xp.asarray(orders)[..., None]
+        steep = (order - 1) * loss
+        log_terms = steep + xp.log(-xp.expm1(-xp.maximum(steep, 1e-300)))
+        terms = xp.where(loss > 0, mass * xp.exp(log_terms - high), 0.0)
+        terms = terms * -xp.expm1(-order * xp.maximum(loss, 0.0))
+        total = xp.sum(terms, axis=-1)
+        high = high[..., 0]
+        far = high > 300
+        near = xp.log1p(total * xp.exp(xp.where(far, 0.0, high)))
+        value = xp.where(far, high + xp.log(total + xp.exp(-xp.minimum(high, 700.0))), near) / k
+        pure = epsilon * shift
+        pure = xp.minimum(pure, 0.5 * orders * pure * pure)
+        return xp.where(shift > _UNITS, pure, xp.minimum(value, pure))
+
+
+@register_mechanism
+class Staircase(Mechanism):
+    """A number plus staircase noise, whose density falls by e^{−ε} once in every unit.
+
+    Args:
+        epsilon: ε of one unit: the release is ε-differentially private where the sensitivity is 1.
+        gamma: the share of a unit before the first step, in [0, 1]; by default
+            1/(1 + e^{ε/2}), of the least expected size.
+        sensitivity: by how many units one record moves the number at most, a whole number.
+
+    Raises:
+        ValueError: epsilon < 0, gamma outside [0, 1], or a sensitivity that is no whole number.
+
+    Guarantee:
+        δ(ε') of the loss that takes the values lε, |l| ≤ sensitivity; attained by neighbours that
+        are as far apart (SHIFT and MASSES in this file). Under replace-one, of twice the
+        sensitivity.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.epsilon(Staircase(1.0), delta=0), 6), round(Staircase(1.0).gamma, 4)
+        (1.0, 0.3775)
+        >>> acc.epsilon(Staircase(1.0), 1e-5) < acc.epsilon(acc.PureDP(1.0), 1e-5)
+        True
+
+    References:
+        Geng and Viswanath 2014, "The optimal mechanism in differential privacy", section III.
+    """
+
+    epsilon: Real = number(infinite=True)
+    gamma: Real | None = number(high=1.0, default=None)
+    sensitivity: Real = number(1.0, whole=True, default=1.0)
+
+    released = "a number plus staircase noise, {epsilon}-private a unit, moved by {sensitivity}"
+    rests_on = (
+        "adding or removing one record moves the number by at most the sensitivity",
+        "the noise is staircase-shaped, fresh at every step, and drawn independently of the data",
+        "the noise has no gaps of floating point",
+    )
+    release = StaircaseRelease()
+
+    def __post_init__(self) -> None:
+        if self.gamma is None:
+            checks.number("Staircase.epsilon", self.epsilon, self._ranges["epsilon"])
+            epsilon: Any = self.epsilon
+            if isinstance(epsilon, int | float):
+                share = 1 / (1 + math.exp(min(0.5 * epsilon, 700.0)))
+            else:
+                share = 1 / (1 + namespace(epsilon).exp(0.5 * epsilon))
+            object.__setattr__(self, "gamma", share)
+        super().__post_init__()
+
+    def for_group(self, records: Any) -> Mechanism:
+        """A user's records together move the number as many times as far."""
+        return built(Staircase, {**vars(self), "sensitivity": self.sensitivity * records})
