@@ -47,10 +47,9 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import GRIDS, RELEASES
-from dpjax.accounting.renyi import conversion, moments, selection, users
+from dpjax.accounting.renyi import conversion, moments, selection
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
-_LOUDEST = 1e3  # μ beyond which no finite bound is looked for
 _REFINED = np.linspace(-0.05, 0.05, 41)
 
 
@@ -103,9 +102,10 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
         total = np.zeros_like(c)
         for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
             if not (count <= 0 or mu <= 0):
-                total = total + (count * log_moments(mu, rate, c) if mu < _LOUDEST else np.inf)
-        value = total / c * (1 + moments.RELATIVE) + np.where(total > 0, moments.ABSOLUTE, 0.0)
-        found[index] = np.where(good & ~np.isnan(value), value, np.inf)
+                total = total + (
+                    count * log_moments(mu, rate, c) if mu < moments.LOUDEST else np.inf
+                )
+        found[index] = moments.divergence(total, every[index])
     return found
 
 
@@ -119,7 +119,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
         lambda step, adjacency: lowers(step, adjacency, GRIDS),
     ),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
-    UserLevel: (users.curve, users.has_curve),
+    UserLevel: (moments.users_curve, moments.has_curve),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
         kind: (one_release.curve, one_release.has_curve)
@@ -128,7 +128,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
-_ON_HOST = (_of_allocation, users.curve)
+_ON_HOST = (_of_allocation, moments.users_curve)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
