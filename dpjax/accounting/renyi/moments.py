@@ -374,7 +374,7 @@ def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarra
 
 
 def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
-    if mu == 0 or rate == 0:
+    if mu == 0 or records == 0 or rate == 0:
         return np.zeros_like(order)
     if not mu < LOUDEST:
         return np.full_like(order, np.inf)
@@ -382,16 +382,11 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
     number, weight = few(law, True)
     # Moved to where they count most; together they are one.
     taking = weight[1:] * (1 + mass_error(law))
-    weight = np.append(max(1 - taking.sum(), weight[0] * (1 - 1e-9)), taking)
-    table = _Table((mu * number[1:])[:, None], weight[1:, None], weight[:1])
+    rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
+    table = _Table((mu * number[1:])[:, None], taking[:, None], np.array([rest]))
     found = np.empty_like(order)
-    # Orders of one size share a line.
-    size = np.floor(np.log2(order - 1))
-    for one in np.unique(size):
-        some = size == one
-        both = (
-            _integrals(kind, table, order[some])[0]
-            for kind in (Kind(True, False), Kind(False, True))
-        )
-        found[some] = np.maximum(*both)
+    size = np.floor(np.log2(order - 1))  # orders of one size share a line
+    for some in (size == one for one in np.unique(size)):
+        removed, added = (_integrals(kind, table, order[some])[0] for kind in _DIRECTIONS)
+        found[some] = np.maximum(removed, added)
     return np.maximum(found, 0.0)
