@@ -18,10 +18,9 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
-from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
 from dpjax.accounting.mechanisms.users import stated_for
-from dpjax.accounting.method import Method
+from dpjax.accounting.method import Method, ask, asked
 
 _UP = 1.0 + 1e-10
 _CELLS = 64  # of the angle between two records under replace-one

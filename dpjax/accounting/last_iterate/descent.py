@@ -29,7 +29,6 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import method as gaussian
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.gaussian.randomized_sensitivity import mixture_delta, mixture_epsilon
-from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.shifted_interpolation import (
     bounds2,
     contraction_gap,
@@ -50,7 +49,7 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.method import Method, ask, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.renyi import method as renyi
 

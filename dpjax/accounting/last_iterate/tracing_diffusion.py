@@ -14,12 +14,11 @@ from jaxtyping import Array
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.kernels import ask
 from dpjax.accounting.last_iterate.descent import of_kind
 from dpjax.accounting.last_iterate.shifted_interpolation import contraction_gap, descent_mu2, units
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
-from dpjax.accounting.method import Method
+from dpjax.accounting.method import Method, ask
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
 
 

@@ -8,10 +8,9 @@ from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.kernels import ask, asked
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.users import unwrapped
-from dpjax.accounting.method import Method
+from dpjax.accounting.method import Method, ask, asked
 from dpjax.accounting.pairs.table import RELEASES
 
 _UP = 1.0 + 1e-12  # values

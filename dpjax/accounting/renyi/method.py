@@ -113,7 +113,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
     c = xp.where(orders > 1, orders - 1, 1.0)
     own = inner(orders)
     count = xp.asarray(best.expected_trials)[..., None]
-    if best.distribution == "poisson":
+    if best.distribution not in _SHAPES:  # Poisson's law
         if any(np.ndim(leaf) != 0 for leaf in jax.tree.leaves(best.mechanism)):
             raise UnsupportedQuery(
                 "BestOf with a Poisson number of trials prices one setting at a time: the run has "
