@@ -41,8 +41,10 @@ _LEAST = -570.0  # log δ of one step below which none is tried
 _UP = 1 + 1e-12
 
 
-def _able(table: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency) -> list[Method]:
-    return [m for m in ranked(table, part, run, adjacency) if m.rank is not None]
+def _able(
+    table: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
+) -> Sequence[Method]:
+    return ranked(table, part, run, adjacency, lambda method: method.rank is not None)
 
 
 # ------------------------------------------------------------------------------ trade-off curves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dpjax._numerics import checks
@@ -82,15 +83,19 @@ def check_method(name: str) -> None:
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
 
 
-def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]:
+def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
     check_method(name)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
-    able = ranked(METHODS, part, run, adjacency)
-    chosen = [m for m in able if (m.rank is not None if name == "best" else m.name == name)]
+
+    def kept(m: Method) -> bool:
+        return m.rank is not None if name == "best" else m.name == name
+
+    chosen = ranked(METHODS, part, run, adjacency, kept)
     if chosen:
         return chosen
+    able = ranked(METHODS, part, run, adjacency)
     question = part.replace("_", " ")
     if able:
         would = " or ".join(dict.fromkeys(repr(m.name) for m in able))

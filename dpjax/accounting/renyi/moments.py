@@ -360,15 +360,15 @@ def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarra
     own = GROUP.known(step, adjacency)
     assert own is not None
     orders = np.asarray(orders, np.float64)
-    fields = np.broadcast_arrays(*own.numbers, own.rate)
+    fields = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (*own.numbers, own.rate)))
     shape = np.broadcast_shapes(fields[0].shape, orders.shape[:-1])
     every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
-    fields = [np.broadcast_to(v, shape) for v in fields]
+    mu, records, rate = (np.broadcast_to(v, shape) for v in fields)
     found = np.empty(every.shape)
     for at in np.ndindex(*shape):
         safe = np.where((every[at] > 1) & (every[at] < np.inf), every[at], 2.0)
         with np.errstate(all="ignore"):
-            moment = _users_moments(*(float(v[at]) for v in fields), safe)
+            moment = _users_moments(mu[at], records[at], rate[at], safe)
         found[at] = divergence(moment, every[at])
     return found
 
@@ -378,7 +378,7 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
         return np.zeros_like(order)
     if not mu < LOUDEST:
         return np.full_like(order, np.inf)
-    law = Binomial(records, rate)
+    law = Binomial(float(records), float(rate))
     number, weight = few(law, True)
     # Moved to where they count most; together they are one.
     taking = weight[1:] * (1 + mass_error(law))
