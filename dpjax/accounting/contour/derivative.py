@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, tree_map
-from dpjax.accounting.contour import half, interval, single_step
+from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
 from dpjax.accounting.contour.tilt import least
@@ -131,9 +131,9 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes
     pair, by = tree_map(lambda v: v[0], (pair, by))
     if isinstance(pair, Folded):
         pair, by = pair.pair, tuple(change.pair for change in by)
-    _, upper, x = single_step.ends(question, pair, given)
+    _, upper, x = interval.single_step_ends(question, pair, given)
     epsilon = upper if question == "epsilon" else given
-    by_epsilon, *found = single_step.slopes(pair, by, x, epsilon)
+    by_epsilon, *found = interval.single_step_slopes(pair, by, x, epsilon)
     none = 0.0 * count
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 
