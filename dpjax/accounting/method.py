@@ -8,7 +8,8 @@ families asks `least` with their methods, so that no family knows the table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -85,17 +86,41 @@ def _is_supported(
     return bool(supports(run, adjacency))
 
 
+class _Ranked(Sequence[Method]):
+    """Methods in the order in which they are asked, each looked at when its turn comes.
+
+    Mostly the first has a tight answer, and whether the others support the run is never asked.
+    """
+
+    def __init__(self, able: Iterator[Method]) -> None:
+        self._able, self._found = able, []
+
+    def __getitem__(self, place: Any) -> Any:
+        self._found += itertools.islice(self._able, max(place + 1 - len(self._found), 0))
+        return self._found[place]
+
+    def __len__(self) -> int:
+        self._found += self._able
+        return len(self._found)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+
 def ranked(
-    methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
-) -> list[Method]:
-    """The methods that answer one part for this run, in the order in which they are asked."""
+    methods: Sequence[Method],
+    part: str,
+    run: Mechanism,
+    adjacency: Adjacency,
+    kept: Callable[[Method], bool] = lambda method: True,
+) -> Sequence[Method]:
+    """The methods kept that answer one part for this run, in the order in which they are asked."""
     tree = jax.tree.structure(run)
-    able = [
-        m
-        for m in methods
-        if getattr(m, part) is not None and _is_supported(m.supports, m.needs, tree, adjacency)
-    ]
-    return sorted(able, key=lambda m: (m.dear, np.inf if m.rank is None else m.rank))
+    order = sorted(
+        (m for m in methods if getattr(m, part) is not None and kept(m)),
+        key=lambda m: (m.dear, np.inf if m.rank is None else m.rank),
+    )
+    return _Ranked(m for m in order if _is_supported(m.supports, m.needs, tree, adjacency))
 
 
 def least(
@@ -123,7 +148,7 @@ def least(
         return _traced(ask, chosen, nothing, run, given), chosen[0]
     best, used = np.asarray(ask(chosen[0], run, given)), chosen[0]
     open_ = ~(best < nothing) | (not used.tight)
-    for method in chosen[1:]:
+    for method in itertools.islice(chosen, 1, None):
         if not open_.any():
             break
         if best.ndim == 0 or open_.all() or not lowers(run, adjacency):

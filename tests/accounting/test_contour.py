@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting.contour import integral as contour
+from dpjax.accounting.contour.method import bound
 from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.pairs.atoms import Atoms
+from dpjax.accounting.pairs.protocol import Steps
 
 FINE = 1
 
@@ -20,12 +22,11 @@ def _ask(
     question, target, mu, rate, count, family="poisson", signs=(1, -1), level=1, compiled=False
 ):
     """On NumPy, as a single setting is answered, or compiled, as a sweep is."""
-    ask = contour.epsilon if question == "epsilon" else contour.delta
-    steps = contour.Steps(*(np.atleast_1d(np.asarray(v, float)) for v in (mu, rate, count)))
-    run = contour.Composition(np.float64(0.0), {family: steps})
+    steps = Steps(*(np.atleast_1d(np.asarray(v, float)) for v in (mu, rate, count)))
+    run = Atoms(np.float64(0.0), {family: steps})
 
     def core(run, target):
-        return ask(run, target, signs, level)
+        return bound(question, run, target, signs, level)
 
     with float64_scope(), np.errstate(all="ignore"):
         bounds = (jax.jit(core) if compiled else core)(run, np.float64(target))
@@ -161,9 +162,9 @@ def test_delta_of_1e_16_is_reached():
 
 
 def test_plain_gaussians_are_exact():
-    run = contour.Composition(np.float64(1.0), {})
+    run = Atoms(np.float64(1.0), {})
     with np.errstate(all="ignore"):
-        bounds = contour.epsilon(run, np.float64(1e-5), (1,), FINE)
+        bounds = bound("epsilon", run, np.float64(1e-5), (1,), FINE)
     exact = float(gaussian_dp.epsilon(1.0, 1e-5))
     assert float(bounds.upper) == pytest.approx(exact, rel=1e-10)
     assert float(bounds.lower) == pytest.approx(exact, rel=1e-10)

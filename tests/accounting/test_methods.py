@@ -133,8 +133,6 @@ def test_no_method_knows_a_pair_or_a_way_to_sample_by_name():
     names = {*PAIRS, *(scheme.name for scheme in SCHEMES.values())}
     for family in ("contour", "renyi", "loss_distribution"):
         for file in (_ROOT / "accounting" / family).glob("*.py"):
-            if file.name == "selection.py":
-                continue  # there "poisson" is the law of a number of trials
             found = {
                 node.value
                 for node in ast.walk(ast.parse(file.read_text()))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax._numerics import float64
-from dpjax.accounting.contour import integral as contour
 from dpjax.accounting.contour import method
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
 from dpjax.accounting.pairs import atoms as pair_atoms
@@ -64,8 +63,8 @@ def test_loss_distributions_bracket_the_hard_settings():
 
 
 def test_merging_keeps_the_best_end_of_each():
-    old = contour.Bounds(*(np.array(v) for v in ([1.0, 0.0], [2.0, 5.0])))
-    new = contour.Bounds(*(np.array(v) for v in ([0.5, 3.0], [3.0, 4.0])))
+    old = method.Bounds(*(np.array(v) for v in ([1.0, 0.0], [2.0, 5.0])))
+    new = method.Bounds(*(np.array(v) for v in ([0.5, 3.0], [3.0, 4.0])))
     kept = method._merge(old, new)
     np.testing.assert_array_equal(kept.lower, [1.0, 3.0])
     np.testing.assert_array_equal(kept.upper, [2.0, 4.0])
@@ -74,7 +73,7 @@ def test_merging_keeps_the_best_end_of_each():
 def test_poor_is_what_is_neither_close_nor_settled():
     upper = np.array([1.0, 1.0, 0.0, np.inf, np.nan, 9e3, 2e4])
     lower = np.array([1.0 - 1e-12, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0])
-    poor = method._poor(contour.Bounds(lower, upper))
+    poor = method._poor(method.Bounds(lower, upper))
     # At ε = 20,000 nobody is helped by a finer line.
     np.testing.assert_array_equal(poor, [False, True, False, True, True, True, False])
 
@@ -89,8 +88,8 @@ def test_pairs_and_directions():
             (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, False, {"symmetrised"}, (1,)),
             (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, True, {"poisson"}, (1, -1)),
         ):
-            run, found = method.composition(atoms, adjacency, lower=lower)
-            assert set(run.steps) == families
+            run, found = method.compose(atoms, adjacency, lower)
+            assert set(run.sampled) == families
             assert found == signs
 
 
@@ -207,18 +206,18 @@ def test_delta_beyond_the_largest_loss_of_the_direction_that_adds():
 def test_both_directions_are_covered_in_whichever_order_they_are_asked(question):
     """A short line may say of the second direction only that it is no worse."""
     rng = np.random.default_rng(21)
-    ask = contour.epsilon if question == "epsilon" else contour.delta
     unlike = 0
     for _ in range(12):
         mu, rate = np.exp(rng.uniform(-2, 0.5)), 10 ** rng.uniform(-3, -0.05)
-        step = contour.Steps(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
-        run = contour.Composition(np.float64(0.0), {"poisson": step})
+        step = Steps(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
+        run = pair_atoms.Atoms(np.float64(0.0), {"poisson": step})
         with np.errstate(all="ignore"):
             given = np.float64(10 ** rng.uniform(-9, -2))
             if question == "delta":
-                given = contour.epsilon(run, given, (1,), 0).upper
+                given = method.bound("epsilon", run, given, (1,), 0).upper
             one, other, *both = (
-                ask(run, given, signs, 0) for signs in ((1,), (-1,), (1, -1), (-1, 1))
+                method.bound(question, run, given, signs, 0)
+                for signs in ((1,), (-1,), (1, -1), (-1, 1))
             )
         unlike += one.lower > 1.001 * other.upper
         for bounds in both:

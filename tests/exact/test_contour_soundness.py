@@ -10,8 +10,10 @@ import pytest
 from scipy.special import ndtr
 
 from dpjax import accounting as acc
-from dpjax.accounting.contour import integral as contour
+from dpjax.accounting.contour.method import bound
 from dpjax.accounting.loss_distribution import method as loss_distribution
+from dpjax.accounting.pairs.atoms import Atoms
+from dpjax.accounting.pairs.protocol import Steps
 
 KINDS = ("remove", "add", "replace", "symmetrised")
 FAMILY = {"remove": "poisson", "add": "poisson"}
@@ -91,12 +93,10 @@ def composed(kind: str, steps: list[tuple[float, float]], epsilon) -> mp.mpf:
 
 def ends(kind: str, steps: list[tuple[float, float, float]], delta: float, level: int, mu2=0.0):
     mu, rate, count = (np.array(column, float) for column in zip(*steps, strict=True))
-    run = contour.Composition(
-        np.float64(mu2), {FAMILY.get(kind, kind): contour.Steps(mu, rate, count)}
-    )
+    run = Atoms(np.float64(mu2), {FAMILY.get(kind, kind): Steps(mu, rate, count)})
     sign = -1 if kind == "add" else 1
     with np.errstate(all="ignore"):
-        return contour.epsilon(run, np.float64(delta), (sign,), level)
+        return bound("epsilon", run, np.float64(delta), (sign,), level)
 
 
 def corners(seed: int, count: int, least: float = -6.0):
@@ -130,26 +130,26 @@ def test_the_closed_form_brackets_the_profile(kind):
     with mp.workdps(50):
         for sigma, rate, delta in corners(9, 30):
             mu = 2 / sigma if kind == "symmetrised" else 1 / sigma
-            step = contour.Steps(np.array([mu]), np.array([rate]), np.array([1.0]))
-            run = contour.Composition(np.float64(0.0), {FAMILY.get(kind, kind): step})
+            step = Steps(np.array([mu]), np.array([rate]), np.array([1.0]))
+            run = Atoms(np.float64(0.0), {FAMILY.get(kind, kind): step})
             signs = (-1,) if kind == "add" else (1,)
             with np.errstate(all="ignore"):
-                found = contour.epsilon(run, np.float64(delta), signs, None)
+                found = bound("epsilon", run, np.float64(delta), signs, None)
                 low, high = float(found.lower), float(found.upper)
                 assert high - low <= 1e-9 * high
                 assert one_step(kind, mu, rate, high) <= mp.mpf(delta)
                 assert low == 0 or one_step(kind, mu, rate, low) >= mp.mpf(delta)
-                found = contour.delta(run, np.float64(0.7 * high), signs, None)
+                found = bound("delta", run, np.float64(0.7 * high), signs, None)
             truth = one_step(kind, mu, rate, 0.7 * high)
             assert float(found.lower) <= truth <= float(found.upper)
 
 
 def test_a_lower_end_below_the_errors_is_zero():
     """δ is 3e-9483 here, where the sum is lost in its error bounds."""
-    step = contour.Steps(np.array([1 / 78.844]), np.array([2.3928e-5]), np.array([1.0]))
-    run = contour.Composition(np.float64(0.0), {"replace": step})
+    step = Steps(np.array([1 / 78.844]), np.array([2.3928e-5]), np.array([1.0]))
+    run = Atoms(np.float64(0.0), {"replace": step})
     with np.errstate(all="ignore"):
-        found = contour.delta(run, np.float64(3.365e-4), (1,), 2)
+        found = bound("delta", run, np.float64(3.365e-4), (1,), 2)
     assert found.lower == 0 < found.upper
 
 

@@ -145,6 +145,13 @@ def test_the_moments_are_those_of_the_mixture_in_both_directions(records):
     assert np.all(np.diff(found) > 0)
 
 
+def test_rare_records_that_are_all_in_one_batch_count_at_high_orders():
+    # At q^k e^{(α−1)k²μ²/2} ≈ 1 the moment lies beyond 35 deviations, where r^α exceeds e^300.
+    # By the trapezoid rule in 40 digits: 5.732466593957977e-4.
+    found = acc.rdp(_sampled(1.203, 2.65559e-6, 5), [8.3564569])[0]
+    assert 5.732466593957977e-4 <= found <= 5.7324665998e-4
+
+
 def test_the_rarest_orders_keep_their_digits():
     orders = np.array([2.0, 3.0])
     found = acc.rdp(_sampled(20.0, 1e-4, 5), orders)

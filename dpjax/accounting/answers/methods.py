@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
-from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geometric import angles, ball
-from dpjax.accounting.group_privacy import group_privacy
+from dpjax.accounting.implied import envelope, group_privacy
 from dpjax.accounting.last_iterate import descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
@@ -81,15 +81,19 @@ def check_method(name: str) -> None:
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
 
 
-def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> list[Method]:
+def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
     check_method(name)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
-    able = ranked(METHODS, part, run, adjacency)
-    chosen = [m for m in able if (m.rank is not None if name == "best" else m.name == name)]
+
+    def kept(m: Method) -> bool:
+        return m.rank is not None if name == "best" else m.name == name
+
+    chosen = ranked(METHODS, part, run, adjacency, kept)
     if chosen:
         return chosen
+    able = ranked(METHODS, part, run, adjacency)
     question = part.replace("_", " ")
     if able:
         would = " or ".join(dict.fromkeys(repr(m.name) for m in able))

@@ -19,13 +19,11 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, tree_map
-from dpjax.accounting.contour import composition, half, interval, single_step
+from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.composition import Composition
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
 from dpjax.accounting.contour.tilt import least
 from dpjax.accounting.pairs.pair import Folded
-from dpjax.accounting.pairs.protocol import Steps
 
 
 class Slopes(NamedTuple):
@@ -133,9 +131,9 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes
     pair, by = tree_map(lambda v: v[0], (pair, by))
     if isinstance(pair, Folded):
         pair, by = pair.pair, tuple(change.pair for change in by)
-    _, upper, x = single_step.ends(question, pair, given)
+    _, upper, x = interval.single_step_ends(question, pair, given)
     epsilon = upper if question == "epsilon" else given
-    by_epsilon, *found = single_step.slopes(pair, by, x, epsilon)
+    by_epsilon, *found = interval.single_step_slopes(pair, by, x, epsilon)
     none = 0.0 * count
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 
@@ -146,23 +144,27 @@ def _reversed(run: Run) -> Run:
 
 
 def slopes(
-    question: str, run: Composition, given: Array, upper: Array, signs: tuple[int, ...], level: Any
-) -> tuple[Composition, Array]:
-    """Return the derivatives of an answer by every parameter of the run and by what is given.
+    question: str,
+    run: Run,
+    changes: Run,
+    given: Array,
+    upper: Array,
+    signs: tuple[int, ...],
+    level: int | None,
+) -> tuple[Any, tuple, Any]:
+    """Return an answer's derivatives by Σμ², by μ, rate and count of every group, and by δ or ε.
 
     0 where ε is 0 or infinite, δ is 1, or a derivative is no number.
 
     Args:
-        question: "epsilon" or "delta".
-        run, given, signs: as of `integral.epsilon` and `integral.delta`.
+        question, given, signs: as of `interval.bounds`.
+        run, changes: the pairs, and how they change with μ and with the rate of their steps.
         upper: the upper end of the answer.
         level: position in `interval.LEVELS` of the line that was accepted for it; None for that of
             one step without a line.
     """
     xp: Any = namespace(run, given, upper)
-    clean = composition.clean(run)
-    forth, by = composition.as_run(clean), composition.changes(clean)
-    back, by_back = reversed_run(forth), _reversed(by)
+    back, by_back = reversed_run(run), _reversed(changes)
     usable = xp.isfinite(upper) & (upper > 0)
     if question == "epsilon":
         given = xp.clip(given, 1e-290, 1 - 1e-12)
@@ -173,14 +175,12 @@ def slopes(
         guess, size = given, upper
 
     def direction(sign: Any) -> Slopes:
-        turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), (forth, by), (back, by_back))
+        turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), (run, changes), (back, by_back))
         if level is None:
             return _of_single_step(question, turned[0], turned[1], given)
         found = _direction(question, turned[0], turned[1], given, guess, level)
         return Slopes(found.size, *tree_map(lambda v: v * size, found[1:]))
 
-    if level is None and not composition.is_one_step(run):
-        return tree_map(xp.zeros_like, run), xp.zeros(())
     each = xp.map(direction, xp.asarray(signs))
     worse = least(-each.size)
     _, by_epsilon, *rest = tree_map(lambda v: xp.where(worse, v.T, 0.0).sum(axis=-1).T, each)
@@ -192,6 +192,5 @@ def slopes(
         return xp.where(usable & xp.isfinite(v), v * factor, 0.0)
 
     by_mu2, groups = tree_map(scale, tuple(rest))
-    steps = {name: Steps(*group) for name, group in zip(run.steps, groups, strict=True)}
     by_given = 1 / steep if question == "epsilon" else steep
-    return Composition(by_mu2, steps), xp.where(usable, by_given, 0.0)
+    return by_mu2, groups, xp.where(usable, by_given, 0.0)

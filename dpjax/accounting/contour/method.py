@@ -1,4 +1,26 @@
-"""The tight answers of subsampled Gaussians: contour integration, at rising resolution."""
+"""The tight answers of sampled Gaussian steps: contour integration, at rising resolution.
+
+For steps with losses L under P and K(z) = log E_P[e^{zL}], on any line Re z = c > 0,
+
+    δ(ε) = (1/2πi) ∫ exp(ΣnK(z) − zε) / (z(z + 1)) dz.
+
+A pair of distributions is its two log-densities (`pairs.pair`); all else is derived from them, once
+for every pair. Every error has a bound that is added to the upper end and taken from the lower:
+
+* over the sample space (`tilt`, `half`): the trapezoid rule on a line, Gauss's on a half-line, what
+  is cut, and how fast the transform falls along the line;
+* along the line (`line`): what the sum takes besides δ(ε), by Poisson summation, and what lies
+  beyond its end;
+* rounding: a multiple of the unit roundoff times the condition of every sum.
+
+One line serves all ε, and one step needs none (`interval`); where it goes is looked for (`saddle`).
+What the finest line cannot resolve is left to loss distributions.
+
+References:
+  Inversion of the two-sided Laplace transform of (1 − e^{ε−l})₊, which is e^{−zε}/(z(z+1)) at −z;
+  Zhu, Dong, Wang 2022, Algorithm 1 (characteristic functions of dominating pairs); the error
+  bounds were derived for dpjax.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +34,10 @@ from jaxtyping import Array
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.contour import integral as contour
-from dpjax.accounting.contour.composition import is_one_step
+from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
-from dpjax.accounting.contour.interval import LEVELS
+from dpjax.accounting.contour.interval import LEVELS, Bounds
+from dpjax.accounting.contour.saddle import Group, Run
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
@@ -28,7 +50,9 @@ from dpjax.accounting.pairs.atoms import (
     lowers,
     query,
 )
-from dpjax.accounting.pairs.table import SCHEMES
+from dpjax.accounting.pairs.mixtures import moves
+from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.table import PAIRS, SCHEMES
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.
@@ -36,17 +60,122 @@ GOOD = 1e-8
 _GOOD_OF_MANY, _MANY = 1e-6, 16
 _HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
 USABLE = 1e-5  # share above which the answer is left to another method
+_MOST_MU = 20.0  # of a single step without a line
+_UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the least float
 
 
-def composition(
-    atoms: Atoms, adjacency: Adjacency, *, lower: bool = False
-) -> tuple[contour.Composition, tuple[int, ...]]:
-    """A run's atoms as the contour's pairs, with the directions to be taken.
+# ------------------------------------------------------------------------------ one setting
+# Here the steps of `Atoms` go by the names of their pairs, not of their schemes.
+
+
+def _is_one_step(run: Atoms) -> Any:
+    """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
+    xp: Any = namespace(run)
+    groups = list(run.sampled.values())
+    if len(groups) != 1 or groups[0].count.shape[0] != 1:
+        return xp.zeros(()) > 0
+    group = groups[0]
+    return (group.count[0] == 1) & (run.gaussian_mu2 == 0) & (group.mu[0] <= _MOST_MU)
+
+
+def _clean(run: Atoms) -> Atoms:
+    """Steps that release nothing get count 0 and harmless parameters."""
+    xp: Any = namespace(run)
+
+    def clean(steps: Steps) -> Steps:
+        idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~xp.isfinite(steps.mu)
+        return Steps(
+            xp.where(idle, 0.1, steps.mu),
+            xp.where(idle, 1e-3, xp.clip(steps.rate, 1e-300, 1.0)),
+            xp.where(idle, 0.0, steps.count),
+        )
+
+    mu2 = xp.where(xp.isfinite(run.gaussian_mu2), run.gaussian_mu2, 1.0)
+    return Atoms(xp.maximum(mu2, 0.0), {name: clean(g) for name, g in run.sampled.items()})
+
+
+def _total_variation(run: Atoms) -> Array:
+    """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
+    xp: Any = namespace(run)
+    plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
+    log_agree = xp.log1p(-plain)
+    for name, group in run.sampled.items():
+        distance = PAIRS[name].total_variation(group.mu, group.rate)
+        distance = xp.clip(distance, 0.0, 1 - 1e-16)
+        log_agree = log_agree + xp.sum(group.count * xp.log1p(-distance))
+    return -xp.expm1(log_agree) * (1 + 1e-12)
+
+
+def _is_impossible(run: Atoms) -> Array:
+    """Whether some step adds no noise, or a parameter is not a number."""
+    xp: Any = namespace(run)
+    bad = ~xp.isfinite(run.gaussian_mu2)
+    for g in run.sampled.values():
+        loud = ~xp.isfinite(g.mu) & (g.rate > 0) & (g.count > 0)
+        lost = xp.isnan(g.mu) | xp.isnan(g.rate) | ~xp.isfinite(g.count)
+        bad = bad | xp.any(loud | lost)
+    return bad
+
+
+def _as_run(run: Atoms, read: Any) -> Run:
+    """Return the run as `interval` takes it, with what is read of every table of weights."""
+    groups = (
+        Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
+    )
+    return Run(run.gaussian_mu2, tuple(groups))
+
+
+def _table(table: Any, mu: Any, rate: Any) -> Any:
+    return table(mu, rate)
+
+
+def bound(question: str, run: Atoms, given: Any, signs: tuple[int, ...], level: Any) -> Bounds:
+    """Return certified ends of ε(δ) or δ(ε), the worse of the directions. Float64 only.
+
+    Args:
+        question: "epsilon" or "delta".
+        run: what is composed, its steps by the names of their pairs.
+        given: δ, below 1e-290 of which nothing is said, or ε.
+        signs: (1, −1) where the directions differ, (1,) where all pairs are symmetric.
+        level: how finely, see `interval.LEVELS`; None for a single step, without a line.
+    """
+    xp: Any = namespace(run, given, signs)
+    impossible = _is_impossible(run)
+    run = _clean(run)
+    most, whole = _total_variation(run), _as_run(run, _table)
+    limits = (1e-290, 1 - 1e-12) if question == "epsilon" else (0.0, 1e6)
+    asked = xp.clip(given, *limits)
+    if level is None:
+        lower, upper = interval.of_single_step(question, whole, signs, asked)
+    else:
+        lower, upper = interval.bounds(question, whole, signs, asked, level)
+    nothing = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.sampled.values()) == 0
+    unknown = impossible | xp.isnan(upper)
+    if question == "epsilon":
+        # δ(0) is at most the total variation distance: nothing to integrate where that is enough.
+        nothing = nothing | (most <= given) | (given >= 1)
+        unknown = impossible | (unknown | ~(given >= 1e-290)) & ~nothing
+    nothing = nothing & ~impossible
+    upper = xp.where(unknown, np.inf, xp.where(nothing, 0.0, upper))
+    lower = xp.where(nothing | unknown | xp.isnan(lower), 0.0, xp.minimum(lower, upper))
+    if question == "epsilon":
+        return Bounds(lower, upper)
+    # Beyond 1e6 the value there still bounds; below 0 we say 1.
+    upper = xp.minimum(xp.maximum(upper, _UNDERFLOW), xp.minimum(most, 1.0))
+    upper = xp.where((given >= 0) & ~unknown, upper, 1.0)
+    return Bounds(xp.where(given <= 1e6, xp.minimum(lower, upper), 0.0), upper)
+
+
+def compose(atoms: Atoms, adjacency: Adjacency, lower: bool) -> tuple[Atoms, tuple[int, ...]]:
+    """Return the steps by their pairs, and the directions to be taken.
 
     Upper ends take the pair that dominates, lower ends one that is attained.
     """
     steps = by_pair(atoms, adjacency, attained=lower)
-    return contour.Composition(atoms.gaussian_mu2, steps), directions(steps)
+    return Atoms(atoms.gaussian_mu2, steps), directions(steps)
+
+
+# ------------------------------------------------------------------------------ every setting
 
 
 # What is asked in turn, until an answer is good enough: lines of rising resolution, and after the
@@ -56,17 +185,16 @@ _LEVELS = (0, None, *range(1, len(LEVELS)))
 
 @functools.cache
 def _kernel(question: str, lower: bool, level: int):
-    ask = contour.epsilon if question == "epsilon" else contour.delta
     at = _LEVELS[level]
 
-    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> contour.Bounds:
-        run, signs = composition(atoms, adjacency, lower=lower)
-        bounds = ask(run, given, signs, at)
+    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Bounds:
+        run, signs = compose(atoms, adjacency, lower)
+        bounds = bound(question, run, given, signs, at)
         if at is None:
             return bounds
         # One step is left to the closed form: a line may be lost, or hold ε and miss its slopes.
-        lost = is_one_step(run) & (bounds.upper > 0)
-        return contour.Bounds(bounds.lower, namespace(run).where(lost, np.inf, bounds.upper))
+        lost = _is_one_step(run) & (bounds.upper > 0)
+        return Bounds(bounds.lower, namespace(run).where(lost, np.inf, bounds.upper))
 
     return kernel
 
@@ -77,10 +205,14 @@ def _slopes_kernel(question: str, level: int):
 
     def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Any:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
-        run, signs = composition(atoms, adjacency)
-        by_run, by_given = slopes(question, run, given, bounds.upper, signs, at)
-        by_atoms = Atoms(by_run.gaussian_mu2, by_scheme(by_run.steps, atoms, adjacency))
-        return bounds, by_atoms, (by_given,)
+        run, signs = compose(atoms, adjacency, False)
+        if at is None and not _is_one_step(run):
+            return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
+        clean = _clean(run)
+        both = _as_run(clean, _table), _as_run(clean, moves)
+        by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
+        steps = {name: Steps(*g) for name, g in zip(run.sampled, groups, strict=True)}
+        return bounds, Atoms(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
 
     return kernel
 
@@ -96,31 +228,31 @@ def _keep(old: Any, new: Any) -> Any:
     return _merge(old[0], new[0]), tree_map(pick, old[1], new[1])
 
 
-_SPEC = contour.Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
+_SPEC = Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
 
 
-def _width(bounds: contour.Bounds) -> Any:
+def _width(bounds: Bounds) -> Any:
     """What the answer is loose by at most, relative."""
     xp: Any = namespace(bounds)
     with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
         width = (bounds.upper - bounds.lower) / bounds.upper
-    return xp.where(bounds.upper <= contour.UNDERFLOW, 0.0, width)
+    return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
 
 
-def _poor(bounds: contour.Bounds, good: float = GOOD) -> Any:
+def _poor(bounds: Bounds, good: float = GOOD) -> Any:
     huge = (bounds.upper >= _HUGE) & np.isfinite(bounds.upper)
     return ~(_width(bounds) <= good) & ~huge
 
 
-def _merge(old: contour.Bounds, new: contour.Bounds) -> contour.Bounds:
+def _merge(old: Bounds, new: Bounds) -> Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
     upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
-    return contour.Bounds(np.minimum(lower, upper), upper)  # pyrefly: ignore
+    return Bounds(np.minimum(lower, upper), upper)  # pyrefly: ignore
 
 
 def _bounds(
     question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
-) -> contour.Bounds:
+) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
     poor = functools.partial(_poor, good=GOOD if few else _GOOD_OF_MANY)

@@ -34,7 +34,6 @@ EPS = 2.0**-52
 _REACH = 11.0  # deviations beyond the steepest slopes: Φ(−11) = 2e−28
 _KEPT = 52.0  # what is cut weighs about e^{−52}
 _CELLS, _MOST_CELLS = 512, 4096
-_HALVES = np.concatenate([[0.0], 0.5 ** np.arange(48, -1, -1.0)])
 _SHIFTS = np.linspace(0, 1, 8)  # exponents, from the least shift that helps to 0.85 of the strip
 _BENDS = np.array([0.6, 1.0, 1.8])[:, None, None]  # of the steepest path's first guess
 _LIMIT = 0.72  # of the strip, for paths
@@ -211,19 +210,14 @@ def reach(pair: Any, c: Any) -> tuple[Any, Any]:
     """Return points beyond which h = (c+1) log p − c log q is flatter than y by 11 at least.
 
     (log q)′ rises and (log p)′ lies in [p0, p1]: left of y the slope of h is at least
-    (c+1)p0 − c(log q)′(y), right of it at most (c+1)p1 − c(log q)′(y).
+    (c+1)p0 − c(log q)′(y), right of it at most (c+1)p1 − c(log q)′(y). What these are at the
+    nearest point in question holds further out too.
     """
     xp: Any = namespace(pair, c)
     (p0, p1), (q0, q1) = pair.slopes()
-    near, far = (c + 1) * p0 - c * q0 - _REACH, (c + 1) * p0 - c * q1 - _REACH
-    y = near - (near - far) * _HALVES
-    valid = y <= (c + 1) * p0 - c * pair.slope_of_q(y) - _REACH
-    low = xp.maximum(xp.max(xp.where(valid, y, -np.inf), axis=-1, keepdims=True), far)
-    near, far = (c + 1) * p1 - c * q1 + _REACH, (c + 1) * p1 - c * q0 + _REACH
-    y = near + (far - near) * _HALVES
-    valid = y >= (c + 1) * p1 - c * pair.slope_of_q(y) + _REACH
-    high = xp.minimum(xp.min(xp.where(valid, y, np.inf), axis=-1, keepdims=True), far)
-    return low, high
+    low, high = (c + 1) * p0 - c * q0 - _REACH, (c + 1) * p1 - c * q1 + _REACH
+    low = xp.minimum(low, (c + 1) * p0 - c * pair.slope_of_q(low) - _REACH)
+    return low, xp.maximum(high, (c + 1) * p1 - c * pair.slope_of_q(high) + _REACH)
 
 
 def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:

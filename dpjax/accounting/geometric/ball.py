@@ -29,9 +29,9 @@ from dpjax._numerics.arrays import (
 from dpjax._numerics.checks import Range, number
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
-from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
+from dpjax.accounting.implied import envelope
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import (
     Composed,

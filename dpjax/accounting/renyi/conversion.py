@@ -105,7 +105,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
     mu2 = atoms.gaussian_mu2
     total = [0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2]
     a = orders[:, None]
-    for mirrored, steps in sampled_pairs(atoms, adjacency):
+    for (_, mirrored), steps in sampled_pairs(atoms, adjacency):
         q, mu2 = steps.rate, steps.mu * steps.mu
         half, rise = 0.5 * a * (a - 1), a - 0.5
         # E[r^α] ≈ 1 + α(α−1)/2·E[(r−1)²], and convexity in q if that is less.

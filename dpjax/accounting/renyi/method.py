@@ -2,6 +2,19 @@
 
 A mechanism that is known by its Rényi curve alone stands in the table `_CURVES`. A run that
 contains one is priced by the sum of its steps' curves; whatever else it contains adds its own.
+
+The best of a random number of runs (Papernot and Steinke 2022): RDP of the run at orders λ and any
+λ̂ > 1 gives, for K truncated negative binomial of shape η (1 geometric, 0 logarithmic) and parameter
+γ, ε'(λ) = ε(λ) + (1+η)(1−1/λ̂)ε(λ̂) + (1+η)log(1/γ)/λ̂ + log(E K)/(λ−1); the best λ̂ is found
+(Theorem 2).
+
+For K Poisson of mean m, two bounds hold at once. If the run is (ε̂, δ̂)-private with
+e^ε̂ ≤ 1 + 1/(λ−1), the outcomes of at least one run add up to at most m·e^{(λ−1)(ε(λ) + m δ̂)} in
+E[(A/A')^{λ−1}] (Lemma 7 with f'(x)^λ f'(x')^{1−λ} = m·e^{m((λ−1)(1−x') − λ(1−x))} and
+1 − x' ≤ e^ε̂(1 − x) + δ̂), and the outcome of no run, which has probability e^{−m} in both worlds,
+adds e^{−m}: Theorem 6 is for distributions without it, and may be below the truth where m < 1.
+And since K does not depend on the data, the divergence is at most that of all K runs with K told:
+E[e^{K(λ−1)ε(λ)}] = exp(m·(e^{(λ−1)ε(λ)} − 1)), by joint convexity; that is the less for small m.
 """
 
 from __future__ import annotations
@@ -34,10 +47,10 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
+from dpjax.accounting.mechanisms.selection import log_inverse_gamma
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
-    Atoms,
     all_settings,
     by_pair,
     lowers,
@@ -46,15 +59,14 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import GRIDS
-from dpjax.accounting.renyi import conversion, moments, selection, users
+from dpjax.accounting.renyi import conversion, moments
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
-_LOUDEST = 1e3  # μ beyond which no finite bound is looked for
 _REFINED = np.linspace(-0.05, 0.05, 41)
+_SELECTION_GRID = 1 + np.exp(np.linspace(-6.0, 12.0, 361))
 
 
-def _classic(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
-    return conversion.epsilon_from_atoms(atoms, adjacency, delta, classic=True)
+_classic = functools.partial(conversion.epsilon_from_atoms, classic=True)
 
 
 def _asked(kernel: Callable) -> Callable:
@@ -64,7 +76,64 @@ def _asked(kernel: Callable) -> Callable:
     return ask
 
 
-# --- sums of curves
+# --- the best of a random number of runs
+
+
+_SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
+
+
+def _extra_core_negative_binomial(shape: float, distribution: str) -> Any:
+    def core(expected: Array, curve: Array, orders: Array) -> Array:
+        xp: Any = namespace(expected, curve, orders)
+        known = xp.isfinite(curve)
+        logs = log_inverse_gamma(expected, distribution)
+        paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
+        paid = xp.where(known, paid, xp.inf)
+        # λ̂ = 1 is a choice too, and costs log(1/γ) whatever the run.
+        return (1 + shape) * xp.minimum(xp.min(paid), logs) * (1 + 1e-12)
+
+    return core
+
+
+_EXTRA = {name: _extra_core_negative_binomial(shape, name) for name, shape in _SHAPES.items()}
+
+
+def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
+    """The Rényi curve of the best of K runs, shape S + [k].
+
+    Args:
+        best: the selection.
+        orders: [k].
+        inner: orders -> one run's Rényi curve.
+        profile: ε [k] -> δ(ε) of one run.
+    """
+    xp: Any = JAX if float64.is_traced(best, orders) else NUMPY
+    orders = xp.asarray(orders)
+    c = xp.where(orders > 1, orders - 1, 1.0)
+    own = inner(orders)
+    count = xp.asarray(best.expected_trials)[..., None]
+    if best.distribution not in _SHAPES:  # Poisson's law
+        if any(np.ndim(leaf) != 0 for leaf in jax.tree.leaves(best.mechanism)):
+            raise UnsupportedQuery(
+                "BestOf with a Poisson number of trials prices one setting at a time: the run has "
+                "array fields; loop over them, or use distribution='geometric'"
+            )
+        target = xp.log1p(1 / c) * (1 - 1e-12)  # rounded down
+        some = xp.log(count) + c * (own + count * profile(target))
+        told = xp.where(c * own < 700, count * xp.expm1(xp.minimum(c * own, 700.0)), xp.inf)
+        value = xp.minimum(xp.logaddexp(some, -count), told) / c
+        good = count > 0
+    else:
+        extra = float64.evaluate(
+            _EXTRA[best.distribution],
+            (best.expected_trials, inner(_SELECTION_GRID), _SELECTION_GRID),
+            (0, 1, 1),
+            rounding="up",
+        )
+        value = own + xp.asarray(extra)[..., None] + xp.log(count) / c
+        good = count >= 1
+    # What is not a number, or no admissible mean, has no bound.
+    return xp.where(good & (orders > 1) & (value >= 0), value * (1 + 1e-12), xp.inf)
 
 
 def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
@@ -77,7 +146,7 @@ def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
         able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
         return least("delta", able, inner, epsilons, adjacency)[0]
 
-    return selection.curve(best, orders, lambda at: rdp(inner, at, adjacency), profile)
+    return select(best, orders, lambda at: rdp(inner, at, adjacency), profile)
 
 
 # --- random allocation
@@ -102,9 +171,10 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
         total = np.zeros_like(c)
         for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
             if not (count <= 0 or mu <= 0):
-                total = total + (count * log_moments(mu, rate, c) if mu < _LOUDEST else np.inf)
-        value = total / c * (1 + moments.RELATIVE) + np.where(total > 0, moments.ABSOLUTE, 0.0)
-        found[index] = np.where(good & ~np.isnan(value), value, np.inf)
+                total = total + (
+                    count * log_moments(mu, rate, c) if mu < moments.LOUDEST else np.inf
+                )
+        found[index] = moments.divergence(total, every[index])
     return found
 
 
@@ -118,7 +188,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
         lambda step, adjacency: lowers(step, adjacency, GRIDS),
     ),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
-    UserLevel: (users.curve, users.has_curve),
+    UserLevel: (moments.users_curve, moments.has_curve),
     ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
     **{
         kind: (loss_distribution.curve, loss_distribution.has_curve)
@@ -127,7 +197,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
-_ON_HOST = (_of_allocation, users.curve)
+_ON_HOST = (_of_allocation, moments.users_curve)
 
 
 def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:

@@ -1,45 +1,53 @@
-"""Rényi curves of the (subsampled) Gaussian, at every real order above one, as upper bounds.
+"""Rényi curves of sampled Gaussians, at every real order above one, as upper bounds.
 
 For a dominating pair (P, Q) with loss L = log dP/dQ, log-moment and divergence at order α are
 
     K(α) = log E_P[e^{(α−1)L}],        D_α(P‖Q) = K(α)/(α−1).
 
-With g the standard normal density and r(z) = 1 − q + q e^{μz − μ²/2} the integrand is
-f = g·r^α (`remove`: (1−q)N(0) + qN(μ) against N(0)) or f = g·r(z)^α r(−z)^{1−α} (`replace`:
-(1−q)N(0) + qN(μ) against (1−q)N(0) + qN(−μ)). It is summed by the trapezoid rule; where the moment
-is near one, as 1 + E_P[e^{(α−1)L} − 1], which keeps the digits of tiny divergences. The rule's
-error is bounded, not guessed, and added:
+With g the standard normal density and r the density over it of a mixture of N(m_i, 1) with weights
+w_i and 0 = m_0 < … < m_k, P is g·r(z) or g, and Q is g or g·r(−z): the integrand is f = g times
+r(z)^α where P is the mixture, times r(−z)^{1−α} where Q is. A record removed has the first factor
+alone, one added the second, one replaced both. The trapezoid rule sums f; where the moment is near
+one, as 1 + E_P[e^{(α−1)L} − 1], which keeps the digits of tiny divergences. Its error is bounded,
+not guessed, and added:
 
 * Cut ends. log f − (−z²/2) has a slope between 0 and s, so that beyond an end b ≥ s (or a ≤ 0) f is
   at most f(end)·e^{−(z−end)²/2}: a tail of at most f(end)√(π/2).
-* Cut bulk. Where the part at N(αμ) outweighs the one at N(0), the line begins between the two: by
-  Minkowski's inequality in L^α, the part of E[r^α] left of a ≤ αμ is at most
-  ((1−q) + q e^{(α−1)μ²/2 − (αμ−a)²/(2α)})^α.
-* Aliases. f is analytic for |Im z| < π/μ, where |f(z + iy)| ≤ f(z)·e^{y²/2}·cos(μy/2)^{−κ}, κ = α−1
-  for `replace` and 0 for `remove`: the relative error of step h is at most
-  2e^{−2πy/h + y²/2}cos(μy/2)^{−κ}/(1 − e^{−2πy/h}) for every such y.
+* Cut bulk. Where the part at N(αm_k) outweighs the others, the line begins between them: by
+  Minkowski's inequality in L^α, the part of E[r^α] left of a ≤ αm_k is at most
+  (Σ_{i<k} w_i e^{(α−1)m_i²/2} + w_k e^{(α−1)m_k²/2 − (αm_k−a)²/(2α)})^α.
+* Aliases. By SECTOR and POISSON (`contour.tilt`) the relative error of step h is at most
+  2e^{b²/2}R^{α−1}/(e^{2πb/h} − 1) for every shift b < π/m_k, R = 1/cos(b·m_k/2) where Q is a
+  mixture, and 1 where it is g.
 
-Where that takes too many nodes, closed bounds stand in: E[r^α] ≤ (1 − q + q e^{(α−1)μ²/2})^α
-(Minkowski), r ≥ 1 − q, and the plain Gaussian's (quasi-convexity).
+Where that takes too many nodes, closed bounds stand in: E[r^α] ≤ (Σ_i w_i e^{(α−1)m_i²/2})^α
+(Minkowski), r ≥ w_0, E[r^{1−α}] ≤ Σ_i w_i e^{α(α−1)m_i²/2} (Jensen), and the plain Gaussian's
+(quasi-convexity).
 
 References:
-  Mironov, Talwar and Zhang 2019, Theorem 5 (the `remove` pair is the worse direction); Trefethen
-  and Weideman 2014, Theorem 5.1 (the trapezoid rule on the line).
+  Mironov, Talwar and Zhang 2019, Theorem 5 (of one record the removed one is the worse direction);
+  Ganesh 2024 (a user's records); Trefethen and Weideman 2014, Theorem 5.1 (the trapezoid rule).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics import float64
 from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour.tilt import log_aliases, sector
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import Atoms, by_pair
+from dpjax.accounting.pairs.counts import Binomial, few, mass_error
+from dpjax.accounting.pairs.group import ADDED, GROUP
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.ratio import log_ratio, posterior
 from dpjax.accounting.pairs.table import PAIRS
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
@@ -49,69 +57,147 @@ _REACH = 10.0  # standard deviations kept on either side: a cut end holds about 
 _ALIAS = 48.0  # aliases are below e^-48 unless that needs more than _MOST nodes
 _MOST = 8192  # nodes
 _CELLS = 16  # pairs of order and step worked on at a time, if there are many
+_SMALL = 30.0  # exponents of which e^x − 1 may be summed
+LOUDEST = 1e3  # μ beyond which no finite bound is looked for on the host
 
 
-def _closed(mirrored: bool, mu: Array, rate: Array, order: Array) -> tuple[Any, ...]:
-    """The closed upper bound, with its derivatives as of `_integrals`."""
-    xp: Any = namespace(mu, rate, order)
-    c, half = order - 1, 0.5 * mu * mu
-    log = log_ratio(0.5 * order * mu, mu, rate)
-    hit = posterior(0.5 * order * mu, mu, rate)
-    by_rate = -order * xp.expm1(-log) / xp.where(rate > 0, rate, 1.0)
-    bend = half * hit * (2 + order * half * (1 - hit))
-    bound = (order * log, log + order * half * hit, bend, order * c * mu * hit, by_rate)
-    if not mirrored:
-        return bound
-    floor = xp.log1p(-rate)
-    bound = (bound[0] - c * floor, bound[1] - floor, bend, bound[3], by_rate + c / (1 - rate))
-    plain = (2 * mu * mu * order * c, 2 * mu * mu * (order + c), 4 * mu * mu, 4 * mu * order * c)
-    wide = ~(bound[0] <= plain[0])
-    return tuple(xp.where(wide, p, b) for p, b in zip((*plain, 0.0), bound, strict=True))
+class Kind(NamedTuple):
+    """Whether P is a mixture, and whether Q is the mirror image of it."""
+
+    first: bool
+    second: bool
 
 
-def _line(mirrored: bool, mu: Array, rate: Array, order: Array) -> tuple[Array, ...]:
+class _Table(NamedTuple):
+    """A mixture of N(m_j, 1), means and cells first; one record in a Poisson sample has one mean.
+
+    Fields:
+        mean, weight: of every m_j > 0, ascending. [means, cells]
+        rest: weight of N(0, 1). [cells]
+    """
+
+    mean: Any
+    weight: Any
+    rest: Any
+
+    def log(self, x: Any) -> Any:
+        """Return log(w_0 + Σ w_j e^{x_j}), to full relative precision. [means, cells, nodes]"""
+        xp: Any = namespace(self, x)
+        weight, rest = self.weight[..., None], self.rest[..., None]
+        # As the weights sum to 1 it is log(1 + Σ w_j(e^{x_j} − 1)), which keeps small digits.
+        excess = xp.sum(weight * xp.expm1(xp.minimum(x, _SMALL)), axis=0)
+        most = xp.max(x, axis=0)
+        near = (most <= _SMALL) & (excess > -0.5)
+        direct = xp.log1p(xp.maximum(excess, -0.5))
+        if xp is NUMPY and near.all():
+            return direct
+        top = xp.where(rest > 0, xp.maximum(most, 0.0), most)
+        total = rest * xp.exp(-xp.maximum(top, -700.0)) + xp.sum(weight * xp.exp(x - top), axis=0)
+        return xp.where(near, direct, top + xp.log(total))
+
+    def log_ratio(self, z: Any) -> Any:
+        """Return log r(z). [cells, nodes]"""
+        mean = self.mean[..., None]
+        return self.log(mean * (z - 0.5 * mean))
+
+    def shares(self, x: Any) -> tuple[Any, Any]:
+        """Return the same logarithm, and w_j e^{x_j} as a share of that sum. [means, cells]"""
+        xp: Any = namespace(self, x)
+        log = self.log(x[..., None])[..., 0]
+        return log, xp.exp(xp.log(self.weight) + x - log)
+
+    def slope(self, z: Any) -> Any:
+        """Return (log r)′(z), the mean of the m_j by their shares in r(z). [cells]"""
+        shares = self.shares(self.mean * (z - 0.5 * self.mean))[1]
+        return namespace(self, z).sum(self.mean * shares, axis=0)
+
+    def begin(self, order: Any, left: Any) -> tuple[Any, Any]:
+        """Return where the line may begin, and log of the bound on what is left of it, or NaN."""
+        xp: Any = namespace(self, order)
+        half = 0.5 * (order - 1) * self.mean * self.mean
+        # exp(level) is the least that the part at N(αm_k) can weigh; left of `shift` is e^-50 of
+        # it, the other parts counted as a whole.
+        level = order * (xp.log(self.weight[-1]) + half[-1])
+        others = self.rest * xp.exp(-level / order)
+        others = others + xp.sum(self.weight[:-1] * xp.exp(half[:-1] - level / order), axis=0)
+        spare = xp.maximum(xp.exp(-50.0 / order) - others, 1e-300)
+        shift = order * self.mean[-1] - xp.sqrt(-2 * order * xp.log(spare))
+        cut = (level > 60.0) & (shift > left)
+        return xp.where(cut, shift, left), xp.where(cut, level - 50.0, xp.nan)
+
+    def closed(self, kind: Kind, order: Any) -> tuple[Any, ...]:
+        """Return the closed bound, with its derivatives as of `_integrals`."""
+        xp: Any = namespace(self, order)
+        c, half = order - 1, 0.5 * self.mean * self.mean
+        if not kind.first:
+            return (xp.minimum(self.shares(order * c * half)[0], -c * xp.log(self.rest)),)
+        log, hit = self.shares(c * half)
+        rise = xp.sum(hit * half, axis=0)
+        bend = 2 * rise + order * (xp.sum(hit * half * half, axis=0) - rise * rise)
+        by_mu = order * c * xp.sum(self.mean * hit, axis=0)
+        by_rate = -order * xp.expm1(-log) / xp.where(self.weight[0] > 0, self.weight[0], 1.0)
+        bound = (order * log, log + order * rise, bend, by_mu, by_rate)
+        if kind.second:
+            floor = xp.log(self.rest)
+            by_rate = by_rate + c / self.rest
+            bound = (bound[0] - c * floor, bound[1] - floor, bend, by_mu, by_rate)
+            mu = self.mean[-1]
+            plain = (2 * mu * mu * order * c, 2 * mu * mu * (order + c), 4 * mu * mu)
+            plain = (*plain, 4 * mu * order * c, 0.0)
+            wide = ~(bound[0] <= plain[0])
+            bound = tuple(xp.where(wide, p, b) for p, b in zip(plain, bound, strict=True))
+        return tuple(xp.where(self.idle(), 0.0, b) for b in bound)
+
+    def idle(self) -> Any:
+        """Whether nothing is released."""
+        return namespace(self).all((self.mean == 0) | (self.weight == 0), axis=0)
+
+
+_DIRECTIONS = Kind(True, False), Kind(False, True)  # all records of a user removed, added
+
+
+def _sampled(mu: Any, rate: Any) -> _Table:
+    return _Table(mu[None], rate[None], 1 - rate)
+
+
+def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
     """First node, last place and step of the rule; its alias; log of the mass left of it, or NaN.
 
     NaN where the line begins where f is bounded by its first value.
     """
-    xp: Any = namespace(mu, rate, order)
-    c, far = order - 1, order * mu
-    slope, strip, curved = far, 0.999, 1.0
-    if mirrored:
-        # r(−z) pulls less and less to the right of αμ, so that its slope there bounds the rest.
-        slope = slope + c * mu * posterior(-far, mu, rate)
-        strip, curved = 0.9, 1.0 + 0.25 * c * mu * mu
-    left, right = -_REACH, slope + _REACH
-    # exp(level) is the least that the part at N(αμ) can weigh; left of `shift` lies e^-50 of it.
-    level = order * (xp.log(rate) + 0.5 * c * mu * mu)
-    spare = xp.exp(-50.0 / order) - (1 - rate) * xp.exp(-level / order)
-    shift = far - xp.sqrt(-2 * order * xp.log(xp.maximum(spare, 1e-300)))
-    cut = (level > 60.0) & (shift > left)
-    left = xp.where(cut, shift, left)
-    lost = xp.where(cut, level - 50.0, xp.nan)
-    # Any y within the strip is valid: near the best one of the quadratic approximation.
-    y = xp.minimum(xp.sqrt(2 * _ALIAS / curved), strip * math.pi / mu)
-    grown = 0.5 * y * y
-    if mirrored:
-        lost = lost - c * log_ratio(-left, mu, rate)
-        grown = grown - c * xp.log(xp.cos(0.5 * mu * y))
-    turn = 2 * math.pi * y
-    step = xp.maximum(turn / (_ALIAS + grown), (right - left) / (_MOST - 1))
-    alias = -2 * xp.exp(grown - turn / step) / xp.expm1(-turn / step)
+    xp: Any = namespace(table, order)
+    c, width = order - 1, table.mean[-1]
+    right, left, lost = _REACH + 0.0 * order, -_REACH + 0.0 * order, xp.nan * order
+    strip, curved = 0.999, 1.0
+    if kind.first:
+        right = right + order * width
+        left, lost = table.begin(order, left)
+    if kind.second:
+        # r(−z) pulls less and less to the right, so that its slope there bounds the rest.
+        right = right + c * table.slope(-right)
+        lost = lost - c * table.log_ratio(-left[:, None])[:, 0]
+        strip, curved = 0.9, 1.0 + 0.25 * c * width * width
+    # Any shift within the strip is valid: near the best one of the quadratic approximation.
+    b = xp.minimum(xp.sqrt(2 * _ALIAS / curved), strip * math.pi / width)
+    # SECTOR: |r(z + ib)| ≤ r(z), and at least r(z)/R.
+    grown = 0.5 * b * b + (c * xp.log(sector(width, b)) if kind.second else 0.0)
+    step = 2 * math.pi * b / (_ALIAS + grown)
+    if table.rest.shape != order.shape:  # one line for all orders, on which r is the same
+        left, right, step = xp.min(left)[None], xp.max(right)[None], xp.min(step)[None]
+    step = xp.maximum(step, (right - left) / (_MOST - 1))
+    # POISSON, to both sides.
+    alias = 2 * xp.exp(grown + log_aliases(2 * math.pi / step, b))
     return left, right, step, alias, lost
 
 
-def _integrals(
-    mirrored: bool, mu: Any, rate: Any, order: Any, partials: bool = False
-) -> tuple[Any, ...]:
+def _integrals(kind: Kind, table: _Table, order: Any, partials: bool = False) -> tuple[Any, ...]:
     """K and its first two derivatives by the order; with `partials` also those by μ and q. [cells]
 
     All sums are over the same nodes, f-weighted: K' = E[L], K'' = Var[L].
     """
-    xp: Any = namespace(mu, rate, order)
-    c = order - 1
-    left, right, step, alias, lost = _line(mirrored, mu, rate, order)
-    a, h, lean, m, q = (v[:, None] for v in (left, step, c, mu, rate))
+    xp: Any = namespace(table, order)
+    left, right, step, alias, lost = _line(kind, table, order)
+    a, h, lean = left[:, None], step[:, None], (order - 1)[:, None]
     width = 256 if xp is NUMPY else 64  # nodes at a time: few calls, or little in vain
     offsets = xp.arange(width)
     reach = xp.max((right - left) / step)
@@ -119,12 +205,10 @@ def _integrals(
     def block(state: tuple) -> tuple:
         number, top, sums, ends = state
         z = a + h * (number * width + offsets)
-        loss = up = log_ratio(z, m, q)
-        log_p = up - (0.5 * z * z + _HALF_LOG_2PI)
-        if mirrored:
-            down = log_ratio(-z, m, q)
-            loss = up - down
-        x = lean * loss
+        up = table.log_ratio(z) if kind.first else 0.0
+        down = table.log_ratio(-z) if kind.second else 0.0
+        loss = up - down
+        x, log_p = lean * loss, up - (0.5 * z * z + _HALF_LOG_2PI)
         loss, log_p, x = xp.barrier((loss, log_p, x))
         value = log_p + x
         high = xp.maximum(top, xp.max(value, axis=-1))
@@ -135,11 +219,12 @@ def _integrals(
         first = weight * loss
         rows = [excess, weight, first, first * loss]
         if partials:  # ∂ log r/∂μ = (z − μ)(q + (1−q)(1 − 1/r)), ∂ log r/∂q = (1 − 1/r)/q
+            m, q = table.mean[0][:, None], table.weight[0][:, None]
             rise = -xp.expm1(-up)
             by_mu = (1 + lean) * (q + (1 - q) * rise) * (z - m)
             by_rate = (1 + lean) * rise
-            if mirrored:
-                fall = -xp.expm1(-down)  # pyrefly: ignore
+            if kind.second:
+                fall = -xp.expm1(-down)
                 by_mu = by_mu + lean * (q + (1 - q) * fall) * (z + m)
                 by_rate = by_rate - lean * fall
             rows += [weight * by_mu, weight * by_rate]
@@ -147,7 +232,7 @@ def _integrals(
         begin = xp.where(number == 0, value[:, 0], ends[0])
         return number + 1, high, sums, (begin, value[:, -1])
 
-    zero = 0.0 * right
+    zero = 0.0 * order
     start = (0, zero, xp.stack([zero] * (6 if partials else 4)), (zero, zero))
     _, top, sums, ends = xp.while_loop(lambda s: s[0] * width <= reach, block, start)
     excess, mass, slope, square, *others = sums * step
@@ -161,35 +246,35 @@ def _integrals(
     slope = slope / mass
     found = [value, slope, square / mass - slope * slope]
     if partials:
+        rate = table.weight[0]
         found += [others[0] / mass, others[1] / mass / xp.where(rate > 0, rate, 1.0)]
-    good = (error < 1e-9 * mass) & (rate > 0) & (mu > 0)
+    good = (error < 1e-9 * mass) & ~table.idle()
     if xp is not NUMPY or not good.all():
-        bound = _closed(mirrored, mu, rate, order)
-        still = (rate == 0) | (mu == 0)
-        found = [
-            xp.where(still, 0.0, xp.where(good, f, b)) for f, b in zip(found, bound, strict=False)
-        ]
+        bound = table.closed(kind, order)
+        found = [xp.where(good, f, b) for f, b in zip(found, bound, strict=False)]
     return tuple(found)
 
 
 @functools.partial(with_derivative, static=1)
-def _moment(mirrored: bool, mu: Any, rate: Any, order: Any) -> Any:
-    return _integrals(mirrored, mu, rate, order)[0]
+def _moment(kind: Kind, mu: Any, rate: Any, order: Any) -> Any:
+    return _integrals(kind, _sampled(mu, rate), order)[0]
 
 
 @_moment.defjvp
-def _(mirrored: bool, primals: tuple, tangents: tuple) -> tuple:
-    value, slope, _, by_mu, by_rate = _integrals(mirrored, *primals, partials=True)
+def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
+    mu, rate, order = primals
+    found = _integrals(kind, _sampled(mu, rate), order, partials=True)
+    value, slope, _, by_mu, by_rate = found
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def sampled_pairs(atoms: Atoms, adjacency: Adjacency) -> list[tuple[bool, Steps]]:
-    """The sampled steps of a run, and whether their integral is `replace`.
+def sampled_pairs(atoms: Atoms, adjacency: Adjacency) -> list[tuple[Kind, Steps]]:
+    """The sampled steps of a run, and their integral.
 
-    `remove` serves both directions of a pair: at no order is the reverse divergence the larger.
+    A record removed serves both directions: at no order is the reverse divergence the larger.
     """
     return [
-        (PAIRS[name].mirrored, steps)
+        (Kind(True, PAIRS[name].mirrored), steps)
         for name, steps in by_pair(atoms, adjacency, attained=True).items()
     ]
 
@@ -220,8 +305,8 @@ def log_moments(
 ) -> Float[Array, " k"]:
     """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one, differentiable."""
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
-    for mirrored, steps in sampled_pairs(atoms, adjacency):
-        total = total + _summed(lambda *cell, m=mirrored: (_moment(m, *cell),), steps, orders)[0]
+    for kind, steps in sampled_pairs(atoms, adjacency):
+        total = total + _summed(lambda *cell, k=kind: (_moment(k, *cell),), steps, orders)[0]
     return total
 
 
@@ -231,17 +316,77 @@ def log_moment_jets(
     """K, K' and K'' of a whole run at float64 orders above one."""
     mu2 = atoms.gaussian_mu2
     total = (0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2, mu2 + 0.0 * orders)
-    for mirrored, steps in sampled_pairs(atoms, adjacency):
-        more = _summed(lambda *cell, m=mirrored: _integrals(m, *cell), steps, orders)
-        total = tuple(t + v for t, v in zip(total, more, strict=True))
+    for kind, steps in sampled_pairs(atoms, adjacency):
+
+        def jets(mu: Any, rate: Any, order: Any, kind: Kind = kind) -> tuple[Any, ...]:
+            return _integrals(kind, _sampled(mu, rate), order)
+
+        total = tuple(t + v for t, v in zip(total, _summed(jets, steps, orders), strict=True))
     return total
 
 
-def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]) -> Float[Array, " k"]:
-    """The Rényi divergence at each order, rounded up; +inf at orders that are not above one."""
-    xp: Any = namespace(atoms, orders)
-    good = (orders > 1) & (orders < xp.inf)
-    safe = xp.where(good, orders, 2.0)
-    value = log_moments(atoms, adjacency, safe) / (safe - 1)
+def divergence(log_moment: Any, order: Any) -> Any:
+    """The Rényi divergence, rounded up; +inf at orders that are not above one."""
+    xp: Any = namespace(log_moment, order)
+    good = (order > 1) & (order < xp.inf)
+    value = log_moment / (xp.where(good, order, 2.0) - 1)
     value = value * (1 + RELATIVE) + xp.where(value > 0, ABSOLUTE, 0.0)
     return xp.where(good & ~xp.isnan(value), value, xp.inf)
+
+
+def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]) -> Float[Array, " k"]:
+    """The Rényi divergence of a whole run at each order."""
+    xp: Any = namespace(atoms, orders)
+    safe = xp.where((orders > 1) & (orders < xp.inf), orders, 2.0)
+    return divergence(log_moments(atoms, adjacency, safe), orders)
+
+
+# --- all records of a user, on the host
+
+
+def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
+    """Whether it is a Poisson sample, a user's records added or removed."""
+    own = GROUP.known(step, adjacency)
+    return own is not None and own.release is ADDED
+
+
+def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarray:
+    """The Rényi divergence of the larger direction at each order, shape S + [k], rounded up."""
+    if float64.is_traced(step, orders):
+        raise UnsupportedQuery(
+            "the Rényi curve of UserLevel around a sample runs on the host and cannot be traced; "
+            "acc.epsilon and acc.delta can"
+        )
+    own = GROUP.known(step, adjacency)
+    assert own is not None
+    orders = np.asarray(orders, np.float64)
+    fields = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (*own.numbers, own.rate)))
+    shape = np.broadcast_shapes(fields[0].shape, orders.shape[:-1])
+    every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
+    mu, records, rate = (np.broadcast_to(v, shape) for v in fields)
+    found = np.empty(every.shape)
+    for at in np.ndindex(*shape):
+        safe = np.where((every[at] > 1) & (every[at] < np.inf), every[at], 2.0)
+        with np.errstate(all="ignore"):
+            moment = _users_moments(mu[at], records[at], rate[at], safe)
+        found[at] = divergence(moment, every[at])
+    return found
+
+
+def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
+    if mu == 0 or records == 0 or rate == 0:
+        return np.zeros_like(order)
+    if not mu < LOUDEST:
+        return np.full_like(order, np.inf)
+    law = Binomial(float(records), float(rate))
+    number, weight = few(law, True)
+    # Moved to where they count most; together they are one.
+    taking = weight[1:] * (1 + mass_error(law))
+    rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
+    table = _Table((mu * number[1:])[:, None], taking[:, None], np.array([rest]))
+    found = np.empty_like(order)
+    size = np.floor(np.log2(order - 1))  # orders of one size share a line
+    for some in (size == one for one in np.unique(size)):
+        removed, added = (_integrals(kind, table, order[some])[0] for kind in _DIRECTIONS)
+        found[some] = np.maximum(removed, added)
+    return np.maximum(found, 0.0)

@@ -1,5 +1,8 @@
-"""Group privacy of any mechanism that answers ε(δ): k records are k steps between neighbours.
+"""What the bounds of other methods imply: trade-off curves, and group privacy.
 
+A trade-off curve is the envelope of the lines that δ(ε) implies.
+
+Group privacy is that of any mechanism that answers ε(δ): k records are k steps between neighbours.
 With M(0), …, M(k) the outputs along the steps, P(M(0) ∈ S) ≤ e^ε P(M(1) ∈ S) + δ ≤ … gives
 
     P(M(0) ∈ S) ≤ e^{kε} P(M(k) ∈ S) + δ(1 + e^ε + … + e^{(k−1)ε}).
@@ -19,15 +22,75 @@ from typing import Any
 
 import numpy as np
 
+from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled, UserLevel
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
+
+# Any set of ε gives a valid bound; these leave it within 1e-3 of the curve for Gaussian releases.
+_EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 120)])
+# δ(ε) falls in ε: what it is at one ε bounds it at all larger ones, whose own are dear to compute.
+_NEGLIGIBLE = 1e-12
 
 _ROUNDS = 16
 _NEAR = 1e-2  # of log δ, where a search ends
 _LEAST = -570.0  # log δ of one step below which none is tried
 _UP = 1 + 1e-12
+
+
+def _able(
+    table: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
+) -> Sequence[Method]:
+    return ranked(table, part, run, adjacency, lambda method: method.rank is not None)
+
+
+# ------------------------------------------------------------------------------ trade-off curves
+
+
+def _falling(chosen: Sequence[Method], run: Mechanism, adjacency: Adjacency) -> np.ndarray:
+    """δ at every ε, of one setting: asked one by one, until it is negligible."""
+    deltas: list[float] = []
+    for epsilon in _EPSILONS.tolist():
+        if not deltas or deltas[-1] > _NEGLIGIBLE:
+            deltas.append(float(least("delta", chosen, run, epsilon, adjacency)[0]))
+        else:
+            deltas.append(deltas[-1])
+    return np.asarray(deltas)
+
+
+def envelope(table: Sequence[Method]) -> Method:
+    """The method `"profile"` over the methods of a table that answer δ(ε)."""
+
+    def tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+        """max over ε of max{0, 1 − δ(ε) − e^ε α, e^−ε (1 − δ(ε) − α)}, shape S + [k]."""
+        xp: Any = namespace(run, rates)
+        chosen = _able(table, "delta", run, adjacency)
+        first = least("delta", chosen, run, 0.0, adjacency)[0]
+        shape = np.shape(first)
+        epsilons = _EPSILONS.reshape(-1, *(1 for _ in shape))
+        if shape or is_traced(first):
+            deltas, _ = least("delta", chosen, run, epsilons, adjacency)
+        else:
+            deltas = _falling(chosen, run, adjacency)
+        lines = gaussian_dp.approximate_tradeoff(
+            epsilons[..., None], xp.asarray(deltas)[..., None], rates
+        )
+        return xp.max(xp.asarray(lines), axis=0)
+
+    return Method(
+        "profile",
+        rank=90.0,
+        supports=lambda run, adjacency: bool(_able(table, "delta", run, adjacency)),
+        tradeoff=tradeoff,
+        describe="trade-off curve as the envelope of the lines that the privacy profile implies "
+        "(Wasserman and Zhou 2010; Dong, Roth and Su 2022, Equation 5)",
+    )
+
+
+# ------------------------------------------------------------------------------ group privacy
 
 
 def covered(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -54,18 +117,15 @@ def log_factor(records: Any, epsilon: Any) -> np.ndarray:
 def group_privacy(table: Sequence[Method]) -> Method:
     """The method `"group"` over the methods of a table that price what `UserLevel` wraps."""
 
-    def able(part: str, run: Mechanism, adjacency: Adjacency) -> list[Method]:
-        return [m for m in ranked(table, part, run, adjacency) if m.rank is not None]
-
     def supports(run: Mechanism, adjacency: Adjacency) -> bool:
         if not isinstance(run, UserLevel) or not covered(run, adjacency):
             return False
-        return bool(able("epsilon", run.mechanism, adjacency))
+        return bool(_able(table, "epsilon", run.mechanism, adjacency))
 
     def delta(run: UserLevel, epsilon: Any, adjacency: Adjacency) -> Any:
         k = np.asarray(run.records, np.float64)
         each = np.minimum(np.asarray(epsilon, np.float64), 1e300) / k * (1 - 1e-15)
-        methods = able("delta", run.mechanism, adjacency)
+        methods = _able(table, "delta", run.mechanism, adjacency)
         if not methods:
             return np.ones(np.broadcast_shapes(k.shape, np.shape(epsilon)))
         one = np.asarray(least("delta", methods, run.mechanism, each, adjacency)[0])
@@ -76,7 +136,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
     def epsilon(run: UserLevel, delta: Any, adjacency: Adjacency) -> Any:
         """By the δ of one step: whichever ε is kept has been checked to be enough."""
         k, goal = np.asarray(run.records, np.float64), np.log(np.asarray(delta, np.float64))
-        methods = able("epsilon", run.mechanism, adjacency)
+        methods = _able(table, "epsilon", run.mechanism, adjacency)
         high = goal - np.log(k) - 1e-12  # the factor is at least k
         best = np.asarray(np.inf)
 
