@@ -43,7 +43,8 @@ class Method(NamedTuple):
             it: `"best"` then asks no further.
         dear: takes a second rather than milliseconds a setting, and concrete values: asked where
             the others have no tight answer, under a trace through a callback.
-        needs: kinds of mechanism, of which a run that is supported holds one; by default any run.
+        needs: kinds of mechanism, of which a run that is supported holds one, or an attribute that
+            one of its kinds has and that is not None; by default any run.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -62,7 +63,7 @@ class Method(NamedTuple):
     describe: str = ""
     tight: bool = False
     dear: bool = False
-    needs: tuple[type, ...] = ()
+    needs: tuple[type, ...] | str = ()
 
 
 Part = Literal["epsilon", "delta"]
@@ -77,11 +78,14 @@ def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
 
 @functools.lru_cache(maxsize=4096)
 def _is_supported(
-    supports: Callable, needs: tuple[type, ...], tree: Any, adjacency: Adjacency
+    supports: Callable, needs: tuple[type, ...] | str, tree: Any, adjacency: Adjacency
 ) -> bool:
     """Whether a method prices runs of a structure: asked once of each."""
     run, kinds = _placeholder(tree)
-    if needs and not any(issubclass(kind, needs) for kind in kinds):
+    if isinstance(needs, str):
+        if all(getattr(kind, needs) is None for kind in kinds):
+            return False
+    elif needs and not any(issubclass(kind, needs) for kind in kinds):
         return False
     return bool(supports(run, adjacency))
 

@@ -101,7 +101,7 @@ def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms.base import number
 from dpjax.accounting.pairs import table
-from dpjax.accounting.pairs.poisson import Poisson
+from dpjax.accounting.pairs.mixtures import Poisson
 from dpjax.accounting.pairs.protocol import Scheme
 
 @acc.register_mechanism

@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting.mechanisms import checked
+from dpjax.accounting.mechanisms import base
 from tests.accounting.mechanism_examples import EXAMPLES
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -51,7 +51,7 @@ def test_a_trace_marks_exactly_what_a_constructor_refuses(run, wide):
 
     def found(fields):
         traced = dataclasses.replace(run, **fields)
-        return checked.invalid(traced), checked.invalid(checked.repaired(traced))
+        return base.invalid(traced), base.invalid(base.repaired(traced))
 
     with enable_x64() if wide else _narrow():
         marked, left = jax.jit(jax.vmap(found))(_rows(run, values))

@@ -26,8 +26,7 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
     flatten,
 )
-from dpjax.accounting.mechanisms.base import map_axes, walk
-from dpjax.accounting.mechanisms.checked import admit, invalid, repaired, together
+from dpjax.accounting.mechanisms.base import admit, invalid, map_axes, repaired, together, walk
 from dpjax.accounting.mechanisms.steps import revealed
 from dpjax.accounting.mechanisms.users import reached, unwrapped
 from dpjax.accounting.method import Method, chosen_settings, least, ranked

@@ -24,7 +24,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.checked import admit
+from dpjax.accounting.mechanisms.base import admit
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import Atoms, exhibited, only_gaussian, query
 

@@ -29,8 +29,7 @@ from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import Atoms, only_gaussian, query
-from dpjax.accounting.pairs.grouping import split
+from dpjax.accounting.pairs.atoms import Atoms, only_gaussian, query, split
 
 Scalar = Float[Array, ""]
 Components = Float[Array, " m"]

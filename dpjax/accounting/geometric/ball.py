@@ -42,8 +42,7 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import lowers
-from dpjax.accounting.pairs.grouping import groups, prepare, split, times
+from dpjax.accounting.pairs.atoms import groups, lowers, prepare, split, times
 from dpjax.accounting.pairs.table import PAIRS, SCHEMES
 from dpjax.accounting.renyi import method as renyi
 

@@ -24,9 +24,9 @@ from dpjax.accounting.pairs.atoms import (
     exhibited,
     lowers,
     one_setting,
+    split,
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeated
-from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.known import LAID, known
 from dpjax.accounting.pairs.protocol import Known
 from dpjax.accounting.pairs.table import GRIDS
@@ -283,6 +283,7 @@ METHODS = (
         rank=4.0,
         tight=True,
         supports=_has("epsilon"),
+        needs="release",
         epsilon=asked(_one_epsilon),
         delta=asked(_one_delta),
         epsilon_lower=_one_lower,

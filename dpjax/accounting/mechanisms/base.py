@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -313,3 +314,89 @@ def text(value: Any) -> str:
         value = float(value)
         return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
     return f"an array of shape {np.shape(value)}"
+
+
+# --- Are a run's numbers allowed? Refused where they are concrete, masked where they are traced --
+
+
+def admit(run: Any) -> None:
+    """Check everything a run is made of, as its constructors would.
+
+    Raises:
+        TypeError, ValueError: naming the field, its value and what is allowed.
+    """
+    if not isinstance(run, Mechanism):
+        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.shown(run)}")
+    for step in walk(run):
+        step.__post_init__()
+    together(run)
+
+
+def together(run: Mechanism, **given: Any) -> None:
+    """Refuse fields and arguments whose sweeps do not broadcast against each other.
+
+    Raises:
+        ValueError: naming the shapes.
+    """
+    shapes = {np.shape(value) for value in given.values()}
+    for step in walk(run):
+        for name, axes in step.component_axes.items():
+            value = getattr(step, name)
+            if type(value) is not float:
+                shape = np.shape(value)
+                shapes.add(shape[: len(shape) - axes])
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        names = " and ".join(["run", *given])
+        raise ValueError(f"{names} must broadcast together, got shapes {sorted(shapes)}") from None
+
+
+def _traced_fields(step: Mechanism) -> Iterator[tuple[str, Any]]:
+    """Names of traced numbers, and where they are in their range."""
+    for name, allowed in step._ranges.items():
+        if is_traced(getattr(step, name)):
+            yield name, allowed.holds(getattr(step, name))
+
+
+def invalid(run: Mechanism) -> Any:
+    """Which settings of a traced run have a number that no constructor would take.
+
+    Their price is +inf: a trace cannot raise. What is not traced has been checked.
+    """
+    bad: Any = False
+    with plain_rules():
+        for step in walk(run):
+            for name, good in _traced_fields(step):
+                bad = bad | ~jnp.all(good, axis=tuple(range(-step.component_axes[name], 0)))
+            for relation in step.relations():
+                if is_traced(relation.holds):
+                    bad = bad | ~relation.holds
+    return bad
+
+
+def repaired(run: Mechanism) -> Any:
+    """The run with an allowed number wherever `invalid` finds a traced one that is not.
+
+    The bounds are asked about this run, so that no loop or callback meets a NaN.
+    """
+    if not is_traced(run):
+        return run
+    values = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}  # pyrefly: ignore
+    with plain_rules():
+        for name, good in _traced_fields(run):
+            values[name] = jnp.where(good, values[name], run._ranges[name].example())
+        for relation in built(type(run), values).relations():
+            for name in relation.fields if is_traced(relation.holds) else ():
+                value, good = jnp.asarray(values[name]), relation.holds
+                if run.component_axes[name]:
+                    shares = relation.example / value.shape[-1]
+                    values[name] = jnp.where(good[..., None], value, shares)
+                else:
+                    values[name] = jnp.where(good, value, relation.example)
+    for name, value in values.items():
+        if isinstance(value, Mechanism):
+            values[name] = repaired(value)
+        elif isinstance(value, tuple):
+            values[name] = tuple(repaired(part) for part in value)
+    return built(type(run), values)

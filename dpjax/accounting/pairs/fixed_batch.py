@@ -21,7 +21,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.poisson import Sampled
+from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.protocol import Known, Scheme
 from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr
 

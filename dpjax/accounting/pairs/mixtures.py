@@ -10,7 +10,9 @@
 | Poisson, k records of a user | 0, μ, …, kμ | Bin(k, q) | 1, 0, … |
 | the same, replaced | −kμ, …, kμ | 0, …, Bin(k, q) | Bin(k, q) reversed, 0, … |
 
-A fixed batch, a record replaced, is the first row folded at μ/2, where p = q.
+A fixed batch, a record replaced, is the first row folded at μ/2, where p = q. Under add-remove the
+first two rows dominate (Zhu, Dong, Wang 2022). That two opposite contributions are the worst when a
+record is replaced was confirmed for dpjax by a search over both records' positions.
 
 References:
   Zhu, Dong, Wang 2022, "Optimal accounting of differential privacy via characteristic function";
@@ -26,7 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
+from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
+from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.pair import Folded, Spread
+from dpjax.accounting.pairs.protocol import Known, Scheme
+from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr, normal_mass
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
@@ -228,3 +236,178 @@ def opposed(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu
     p = np.concatenate([0.0 * weight[some], [nothing], weight[some]])
     return Mixture(means, p, p[::-1].copy())
+
+
+# --- Poisson samples: their grids, and what a step of them is ------------------------------------
+
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Sampled:
+    """A pair of sampled Gaussians.
+
+    μ is the distance a record can move the sum over the noise's standard deviation: 1/σ for
+    add/remove and for Poisson replace-one (whose two means are ±μ), 2/σ for fixed batches under
+    replace-one. Rate 1 is the plain Gaussian.
+    """
+
+    name = ""
+    directed = mirrored = folded = False
+    table: Any = None  # from μ and the rate: the pair as the contour takes it
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def total_variation(self, mu: Any, rate: Any) -> Any:
+        return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, True
+
+
+class Poisson(Sampled):
+    """(g·r, g), the record removed, and the reverse, the record added."""
+
+    name = "poisson"
+    table = staticmethod(poisson)
+    directed = True
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        low = -reach if rate < 1 else mu - reach
+        if sign < 0:
+            return -float(log_ratio(reach, mu, rate)), -float(log_ratio(-reach, mu, rate))
+        return float(log_ratio(low, mu, rate)), float(log_ratio(mu + reach, mu, rate))
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        if sign > 0:
+            y = inverse(losses, mu, rate)
+            q = normal_mass(y)
+            above = (1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1])
+            return (1 - rate) * q + rate * normal_mass(y - mu), q, float(above)
+        y = inverse(-losses, mu, rate)[::-1]
+        p = normal_mass(y)[::-1]
+        return p, (1 - rate) * p + rate * normal_mass(y - mu)[::-1], float(ndtr(y[0]))
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        if rate == 1:
+            return 0.0, False
+
+        def lump(at: float) -> float:
+            edges = inverse(sign * at + np.array([-h, h]), mu, rate)
+            without, added = normal_mass(edges)[0], normal_mass(edges - mu)[0]
+            return sign * float(np.log1p(rate * (added / max(without, 1e-300) - 1)))
+
+        origin = sign * np.log1p(-rate)
+        for _ in range(40):
+            last, origin = origin, lump(origin)
+            if not np.isfinite(origin):
+                return 0.0, False
+            if abs(origin - last) < 1e-18:
+                break
+        # Below the fixed point, so that the inequality holds in floating point too.
+        origin -= 1e-9 * h + 4 * _EPS * abs(origin)
+        return origin, bool(lump(origin) >= origin)
+
+
+def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> str:
+    inner = kind_of(step.mechanism)
+    if inner == "gaussian" and samplable(step.mechanism):
+        return ""
+    if isinstance(step.mechanism, PoissonSampled):
+        return ""  # a sample of a sample
+    what = type(step.mechanism).__name__
+    if inner != "gaussian" and isinstance(step.mechanism, Repeated | Composed):
+        what = "a composition of sampled steps"
+    return f"around {what} has no amplification theorem here"
+
+
+def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
+    xp: Any = namespace(step)
+    if isinstance(step.mechanism, PoissonSampled):
+        mu, rate = _parameters(step.mechanism, adjacency)
+        return mu, rate * step.rate
+    pair = gaussian_pair(step.mechanism)
+    mu2 = pair.add_remove
+    if adjacency is Adjacency.REPLACE_ONE:
+        # Antipodal displacements of half the replace-one diameter, if that is the larger.
+        mu2 = xp.maximum(mu2, pair.replace_one / 4.0)
+    return xp.sqrt(mu2), step.rate
+
+
+def _pair(adjacency: Adjacency) -> str:
+    return "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
+
+
+def _amplify(step: PoissonSampled, adjacency: Adjacency, inner: Known) -> Known | None:
+    """Zhu, Dong, Wang 2022, Theorem 11: the mixture, under add/remove."""
+    if adjacency is not Adjacency.ADD_REMOVE:
+        return None
+    return inner._replace(rate=inner.rate * step.rate)
+
+
+SCHEME = Scheme(
+    "poisson",
+    PoissonSampled,
+    _refusal,
+    _parameters,
+    _pair,
+    _pair,
+    participation=lambda step, adjacency: step.rate,
+    amplify=_amplify,
+)
+
+
+class Replace(Sampled):
+    """(g·r(y), g·r(−y)), which is its own mirror image."""
+
+    name = "replace"
+    table = staticmethod(replace_one)
+    mirrored = True
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        def loss(y: float) -> float:
+            return float(log_ratio(y, mu, rate)) - float(log_ratio(-y, mu, rate))
+
+        return loss(-reach if rate < 1 else mu - reach), loss(mu + reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        y = _inverse(losses, mu, rate)
+        common = (1 - rate) * normal_mass(y)
+        p, q = common + rate * normal_mass(y - mu), common + rate * normal_mass(y + mu)
+        return p, q, float((1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1]))
+
+
+def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
+    """y with log r(y) − log r(−y) = loss: with u = e^{μy}, a quadratic."""
+    if rate == 1:
+        return loss / (2 * mu)
+    # 1 − q + ku = e^l(1 − q + k/u), k = qe^{−μ²/2}, B = (1−q)(e^l − 1): u = (B + √(B² + 4k²e^l))/2k
+    log_k = np.log(rate) - 0.5 * mu * mu
+    size = np.abs(loss)
+    # by symmetry for |l|; all terms divided by e^{l}, so that nothing overflows
+    b = (1 - rate) * -np.expm1(-size)
+    log_b = np.log(np.maximum(b, 1e-300))
+    root = 0.5 * np.logaddexp(2 * log_b, np.log(4.0) + 2 * log_k - size)
+    log_u = np.logaddexp(log_b, root) + size - np.log(2.0) - log_k
+    return np.sign(loss) * np.maximum(log_u, 0.0) / mu
+
+
+def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
+    xp: Any = namespace(step)
+    rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
+    return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
+
+
+CYCLIC = Scheme(
+    "cyclic-poisson",
+    CyclicPoissonCorrelated,
+    lambda step, adjacency, kind_of: "",
+    _cyclic_parameters,
+    SCHEME.dominating,
+    SCHEME.attained,
+)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.pairs import allocation, fixed_batch, poisson
+from dpjax.accounting.pairs import allocation, fixed_batch, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
-from dpjax.accounting.pairs.poisson import Poisson, Replace
+from dpjax.accounting.pairs.mixtures import Poisson, Replace
 from dpjax.accounting.pairs.protocol import Discretisable, Pair, Scheme
 from dpjax.accounting.pairs.ratio import Plain
 
@@ -15,5 +15,5 @@ PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Sym
 GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {
     scheme.kind: scheme
-    for scheme in (poisson.SCHEME, allocation.SCHEME, fixed_batch.SCHEME, poisson.CYCLIC)
+    for scheme in (mixtures.SCHEME, allocation.SCHEME, fixed_batch.SCHEME, mixtures.CYCLIC)
 }

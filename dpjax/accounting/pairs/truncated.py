@@ -33,7 +33,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.poisson import Poisson, Replace
+from dpjax.accounting.pairs.mixtures import Poisson, Replace
 from dpjax.accounting.pairs.protocol import Discretisable, Known
 from dpjax.accounting.pairs.replacement import Labelled, Part
 

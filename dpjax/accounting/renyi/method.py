@@ -56,8 +56,8 @@ from dpjax.accounting.pairs.atoms import (
     lowers,
     one_setting,
     query,
+    split,
 )
-from dpjax.accounting.pairs.grouping import split
 from dpjax.accounting.pairs.table import GRIDS
 from dpjax.accounting.renyi import conversion, moments
 
