@@ -41,7 +41,7 @@ _FILES_MAY_IMPORT = {("transforms", "released.py"): {"accounting"}}
 _CORE = {"jax", "jaxtyping", "numpy", "optax", "scipy"}
 # These need their extra as a whole, and say so when they are imported; see their __init__.py.
 _WHOLLY_EXTRA = {"cli", "data", "estimators", "plotting"}
-_EXTRAS = ("flax", "pandas", "pyarrow", "sklearn", "matplotlib", "typer", "rich")
+_EXTRAS = ("flax", "safetensors", "pandas", "pyarrow", "sklearn", "matplotlib", "typer", "rich")
 _BLOCKED = (*_EXTRAS, "dp_accounting")
 
 
@@ -215,6 +215,7 @@ for package, extra in (("cli", "cli"), ("data", "data"), ("estimators", "data"))
 refused("plot", lambda: dpjax.plotting.plot_training)
 refused("data", lambda: dpjax.data.load_table("digits"))
 refused("train", lambda: training.from_nnx(lambda rngs: None))
+refused("train", lambda: training.save_model("nowhere", {"w": jnp.ones(1)}))
 key = jax.random.key(0)
 problem = erm.logistic_regression([[1.0], [-1.0]], [1, 0], l2=0.1)
 refused("erm", lambda: erm.sweep(erm.dp_gd, problem, {"steps": [1]}, repeats=1, key=key))
