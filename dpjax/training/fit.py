@@ -40,7 +40,7 @@ from dpjax.training.options import check_functions, check_integer, check_optimiz
 from dpjax.training.parameters import with_partitioned_model
 from dpjax.training.plan import Plan
 from dpjax.training.step import compile_step, digest_programs, state_shardings
-from dpjax.training.step_config import StepConfig, failure_probability
+from dpjax.training.step_config import StepConfig, failure_probability, read_sum
 
 
 class Fit(NamedTuple):
@@ -99,7 +99,10 @@ def fit(
     worked through in several pieces of that size, never truncated.
 
     Args:
-        loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
+        loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`. Or
+            `clip(params) -> dpjax.clip_and_sum(function, plan.clip_norm)`, whose sum stands for the
+            gradients': `function(example)` returns a tree like params, such as the negative update
+            of a client after several local steps (DP-FedAvg, with `optax.sgd(1.0)`).
         params: any tree: of flax linen, nnx (as a pure dict), an equinox module, or plain. Trained
             are its floating-point arrays; all else comes back as it was.
         data: a tree of arrays with a leading axis of `plan.population` records; or records on the
@@ -203,6 +206,7 @@ def fit(
         join=parts.join,
         counted=bool(metrics.private),
     )
+    config = read_sum(config, parts.frozen)
     by_hand, key = key is not None, _choose_key(key, config.joined)
     with contextlib.closing(_open_folder(folder, config.joined)) as store:
         progress = _first_progress(config, metrics)

@@ -20,7 +20,7 @@ from dpjax.training.data import HostData, check_representable, per_user
 from dpjax.training.devices import Placement
 from dpjax.training.draws import Draws
 from dpjax.training.plan import Plan
-from dpjax.training.step_config import SAMPLING
+from dpjax.training.step_config import SAMPLING, takes_params_alone
 
 
 def select_records(
@@ -37,6 +37,11 @@ def select_records(
     if users is not None:
         if most is None:
             raise ValueError("records_per_user must be given with users, got None")
+        if takes_params_alone(loss):
+            raise ValueError(
+                "users must be left out where loss makes a clip_and_sum: let a record be all that "
+                "one user has"
+            )
         loss, data = per_user(loss, data, users, most)
         owners = {"users": users, "records per user": int(most)}
     elif most is not None:
