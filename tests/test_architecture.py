@@ -21,7 +21,7 @@ _MAY_IMPORT = {
     "_extras": set(),
     "_digits": set(),
     "_files": set(),
-    "_other_names": set(),
+    "_argument_names": set(),
     "_numerics": set(),
     "accounting": {"_numerics"},
     "gradients": {"_numerics"},
@@ -105,7 +105,7 @@ class _Unguarded(ast.NodeTransformer):
     "package", [name for name in _packages() if name not in ("__init__", "__main__")]
 )
 def test_package_imports_only_what_it_may(package):
-    allowed = _MAY_IMPORT[package] | {package, "_digits", "_extras", "_files", "_other_names"}
+    allowed = _MAY_IMPORT[package] | {package, "_digits", "_extras", "_files", "_argument_names"}
     for file in _files(package):
         names = [name.split(".") for name in _imports(ast.parse(file.read_text()))]
         wrong = {name[1] for name in names if name[0] == "dpjax" and len(name) > 1} - allowed

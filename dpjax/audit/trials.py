@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
+from dpjax._argument_names import taught
 from dpjax._extras import extra
-from dpjax._other_names import taught
 from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpjax._other_names import taught
+from dpjax._argument_names import taught
 from dpjax.erm import _features, check
 from dpjax.erm._features import Features
 

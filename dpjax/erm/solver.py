@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax import accounting as acc
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import scalar
-from dpjax._other_names import taught
 from dpjax.erm import check
 from dpjax.erm.problems import Problem
 

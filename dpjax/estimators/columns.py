@@ -21,8 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from dpjax import data
+from dpjax._argument_names import taught
 from dpjax._numerics import checks
-from dpjax._other_names import taught
 from dpjax.data.cells import check_names
 from dpjax.data.schema import class_name
 

@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import erm, training
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.keys import name_of_key
-from dpjax._other_names import taught
 from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows

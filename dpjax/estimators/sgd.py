@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import Range, one_number, shown
-from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 

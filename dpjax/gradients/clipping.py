@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
-from dpjax._other_names import taught
 from dpjax.gradients import per_example
 from dpjax.gradients.arguments import (
     batch_size,

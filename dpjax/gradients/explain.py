@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 
-from dpjax._other_names import taught
+from dpjax._argument_names import taught
 from dpjax.gradients.arguments import batch_size, record_keys, scalar_loss, trainable
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.ghost.plan import Family, Plan, make_plan

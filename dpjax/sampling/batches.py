@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt
 
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import whole
 from dpjax._numerics.keys import folded
-from dpjax._other_names import taught
 
 
 class Batch(NamedTuple):

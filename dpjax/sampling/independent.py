@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import Range, one_number, whole
 from dpjax._numerics.keys import folded, random_bits
-from dpjax._other_names import taught
 from dpjax.sampling.batches import Batch, at_most, padded, step_number
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the

@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Key
 
 import dpjax
+from dpjax._argument_names import taught
 from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
 from dpjax._numerics.normal import fresh_key
-from dpjax._other_names import taught
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, fingerprint, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints

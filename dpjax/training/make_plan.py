@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
-from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta

@@ -15,9 +15,9 @@ import optax
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.keys import folded, unfolded
-from dpjax._other_names import taught
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import draws as drawing
 from dpjax.training import fingerprint, options, step_config

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 
+from dpjax._argument_names import taught
 from dpjax._numerics import checks
-from dpjax._other_names import taught
 
 _BLOCK = 4096  # words of 32 bits drawn at once
 

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._argument_names import taught
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded, unfolded
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.sphere import ball_like, sphere_like
-from dpjax._other_names import taught
 from dpjax.transforms.released import current_reader
 
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpjax._argument_names import taught
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.answers.methods import METHODS, check_method, choose
 from dpjax.accounting.mechanisms import (

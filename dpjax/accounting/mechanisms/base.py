@@ -18,9 +18,9 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from dpjax._argument_names import taught
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 
 Real = Float[ArrayLike, "..."]
