@@ -139,7 +139,10 @@ def _taught():
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
             inner = thing.__init__ if inspect.isclass(thing) else thing
-            if getattr(inner, "__code__", None) is _argument_names.taught(lambda: 0).__code__:
+            if (
+                getattr(inner, "__code__", None)
+                is _argument_names.suggests_argument_names(lambda: 0).__code__
+            ):
                 found[name] = inspect.signature(thing).parameters
     return found
 

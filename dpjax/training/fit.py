@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Key
 
 import dpjax
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.gradients import Flat, Strategy
@@ -73,7 +73,7 @@ class Fit(NamedTuple):
     clip_norm: float | None = None
 
 
-@taught
+@suggests_argument_names
 @with_partitioned_model
 @on_any_mesh
 def fit(

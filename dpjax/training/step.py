@@ -15,7 +15,7 @@ import optax
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.keys import folded, unfolded
 from dpjax.gradients.per_example import accumulation_dtype
@@ -140,7 +140,7 @@ class TrainingStep(NamedTuple):
     update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
 
 
-@taught
+@suggests_argument_names
 def training_step(
     loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
     optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded, unfolded
 from dpjax._numerics.normal import normal_like
@@ -81,7 +81,7 @@ def fold_noise_key(
     return folded(now), after
 
 
-@taught
+@suggests_argument_names
 def gaussian_noise(
     stddev: float | optax.Schedule, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
@@ -126,7 +126,7 @@ def gaussian_noise(
     return _additive("gaussian", normal_like, stddev, key)
 
 
-@taught
+@suggests_argument_names
 def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
@@ -126,7 +126,7 @@ def _no_answer(
     )
 
 
-@taught
+@suggests_argument_names
 def calibrate(
     make_mechanism: MakeMechanism,
     epsilon: Float[ArrayLike, "..."],

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
@@ -138,7 +138,7 @@ def _fact(name: str, value: Any) -> Any:
     return to_plain(value)
 
 
-@taught
+@suggests_argument_names
 def certify(
     run: Mechanism | Sequence[Certificate],
     delta: float,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._argument_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced, plain_rules
@@ -160,7 +160,7 @@ def _kinds(run: Any, *given: Any) -> np.ndarray | None:
     )
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def price(
     run: Mechanism,
@@ -183,7 +183,7 @@ def price(
     return least("epsilon", chosen, run, delta, adjacency)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def epsilon(
     run: Mechanism,
@@ -270,7 +270,7 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
     return total * (1 + 1e-14 + 2.0**-52 * sum(1 for _ in flatten(run)))
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def delta(
     run: Mechanism,
@@ -296,7 +296,7 @@ def delta(
     return settled(least("delta", chosen, run, epsilon, adjacency)[0], bad, 1.0)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def rdp(
     run: Mechanism,
@@ -333,7 +333,7 @@ def rdp(
     return settled(least, bad, np.inf)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def epsilon_interval(
     run: Mechanism,
@@ -374,7 +374,7 @@ def epsilon_interval(
     return settled(lower, bad, 0.0), settled(upper, bad, np.inf)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def tradeoff(
     run: Mechanism,
