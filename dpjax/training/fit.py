@@ -216,9 +216,15 @@ def fit(
         _name_key(plan, key, store, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
         _check_own_key(key, progress.state["optimizer"])
-        feed, saver = _compile(config, arrays, key), Saver(store, checkpoint_every, progress)
-        loop = Loop(feed, saver, metrics, stop_when, deadline, on_log, config.joined)
-        progress = loop.run(progress)
+        progress = Loop(
+            _compile(config, arrays, key),
+            Saver(store, checkpoint_every, progress),
+            metrics,
+            stop_when,
+            deadline,
+            on_log,
+            config.joined,
+        ).run(progress)
     return _make_result(progress, metrics, stops_early)
 
 

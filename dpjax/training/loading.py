@@ -191,10 +191,8 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
         return jax.make_array_from_callback(shape, along, read)
 
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
-    arrays = [make_leaf(place, leaf) for place, leaf in enumerate(leaves)]
     sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
-    rows, numbers = structure.unflatten(arrays)
-    return Batch(rows, numbers, sizes)
+    return Batch(*structure.unflatten(map(make_leaf, range(len(leaves)), leaves)), sizes)
 
 
 def _count_slots(records: int, draws: Draws) -> int:
