@@ -39,8 +39,8 @@ def select_records(
             raise ValueError("records_per_user must be given with users, got None")
         if takes_params_alone(loss):
             raise ValueError(
-                "users must be left out where loss makes a clip_and_sum: let a record be all that "
-                "one user has"
+                "users must be None where loss makes a clip_and_sum, got some: let a record be "
+                "all that one user has"
             )
         loss, data = per_user(loss, data, users, most)
         owners = {"users": users, "records per user": int(most)}

@@ -173,8 +173,8 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
     for name, given in left_out.items():
         if given:
             raise ValueError(
-                f"{name} must be left out where loss makes a clip_and_sum, which clips by itself "
-                "and on one device"
+                f"{name} must be as by default where loss makes a clip_and_sum, got another: it "
+                "clips by itself, on one device"
             )
     return config._replace(makes_sum=True, strategy=clip.strategy)
 

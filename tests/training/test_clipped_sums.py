@@ -136,9 +136,9 @@ UPDATES = _sums(lambda w, c: local_update(w, c)[0])
         (_sums(lambda w, c: w, 0.25), {}, "clip_norm of clip_and_sum must be the plan's 0.5"),
         (_sums(lambda w, c: w[:2]), {}, "must return a tree like the parameters"),
         (lambda w: jnp.sum(w), {}, "loss must take .params, example., or params alone and return"),
-        (UPDATES, {"method": "ghost"}, "method must be left out where loss makes a clip_and_sum"),
-        (UPDATES, {"strategy": Automatic(0.1)}, "strategy must be left out"),
-        (UPDATES, {"loss_takes_key": True}, "loss_takes_key must be left out"),
+        (UPDATES, {"method": "ghost"}, "method must be as by default where loss makes"),
+        (UPDATES, {"strategy": Automatic(0.1)}, "strategy must be as by default"),
+        (UPDATES, {"loss_takes_key": True}, "loss_takes_key must be as by default"),
     ],
 )
 def test_what_a_clipped_sum_cannot_be_is_refused(loss, options, message, clients):
