@@ -192,7 +192,8 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
 
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
     sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
-    return Batch(*structure.unflatten(map(make_leaf, range(len(leaves)), leaves)), sizes)
+    rows, numbers = structure.unflatten([make_leaf(k, leaf) for k, leaf in enumerate(leaves)])
+    return Batch(rows, numbers, sizes)
 
 
 def _count_slots(records: int, draws: Draws) -> int:
