@@ -9,7 +9,7 @@ import pathlib
 from maintenance import project
 
 _PACKAGE = project.ROOT / "dpjax"
-_SHARED = {"_extras", "_files", "_other_names"}  # helpers; everything may use them
+_SHARED = {"_extras", "_files", "_argument_names"}  # helpers; everything may use them
 
 
 def packages() -> list[str]:

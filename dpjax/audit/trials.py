@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._extras import extra
-from dpjax._other_names import taught
 from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
 
 
-@taught
+@suggests_argument_names
 def run_trials(
     mechanism: Mechanism,
     dataset: PyTree,
@@ -153,7 +153,7 @@ def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
     return scores[:chunks].reshape(-1), scores[chunks:].reshape(-1)
 
 
-@taught
+@suggests_argument_names
 def distinguish(
     mechanism: Mechanism,
     dataset: PyTree,

@@ -20,7 +20,7 @@ from dpjax.cli.settings import MOMENTUM, Run
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model
 
-_FILES = ("params.npz", "model.json", "metrics.csv", "training.png", "certificate.json")
+_FILES = ("model.safetensors", "model.json", "metrics.csv", "training.png", "certificate.json")
 
 
 class Trained(NamedTuple):

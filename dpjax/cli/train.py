@@ -142,8 +142,8 @@ def train(
     """Train a classifier privately, and certify it.
 
     Prints the plan (noise, sampling, what they cost, and what ε does not cover), trains, and leaves
-    certificate.json, model.json, params.npz, metrics.csv, training.png and a checkpoint in the
-    output folder. `dpjax predict` uses the model, `dpjax verify` recomputes the certificate.
+    certificate.json, model.json, model.safetensors, metrics.csv, training.png and a checkpoint in
+    the output folder. `dpjax predict` uses the model, `dpjax verify` recomputes the certificate.
 
         dpjax train --data digits --epsilon 3 --delta 1e-4
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml

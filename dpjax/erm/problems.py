@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpjax._other_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax.erm import _features, check
 from dpjax.erm._features import Features
 
@@ -305,7 +305,7 @@ class Problem(Objective):
         return jnp.mean((self.predict(params, features) == truth).astype(self.dtype))
 
 
-@taught
+@suggests_argument_names
 def logistic_regression(
     features, labels, *, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:
@@ -330,7 +330,7 @@ def logistic_regression(
     return _problem(features, as_signs(labels), Logistic(), l2, feature_norm, intercept, radius)
 
 
-@taught
+@suggests_argument_names
 def huber_svm(
     features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:
@@ -348,7 +348,7 @@ def huber_svm(
     )
 
 
-@taught
+@suggests_argument_names
 def linear_regression(
     features, labels, *, l2: float, label_bound=1.0, feature_norm=1.0, intercept=1.0,
     radius=math.inf,
@@ -372,7 +372,7 @@ def linear_regression(
     return _problem(features, targets, loss, l2, feature_norm, intercept, radius)
 
 
-@taught
+@suggests_argument_names
 def softmax_regression(
     features, labels, *, classes: int, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
 ) -> Problem:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax import accounting as acc
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import scalar
-from dpjax._other_names import taught
 from dpjax.erm import check
 from dpjax.erm.problems import Problem
 
@@ -131,7 +131,7 @@ def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
         public = own.replace(parameters=[problem, key, *others, *shared])
         setattr(solver, "__signature__", public)  # noqa: B010 (unknown to type checkers)
         solver.__doc__ = _with_budget(inspect.getdoc(solve) or "", noise, spec.adjacency)
-        solver = taught(solver)
+        solver = suggests_argument_names(solver)
         _SPECS[solver] = spec
         return solver
 

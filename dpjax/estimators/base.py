@@ -20,9 +20,9 @@ from sklearn.utils import check_random_state
 
 from dpjax import accounting as acc
 from dpjax import data, training
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
-from dpjax._other_names import taught
 from dpjax.estimators.columns import Encoded, read_records, restore_class_values, unwrap_booleans
 from dpjax.training.plan import default_disclosures
 
@@ -59,7 +59,7 @@ class PrivateEstimator(BaseEstimator):
     schema_: data.Schema
     columns_: list[str]
 
-    @taught
+    @suggests_argument_names
     def fit(self, X: Any, y: Any) -> Self:
         """Train.
 

@@ -21,8 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from dpjax import data
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
-from dpjax._other_names import taught
 from dpjax.data.cells import check_names
 from dpjax.data.schema import class_name
 
@@ -240,7 +240,7 @@ def restore_class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)
 
 
-@taught
+@suggests_argument_names
 @dataclasses.dataclass(eq=False, repr=False)
 class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # pyrefly: ignore
     """Maps every column from a public range to [0, 1], and clips what lies beyond it.

@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import erm, training
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.keys import name_of_key
-from dpjax._other_names import taught
 from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
@@ -139,7 +139,7 @@ _LEAST_L2, _OF_NOISE = 1e-4, 0.07
 _BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 
-@taught
+@suggests_argument_names
 @_estimator
 class DPLogisticRegression(LinearClassifier):
     """Logistic regression with differential privacy; softmax for several classes.
@@ -246,7 +246,7 @@ class DPLogisticRegression(LinearClassifier):
         return self._save(folder, params, model)
 
 
-@taught
+@suggests_argument_names
 @_estimator
 class DPLinearSVC(LinearClassifier):
     """A linear support vector machine with differential privacy: the huberised hinge.
@@ -282,7 +282,7 @@ class DPLinearSVC(LinearClassifier):
         self._solve(problem, records, classes if classes > 2 else None)
 
 
-@taught
+@suggests_argument_names
 @_estimator
 class DPLinearRegression(RegressorMixin, Linear):
     """Ridge regression with differential privacy.

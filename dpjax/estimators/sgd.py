@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, shown
-from dpjax._other_names import taught
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 
@@ -26,7 +26,7 @@ _POSITIVE = Range(0.0, open_low=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
 
-@taught
+@suggests_argument_names
 @dataclasses.dataclass(eq=False, repr=False)
 class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
     """A neural network trained by DP-SGD: any flax model, with differential privacy.

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
-from dpjax._other_names import taught
 from dpjax.gradients import per_example
 from dpjax.gradients.arguments import (
     batch_size,
@@ -157,7 +157,7 @@ def clip_and_sum(
     return _with_bound(fn, clip_norm, strategy)
 
 
-@taught
+@suggests_argument_names
 def clipped_grad(
     loss: Callable[..., Any],
     clip_norm: Any = 1.0,

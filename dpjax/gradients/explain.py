@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 
-from dpjax._other_names import taught
+from dpjax._argument_names import suggests_argument_names
 from dpjax.gradients.arguments import batch_size, record_keys, scalar_loss, trainable
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.ghost.plan import Family, Plan, make_plan
@@ -137,7 +137,7 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
     return rows
 
 
-@taught
+@suggests_argument_names
 def explain_clipping(
     loss: Callable[..., Any],
     params: Any,

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import whole
 from dpjax._numerics.keys import folded
-from dpjax._other_names import taught
 
 
 class Batch(NamedTuple):
@@ -59,7 +59,7 @@ def at_most(name: str, value: Any, high: int, what: str = "records") -> int:
     return count
 
 
-@taught
+@suggests_argument_names
 def fixed_batch(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
 ) -> Batch:
@@ -80,7 +80,7 @@ def fixed_batch(
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
 
 
-@taught
+@suggests_argument_names
 def with_replacement(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
 ) -> Batch:
@@ -122,7 +122,7 @@ def _modulo(words: UInt[Array, "words draws"], population: int) -> UInt[Array, "
     return rest
 
 
-@taught
+@suggests_argument_names
 def cyclic_permutation(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
 ) -> Batch:

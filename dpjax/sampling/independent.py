@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, whole
 from dpjax._numerics.keys import folded, random_bits
-from dpjax._other_names import taught
 from dpjax.sampling.batches import Batch, at_most, padded, step_number
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
@@ -49,7 +49,7 @@ def _threshold(rate: float) -> int:
     return math.ceil(one_number("rate", rate, _RATES) * _GRID)
 
 
-@taught
+@suggests_argument_names
 def poisson_inclusion(
     key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, rate: float
 ) -> Bool[Array, " population"]:
@@ -85,7 +85,7 @@ def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
     return bits <= word
 
 
-@taught
+@suggests_argument_names
 def poisson(
     key: Key[Array, ""],
     step: int | Int[Array, ""],
@@ -135,7 +135,7 @@ def overflow_probability(population: int, rate: float, capacity: int) -> float:
     return min(1.0, tail * (1 + 1e-9) + 2.3e-308)  # the tail may have underflowed to 0
 
 
-@taught
+@suggests_argument_names
 def poisson_capacity(
     population: int, rate: float, *, steps: int, delta: float, epsilon: float
 ) -> int:
@@ -175,7 +175,7 @@ def poisson_capacity(
 _CHOICE = 0xFFFF_FFFE
 
 
-@taught
+@suggests_argument_names
 def truncated_poisson(
     key: Key[Array, ""],
     step: int | Int[Array, ""],
@@ -219,7 +219,7 @@ _MOST = 1 << 31
 _EPOCHS = 0xFFFF_FFFF
 
 
-@taught
+@suggests_argument_names
 def random_allocation(
     key: Key[Array, ""],
     epoch: int | Int[Array, ""],

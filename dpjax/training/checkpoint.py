@@ -7,6 +7,7 @@ import errno
 import hashlib
 import hmac
 import json
+import math
 import os
 import pathlib
 import socket
@@ -243,20 +244,19 @@ class Checkpoints:
 
     def _load(self, step: int, like: Any) -> Any:
         content = self._path(step).read_bytes()
-        body, found = memoryview(content)[:-32], content[-32:]  # SHA-256 has 32 bytes
+        body = memoryview(content)[:-32]  # SHA-256 has 32 bytes
         code = hmac.new(self._secret, body, hashlib.sha256).digest()
-        if not hmac.compare_digest(code, found) or not content.startswith(_MAGIC):
+        if not hmac.compare_digest(code, content[-32:]) or not content.startswith(_MAGIC):
             raise _Damaged("damaged, or of another run")
-        end = content.index(b"\n", len(_MAGIC)) + 1
-        header = json.loads(content[len(_MAGIC) : end])
+        start = content.index(b"\n", len(_MAGIC)) + 1
+        specs = json.loads(content[len(_MAGIC) : start])["leaves"]
         leaves, structure = jax.tree.flatten(like)
-        values, start = [], end
-        for leaf, spec in zip(leaves, header["leaves"], strict=True):
-            dtype, shape = np.dtype(spec["dtype"]), tuple(spec["shape"])
-            count = int(np.prod(shape, dtype=np.int64))  # of numbers; 1 of a scalar
-            value = np.frombuffer(body, dtype, count, start).reshape(shape).copy()
+        values = []
+        for leaf, spec in zip(leaves, specs, strict=True):
+            shape = tuple(spec["shape"])
+            value = np.frombuffer(body, np.dtype(spec["dtype"]), math.prod(shape), start)
             start += value.nbytes
-            values.append(_place_like(value, leaf))
+            values.append(_place_like(value.reshape(shape).copy(), leaf))
         return jax.tree.unflatten(structure, values)
 
 

@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Key
 
 import dpjax
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
 from dpjax._numerics.normal import fresh_key
-from dpjax._other_names import taught
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, fingerprint, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
@@ -40,7 +40,7 @@ from dpjax.training.options import check_functions, check_integer, check_optimiz
 from dpjax.training.parameters import with_partitioned_model
 from dpjax.training.plan import Plan
 from dpjax.training.step import compile_step, digest_programs, state_shardings
-from dpjax.training.step_config import StepConfig, failure_probability
+from dpjax.training.step_config import StepConfig, failure_probability, read_sum
 
 
 class Fit(NamedTuple):
@@ -73,7 +73,7 @@ class Fit(NamedTuple):
     clip_norm: float | None = None
 
 
-@taught
+@suggests_argument_names
 @with_partitioned_model
 @on_any_mesh
 def fit(
@@ -99,7 +99,10 @@ def fit(
     worked through in several pieces of that size, never truncated.
 
     Args:
-        loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`.
+        loss: `loss(params, example) -> scalar`, of one record; or `loss(params, example, key)`. Or
+            `clip(params) -> dpjax.clip_and_sum(function, plan.clip_norm)`, whose sum stands for the
+            gradients': `function(example)` returns a tree like params, such as the negative update
+            of a client after several local steps (DP-FedAvg, with `optax.sgd(1.0)`).
         params: any tree: of flax linen, nnx (as a pure dict), an equinox module, or plain. Trained
             are its floating-point arrays; all else comes back as it was.
         data: a tree of arrays with a leading axis of `plan.population` records; or records on the
@@ -203,6 +206,7 @@ def fit(
         join=parts.join,
         counted=bool(metrics.private),
     )
+    config = read_sum(config, parts.frozen)
     by_hand, key = key is not None, _choose_key(key, config.joined)
     with contextlib.closing(_open_folder(folder, config.joined)) as store:
         progress = _first_progress(config, metrics)
@@ -212,9 +216,15 @@ def fit(
         _name_key(plan, key, store, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
         _check_own_key(key, progress.state["optimizer"])
-        feed, saver = _compile(config, arrays, key), Saver(store, checkpoint_every, progress)
-        loop = Loop(feed, saver, metrics, stop_when, deadline, on_log, config.joined)
-        progress = loop.run(progress)
+        progress = Loop(
+            _compile(config, arrays, key),
+            Saver(store, checkpoint_every, progress),
+            metrics,
+            stop_when,
+            deadline,
+            on_log,
+            config.joined,
+        ).run(progress)
     return _make_result(progress, metrics, stops_early)
 
 

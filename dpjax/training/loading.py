@@ -20,7 +20,7 @@ from dpjax.training.data import HostData, check_representable, per_user
 from dpjax.training.devices import Placement
 from dpjax.training.draws import Draws
 from dpjax.training.plan import Plan
-from dpjax.training.step_config import SAMPLING
+from dpjax.training.step_config import SAMPLING, takes_params_alone
 
 
 def select_records(
@@ -37,6 +37,11 @@ def select_records(
     if users is not None:
         if most is None:
             raise ValueError("records_per_user must be given with users, got None")
+        if takes_params_alone(loss):
+            raise ValueError(
+                "users must be None where loss makes a clip_and_sum, got some: let a record be "
+                "all that one user has"
+            )
         loss, data = per_user(loss, data, users, most)
         owners = {"users": users, "records per user": int(most)}
     elif most is not None:
@@ -186,9 +191,8 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
         return jax.make_array_from_callback(shape, along, read)
 
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
-    arrays = [make_leaf(place, leaf) for place, leaf in enumerate(leaves)]
     sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
-    rows, numbers = structure.unflatten(arrays)
+    rows, numbers = structure.unflatten([make_leaf(k, leaf) for k, leaf in enumerate(leaves)])
     return Batch(rows, numbers, sizes)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
-from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta
@@ -22,7 +22,7 @@ _SHARE = 1e-3  # of δ, set aside for arithmetic
 _POSITIVE = Range(0.0, open_low=True)
 
 
-@taught
+@suggests_argument_names
 def make_plan(
     population: int, *, delta: float, batch_size: int | Callable[[int], int],
     steps: int | None = None, epochs: float | None = None, sampling: str = "poisson",

@@ -8,7 +8,6 @@ import json
 import pathlib
 import warnings
 import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting as acc
+from dpjax._extras import extra
 from dpjax._files import write_atomically
 from dpjax._numerics.checks import representable
 from dpjax.training.models import Model, build_model
 from dpjax.training.options import is_from_package
 
-_FORMAT = 1
-_PARAMS, _MODEL, _CERTIFICATE = "params.npz", "model.json", "certificate.json"
+_FORMAT = 2
+_ARRAYS = {1: "params.npz", 2: "model.safetensors"}  # of each format
+_MODEL, _CERTIFICATE = "model.json", "certificate.json"
 
 
 class SavedModel(NamedTuple):
@@ -55,10 +56,11 @@ def save_model(
     encoding: Mapping[str, Any] | None = None,
     certificate: acc.Certificate | None = None,
 ) -> pathlib.Path:
-    """Write everything that is needed to predict: params.npz, model.json, certificate.json.
+    """Write everything that is needed to predict, each file whole or absent.
 
-    Each file is whole or absent. `params.npz` holds one array per parameter, named after its path;
-    `model.json` says what they belong to, and holds their digest.
+    `model.safetensors` holds one array per parameter, named after its path, and opens in any
+    library that reads safetensors; `model.json` says what they belong to and holds their digest;
+    `certificate.json` is the certificate. Needs the extra `train`.
 
     Args:
         folder: made if need be; it must hold no other model.
@@ -80,14 +82,13 @@ def save_model(
         >>> model = logistic(features=2)
         >>> folder = save_model(tempfile.mkdtemp(), model.init(jax.random.key(0)), model)
         >>> sorted(path.name for path in folder.iterdir())
-        ['model.json', 'params.npz']
+        ['model.json', 'model.safetensors']
     """
     folder = pathlib.Path(folder)
     if (folder / _MODEL).exists() or (folder / _CERTIFICATE).exists():
         raise ValueError(f"folder must hold no other model, got {folder}")
-    _check_params(params)
-    _check_model(model)
-    content, leaves, empty = pack(params)
+    _check_modules(model, params)
+    content, leaves, empty = _pack(params)
     architecture = None if model is None else model.architecture
     if architecture is not None:
         _check_shapes(params, model)
@@ -97,12 +98,12 @@ def save_model(
         "encoding": None if encoding is None else dict(encoding),
         "parameters": leaves,
         "empty parts": empty,
-        "sha256 of params.npz": hashlib.sha256(content).hexdigest(),
+        f"sha256 of {_ARRAYS[_FORMAT]}": hashlib.sha256(content).hexdigest(),
     }
     # All of it is in memory before any of it is written.
     text = json.dumps(description, indent=1, ensure_ascii=False).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    files = {folder / _PARAMS: content}
+    files = {folder / _ARRAYS[_FORMAT]: content}
     if certificate is not None:
         files[folder / _CERTIFICATE] = certificate.to_json().encode()
     files[folder / _MODEL] = text  # the last: no model is read without its certificate
@@ -119,7 +120,7 @@ def save_model(
 
 
 def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedModel:
-    """Read what `save_model` wrote, in any process.
+    """Read what `save_model` wrote, in any process, also what an older dpjax wrote.
 
     Args:
         folder: of the model.
@@ -137,33 +138,35 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
         >>> found.model.apply(found.params, np.ones(2, np.float32)).shape
         (2,)
     """
-    _check_model(model)
+    _check_modules(model)
     folder = pathlib.Path(folder)
     folder = folder.parent if folder.name == _MODEL else folder
-    missing = [name for name in (_MODEL, _PARAMS) if not (folder / name).is_file()]
-    if missing:
-        raise ValueError(f"folder must hold a model ({_MODEL}, {_PARAMS}), got {folder}")
-    description = _read_description(folder / _MODEL)
-    content = (folder / _PARAMS).read_bytes()
-    if hashlib.sha256(content).hexdigest() != description["sha256 of params.npz"]:
+    found = _read_description(folder / _MODEL) if (folder / _MODEL).is_file() else None
+    file = folder / _ARRAYS[found["format"] if found else _FORMAT]
+    if found is None or not file.is_file():
+        raise ValueError(f"folder must hold a model ({_MODEL}, {file.name}), got {folder}")
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != found[f"sha256 of {file.name}"]:
         raise ValueError(
-            f"{_PARAMS} must be the file that {_MODEL} describes, got another in {folder}"
+            f"{file.name} must be the file that {_MODEL} describes, got another in {folder}"
         )
     try:
-        # Without "empty parts" it was written by a dpjax that knew none.
-        params = unpack(content, description["parameters"], description.get("empty parts", []))
-    except ValueError as error:
+        params = _unpack(content, found)
+    except (ImportError, Warning):  # without safetensors, or of numbers wider than JAX's here
+        raise
+    except Exception as error:  # a damaged or forged file, whatever it does to the libraries
+        why = str(error) or type(error).__name__
         raise ValueError(
-            f"{_PARAMS} must hold the arrays that {_MODEL} names, got {folder / _PARAMS}: {error}"
+            f"{file.name} must hold the arrays that {_MODEL} names, got {file}: {why}"
         ) from None
-    architecture = description["architecture"]
+    architecture = found["architecture"]
     if model is None and architecture is not None:
         model = build_model(architecture)  # of this package
         _check_shapes(params, model)
     certificate = None
     if (folder / _CERTIFICATE).is_file():
         certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_bytes())
-    return SavedModel(params, model, description["encoding"], certificate)
+    return SavedModel(params, model, found["encoding"], certificate)
 
 
 def _read_description(path: pathlib.Path) -> dict[str, Any]:
@@ -173,30 +176,26 @@ def _read_description(path: pathlib.Path) -> dict[str, Any]:
         if type(found) is not dict:
             raise ValueError(f"it must be a table, got {type(found).__name__}")
         form = found["format"]
-        if type(form) is not int or form != _FORMAT:
+        if type(form) is not int or form not in _ARRAYS:
             newer = ": use a newer dpjax" if type(form) is int and form > _FORMAT else ""
             raise ValueError(f"format must be {_FORMAT}, got {form!r}{newer}")
-        for name in ("architecture", "encoding", "parameters", "sha256 of params.npz"):
+        for name in ("architecture", "encoding", "parameters", f"sha256 of {_ARRAYS[form]}"):
             found[name]
         if not isinstance(found["encoding"], dict | None):
             raise ValueError(f"encoding must be a table, got {type(found['encoding']).__name__}")
         return found
-    except KeyError as error:
-        raise ValueError(f"{_MODEL} must be whole, got {path}: it lacks {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{_MODEL} must be whole, got {path}: {error}") from None
+    except (KeyError, ValueError, RecursionError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{_MODEL} must be whole, got {path}: {why}") from None
 
 
-def _check_model(model: Any) -> None:
+def _check_modules(model: Any, params: Any = None) -> None:
+    """Refuse a module itself as model or parameters, with what to give of it."""
     if not isinstance(model, Model | None):
         raise ValueError(
             f"model must be a Model, as from_nnx(make) or from_linen(module, example) makes, got "
             f"{type(model).__name__}: leave it out for a module of your own"
         )
-
-
-def _check_params(params: Any) -> None:
-    """Refuse a module itself, with what to give of it."""
     ways = {
         ("flax.linen", "Module"): 'module.init(key, features)["params"]',
         ("flax.nnx", "Module"): "nnx.to_pure_dict(nnx.state(module, nnx.Param))",
@@ -227,13 +226,17 @@ def _check_shapes(params: Any, model: Any) -> None:
 
 
 _WIDEST = {"f": 8, "c": 16}  # bytes of a number that JAX knows
-# Of damaged or forged files; whatever they do to NumPy, they are refused.
-_DAMAGE = (ValueError, TypeError, LookupError, EOFError, MemoryError, OverflowError)
-_DAMAGE += (NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
+# What safetensors calls NumPy's dtypes; any other, such as complex128, is stored as its bytes.
+_CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("int", "uint", "float")
+    for bits in (8, 16, 32, 64)
+}
+_EMPTY: dict[str, Any] = {"dict": dict, "list": list, "none": lambda: None}
 
 
-def pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
-    """The NPZ file of a tree, every leaf's name, path and dtype, and the kinds of empty parts."""
+def _pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The file of a tree's arrays, what model.json says of each, and the kinds of empty parts."""
     arrays: dict[str, np.ndarray] = {}
     leaves, empty = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_empty):
@@ -243,36 +246,56 @@ def pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]
             continue
         value = _as_numbers(path, leaf)
         name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
-        name = name.replace("\0", "_")  # which ends a name in a ZIP file
-        # numpy.savez takes the first two for its own; numpy.load reads x where x.npy is asked for.
-        while name in ("file", "allow_pickle") or name in arrays or name.endswith(".npy"):
+        while name == "__metadata__" or name in arrays:  # the first is the format's own
             name += "_"
-        # NumPy's format knows no bfloat16: its bytes are stored, and its name beside them.
-        arrays[name] = value if value.dtype.kind in "biufc" else value.view(f"u{value.itemsize}")
-        leaves.append({"name": name, "path": _path_as_json(path), "dtype": value.dtype.name})
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyrefly: ignore
-    return buffer.getvalue(), leaves, empty
+        own = value.dtype.name in _CODES
+        arrays[name] = value if own else np.frombuffer(value.tobytes(), np.uint8)
+        found = {"name": name, "path": _path_as_json(path), "dtype": value.dtype.name}
+        leaves.append(found | {"shape": value.shape})
+    with extra("train"):
+        from safetensors.numpy import save
+    return save(arrays), leaves, empty
 
 
-def unpack(content: bytes, leaves: Any, empty: Any) -> Any:
-    """The tree that `pack` packed; a tuple comes back as a list."""
-    try:
-        if content.startswith(b"PK"):  # else NumPy says what it is
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                total = sum(entry.file_size for entry in archive.infolist())
-            # `pack` compresses nothing: a file that would grow is not ours.
-            if total > len(content):
-                raise ValueError(f"its arrays must fit into its {len(content)} bytes, got {total}")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            values = [(_check_path(leaf["path"]), _read_array(arrays, leaf)) for leaf in leaves]
-        values += [(_check_path(part["path"]), _EMPTY[part["kind"]]()) for part in empty]
-        return _build_tree(values)
-    except _DAMAGE as error:
-        raise ValueError(str(error) or type(error).__name__) from None
+def _unpack(content: bytes, found: Mapping[str, Any]) -> Any:
+    """The tree that was packed; a tuple comes back as a list."""
+    if found["format"] == 1:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+        # Nothing in it was compressed: a file that would grow is not ours.
+        if total > len(content):
+            raise ValueError(f"its arrays must fit into its {len(content)} bytes, got {total}")
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = {name: (x.dtype.name, x.shape, x.tobytes()) for name, x in stored.items()}
+    else:
+        with extra("train"):
+            from safetensors import deserialize
+        parts = deserialize(content)
+        arrays = {name: (part["dtype"], part["shape"], part["data"]) for name, part in parts}
+    values = [(leaf["path"], _read_array(arrays, leaf)) for leaf in found["parameters"]]
+    # Without "empty parts" it was written by a dpjax that knew none.
+    values += [(part["path"], _EMPTY[part["kind"]]()) for part in found.get("empty parts", [])]
+    for path, _ in values:
+        if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
+            raise ValueError(f"path must be a list of keys and places, got {path!r}")
+    return _build_tree(values)
 
 
-_EMPTY: dict[str, Any] = {"dict": dict, "list": list, "none": lambda: None}
+def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
+    """The array that an entry of model.json names, if it is of that dtype and shape."""
+    (held, shape, data), kind = arrays[leaf["name"]], jnp.dtype(leaf["dtype"])
+    # Of what a format does not know it holds the bytes, the first one as unsigned numbers as wide.
+    if held not in (kind.name, _CODES.get(kind.name), "U8", "uint8", f"uint{8 * kind.itemsize}"):
+        raise ValueError(f"{leaf['name']!r} must hold {kind}, got {held}")
+    stored = np.frombuffer(data, kind).reshape(leaf.get("shape", shape))
+    narrow = jax.dtypes.canonicalize_dtype(kind)  # as JAX holds it here
+    representable(repr(leaf["name"]), stored, narrow)
+    if narrow != kind:
+        warnings.warn(
+            f"the parameter {leaf['name']!r} holds {kind}, read as {narrow}: set jax_enable_x64",
+            stacklevel=4,
+        )
+    return jnp.asarray(stored)
 
 
 def _is_empty(part: Any) -> bool:
@@ -290,41 +313,17 @@ def _as_numbers(path: Any, leaf: Any) -> np.ndarray:
         kind = leaf.dtype if hasattr(leaf, "dtype") else type(leaf).__name__
         name = jax.tree_util.keystr(path)
         raise ValueError(f"params must be a tree of arrays of numbers, got {kind} at {name!r}")
-    return value.astype(value.dtype.newbyteorder("="), copy=False)
+    # safetensors takes the memory as it lies: in rows, and in this machine's byte order.
+    return value.astype(value.dtype.newbyteorder("="), order="C", copy=False)
 
 
 def _path_as_json(path: Any) -> list[Any]:
     """A leaf's path in JSON: text for a key, a number for a place in a list."""
-    steps = []
     for entry in path:
-        if isinstance(entry, jax.tree_util.SequenceKey):
-            steps.append(entry.idx)
-        elif isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str):
-            steps.append(entry.key)
-        else:
+        place = isinstance(entry, jax.tree_util.SequenceKey)
+        if not place and not isinstance(getattr(entry, "key", None), str):
             raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
-    return steps
-
-
-def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
-    stored, kind = arrays[leaf["name"]], jnp.dtype(leaf["dtype"])
-    if stored.dtype not in (kind, np.dtype(f"u{kind.itemsize}")):
-        raise ValueError(f"{leaf['name']!r} must hold {kind}, got {stored.dtype}")
-    narrow = jax.dtypes.canonicalize_dtype(kind)  # as JAX holds it here
-    representable(repr(leaf["name"]), stored.view(kind), narrow)
-    if narrow != kind:
-        warnings.warn(
-            f"the parameter {leaf['name']!r} holds {kind}, read as {narrow}: set jax_enable_x64",
-            stacklevel=4,
-        )
-    return jnp.asarray(stored.view(kind))
-
-
-def _check_path(path: Any) -> list[Any]:
-    """A path, if it is one."""
-    if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
-        raise ValueError(f"path must be a list of keys and places, got {path!r}")
-    return path
+    return [getattr(entry, "idx", getattr(entry, "key", None)) for entry in path]
 
 
 def _build_tree(values: list[tuple[list[Any], Any]]) -> Any:

@@ -15,9 +15,9 @@ import optax
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.keys import folded
-from dpjax._other_names import taught
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import draws as drawing
 from dpjax.training import fingerprint, options, step_config
@@ -66,10 +66,17 @@ def digest_programs(
     # By their shapes: where the arrays lie is no part of what is computed.
     params, frozen, state = jax.eval_shape(lambda *t: t, config.params, config.frozen, state)
     digest = functools.partial(fingerprint.program_digest, secret=secret, exact=exact)
-    # The derivative has the rules of custom derivatives written out.
-    loss = jax.value_and_grad(config.loss_of_parts)
+    if config.makes_sum:
+        # Of as many records as there are: pieces of another size round another sum.
+        records = config.plan.population
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((records, *x.shape), x.dtype), example)
+        loss = digest(lambda *p: config.loss(config.model(*p[:2]))(p[2]), params, frozen, batch)
+    else:
+        # The derivative has the rules of custom derivatives written out.
+        derivative = jax.value_and_grad(config.loss_of_parts)
+        loss = digest(derivative, params, frozen, example, *config.loss_arguments)
     found = {
-        "loss": digest(loss, params, frozen, example, *config.loss_arguments),
+        "loss": loss,
         # A strategy of the user's own may keep what it computes with where no field tells.
         "strategy's factors": fingerprint.factors_digest(config.scaling, params, exact=exact),
         "optimiser": digest(config.optimizer.update, params, state, params),
@@ -133,7 +140,7 @@ class TrainingStep(NamedTuple):
     update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
 
 
-@taught
+@suggests_argument_names
 def training_step(
     loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
     optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
@@ -149,7 +156,8 @@ def training_step(
     rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
 
     Args:
-        loss: `loss(params, example) -> scalar`, of one record.
+        loss: `loss(params, example) -> scalar`, of one record; or a function of the parameters that
+            makes a `dpjax.clip_and_sum`, see `fit`.
         params: any tree, see `fit`.
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
@@ -183,6 +191,7 @@ def training_step(
     options.check_optimizer(optimizer, trained)
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
     config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
+    config = step_config.read_sum(config, frozen)
     update = functools.partial(
         make_update(config, make_draws(plan, capacity, failure)), frozen=frozen
     )
@@ -351,16 +360,12 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
 
 def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Callable[..., Any]:
     """The clipped sum of the records drawn from those whose numbers begin at the first."""
-    plan, loss = config.plan, config.loss_of_parts
-    settings = {"method": config.method, "strategy": config.scaling, "share_of": share_of}
+    plan = config.plan
+    clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config, share_of)
 
     def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
-        def loss_of_trained(params, *example_and_key):
-            return loss(params, frozen, *example_and_key)
-
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
         bound = plan.clip_norm if plan.adaptive is None else clip_norm
-        clipped = gradients.clipped_grad(loss_of_trained, plan.clip_norm, **settings)
         indices, size, records = drawn  # of how many they were: a slot without one has a larger
         slots = jnp.arange(capacity, dtype=jnp.int32)
         # A record's key is a function of the run's, the step and the record's number alone: neither
@@ -392,7 +397,7 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
             keys = step_key
             if keys is not None:
                 keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
-            out = clipped(params, batch, mask=mask, rng=keys, clip_norm=bound)
+            out = clip(params, frozen, batch, mask, keys, bound)
             # A loss that is not finite would hide all others behind it in the mean.
             finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
             limit = jnp.asarray(bound, out.norms.dtype)
@@ -411,3 +416,39 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
         return total, (loss_sum, size.astype(jnp.float32), *counts)
 
     return sum_records
+
+
+def _clip_gradients(config: StepConfig, share_of: int) -> Callable[..., Any]:
+    """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
+    settings = {"method": config.method, "strategy": config.scaling, "share_of": share_of}
+
+    def clip(params, frozen, batch, mask, keys, bound):
+        def loss_of_trained(params, *example_and_key):
+            return config.loss_of_parts(params, frozen, *example_and_key)
+
+        clipped = gradients.clipped_grad(loss_of_trained, config.plan.clip_norm, **settings)
+        return clipped(params, batch, mask=mask, rng=keys, clip_norm=bound)
+
+    return clip
+
+
+def _clip_sums(config: StepConfig) -> Callable[..., Any]:
+    """The same of what the user's `clip_and_sum` gives; its second output counts as losses."""
+
+    def clip(params, frozen, batch, mask, keys, bound):
+        del keys
+        out = config.loss(config.model(params, frozen))(batch, mask, clip_norm=bound)
+        # The noise allows for the rounding of sums of these sizes and this precision, no other.
+        wanted = jax.tree.map(lambda x: (x.shape, accumulation_dtype(x.dtype)), params)
+        found = jax.tree.map(lambda x: (x.shape, x.dtype), out.sum)
+        if found != wanted:
+            raise ValueError(
+                "the function of clip_and_sum must return a tree like the parameters that are "
+                f"trained, got {found} for {wanted}"
+            )
+        one_each = getattr(out.values, "shape", None) == mask.shape
+        losses = jnp.where(mask, out.values if one_each else 0.0, 0.0)
+        nonfinite = jnp.sum(mask & ~jnp.isfinite(out.norms), dtype=jnp.int32)
+        return gradients.ClippedGradient(out.sum, out.norms, losses, nonfinite)
+
+    return clip

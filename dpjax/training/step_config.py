@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import gradients, transforms
+from dpjax._numerics.checks import Tracer, shown
 from dpjax.training.devices import Placement
 from dpjax.training.options import first_average
 from dpjax.training.plan import ARITHMETIC, Plan
@@ -39,15 +41,29 @@ class StepConfig(NamedTuple):
     join: Callable[[Any, Any], Any] | None = None
     # Whether losses and counts of the training records are added up for the metrics.
     counted: bool = False
+    # Whether `loss(params)` is a `clip_and_sum` of records, whose sum takes the gradients' place.
+    makes_sum: bool = False
+
+    def model(self, params: Any, frozen: Any) -> Any:
+        """The model from what is trained and what is not."""
+        return params if self.join is None else self.join(params, frozen)
 
     def loss_of_parts(self, params: Any, frozen: Any, *example_and_key: Any) -> Any:
         """The loss of one record, from what is trained and what is not."""
-        model = params if self.join is None else self.join(params, frozen)
+        model = self.model(params, frozen)
         try:
-            return self.loss(model, *example_and_key)
+            found = self.loss(model, *example_and_key)
         except Exception as error:
             _explain(error, self.loss, model, *example_and_key)
             raise
+        leaf = jax.tree_util.all_leaves([found])
+        if not leaf or np.shape(found) != ():
+            got = f"shape {np.shape(found)}" if leaf else type(found).__name__
+            raise ValueError(
+                f"loss must be one number for a record, got {got}: sum or average over everything "
+                "within the record"
+            )
+        return found
 
     def first_state(self, params: Any, step: Any) -> dict[str, Any]:
         """The state before the first step."""
@@ -89,6 +105,17 @@ def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -
             "statistics and random numbers belong to no loss; use GroupNorm or LayerNorm, or "
             "use_running_average=True, and training.from_nnx for dropout"
         ) from error
+    if (
+        isinstance(error, TypeError)
+        and isinstance(example, tuple)
+        and _runs(loss, model, *example, *key)
+    ):
+        own = ", key" if key else ""
+        raise ValueError(
+            "loss must take (params, example), where example is the tuple of a record's parts, got "
+            f"one that takes them apart: give lambda params, example{own}: "
+            f"loss(params, *example{own})"
+        ) from error
     batch = jax.tree.map(lambda leaf: leaf[None], example)
     try:
         shape = jax.eval_shape(lambda: loss(model, batch, *key)).shape  # does it take a batch?
@@ -100,6 +127,56 @@ def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -
             "and the mean over it, or give lambda params, example: "
             "loss(params, jax.tree.map(lambda leaf: leaf[None], example))"
         ) from error
+
+
+def _runs(function: Any, *arguments: Any) -> bool:
+    try:
+        jax.eval_shape(lambda: function(*arguments))
+    except Exception:  # whatever a user's function raises
+        return False
+    return True
+
+
+def takes_params_alone(loss: Any) -> bool:
+    """Whether this is no loss but a function of the parameters that makes a `clip_and_sum`."""
+    try:
+        parameters = inspect.signature(loss).parameters.values()
+    except (TypeError, ValueError):  # it has none to read
+        return False
+    return len(parameters) == 1 and all(
+        own.kind in (own.POSITIONAL_ONLY, own.POSITIONAL_OR_KEYWORD) for own in parameters
+    )
+
+
+def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
+    """The settings as they are of a loss; checked, with its strategy, of a `clip_and_sum`."""
+    if not takes_params_alone(config.loss):
+        return config
+    clip, plan = config.loss(config.model(config.params, frozen)), config.plan
+    if not (callable(clip) and hasattr(clip, "clip_norm") and hasattr(clip, "strategy")):
+        raise ValueError(
+            "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
+            f"function of one record, got one of params alone that returns {shown(clip)}"
+        )
+    # The plan's noise is that of its own clip norm, which the step hands on.
+    traced = isinstance(clip.clip_norm, Tracer) or plan.is_traced
+    if not traced and clip.clip_norm != plan.clip_norm:
+        raise ValueError(
+            f"clip_norm of clip_and_sum must be the plan's {plan.clip_norm}, got {clip.clip_norm}"
+        )
+    left_out = {
+        "mesh": config.placement is not None,
+        "method": config.method != "auto",
+        "strategy": config.strategy != gradients.Flat(),
+        "loss_takes_key": config.loss_takes_key,
+    }
+    for name, given in left_out.items():
+        if given:
+            raise ValueError(
+                f"{name} must be as by default where loss makes a clip_and_sum, got another: it "
+                "clips by itself, on one device"
+            )
+    return config._replace(makes_sum=True, strategy=clip.strategy)
 
 
 # Whose sums' rounding is always paid for: up to as many devices, a run has one noise.

@@ -15,17 +15,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
-from dpjax._other_names import taught
 from dpjax.gradients.arguments import boolean_mask
 from dpjax.gradients.per_example import sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.released import current_reader
 
 
-@taught
+@suggests_argument_names
 def clip_per_example(
     clip_norm: float, strategy: Strategy | None = None
 ) -> optax.GradientTransformationExtraArgs:

@@ -11,9 +11,9 @@ import optax
 from jax import lax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import normal_like
-from dpjax._other_names import taught
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, noise_path, noise_start
 from dpjax.transforms.released import current_reader
@@ -42,7 +42,7 @@ class CorrelatedState(NamedTuple):
     past: PyTree
 
 
-@taught
+@suggests_argument_names
 def correlated_noise(
     strategy: Toeplitz | BandedInverse | Tree, stddev: float, key: PRNGKeyArray
 ) -> optax.GradientTransformation:

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
-from dpjax._other_names import taught
 
 _BLOCK = 4096  # words of 32 bits drawn at once
 
@@ -97,7 +97,7 @@ def _filled(shape: Sequence[int], draw: Any) -> np.ndarray:
     return np.array([draw() for _ in range(size)], np.int64).reshape(tuple(shape))
 
 
-@taught
+@suggests_argument_names
 def discrete_laplace(
     key: PRNGKeyArray, scale: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
@@ -120,7 +120,7 @@ def discrete_laplace(
     return _filled(shape, lambda: coins.laplace(exact))
 
 
-@taught
+@suggests_argument_names
 def discrete_gaussian(
     key: PRNGKeyArray, stddev: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
@@ -143,7 +143,7 @@ def discrete_gaussian(
     return _filled(shape, lambda: coins.gaussian(exact))
 
 
-@taught
+@suggests_argument_names
 def randomized_response(
     key: PRNGKeyArray, values: Int[ArrayLike, "..."], epsilon: float, categories: int
 ) -> Int[np.ndarray, "..."]:
@@ -177,7 +177,7 @@ def randomized_response(
     return np.array([report(int(v)) for v in given.ravel()], np.int64).reshape(given.shape)
 
 
-@taught
+@suggests_argument_names
 def select(
     key: PRNGKeyArray,
     scores: Float[ArrayLike, " candidates"],

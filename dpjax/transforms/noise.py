@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
-from dpjax._other_names import taught
 from dpjax.transforms.released import current_reader
 
 
@@ -80,7 +80,7 @@ def fold_noise_key(
     return folded(now), after
 
 
-@taught
+@suggests_argument_names
 def gaussian_noise(
     stddev: float | optax.Schedule, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
@@ -125,7 +125,7 @@ def gaussian_noise(
     return _additive("gaussian", normal_like, stddev, key)
 
 
-@taught
+@suggests_argument_names
 def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 

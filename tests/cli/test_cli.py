@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
@@ -53,7 +54,7 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     names += ("clip norm", "noise multiplier", "ε it will cost", "at δ", "by the bound")
     assert all(name in shown for name in names)
     assert {p.name for p in out.iterdir()} == {
-        *("certificate.json", "metrics.csv", "training.png", "params.npz", "model.json"),
+        *("certificate.json", "metrics.csv", "training.png", "model.safetensors", "model.json"),
         "checkpoint",
     }
     assert not (out / "checkpoint" / "noise_key.json").exists()
@@ -67,8 +68,7 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     prices = [float(row["epsilon"]) for row in rows]
     assert prices == sorted(prices)
     assert prices[-1] == pytest.approx(certificate.epsilon, rel=1e-6)
-    with np.load(out / "params.npz") as params:
-        assert params["weights"].shape == (3,)
+    assert load_file(out / "model.safetensors")["weights"].shape == (3,)
 
 
 def test_nothing_of_the_run_without_privacy_or_of_exact_losses_unless_asked_for(
@@ -92,7 +92,9 @@ def test_nothing_of_the_run_without_privacy_or_of_exact_losses_unless_asked_for(
     assert "train_loss, nonfinite and clipped" in text
     assert "accuracy without privacy" in text
     # The parameters are the same: what is shown changes nothing of what is trained.
-    assert (out / "params.npz").read_bytes() == (tmp_path / "asked" / "params.npz").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == (
+        tmp_path / "asked" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_what_is_learned_from_the_rows_is_said_before_training(finished, people, tmp_path):
@@ -134,7 +136,7 @@ def test_a_second_run_never_overwrites_the_first(finished, people):
     assert again.exit_code == 0, again.output
     assert "finished run of these settings; nothing is left to do" in " ".join(again.output.split())
     # The same seed gave the same bits.
-    for name in ("params.npz", "metrics.csv"):
+    for name in ("model.safetensors", "metrics.csv"):
         assert (out / name).read_bytes() == (out.with_name("first-2") / name).read_bytes()
 
 
@@ -205,11 +207,11 @@ def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_
     assert full.exit_code == 2
     told = "error: Bad file descriptor; the run is trained: the same command with --out"
     assert told in full.output
-    (tmp_path / "b" / ".params.npz.x1").touch()
+    (tmp_path / "b" / ".model.safetensors.x1").touch()
     resumed = dpjax(*arguments, "--resume")
     assert resumed.exit_code == 0, resumed.output
     assert not list((tmp_path / "b").glob(".*"))
-    for name in ("params.npz", "metrics.csv"):
+    for name in ("model.safetensors", "metrics.csv"):
         assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     written = [json.loads((f / "certificate.json").read_text()) for f in (out, tmp_path / "b")]
     assert written[0]["epsilon"] == written[1]["epsilon"]

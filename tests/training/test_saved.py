@@ -7,13 +7,17 @@ import hashlib
 import io
 import json
 import os
+import pathlib
 import pickle
 import stat
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors
+from safetensors.numpy import load_file, save
 
 from dpjax import training
 from dpjax._numerics.scope import enable_x64
@@ -60,7 +64,7 @@ def test_a_disk_that_fills_up_leaves_no_model_and_does_not_refuse_the_next_one(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left on device") as refused:
             training.save_model(tmp_path, params, certificate=certificate)
-    names = ("params.npz", "certificate.json", "model.json")  # the last makes it a model
+    names = ("model.safetensors", "certificate.json", "model.json")  # the last makes it a model
     assert refused.value.filename == str(tmp_path / names[written])
     assert not list(tmp_path.iterdir())
     training.save_model(tmp_path, params, certificate=certificate)
@@ -107,7 +111,7 @@ def test_what_is_no_model_is_refused(tmp_path):
     description = json.loads(whole)
     for changed, message in (
         ({"format": 99}, "use a newer dpjax"),
-        ({"sha256 of params.npz": "0"}, "the file that model.json describes"),
+        ({"sha256 of model.safetensors": "0"}, "the file that model.json describes"),
         ({"architecture": {"kind": "forest"}}, "got 'forest'"),
     ):
         file.write_text(json.dumps(description | changed))
@@ -123,12 +127,18 @@ TREES = {
     "parts without a leaf": [(), {"w": jnp.ones(1), "none": None}, {}, [], jnp.zeros(2)],
     "nothing": {},
     "a 16-bit scalar": {"bias": jnp.zeros((), jnp.bfloat16)},
-    "names that NumPy takes": {
-        "x": np.float32([1.0]), "x.npy": np.float32([2.0]), "allow_pickle": np.float32([3.0]),
-        "file": np.float32([4.0]), "file_": np.float32([5.0]), "a\0b": np.float32([6.0]),
-        "a\0c": np.float32([7.0]), "../../a": np.float32([8.0]),
+    "names that the format takes": {
+        "__metadata__": np.float32([1.0]), "__metadata___": np.float32([2.0]),
+        "a\0b": np.float32([6.0]), "a\0c": np.float32([7.0]), "../../a": np.float32([8.0]),
+    },
+    "numbers that the format lacks": {
+        "c": np.complex64([1 + 2j]), "f": jnp.ones((2, 3), "float8_e4m3b11fnuz"),
     },
     "names that meet": {"a/b": np.float32([1.0]), "a": {"b": np.float32([2.0])}},
+    "columns and steps in memory": {
+        "t": np.arange(6.0, dtype=np.float32).reshape(2, 3).T,
+        "s": np.arange(6, dtype=np.int32)[::2],
+    },
     "Python's numbers": {"a": 0.1, "b": True, "c": 3},
 }  # fmt: skip
 
@@ -215,33 +225,22 @@ def forge(folder, change, content=None):
     """A model.json that was changed, and a file of arrays whose digest it holds."""
     found = json.loads((folder / "model.json").read_text())
     if content is not None:
-        (folder / "params.npz").write_bytes(content)
-        found["sha256 of params.npz"] = hashlib.sha256(content).hexdigest()
+        name = "params.npz" if found["format"] == 1 else "model.safetensors"
+        (folder / name).write_bytes(content)
+        found[f"sha256 of {name}"] = hashlib.sha256(content).hexdigest()
     change(found)
     (folder / "model.json").write_text(json.dumps(found))
 
 
-def _bomb():
-    """A megabyte of zeros in a kilobyte."""
-    stored = io.BytesIO()
-    np.savez_compressed(stored, weights=np.zeros(1 << 18, np.float32), bias=np.float32(0))
-    return stored.getvalue()
-
-
-def _arrays(**arrays):
-    stored = io.BytesIO()
-    np.savez(stored, **arrays)
-    return stored.getvalue()
-
-
 CONTENTS = {
     "empty": b"",
-    "no archive": b"PK\x03\x04 and no more",
+    "no header": b"PK\x03\x04 and no more",
     "pickle": pickle.dumps({"weights": [1.0, 1.0]}),
-    "pickle within": _arrays(weights=np.array([None, {}]), bias=np.float32(0)),
-    "lacking": _arrays(weights=np.ones(2, np.float32)),
-    "wide": _arrays(weights=np.ones(2), bias=np.float32(0)),
-    "bomb": _bomb(),
+    "lacking": save({"weights": np.ones(2, np.float32)}),
+    "wide": save({"weights": np.ones(2), "bias": np.zeros((), np.float32)}),
+    "other numbers": save({"weights": np.ones(2, np.int32), "bias": np.zeros((), np.float32)}),
+    "other shape": save({"weights": np.ones(3, np.float32), "bias": np.zeros((), np.float32)}),
+    "cut off": save({"weights": np.ones(2, np.float32), "bias": np.zeros((), np.float32)})[:-1],
 }
 
 
@@ -250,6 +249,61 @@ def test_a_forged_file_of_arrays_is_refused_in_one_line(content, tmp_path):
     model = training.logistic(2)
     training.save_model(tmp_path, model.init(jax.random.key(0)), model)
     forge(tmp_path, lambda found: None, CONTENTS[content])
+    with pytest.raises(ValueError, match=r"model\.safetensors must hold the arrays that mod") as e:
+        training.load_model(tmp_path)
+    assert "\n" not in str(e.value)
+
+
+def test_the_arrays_open_without_dpjax(tmp_path):
+    params = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.arange(3.0)}, "n": jnp.int32(4)}
+    arrays = load_file(training.save_model(tmp_path / "a", params) / "model.safetensors")
+    assert set(arrays) == {"layer/kernel", "layer/bias", "n"}
+    np.testing.assert_array_equal(arrays["layer/bias"], params["layer"]["bias"])
+    folder = training.save_model(tmp_path / "b", {"w": jnp.asarray([1.5, -2.0], jnp.bfloat16)})
+    ((name, part),) = safetensors.deserialize((folder / "model.safetensors").read_bytes())
+    assert (name, part["dtype"], part["shape"]) == ("w", "BF16", [2])
+
+
+# ------------------------------------------------- what 0.1.0 wrote: params.npz and model.json
+
+OLD = pathlib.Path(__file__).parent / "format_1"
+
+
+def test_a_folder_of_the_first_format_loads():
+    model = training.mlp(2, 3, hidden=(2,))
+    found = training.load_model(OLD / "mlp")
+    expected = jax.tree.map(lambda leaf: leaf + 0.5, model.init(jax.random.key(0)))
+    chex.assert_trees_all_close(found.params, expected, rtol=1e-6)
+    assert found.model.apply(found.params, jnp.ones(2)).shape == (3,)
+    assert found.encoding == {"columns": []}
+    assert found.certificate.verify().epsilon == pytest.approx(found.certificate.epsilon)
+    params = training.load_model(OLD / "own").params
+    assert params["a"]["half"].dtype == jnp.bfloat16
+    assert params["a"]["half"].tolist() == [1.5, -2.0]
+    assert (params["a"]["empty"], params["a"]["none"]) == ({}, None)
+    assert [leaf.tolist() for leaf in params["list"]] == [[1, 2], [1 + 2j]]
+    assert params["file"] == 3.0
+
+
+def _archive(save=np.savez, **arrays):
+    stored = io.BytesIO()
+    save(stored, **arrays)
+    return stored.getvalue()
+
+
+OLD_CONTENTS = {
+    "empty": b"",
+    "no archive": b"PK\x03\x04 and no more",
+    "pickle": pickle.dumps({"half": [1.0, 1.0]}),
+    "pickle within": _archive(file_=np.array([None, {}])),
+    "bomb": _archive(np.savez_compressed, file_=np.zeros(1 << 18, np.float32)),
+}
+
+
+@pytest.mark.parametrize("content", OLD_CONTENTS)
+def test_a_forged_file_of_the_first_format_is_refused_in_one_line(content, tmp_path):
+    (tmp_path / "model.json").write_bytes((OLD / "own" / "model.json").read_bytes())
+    forge(tmp_path, lambda found: None, OLD_CONTENTS[content])
     with pytest.raises(ValueError, match=r"params\.npz must hold the arrays that model\.json") as e:
         training.load_model(tmp_path)
     assert "\n" not in str(e.value)
@@ -274,7 +328,7 @@ CHANGES = {
         architecture={"kind": "mlp", "features": 2, "classes": 2, "hidden": 3}
     ),
     "format of another type": lambda d: d.update(format=True),
-    "newer, of other keys": lambda d: (d.clear(), d.update(format=2)),
+    "newer, of other keys": lambda d: (d.clear(), d.update(format=3)),
     "encoding of text": lambda d: d.update(encoding="x"),
 }
 

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import describe
@@ -75,7 +75,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
     return low, high
 
 
-@taught
+@suggests_argument_names
 def calibrate(
     make_mechanism: MakeMechanism,
     epsilon: Float[ArrayLike, "..."],

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.plain_words import details, summary
@@ -146,7 +146,7 @@ def _declared(name: str, value: Any) -> Any:
     return to_plain(value)
 
 
-@taught
+@suggests_argument_names
 def certify(
     run: Mechanism | Sequence[Certificate],
     delta: float,

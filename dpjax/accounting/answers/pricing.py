@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.answers.methods import METHODS, check_method, choose
 from dpjax.accounting.mechanisms import (
@@ -181,7 +181,7 @@ def _kinds(run: Any, *given: Any) -> np.ndarray | None:
     )
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def price(
     run: Mechanism,
@@ -201,7 +201,7 @@ def price(
     return least("epsilon", chosen, *asked)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def epsilon(
     run: Mechanism,
@@ -275,7 +275,7 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
     return total * (1 + 1e-14 + 2.0**-52 * sum(1 for _ in flatten(run)))
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def delta(
     run: Mechanism,
@@ -298,7 +298,7 @@ def delta(
     return settled(least("delta", chosen, *asked)[0], bad, 1.0)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def rdp(
     run: Mechanism,
@@ -329,7 +329,7 @@ def rdp(
     return settled(functools.reduce(xp.minimum, curves), bad, np.inf)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def epsilon_interval(
     run: Mechanism,
@@ -370,7 +370,7 @@ def epsilon_interval(
     return settled(lower, bad, 0.0), settled(upper, bad, np.inf)
 
 
-@taught
+@suggests_argument_names
 @_by_kind
 def tradeoff(
     run: Mechanism,

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 
 Real = Float[ArrayLike, "..."]
@@ -240,7 +240,7 @@ def register_mechanism(cls: _Class) -> _Class:
         return built(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
-    _REGISTRY[cls.__name__] = taught(cls)
+    _REGISTRY[cls.__name__] = suggests_argument_names(cls)
     return cls
 
 

@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax._other_names import taught
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.renyi.moments import (
@@ -287,7 +287,7 @@ def _given_classic(order: Array, rdp: Array, delta: Array) -> Array:
     return _given(order, rdp, delta, True)
 
 
-@taught
+@suggests_argument_names
 def rdp_to_epsilon(
     orders: Float[ArrayLike, "..."],
     rdp: Float[ArrayLike, "..."],
@@ -337,7 +337,7 @@ def _zcdp_classic(rho: Array, delta: Array) -> Array:
     return xp.where(good, rho + 2 * xp.sqrt(-rho * xp.log(delta)), xp.inf)
 
 
-@taught
+@suggests_argument_names
 def zcdp_to_epsilon(
     rho: Float[ArrayLike, "..."], delta: Float[ArrayLike, "..."], *, classic: bool = False
 ) -> float | np.ndarray:

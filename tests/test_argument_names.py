@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import dpjax
-from dpjax import _other_names, erm, sampling, training, transforms
+from dpjax import _argument_names, erm, sampling, training, transforms
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 
@@ -139,7 +139,10 @@ def _taught():
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
             inner = thing.__init__ if inspect.isclass(thing) else thing
-            if getattr(inner, "__code__", None) is _other_names.taught(lambda: 0).__code__:
+            if (
+                getattr(inner, "__code__", None)
+                is _argument_names.suggests_argument_names(lambda: 0).__code__
+            ):
                 found[name] = inspect.signature(thing).parameters
     return found
 
@@ -150,9 +153,9 @@ def test_every_entry_of_the_table_is_of_use_and_no_function_hides_a_mistake():
     for name, parameters in taught.items():
         kinds = [p.kind for p in parameters.values()]
         assert inspect.Parameter.VAR_KEYWORD not in kinds, f"{name} takes any name"
-    for theirs, candidates in _other_names.OURS.items():
+    for theirs, candidates in _argument_names.OURS.items():
         for ours in candidates:
             met = [n for n, p in taught.items() if ours in p and theirs not in p]
             assert met, f"nothing is called {ours!r} where {theirs!r} is said"
-    for theirs, ours in _other_names.UNITS:
-        assert ours in _other_names.OURS[theirs]
+    for theirs, ours in _argument_names.UNITS:
+        assert ours in _argument_names.OURS[theirs]

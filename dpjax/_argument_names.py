@@ -1,7 +1,7 @@
 """Arguments by the names that other libraries give them: the error says what dpjax calls them.
 
 One table for Opacus, jax_privacy, TensorFlow Privacy, dp_accounting and diffprivlib. Functions and
-classes are decorated with `taught`; calls that are right are passed on as they are.
+classes are decorated with `suggests_argument_names`; a call that is right is passed on as it is.
 """
 
 from __future__ import annotations
@@ -133,14 +133,14 @@ def _complaint(function: Callable[..., Any], name: str, wrong: str, known: Any) 
     return None
 
 
-def taught(thing: _Thing) -> _Thing:
+def suggests_argument_names(thing: _Thing) -> _Thing:
     """The function, or class, whose error about another library's argument name says our name.
 
     Args:
         thing: without `**keywords` of its own in its signature: those would take any name.
 
     Example:
-        >>> @taught
+        >>> @suggests_argument_names
         ... def spent(run, delta):
         ...     return delta
         >>> spent(None, target_delta=1e-5)
@@ -148,12 +148,12 @@ def taught(thing: _Thing) -> _Thing:
         TypeError: spent() got 'target_delta': dpjax calls it 'delta'
     """
     if inspect.isclass(thing):
-        setattr(thing, "__init__", _passed_on(thing.__init__, thing.__name__))  # noqa: B010
+        setattr(thing, "__init__", _with_suggestions(thing.__init__, thing.__name__))  # noqa: B010
         return thing
-    return _passed_on(thing, thing.__name__)
+    return _with_suggestions(thing, thing.__name__)
 
 
-def _passed_on(function: Any, name: str) -> Any:
+def _with_suggestions(function: Any, name: str) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         try:
