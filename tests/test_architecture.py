@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import pathlib
 import subprocess
 import sys
+import tokenize
 import tomllib
 
 import pytest
@@ -315,6 +317,35 @@ def test_no_package_has_grown():
         assert found[1] <= files, f"{package} has {found[1]} files, and may have {files}"
         longest = max(len(text.splitlines()) for text in texts)
         assert longest <= _MOST_LINES_OF_A_FILE, f"{package} has a file of {longest} lines"
+
+
+# Of code, without docstring and comments; `fit` is a list of options and what each is for.
+_MOST_OF_A_FUNCTION, _LONGER = 60, {"fit": 69}
+
+
+def _lines_of_code(source: str) -> dict[str, int]:
+    """Lines of every function that hold code."""
+    code: set[int] = set()
+    skipped = tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            lines = code & set(range(node.lineno, (node.end_lineno or 0) + 1))
+            if ast.get_docstring(node) is not None:
+                lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+            found[node.name] = max(len(lines), found.get(node.name, 0))
+    return found
+
+
+def test_no_function_is_longer_than_a_page():
+    planted = "def one():\n    'words'\n    # and a remark\n\n    return (\n        1)\n"
+    assert _lines_of_code(planted) == {"one": 3}
+    for path in _PACKAGE.rglob("*.py"):
+        for name, lines in _lines_of_code(path.read_text()).items():
+            assert lines <= _LONGER.get(name, _MOST_OF_A_FUNCTION), f"{path}: {name}, {lines} lines"
 
 
 # Words that modules of more than three files define, each for itself: only ever fewer.

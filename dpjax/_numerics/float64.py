@@ -404,8 +404,9 @@ def _callback(
                 full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
         out = concrete(core, full, ndims, batch, cpu(), ladder)
         wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
-        spread = lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape)  # noqa: E731
-        return jax.tree.map(spread, out, inner)
+        return jax.tree.map(
+            lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape), out, inner
+        )
 
     @jax.custom_jvp
     def call(*values: jax.Array) -> Any:
@@ -420,34 +421,54 @@ def _callback(
         given = dict(zip(traced, primals, strict=True))
         full = [given.get(i, a) for i, a in enumerate(args)]
         wrt = tuple(traced[k] for k in moving)
-        inputs = sum(math.prod(cores[i].shape) for i in wrt)
-        outputs = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inner))
-        if derivative is not None:
-            jacobian = _given(derivative, full, ndims, batch, cores, wrt)
-        elif ladder is not None:
-            raise NotImplementedError("a core with a ladder needs a derivative of its own")
-        else:
-            both = _with_jacobian(core, wrt, reverse=outputs < inputs)
-            _, jacobian = _callback(both, full, ndims, batch, "nearest", None, None)
-
-        def push(leaf: jax.Array, own: jax.ShapeDtypeStruct, parts: tuple) -> jax.Array:
-            total = jnp.zeros_like(leaf)
-            for k, part in zip(moving, parts, strict=True):
-                axes = len(cores[traced[k]].shape)  # of the argument, behind those of the result
-                tangent = tangents[k].astype(leaf.dtype)
-                place = tangent.ndim - axes
-                tangent = jnp.expand_dims(tangent, tuple(range(place, place + len(own.shape))))
-                moved = jnp.asarray(part, leaf.dtype) * tangent
-                total = total + jnp.sum(moved, axis=tuple(range(-axes, 0)))
-            return total
-
+        jacobian = _find_jacobian(core, full, ndims, batch, ladder, derivative, cores, inner, wrt)
         flat, tree = jax.tree.flatten(out)
         owns = jax.tree.leaves(inner)
         parts = tree.flatten_up_to(jacobian)
-        dots = [push(o, s, p) for o, s, p in zip(flat, owns, parts, strict=True)]
+        moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
+        dots = [_push(o, s, moved, p) for o, s, p in zip(flat, owns, parts, strict=True)]
         return out, jax.tree.unflatten(tree, dots)
 
     return call(*(args[i] for i in traced))
+
+
+def _find_jacobian(
+    core: Callable,
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    batch: int,
+    ladder: Ladder | None,
+    derivative: Derivative | None,
+    cores: Sequence[jax.ShapeDtypeStruct],
+    inner: Any,
+    wrt: tuple[int, ...],
+) -> Any:
+    """The derivatives by some arguments: the core's own, or by JAX the cheaper way around."""
+    if derivative is not None:
+        return _given(derivative, args, ndims, batch, cores, wrt)
+    if ladder is not None:
+        raise NotImplementedError("a core with a ladder needs a derivative of its own")
+    both = _with_jacobian(core, wrt, reverse=_count(inner) < _count([cores[i] for i in wrt]))
+    return _callback(both, args, ndims, batch, "nearest", None, None)[1]
+
+
+def _count(tree: Any) -> int:
+    """Numbers in all arrays of a tree."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _push(leaf: jax.Array, own: Any, moved: Sequence[tuple[Any, int]], parts: tuple) -> jax.Array:
+    """The change of one result: derivatives times tangents, each with its argument's axes."""
+    total = jnp.zeros_like(leaf)
+    for (tangent, axes), part in zip(moved, parts, strict=True):
+        # The argument's axes lie behind those of the result.
+        place = tangent.ndim - axes
+        wide = jnp.expand_dims(
+            tangent.astype(leaf.dtype), tuple(range(place, place + len(own.shape)))
+        )
+        change = jnp.asarray(part, leaf.dtype) * wide
+        total = total + jnp.sum(change, axis=tuple(range(-axes, 0)))
+    return total
 
 
 def _given(

@@ -7,6 +7,7 @@ there. One price differs although the event is the same, see `differences`.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
@@ -206,6 +207,74 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
     return read(event)
 
 
+def _one_number(step: Mechanism, name: str) -> float:
+    """A field of a mechanism, refused where it is a sweep."""
+    value = getattr(step, name)
+    if np.ndim(value):
+        raise TypeError(
+            f"{type(step).__name__}.{name} must be one number, got an array: convert each "
+            "setting by itself"
+        )
+    return float(value)
+
+
+def _write(library: Any, step: Mechanism, adjacency: Adjacency) -> Any:
+    """The event of one mechanism and its parts."""
+    write = functools.partial(_write, library, adjacency=adjacency)
+    number = _one_number
+    if isinstance(step, Gaussian):
+        return library.GaussianDpEvent(number(step, "noise_multiplier"))
+    if isinstance(step, Laplace):
+        return library.LaplaceDpEvent(number(step, "noise_multiplier"))
+    if isinstance(step, DiscreteLaplace) and number(step, "noise_multiplier") > 0:
+        moved = int(number(step, "sensitivity"))
+        scale = number(step, "noise_multiplier") * moved
+        return library.DiscreteLaplaceDpEvent(1 / scale, moved)
+    if isinstance(step, RandomizedResponse):
+        buckets = int(number(step, "categories"))
+        uniform = buckets / (buckets + np.expm1(number(step, "epsilon")))
+        return library.RandomizedResponseDpEvent(float(uniform), buckets)
+    if isinstance(step, BestOf):
+        law = _LAWS[step.distribution]
+        return library.RepeatAndSelectDpEvent(
+            write(step.mechanism), number(step, "expected_trials"), law
+        )
+    if isinstance(step, ZeroConcentrated):
+        if step.adjacency not in (AS_ASKED, adjacency.value):
+            raise ValueError(
+                f"adjacency must be {step.adjacency!r}, which the ZeroConcentrated release "
+                f"holds for, got {adjacency.value!r}"
+            )
+        return library.ZCDpEvent(number(step, "rho"))
+    if isinstance(step, PoissonSampled):
+        return library.PoissonSampledDpEvent(number(step, "rate"), write(step.mechanism))
+    if isinstance(step, TruncatedPoissonSampled) and isinstance(step.mechanism, Gaussian):
+        return library.TruncatedSubsampledGaussianDpEvent(
+            dataset_size=int(number(step, "population")),
+            sampling_probability=number(step, "rate"),
+            truncated_batch_size=int(number(step, "capacity")),
+            noise_multiplier=number(step.mechanism, "noise_multiplier"),
+        )
+    if isinstance(step, FixedBatchSampled):
+        sizes = int(number(step, "population")), int(number(step, "batch_size"))
+        return library.SampledWithoutReplacementDpEvent(*sizes, write(step.mechanism))
+    if isinstance(step, WithReplacement):
+        sizes = int(number(step, "population")), int(number(step, "batch_size"))
+        return library.SampledWithReplacementDpEvent(*sizes, write(step.mechanism))
+    if isinstance(step, Repeated):
+        steps, once = int(number(step, "steps")), write(step.mechanism)
+        # Their accountants refuse a count of 0, or divide by it.
+        return library.SelfComposedDpEvent(once, steps) if steps else library.NoOpDpEvent()
+    if isinstance(step, Composed):
+        return library.ComposedDpEvent([write(part) for part in step.mechanisms])
+    raise TypeError(
+        "mechanism must be built from Gaussian, Laplace, DiscreteLaplace (with noise), "
+        "RandomizedResponse, ZeroConcentrated, BestOf, PoissonSampled, FixedBatchSampled, "
+        "WithReplacement, TruncatedPoissonSampled of a Gaussian, "
+        f"Repeated and Composed, got {type(step).__name__}"
+    )
+
+
 def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
     """The event of dp_accounting that describes a mechanism.
 
@@ -234,69 +303,7 @@ def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_RE
     library = _library()
     adjacency = Adjacency(adjacency)
 
-    def number(step: Mechanism, name: str) -> float:
-        value = getattr(step, name)
-        if np.ndim(value):
-            raise TypeError(
-                f"{type(step).__name__}.{name} must be one number, got an array: convert each "
-                "setting by itself"
-            )
-        return float(value)
-
-    def write(step: Mechanism) -> Any:
-        if isinstance(step, Gaussian):
-            return library.GaussianDpEvent(number(step, "noise_multiplier"))
-        if isinstance(step, Laplace):
-            return library.LaplaceDpEvent(number(step, "noise_multiplier"))
-        if isinstance(step, DiscreteLaplace) and number(step, "noise_multiplier") > 0:
-            moved = int(number(step, "sensitivity"))
-            scale = number(step, "noise_multiplier") * moved
-            return library.DiscreteLaplaceDpEvent(1 / scale, moved)
-        if isinstance(step, RandomizedResponse):
-            buckets = int(number(step, "categories"))
-            uniform = buckets / (buckets + np.expm1(number(step, "epsilon")))
-            return library.RandomizedResponseDpEvent(float(uniform), buckets)
-        if isinstance(step, BestOf):
-            law = _LAWS[step.distribution]
-            return library.RepeatAndSelectDpEvent(
-                write(step.mechanism), number(step, "expected_trials"), law
-            )
-        if isinstance(step, ZeroConcentrated):
-            if step.adjacency not in (AS_ASKED, adjacency.value):
-                raise ValueError(
-                    f"adjacency must be {step.adjacency!r}, which the ZeroConcentrated release "
-                    f"holds for, got {adjacency.value!r}"
-                )
-            return library.ZCDpEvent(number(step, "rho"))
-        if isinstance(step, PoissonSampled):
-            return library.PoissonSampledDpEvent(number(step, "rate"), write(step.mechanism))
-        if isinstance(step, TruncatedPoissonSampled) and isinstance(step.mechanism, Gaussian):
-            return library.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=int(number(step, "population")),
-                sampling_probability=number(step, "rate"),
-                truncated_batch_size=int(number(step, "capacity")),
-                noise_multiplier=number(step.mechanism, "noise_multiplier"),
-            )
-        if isinstance(step, FixedBatchSampled):
-            sizes = int(number(step, "population")), int(number(step, "batch_size"))
-            return library.SampledWithoutReplacementDpEvent(*sizes, write(step.mechanism))
-        if isinstance(step, WithReplacement):
-            sizes = int(number(step, "population")), int(number(step, "batch_size"))
-            return library.SampledWithReplacementDpEvent(*sizes, write(step.mechanism))
-        if isinstance(step, Repeated):
-            steps, once = int(number(step, "steps")), write(step.mechanism)
-            # Their accountants refuse a count of 0, or divide by it.
-            return library.SelfComposedDpEvent(once, steps) if steps else library.NoOpDpEvent()
-        if isinstance(step, Composed):
-            return library.ComposedDpEvent([write(part) for part in step.mechanisms])
-        raise TypeError(
-            "mechanism must be built from Gaussian, Laplace, DiscreteLaplace (with noise), "
-            "RandomizedResponse, ZeroConcentrated, BestOf, PoissonSampled, FixedBatchSampled, "
-            "WithReplacement, TruncatedPoissonSampled of a Gaussian, "
-            f"Repeated and Composed, got {type(step).__name__}"
-        )
-
-    event = write(mechanism)
+    event = _write(library, mechanism, adjacency)
     found = differences(mechanism, adjacency)
     if found:
         warnings.warn(DifferentPrice(found), stacklevel=2)

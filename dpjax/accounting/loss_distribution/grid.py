@@ -241,16 +241,26 @@ def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarra
     return total
 
 
-def compose(
-    pairs: Steps,
-    *,
-    delta: float | None = None,
-    epsilon: float | None = None,
-    upper: bool = True,
-    bins: int = DEFAULT_BINS,
-) -> Composed:
-    """The composed loss distribution of the steps, tilted towards a target δ, or ε."""
-    from scipy import fft
+class _Window(NamedTuple):
+    """Where a composed loss distribution is laid out.
+
+    Fields:
+        c: the tilt.
+        reach: normal tails beyond so many deviations are cut.
+        h, bottom: width of a bin, and the least loss.
+        near_up, near_down: tilts by which the mass beyond the ends is bounded.
+    """
+
+    c: float
+    reach: float
+    h: float
+    bottom: float
+    near_up: np.ndarray
+    near_down: np.ndarray
+
+
+def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bins: int) -> _Window:
+    """A tilt towards the target, and the losses outside of which next to nothing lies."""
     from scipy.special import ndtri
 
     steps = sum(pair.count for pair in pairs)
@@ -278,7 +288,21 @@ def compose(
     widest = max(high - low for low, high in ranges)
     h = max(width / bins, widest / (4 * bins))
     bottom = bottom - 0.05 * width
+    return _Window(c, reach, h, bottom, near_up, near_down)
 
+
+def compose(
+    pairs: Steps,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    upper: bool = True,
+    bins: int = DEFAULT_BINS,
+) -> Composed:
+    """The composed loss distribution of the steps, tilted towards a target δ, or ε."""
+    from scipy import fft
+
+    c, reach, h, bottom, near_up, near_down = _choose_window(pairs, delta, epsilon, bins)
     spectrum = np.ones(bins // 2 + 1, np.complex128)
     # |computed − true| ≤ transform·Σ|x| at every frequency, and relative to the 2-norm over all.
     transform = 4 * np.log2(bins) * _EPS
