@@ -82,7 +82,7 @@ _GIVEN = {
 
 
 def _ready(
-    part: str, run: Any, given: Any, adjacency: Adjacency | str, method: str | None
+    part: str, run: Any, given: Any, adjacency: Adjacency | str, method: str
 ) -> tuple[Any, ...]:
     """The methods to ask, the run, what is given, the adjacency, and what `settled` overrules.
 
@@ -93,10 +93,10 @@ def _ready(
     run, given, bad = admitted(run, name, given, allowed)
     if part in ("rdp", "tradeoff") and not is_traced(given):
         given = np.atleast_1d(np.asarray(given, np.float64))
-    if isinstance(method, str) and (told := revealed(run, adjacency)) is not run:
+    if part != "rdp" and isinstance(method, str) and (told := revealed(run, adjacency)) is not run:
         able = {"best", *(m.name for m in ranked(METHODS, "epsilon", told, adjacency))}
         run = told if method in able else run
-    chosen = choose(run, part, "best" if method is None else method, adjacency)
+    chosen = choose(run, part, method, adjacency)
     return chosen, run, given, adjacency, bad
 
 
@@ -323,7 +323,7 @@ def rdp(
         >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
         array([0.0001718, 0.0008936])
     """
-    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, None)
+    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, "best")
     curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
     xp: Any = JAX if is_traced(curves) else NUMPY
     return settled(functools.reduce(xp.minimum, curves), bad, np.inf)
