@@ -321,6 +321,22 @@ def _laplace(scale):
     return Case(acc.Laplace(scale), release, (jnp.float32(0.0), jnp.float32(1.0)), reach=0.7)
 
 
+def _staircase(epsilon, gamma):
+    """Geng and Viswanath 2014, Algorithm 1: a sign, whole units, and a place in one of two parts."""
+    b = jnp.exp(-epsilon)
+
+    def release(key, count):
+        sign, units, part, place = jax.random.split(key, 4)
+        far = jnp.floor(jnp.log(jax.random.uniform(units, minval=1e-30)) / -epsilon)
+        beyond = jax.random.bernoulli(part, (1 - gamma) * b / (gamma + (1 - gamma) * b))
+        inside = jax.random.uniform(place)
+        size = far + jnp.where(beyond, gamma + (1 - gamma) * inside, gamma * inside)
+        return count + size * jax.random.rademacher(sign, (), jnp.float32)
+
+    worlds = jnp.float32(0.0), jnp.float32(1.0)
+    return Case(acc.Staircase(epsilon, gamma), release, worlds, reach=0.7)
+
+
 def _randomised_response(epsilon, categories):
     def release(key, truth):
         keep_key, other_key = jax.random.split(key)
@@ -460,6 +476,7 @@ CASES = {
     "Laplace": _laplace(0.7),
     "DiscreteLaplace": _whole(acc.DiscreteLaplace(0.7), lambda k: -jnp.abs(k) / 0.7, 0.7),
     "DiscreteGaussian": _whole(acc.DiscreteGaussian(1.0), lambda k: -0.5 * k * k, 0.4),
+    "Staircase": _staircase(1.5, 0.4),
     "RandomizedResponse": _randomised_response(1.5, 4),
     "Exponential": _exponential(2.0),
     "RandomAllocation": _random_allocation(0.7, 4),

@@ -50,6 +50,16 @@ def sampled(rate, std, first, second=None):
     return cells(there, other)
 
 
+def staircase(epsilon, gamma, shift):
+    """Cells in which the noise's density and its shift's are constant."""
+    units = np.arange(int(80 / epsilon))
+    steps = np.concatenate([gamma + units, -gamma - units])
+    edges = np.unique(np.concatenate([steps, steps + shift]))
+    middle, b = (edges[1:] + edges[:-1]) / 2, np.exp(-epsilon)
+    scale = np.diff(edges) * (1 - b) / (2 * (gamma + b * (1 - gamma)))
+    return [scale * b ** np.ceil(np.maximum(np.abs(middle - s) - gamma, 0)) for s in (0, shift)]
+
+
 def coin(epsilon, delta=0.0):
     """Randomised response, and with probability δ an answer that gives all away."""
     high = (1 - delta) * np.exp(epsilon) / (1 + np.exp(epsilon))
@@ -181,6 +191,11 @@ PAIRS = {
     (acc.Laplace(1.3), ADD_REMOVE): laplace(1 / 1.3),
     (acc.Laplace(1.3), REPLACE_ONE): laplace(2 / 1.3),
     (_P(acc.Laplace(1.3), 0.2), ADD_REMOVE): part_of_the_time(0.2, laplace(1 / 1.3)),
+    (acc.Staircase(0.5, 0.3, 2), ADD_REMOVE): staircase(0.5, 0.3, 2),
+    (acc.Staircase(0.5, 0.7), REPLACE_ONE): staircase(0.5, 0.7, 2),
+    (_P(acc.Staircase(1.3), 0.2), ADD_REMOVE): part_of_the_time(
+        0.2, staircase(1.3, 1 / (1 + np.exp(0.65)), 1)
+    ),
     (acc.DiscreteLaplace(1.3, 2), ADD_REMOVE): shifted(_noise(2.6), 2),
     (acc.DiscreteLaplace(1.3, 2), REPLACE_ONE): shifted(_noise(2.6), 4),
     (acc.DiscreteGaussian(1.3, 2), ADD_REMOVE): shifted(_normal(2.6), 2),

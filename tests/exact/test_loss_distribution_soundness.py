@@ -16,7 +16,7 @@ from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_b
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import Atoms
 from dpjax.accounting.pairs.discrete import repeated
-from dpjax.accounting.pairs.finite import PURE
+from dpjax.accounting.pairs.finite import GUARANTEE
 from dpjax.accounting.pairs.protocol import Known, Steps
 
 _BINS = 1 << 14
@@ -112,7 +112,7 @@ def test_two_steps(pair, delta):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_step_beside_a_sampled_guarantee(sign):
     """Three kinds at once: a sampled Gaussian, a Gaussian, a sampled pure release."""
-    known = Known(PURE, (0.8, 0.0), 0.3)
+    known = Known(GUARANTEE, (0.8, 0.0), 0.3)
     pair, other = Pair("poisson", sign, 0.9, 0.2, 1), Pair("gaussian", sign, 0.4, 1.0, 1)
     with mpmath.workdps(20):
         e, q = exp(mpf(known.numbers[0])), mpf(known.rate)
@@ -148,7 +148,7 @@ def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
     fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
     atoms = Atoms(np.array(1.0), {"fixed": fixed})
-    known = Known(PURE, (1.0, 0.0), 0.1)
+    known = Known(GUARANTEE, (1.0, 0.0), 0.1)
     ways = directions(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)
     assert [way[0].family for way in ways] == ["gaussian"] * 2
     assert [way[1][:4] for way in ways] == [("poisson", s, 2.0, 0.1) for s in (1, -1)]
