@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -319,3 +319,19 @@ def gauss_legendre(n: int) -> tuple[np.ndarray, np.ndarray]:
     weight = 2 / (below * above * slope**2) * (1 - 2 * x * step / (below * above))
     place = x + step
     return np.append(-place[::-1], place), np.append(weight[::-1], weight)
+
+
+def push_tangents(
+    leaf: jax.Array, own: Any, moved: Sequence[tuple[Any, int]], parts: tuple
+) -> jax.Array:
+    """The change of one result: derivatives times tangents, each with its argument's axes."""
+    total = jnp.zeros_like(leaf)
+    for (tangent, axes), part in zip(moved, parts, strict=True):
+        # The argument's axes lie behind those of the result.
+        place = tangent.ndim - axes
+        wide = jnp.expand_dims(
+            tangent.astype(leaf.dtype), tuple(range(place, place + len(own.shape)))
+        )
+        change = jnp.asarray(part, leaf.dtype) * wide
+        total = total + jnp.sum(change, axis=tuple(range(-axes, 0)))
+    return total

@@ -29,6 +29,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics import arrays
+from dpjax._numerics.arrays import push_tangents
 from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.scope import Rounding as Rounding
 from dpjax._numerics.scope import (
@@ -426,7 +427,7 @@ def _callback(
         owns = jax.tree.leaves(inner)
         parts = tree.flatten_up_to(jacobian)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
-        dots = [_push(o, s, moved, p) for o, s, p in zip(flat, owns, parts, strict=True)]
+        dots = [push_tangents(o, s, moved, p) for o, s, p in zip(flat, owns, parts, strict=True)]
         return out, jax.tree.unflatten(tree, dots)
 
     return call(*(args[i] for i in traced))
@@ -455,20 +456,6 @@ def _find_jacobian(
 def _count(tree: Any) -> int:
     """Numbers in all arrays of a tree."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-def _push(leaf: jax.Array, own: Any, moved: Sequence[tuple[Any, int]], parts: tuple) -> jax.Array:
-    """The change of one result: derivatives times tangents, each with its argument's axes."""
-    total = jnp.zeros_like(leaf)
-    for (tangent, axes), part in zip(moved, parts, strict=True):
-        # The argument's axes lie behind those of the result.
-        place = tangent.ndim - axes
-        wide = jnp.expand_dims(
-            tangent.astype(leaf.dtype), tuple(range(place, place + len(own.shape)))
-        )
-        change = jnp.asarray(part, leaf.dtype) * wide
-        total = total + jnp.sum(change, axis=tuple(range(-axes, 0)))
-    return total
 
 
 def _given(

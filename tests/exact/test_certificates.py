@@ -322,7 +322,7 @@ def _laplace(scale):
 
 
 def _staircase(epsilon, gamma):
-    """Geng and Viswanath 2014, Algorithm 1: a sign, whole units, and a place in one of two parts."""
+    """Geng and Viswanath 2014, Algorithm 1: a sign, whole units, a place in one of two parts."""
     b = jnp.exp(-epsilon)
 
     def release(key, count):
