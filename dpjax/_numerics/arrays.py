@@ -335,3 +335,8 @@ def push_tangents(
         change = jnp.asarray(part, leaf.dtype) * wide
         total = total + jnp.sum(change, axis=tuple(range(-axes, 0)))
     return total
+
+
+def count_numbers(tree: Any) -> int:
+    """Numbers in all arrays of a tree."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

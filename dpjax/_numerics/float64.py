@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics import arrays
-from dpjax._numerics.arrays import push_tangents
+from dpjax._numerics.arrays import count_numbers, push_tangents
 from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.scope import Rounding as Rounding
 from dpjax._numerics.scope import (
@@ -449,13 +449,10 @@ def _find_jacobian(
         return _given(derivative, args, ndims, batch, cores, wrt)
     if ladder is not None:
         raise NotImplementedError("a core with a ladder needs a derivative of its own")
-    both = _with_jacobian(core, wrt, reverse=_count(inner) < _count([cores[i] for i in wrt]))
+    both = _with_jacobian(
+        core, wrt, reverse=count_numbers(inner) < count_numbers([cores[i] for i in wrt])
+    )
     return _callback(both, args, ndims, batch, "nearest", None, None)[1]
-
-
-def _count(tree: Any) -> int:
-    """Numbers in all arrays of a tree."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def _given(
