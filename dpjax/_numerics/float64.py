@@ -342,8 +342,7 @@ def evaluate(
 
     Args:
         core: pure function of float64 arrays, one setting at a time, returning a pytree of arrays.
-            Compiled programs are cached by its identity, so make it once (module level, or
-            `functools.lru_cache` around the factory that closes over static options).
+            Compiled programs are cached by its identity, so make it once.
         args, ndims: numbers, arrays or tracers; argument i has `ndims[i]` axes that belong to one
             setting, and those in front broadcast together to the shape of the sweep.
         batch: settings evaluated together; a sweep runs over blocks of this many.
@@ -424,10 +423,9 @@ def _callback(
         wrt = tuple(traced[k] for k in moving)
         jacobian = _find_jacobian(core, full, ndims, batch, ladder, derivative, cores, inner, wrt)
         flat, tree = jax.tree.flatten(out)
-        owns = jax.tree.leaves(inner)
-        parts = tree.flatten_up_to(jacobian)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
-        dots = [push_tangents(o, s, moved, p) for o, s, p in zip(flat, owns, parts, strict=True)]
+        each = zip(flat, jax.tree.leaves(inner), tree.flatten_up_to(jacobian), strict=True)
+        dots = [push_tangents(o, s, moved, p) for o, s, p in each]
         return out, jax.tree.unflatten(tree, dots)
 
     return call(*(args[i] for i in traced))
@@ -449,9 +447,8 @@ def _find_jacobian(
         return _given(derivative, args, ndims, batch, cores, wrt)
     if ladder is not None:
         raise NotImplementedError("a core with a ladder needs a derivative of its own")
-    both = _with_jacobian(
-        core, wrt, reverse=count_numbers(inner) < count_numbers([cores[i] for i in wrt])
-    )
+    many = count_numbers(inner) >= count_numbers([cores[i] for i in wrt])
+    both = _with_jacobian(core, wrt, reverse=not many)
     return _callback(both, args, ndims, batch, "nearest", None, None)[1]
 
 
