@@ -241,34 +241,14 @@ def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarra
     return total
 
 
-class _Window(NamedTuple):
-    """Where a composed loss distribution is laid out.
-
-    Fields:
-        c: the tilt.
-        reach: normal tails beyond so many deviations are cut.
-        h, bottom: width of a bin, and the least loss.
-        near_up, near_down: tilts by which the mass beyond the ends is bounded.
-    """
-
-    c: float
-    reach: float
-    h: float
-    bottom: float
-    near_up: np.ndarray
-    near_down: np.ndarray
-
-
-def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bins: int) -> _Window:
-    """A tilt towards the target, and the losses outside of which next to nothing lies."""
+def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bins: int) -> tuple:
+    """(tilt, reach of normal tails, bin width, least loss, tilts that bound what lies beyond)."""
     from scipy.special import ndtri
 
-    steps = sum(pair.count for pair in pairs)
-    least = 1e-30 if delta is None else delta
+    least, steps = 1e-30 if delta is None else delta, sum(pair.count for pair in pairs)
     reach = float(np.clip(-ndtri(max(1e-6 * least / max(steps, 1.0), 1e-280)), 8.0, 36.0))
     rough = _rough(pairs, reach)
-    moments = _moments(rough, _TILTS)
-    prefactor = np.log(_TILTS) + np.log1p(_TILTS)
+    moments, prefactor = _moments(rough, _TILTS), np.log(_TILTS) + np.log1p(_TILTS)
     if epsilon is None:
         epsilon = max(float(np.min((moments - prefactor - np.log(least)) / _TILTS)), 0.0)
     c = float(_TILTS[np.argmin(moments - _TILTS * epsilon - prefactor)])
@@ -276,19 +256,16 @@ def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bin
     spread = np.sqrt(max((near[2] - 2 * near[1] + near[0]) / (0.02 * c) ** 2, 1e-20))
     # Chernoff: the tilted mass beyond the window's ends is at most e^{−36} of the whole.
     taus = _TAUS / spread
-    rise = _moments(rough, c + taus) - near[1]
-    fall = _moments(rough, c - taus) - near[1]
+    rise, fall = (_moments(rough, c + sign * taus) - near[1] for sign in (1, -1))
     up, down = int(np.argmin((rise + 36.0) / taus)), int(np.argmin((fall + 36.0) / taus))
     top, bottom = (rise[up] + 36.0) / taus[up], -(fall[down] + 36.0) / taus[down]
     # Those moments were rough: the bound itself tries the neighbours too.
     near_up, near_down = (taus[np.clip(k + _TRIES, 0, len(taus) - 1)] for k in (up, down))
-    top, bottom = max(top, epsilon), min(bottom, epsilon)
-    width = 1.1 * (top - bottom) + 1e-9
-    ranges = [loss_range(pair, reach) for pair in pairs]
-    widest = max(high - low for low, high in ranges)
+    bottom = min(bottom, epsilon)
+    width = 1.1 * (max(top, epsilon) - bottom) + 1e-9
+    widest = max(high - low for low, high in (loss_range(pair, reach) for pair in pairs))
     h = max(width / bins, widest / (4 * bins))
-    bottom = bottom - 0.05 * width
-    return _Window(c, reach, h, bottom, near_up, near_down)
+    return c, reach, h, bottom - 0.05 * width, near_up, near_down
 
 
 def compose(
