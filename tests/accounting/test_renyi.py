@@ -226,3 +226,8 @@ def test_monotone_in_noise_rate_and_order(sigma, rate, order, factor):
     assert at(sigma, rate / factor, order) * slack <= base + 2e-15
     assert at(sigma, rate, 1 + (order - 1) * factor) + 2e-15 >= base * slack
     assert base >= 0
+
+
+def test_a_users_records_at_a_rate_without_digits_have_no_curve_but_infinity():
+    user = acc.UserLevel(acc.PoissonSampled(acc.Gaussian(0.05), 1e-200), 7)
+    assert np.all(np.isinf(acc.rdp(user, [2.0, 1000.0])))  # E r^α ≥ q^{kα} e^{α(α−1)k²/2σ²}

@@ -111,6 +111,29 @@ def test_it_costs_less_than_any_pure_release_and_never_less_than_nothing():
     assert corners[3] == np.inf
 
 
+@pytest.mark.parametrize("epsilon", [700.0, 720.0, 745.0, 1e4])
+def test_a_density_that_is_nearly_flat_hides_no_more_than_it_does(epsilon):
+    """γ = 0: half of what is near moves out of reach, however small e^{−ε} is in a float."""
+    run = acc.Staircase(epsilon, 0.0)
+    assert 0.5 <= acc.delta(run, epsilon=0.5) <= 0.5 + 1e-9
+    for one in (run, acc.Repeated(run, 3), acc.PoissonSampled(run, 0.5)):
+        assert acc.epsilon(one, 1e-6) > epsilon - 3
+    assert acc.epsilon(acc.Composed((acc.Gaussian(1.0), run)), 1e-6) > epsilon - 3
+
+
+def test_the_share_of_least_size_is_the_same_in_arrays_and_never_lost():
+    for epsilon in (1.0, 178.0, 700.0, 1420.0):
+        one = acc.Staircase(epsilon)
+        for kind in (np.float64, np.float32):
+            many = acc.Staircase(np.array([epsilon], kind))
+            assert np.asarray(many.gamma)[0] == pytest.approx(one.gamma, rel=1e-6)
+            assert acc.epsilon(many, 0.6)[0] == pytest.approx(acc.epsilon(one, 0.6))
+        traced = jax.jit(lambda e: acc.delta(acc.Staircase(e), epsilon=0.5))(epsilon)
+        assert float(traced) >= acc.delta(one, epsilon=0.5) * (1 - 1e-9)
+    with pytest.raises(ValueError, match="0 or >= 1e-300"):
+        acc.Staircase(1.0, 1e-310)
+
+
 def test_it_is_traced_by_its_curve():
     run = lambda e: acc.Repeated(acc.Staircase(e), 10)  # noqa: E731
     traced = jax.jit(lambda e: acc.epsilon(run(e), 1e-5, method="rdp"))(0.1)

@@ -19,12 +19,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms.base import Mechanism, Real, built, number, register_mechanism
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    Real,
+    Relation,
+    built,
+    number,
+    register_mechanism,
+)
 from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, two_sided, unknown
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term
@@ -35,12 +44,16 @@ def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
     """MASSES: the positive losses over ε, from the largest, and the masses of the `most` first."""
     xp: Any = namespace(epsilon, gamma, shift)
     epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
-    fall = xp.exp(-epsilon)
-    a = -xp.expm1(-epsilon) / (2 * (gamma + fall * (1 - gamma)))
+    # m/(γ + b(1 − γ)) and |1 − 2γ|/(…), times b where γ < ½: there both are divided by b, since
+    # b = 0 in a float where γ = 0 would be 0/0. γ/b by its logarithm, which does not overflow.
+    rise = xp.exp(xp.minimum(xp.log(xp.where(gamma > 0, gamma, 1.0)) + epsilon, 700.0))
+    rise = xp.where(gamma > 0, rise, 0.0)
+    low, wide = rise + 1 - gamma, gamma + xp.exp(-epsilon) * (1 - gamma)
+    wide = xp.where(gamma < 0.5, 1.0, wide)
     place = np.arange(most)
-    level = xp.exp(-epsilon * (place // 2))
-    ends = 2 * xp.minimum(gamma, 1 - gamma) * a * level
-    between = xp.abs(1 - 2 * gamma) * a * level * xp.where(gamma < 0.5, fall, 1.0)
+    level = -xp.expm1(-epsilon) * xp.exp(-epsilon * (place // 2))
+    ends = level * xp.where(gamma < 0.5, rise / low, (1 - gamma) / wide)
+    between = 0.5 * level * xp.abs(1 - 2 * gamma) / xp.where(gamma < 0.5, low, wide)
     mass = xp.where(place % 2 == 0, xp.where(place == 0, 0.5 + 0.5 * ends, ends), between)
     loss = shift - place
     return loss, xp.where(loss > 0, mass, 0.0)
@@ -143,13 +156,21 @@ class Staircase(Mechanism):
     def __post_init__(self) -> None:
         if self.gamma is None:
             checks.number("Staircase.epsilon", self.epsilon, self._ranges["epsilon"])
-            epsilon: Any = self.epsilon
-            if isinstance(epsilon, int | float):
-                share = 1 / (1 + math.exp(min(0.5 * epsilon, 700.0)))
+            half: Any = self.epsilon
+            if is_traced(half):
+                # Beyond what the trace's numbers hold γ is rounded up, which raises the price.
+                half = jnp.minimum(0.5 * half, 0.9 * math.log(jnp.finfo(jnp.result_type(half)).max))
+                share = 1 / (1 + jnp.exp(half))
             else:
-                share = 1 / (1 + namespace(epsilon).exp(0.5 * epsilon))
+                share = 1 / (1 + np.exp(np.minimum(0.5 * np.asarray(half, np.float64), 690.0)))
+                share = share if np.ndim(share) else float(share)
             object.__setattr__(self, "gamma", share)
         super().__post_init__()
+
+    def relations(self) -> tuple[Relation, ...]:
+        # Of the rest γ/b has no digits; a trace would take it for 0.
+        gamma: Any = self.gamma
+        return (Relation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 
     def for_group(self, records: Any) -> Mechanism:
         """A user's records together move the number as many times as far."""
