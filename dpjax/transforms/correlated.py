@@ -15,7 +15,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import normal_like
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
-from dpjax.transforms.noise import NoiseState, add_scaled, in_float32, noise_path, noise_start
+from dpjax.transforms.noise import NoiseState, add_scaled, fold_noise_key, in_float32, noise_start
 from dpjax.transforms.released import current_reader
 
 
@@ -133,7 +133,7 @@ def _zero(updates):
 
 def _drawn(updates, state, step):
     """z of a step."""
-    now, _ = noise_path(NoiseState(state.key, step), "correlated", updates)
+    now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
     return normal_like(now, in_float32(updates))
 
 

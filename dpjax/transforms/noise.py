@@ -58,7 +58,9 @@ def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
         )
 
 
-def noise_path(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, NoiseState]:
+def fold_noise_key(
+    state: NoiseState, kind: str, updates: PyTree
+) -> tuple[PRNGKeyArray, NoiseState]:
     """The key of this step's noise, and the next step's state."""
     # Salted by the kind of noise and by the paths of the leaves: two transformations with one key
     # that perturb different parts of the parameters draw different noise. Whoever reads the chain
@@ -68,16 +70,7 @@ def noise_path(state: NoiseState, kind: str, updates: PyTree) -> tuple[Any, Nois
     reader = current_reader()
     step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
-    now = folded(state.key, state.step, *salt)
-    return now, NoiseState(state.key, step)
-
-
-def fold_noise_key(
-    state: NoiseState, kind: str, updates: PyTree
-) -> tuple[PRNGKeyArray, NoiseState]:
-    """The key of this step's noise, its words folded in, and the next step's state."""
-    now, after = noise_path(state, kind, updates)
-    return folded(now), after
+    return folded(state.key, state.step, *salt), NoiseState(state.key, step)
 
 
 @suggests_argument_names
@@ -198,7 +191,7 @@ def _additive(
 
     def update(updates, state, params=None):
         del params
-        now, after = noise_path(state, kind, updates)
+        now, after = fold_noise_key(state, kind, updates)
         if (reader := current_reader()) is not None:
             return reader.perturb(kind, updates, scale), after
         size = scale(state.step) if callable(scale) else scale
