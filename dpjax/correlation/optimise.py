@@ -56,19 +56,19 @@ def banded_toeplitz(
         Choquette-Choo et al. 2023; McKenna 2024, "Scaling up the banded matrix factorization
         mechanism".
     """
-    start, work, apart = _start(square_root, bands, steps, workload, separation, kind)
-    start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
-    if start.bands == 1:
-        return start
-    ratios = np.asarray(start.coefficients)[1:] / np.asarray(start.coefficients)[:-1]
 
-    def logarithm(logits: Any) -> Any:
-        column = jnp.concatenate([jnp.ones(1), jnp.cumprod(jax.nn.sigmoid(logits))])
-        return _error2(work, kind, squared_errors(work, column), column, apart, participations)
+    def search(start: Toeplitz, work: Workload, error2: Any) -> Toeplitz:
+        ratios = np.asarray(start.coefficients)[1:] / np.asarray(start.coefficients)[:-1]
 
-    shares = 1 / (1 + np.exp(-_least(logarithm, np.log(ratios / (1 - ratios)))))
-    tuned = Toeplitz(tuple(np.cumprod(np.concatenate([[1.0], shares])).tolist()))
-    return _better(work, start, tuned, apart, participations, kind)
+        def logarithm(logits: Any) -> Any:
+            column = jnp.concatenate([jnp.ones(1), jnp.cumprod(jax.nn.sigmoid(logits))])
+            return error2(squared_errors(work, column), column)
+
+        shares = 1 / (1 + np.exp(-_least(logarithm, np.log(ratios / (1 - ratios)))))
+        return Toeplitz(tuple(np.cumprod(np.concatenate([[1.0], shares])).tolist()))
+
+    settings = bands, steps, workload, separation, participations, kind
+    return _tuned(square_root, search, settings)
 
 
 def banded_inverse(
@@ -99,22 +99,20 @@ def banded_inverse(
     References:
         Kalinin, McKenna, Upadhyay and Lampert 2025, "Back to square roots", BandInvMF.
     """
-    start, work, apart = _start(inverse_square_root, bands, steps, workload, separation, kind)
-    start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
-    if start.bands == 1:
-        return start
 
-    def logarithm(shares: Any) -> Any:
-        inverse = _from_shares(shares)
-        column = solve(inverse, jnp.zeros(work.steps).at[0].set(1.0))
-        errors = squared_errors(work, inverse, inverse=True)
-        return _error2(work, kind, errors, column, apart, participations)
+    def search(start: BandedInverse, work: Workload, error2: Any) -> BandedInverse:
+        def logarithm(shares: Any) -> Any:
+            inverse = _from_shares(shares)
+            column = solve(inverse, jnp.zeros(work.steps).at[0].set(1.0))
+            return error2(squared_errors(work, inverse, inverse=True), column)
 
-    with float64_scope():
-        # Within bounds, not by logits: a share of 1 is common, and logits do not return from it.
-        shares = _least(logarithm, _to_shares(start), bounds=[(0.0, 1.0)] * (start.bands - 1))
-        tuned = BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
-    return _better(work, start, tuned, apart, participations, kind)
+        with float64_scope():
+            # Within bounds, not by logits: a share of 1 is common, and logits do not return from it
+            shares = _least(logarithm, _to_shares(start), [(0.0, 1.0)] * (start.bands - 1))
+            return BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
+
+    settings = bands, steps, workload, separation, participations, kind
+    return _tuned(inverse_square_root, search, settings)
 
 
 def _from_shares(shares: Any) -> Any:
@@ -144,25 +142,31 @@ def _to_shares(strategy: BandedInverse) -> Any:
     return np.asarray(found)
 
 
-def _start(
-    make: Any, bands: Any, steps: Any, workload: Any, separation: Any, kind: Any
-) -> tuple[Any, Workload, int]:
-    """The strategy to begin with, the workload and the separation, from checked arguments."""
+def _tuned(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ...]) -> Any:
+    """What a search finds from a first strategy on, by checked arguments."""
+    bands, steps, workload, separation, participations, kind = settings
     bands = int(one_number("bands", bands, Range(1.0, whole=True)))
     choice("kind", kind, ("mean", "max"))
     if (workload is None) == (steps is None):
         raise ValueError("give either steps, of prefix sums, or a workload")
     work = Workload(steps) if workload is None else workload
-    return make(min(bands, work.steps)), work, work.steps if separation is None else separation
+    start, apart = make(min(bands, work.steps)), work.steps if separation is None else separation
+    start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
+    if start.bands == 1:
+        return start
 
+    def error2(errors: Any, column: Any) -> Any:
+        """The logarithm of the squared error at noise = sensitivity."""
+        # Prefix sums' errors rise with the step, so that the largest is the last.
+        size = errors[-1] if kind == "max" and not work.rates else jnp.max(errors)
+        size = jnp.mean(errors) if kind == "mean" else size
+        sizes = (float(work.steps), float(apart), float(participations))
+        return jnp.log(size) + jnp.log(summed_columns2(column, *sizes))
 
-def _error2(work: Any, kind: str, errors: Any, column: Any, apart: Any, times: Any) -> Any:
-    """The logarithm of the squared error at noise = sensitivity."""
-    # Prefix sums' errors rise with the step, so that the largest is the last.
-    size = errors[-1] if kind == "max" and not work.rates else jnp.max(errors)
-    size = jnp.mean(errors) if kind == "mean" else size
-    sizes = (float(work.steps), float(apart), float(times))
-    return jnp.log(size) + jnp.log(summed_columns2(column, *sizes))
+    tuned = search(start, work, error2)
+    priced = {"separation": apart, "participations": participations, "kind": kind}
+    # A search that went astray is not worth less than its start.
+    return tuned if work.error(tuned, **priced) <= work.error(start, **priced) else start
 
 
 def _least(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> Any:
@@ -178,9 +182,3 @@ def _least(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> A
 
         options = {"maxiter": 500, "maxcor": 20, "ftol": 1e-14, "gtol": 1e-9}
         return minimize(value, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-
-
-def _better(work: Any, start: Any, tuned: Any, apart: Any, times: Any, kind: str) -> Any:
-    """The strategy of less error; a search that went astray is not worth less than its start."""
-    settings = {"separation": apart, "participations": times, "kind": kind}
-    return tuned if work.error(tuned, **settings) <= work.error(start, **settings) else start

@@ -48,7 +48,7 @@ class Toeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        c = _numbers("coefficients", self.coefficients, Range(0.0))
+        c = coefficients("coefficients", self.coefficients, Range(0.0))
         if not c or c[0] == 0 or any(b > a for a, b in itertools.pairwise(c)):
             raise ValueError(
                 "coefficients must begin above 0 and never increase, "
@@ -107,17 +107,13 @@ class Toeplitz:
 
     def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
         """C itself, for checks at small sizes."""
-        return _lower_triangular(_padded(self.coefficients, steps))
+        column = _padded(self.coefficients, steps)
+        apart = np.subtract.outer(np.arange(steps), np.arange(steps))
+        return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
 
 
-def _lower_triangular(column: Float[np.ndarray, " steps"]) -> Float[np.ndarray, "steps steps"]:
-    """The lower-triangular Toeplitz matrix with this first column."""
-    apart = np.subtract.outer(np.arange(column.size), np.arange(column.size))
-    return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
-
-
-def _numbers(name: str, given: Any, allowed: Range) -> tuple[float, ...]:
-    """The coefficients as a tuple of floats."""
+def coefficients(name: str, given: Any, allowed: Range) -> tuple[float, ...]:
+    """A tuple, list or array of numbers that are allowed as a tuple of floats."""
     listed = list(given) if isinstance(given, tuple) else given
     return tuple(np.ravel(np.asarray(number(name, listed, allowed), np.float64)).tolist())
 
@@ -196,7 +192,7 @@ class BandedInverse:
 
     def __post_init__(self) -> None:
         given = self.inverse_coefficients
-        d = _numbers("inverse_coefficients", given, Range())
+        d = coefficients("inverse_coefficients", given, Range())
         if not d or d[0] <= 0 or any(x > 0 for x in d[1:]):
             raise ValueError(
                 "inverse_coefficients must begin above 0 and be at most 0 from there on, "
@@ -208,7 +204,7 @@ class BandedInverse:
             )
         # With d_l ≤ 0, c never increases over all steps if it does not over as many as there are
         # bands: c_t − c_{t+1} is a sum of earlier such differences with weights −d_l/d₀ ≥ 0.
-        head = np.asarray(_recursion(tuple(-x / d[0] for x in d[1:]), len(d)))
+        head = np.asarray(_recursion(d, len(d)))
         # Equal neighbours may be a rounding apart; `column` is an upper bound all the same.
         if np.any(head[1:] > head[:-1] * (1 + 4 * len(d) ** 2 * _EPS)):
             raise ValueError(
@@ -226,7 +222,7 @@ class BandedInverse:
         """c₀ ≥ c₁ ≥ … for so many steps, rounded up by some units in the last places."""
         rows = int(one_number("steps", steps, Range(1.0, 1e7, whole=True)))
         d = self.inverse_coefficients
-        values = np.asarray(_recursion(tuple(-x / d[0] for x in d[1:]), rows))
+        values = np.asarray(_recursion(d, rows))
         # All terms are positive: a step adds at most bands + 1 roundings of half an eps each to
         # what the largest earlier coefficient is off, relatively. This is twice as much.
         values = values * (1 + (np.arange(rows) * (len(d) + 1) + 4) * _EPS)
@@ -247,13 +243,13 @@ class BandedInverse:
 
     def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
         """C itself, for checks at small sizes."""
-        return _lower_triangular(self.column(steps))
+        return self.toeplitz(steps).matrix(steps)
 
 
 @functools.lru_cache(maxsize=32)
-def _recursion(weights: tuple[float, ...], rows: int) -> tuple[float, ...]:
-    """1, then each the weighted sum of those before it; Python's floats, alike on every machine."""
-    found = [1.0]
+def _recursion(d: tuple[float, ...], rows: int) -> tuple[float, ...]:
+    """C's coefficients for d₀ = 1, from those of C⁻¹; Python's floats, alike on every machine."""
+    weights, found = [-x / d[0] for x in d[1:]], [1.0]
     for t in range(1, rows):
         total = 0.0
         for weight, before in zip(weights[:t], found[: -len(weights) - 1 : -1], strict=True):

@@ -14,10 +14,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.checks import Range, choice, number, one_number
+from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
-from dpjax.correlation.toeplitz import BandedInverse, Toeplitz
+from dpjax.correlation.toeplitz import BandedInverse, Toeplitz, coefficients
 from dpjax.correlation.tree import Tree
 
 
@@ -53,7 +53,7 @@ class Workload:
         steps = int(one_number("steps", self.steps, Range(1.0, whole=True)))
         momentum = one_number("momentum", self.momentum, Range(0.0, 1.0, open_high=True))
         rates = self.rates if isinstance(self.rates, np.ndarray) else list(self.rates)
-        found = tuple(np.ravel(np.asarray(number("rates", rates, Range(0.0)), float)).tolist())
+        found = coefficients("rates", rates, Range(0.0))
         if len(found) not in (0, steps):
             raise ValueError(f"rates must be one a step, {steps}, got {len(found)}")
         for name, value in {"steps": steps, "momentum": momentum, "rates": found}.items():
