@@ -7,9 +7,11 @@ compilation. The sampler that trains has to be the one that is priced: each name
 `dpjax.accounting`, and none may stand in for another.
 """
 
-from dpjax.sampling.batches import Batch, cyclic_permutation, fixed_batch, with_replacement
-from dpjax.sampling.independent import (
+from dpjax.sampling.samplers import (
+    Batch,
     allocation_inclusion,
+    cyclic_permutation,
+    fixed_batch,
     overflow_probability,
     poisson,
     poisson_capacity,
@@ -17,9 +19,10 @@ from dpjax.sampling.independent import (
     random_allocation,
     realised_rate,
     truncated_poisson,
+    with_replacement,
 )
-from dpjax.sampling.independent import inclusion_up_to as inclusion_up_to
-from dpjax.sampling.independent import largest_word as largest_word
+from dpjax.sampling.samplers import inclusion_up_to as inclusion_up_to
+from dpjax.sampling.samplers import largest_word as largest_word
 
 __all__ = [
     "Batch", "allocation_inclusion", "cyclic_permutation", "fixed_batch", "overflow_probability",
