@@ -1,4 +1,4 @@
-"""Which method clips a loss's gradients, and at what cost: the choice, and a table of it."""
+"""Which method clips a loss's gradients, in which pieces and at what cost; and a table of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import jax
 from dpjax._argument_names import suggests_argument_names
 from dpjax.gradients.arguments import batch_size, record_keys, scalar_loss, trainable
 from dpjax.gradients.ghost import sums
-from dpjax.gradients.ghost.plan import Family, Plan, make_plan
+from dpjax.gradients.ghost.equations import Program, trace
+from dpjax.gradients.ghost.plan import Family, Plan, fitting_gradients, make_plan
+from dpjax.gradients.per_example import additions
 from dpjax.gradients.strategies import Flat, Strategy
 
 Method = Literal["auto", "ghost", "vmap"]
+PieceSize = int | Literal["auto"] | None
 
 # A number that goes through memory costs about as much as this many multiplications; per-example
 # gradients are written once and read twice (norm, sum).
@@ -135,6 +138,87 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
             full += product * (_CONVOLUTION_WEIGHT if slow else 1)
         rows.append(ParameterCost(name, leaf.shape, used or "nowhere", forms or "none", cost, full))
     return rows
+
+
+# What a core keeps close by. Beyond it every pass over the activations goes through memory.
+_CACHE = 16e6
+_LEAST, _MOST = 8, 32
+# Adding a piece to the compensated total reads and writes it and its error.
+_TOTAL_PASSES = 4
+_WORTHWHILE = 0.1
+
+
+def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
+    """Records a piece: all of them, or as few as the cache holds where that is quicker."""
+    # On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
+    # the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
+    # `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
+    # ghost method, or the gradients of its records) is about what the plain gradient remembers of
+    # the batch. Elsewhere, and on several devices, the whole batch goes at once.
+    records = jax.tree.leaves(batch)[0].shape[0]
+    if jax.device_count() > 1:
+        return records
+    leaves = jax.tree.leaves(params)
+    size = sum(math.prod(leaf.shape) for leaf in leaves)
+    program, allowed = None, records
+    if choice.plan is not None:
+        allowed = choice.plan.remat.fitting or records
+    elif 4 * size * records >= _CACHE / 4:
+        program = _program(loss, params, batch)
+        found = None if program is None else fitting_gradients(program, size, records)
+        allowed = found or records
+    return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
+
+
+def cut(records: int, most: int) -> int:
+    """The size of equal pieces of at most `most` records, within the slack of the whole batch."""
+    if most >= records:
+        return records
+    for pieces in range(-(-records // most), records):
+        size = -(-records // pieces)
+        if additions(size, pieces) <= additions(records):
+            return size
+    return 1
+
+
+def _quickest(
+    choice: Choice, program: Program | None, leaves: list[Any], size: int, records: int
+) -> int:
+    """The size of the pieces as far as time goes; `program` is needed for per-example gradients."""
+    if jax.default_backend() != "cpu":
+        return records
+    plan = choice.plan
+    families = [] if plan is None else [family for found in plan.families for family in found]
+    if plan is None:
+        written = size  # numbers a record leaves in memory: its gradient
+    else:
+        written = sum(math.prod(leaves[i].shape) for i in plan.copied) + sum(
+            math.prod(site.out.shape) * math.prod(length for length, _ in site.scans)
+            for family in families
+            for site in family.sites
+        )
+    per_record = 4 * max(written, 1)  # bytes
+    fitting = min(max(int(_CACHE / per_record), _LEAST), _MOST)
+    if per_record * records < _CACHE / 4 or fitting >= records:
+        return records
+    pieces = -(-records // fitting)
+    if plan is None:
+        # XLA forms per-example gradients of convolutions faster at once.
+        worthwhile = program is not None and not program.contains("conv_general_dilated")
+    else:
+        # Forward, backward and the clipped sum are three products of this size a record.
+        work = 3 * records * sum(multiplications(family) for family in families)
+        worthwhile = _TOTAL_PASSES * MEMORY_WEIGHT * pieces * size <= _WORTHWHILE * work
+    return fitting if worthwhile else records
+
+
+def _program(loss: Callable[..., Any], params: Any, batch: Any) -> Program | None:
+    """The loss of one record; None where it cannot be read."""
+    try:
+        example = jax.eval_shape(lambda b: jax.tree.map(lambda x: x[0], b), batch)
+        return trace(loss, params, example)[0]
+    except Exception:  # the call that follows raises the user's own error
+        return None
 
 
 @suggests_argument_names

@@ -10,8 +10,8 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
-from dpjax.gradients.explain import Choice, choose
-from dpjax.gradients.pieces import cut, in_pieces, piece_size
+from dpjax.gradients.clipping import in_pieces
+from dpjax.gradients.explain import Choice, choose, cut, piece_size
 
 VMAP = Choice("vmap", "", None, ())
 

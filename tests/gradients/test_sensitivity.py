@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, low_rank_sum
-from dpjax.gradients.rounding import additions
+from dpjax.gradients.per_example import additions
 from dpjax.training.data import per_user
 from tests.gradients.sensitivity import cases, largest_move
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpjax.gradients.ghost.rules import OuterProducts
-from dpjax.gradients.per_example import accumulation_dtype, flushed
-from dpjax.gradients.rounding import in_runs, pairwise_sum, runs
+from dpjax.gradients.per_example import accumulation_dtype, flushed, in_runs, pairwise_sum, runs
 
 Form = Literal["vectors", "direct", "gram", "distinct"]
 _FEW = 96  # positions up to which comparing all pairs is quicker than a sort
