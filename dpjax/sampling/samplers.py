@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     mask: Bool[Array, " capacity"]
 
 
-def step_number(name: str, value: Any, steps: int = 1 << 32) -> Any:
+def _step_number(name: str, value: Any, steps: int = 1 << 32) -> Any:
     """The number of a step, as it may be folded into a key; of a traced one its type is checked."""
     if isinstance(value, jax.core.Tracer) and jnp.issubdtype(value.dtype, jnp.integer):
         return value
@@ -48,15 +48,17 @@ def step_number(name: str, value: Any, steps: int = 1 << 32) -> Any:
     return value if isinstance(value, jax.Array) else np.uint32(count)
 
 
-def padded(inclusion: Bool[Array, " population"], capacity: int) -> Batch:
+def _padded(inclusion: Bool[Array, " population"], capacity: int | None) -> Batch:
     """The records whose flag is set; none of them if they are more than the slots."""
+    population = inclusion.shape[0]
+    capacity = population if capacity is None else _at_most("capacity", capacity, population)
     size = jnp.sum(inclusion, dtype=jnp.int32)
     indices = jnp.nonzero(inclusion, size=capacity, fill_value=0)[0].astype(jnp.int32)
     slots = jnp.arange(capacity, dtype=jnp.int32)
     return Batch(indices, (slots < size) & (size <= capacity))
 
 
-def at_most(name: str, value: Any, high: int, what: str = "records") -> int:
+def _at_most(name: str, value: Any, high: int, what: str = "records") -> int:
     """The value as an int from 1 to the number of what there is."""
     if not 1 <= (count := whole(name, value, -math.inf)) <= high:
         raise ValueError(f"{name} must be between 1 and the {high} {what} there are, got {value}")
@@ -78,8 +80,8 @@ def fixed_batch(
         (4, True)
     """
     population = whole("population", population)
-    batch_size = at_most("batch_size", batch_size, population)
-    step = step_number("step", step)
+    batch_size = _at_most("batch_size", batch_size, population)
+    step = _step_number("step", step)
     order = jax.random.permutation(folded(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
 
@@ -104,8 +106,8 @@ def with_replacement(
         >>> batch.indices.shape, bool((batch.indices < 3).all()), bool(batch.mask.all())
         ((5,), True, True)
     """
-    population = at_most("population", population, (1 << 31) - 1)
-    batch_size, step = whole("batch_size", batch_size), step_number("step", step)
+    population = _at_most("population", population, (1 << 31) - 1)
+    batch_size, step = whole("batch_size", batch_size), _step_number("step", step)
     words = jax.random.bits(folded(key, step), (2, batch_size), jnp.uint32)
     indices = _modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))
@@ -143,8 +145,8 @@ def cyclic_permutation(
         [0, 1, 2, 3, 4]
     """
     population = whole("population", population)
-    batch_size = at_most("batch_size", batch_size, population)
-    step = step_number("step", step)
+    batch_size = _at_most("batch_size", batch_size, population)
+    step = _step_number("step", step)
     batches = -(-population // batch_size)
     order = jax.random.permutation(folded(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
@@ -202,7 +204,7 @@ def poisson_inclusion(
         >>> flags.shape, 400 < int(flags.sum()) < 600
         ((1000,), True)
     """
-    population, step = whole("population", population), step_number("step", step)
+    population, step = whole("population", population), _step_number("step", step)
     return inclusion_up_to(key, step, population, largest_word(rate))
 
 
@@ -245,9 +247,7 @@ def poisson(
         >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
         ((200,), True)
     """
-    inclusion = poisson_inclusion(key, step, population=population, rate=rate)
-    capacity = population if capacity is None else capacity
-    return padded(inclusion, at_most("capacity", capacity, population))
+    return _padded(poisson_inclusion(key, step, population=population, rate=rate), capacity)
 
 
 def overflow_probability(population: int, rate: float, capacity: int) -> float:
@@ -330,8 +330,8 @@ def truncated_poisson(
         >>> batch.indices.shape, int(batch.mask.sum()), len(set(batch.indices.tolist()))
         ((20,), 20, 20)
     """
-    population, step = whole("population", population), step_number("step", step)
-    capacity = at_most("capacity", capacity, population)
+    population, step = whole("population", population), _step_number("step", step)
+    capacity = _at_most("capacity", capacity, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
     own = folded(key, _CHOICE, step)
     order = jax.random.permutation(own, population).astype(jnp.int32)
@@ -390,8 +390,7 @@ def random_allocation(
     flags = allocation_inclusion(
         key, epoch, step, population=population, steps=steps, chosen=chosen
     )
-    capacity = population if capacity is None else capacity
-    return padded(flags, at_most("capacity", capacity, population))
+    return _padded(flags, capacity)
 
 
 def allocation_inclusion(
@@ -414,8 +413,8 @@ def allocation_inclusion(
     population, steps = whole("population", population), whole("steps", steps)
     if steps >= _MOST:
         raise ValueError(f"steps must be below 2^31, got {steps}")
-    chosen = at_most("chosen", chosen, steps, "steps")
-    epoch, step = step_number("epoch", epoch), step_number("step", step, steps)
+    chosen = _at_most("chosen", chosen, steps, "steps")
+    epoch, step = _step_number("epoch", epoch), _step_number("step", step, steps)
     own = folded(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
     step = jnp.asarray(step, jnp.uint32)
@@ -426,8 +425,7 @@ def allocation_inclusion(
         same = (place == earlier for earlier in taken)
         return functools.reduce(jnp.logical_or, same, jnp.zeros(population, bool))
 
-    for draw in range(chosen):
-        last = steps - chosen + draw
+    for draw, last in enumerate(range(steps - chosen, steps)):
         place = _uniform(bits[draw], last + 1)
         taken.append(jnp.where(is_taken(place), jnp.uint32(last), place))
     return is_taken(step)

@@ -61,6 +61,7 @@ class Side:
 
     left: bool  # whether it is the left factor
     other: int  # the index of the other one among the parameters
+    rank: int
 
     def products(self, of_sum: OuterProducts, leaves: Sequence[Any]) -> OuterProducts:
         """The outer products of this factor."""
@@ -69,10 +70,10 @@ class Side:
             return OuterProducts(of_sum.rows, _times(of_sum.columns, other.swapaxes(-1, -2)))
         return OuterProducts(_times(of_sum.rows, other), of_sum.columns)
 
-    def sizes(self, of_sum: tuple[int, int, int, int], rank: int) -> tuple[int, int, int, int]:
+    def sizes(self, of_sum: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
         """(g, t, k, n) of this factor."""
         g, t, k, n = of_sum
-        return (g, t, k, rank) if self.left else (g, t, rank, n)
+        return (g, t, k, self.rank) if self.left else (g, t, self.rank, n)
 
 
 def _times(vectors: Array, matrix: Array) -> Array:
@@ -103,4 +104,4 @@ def find_sides(
         sliced = layers <= 1 and len(view.scans) == layers
         if not sliced or view.box != whole.box or site.rule.layout != layout:
             return None
-    return Side(True, pair[1]), Side(False, pair[0])
+    return Side(True, pair[1], shape[-1]), Side(False, pair[0], shape[-1])

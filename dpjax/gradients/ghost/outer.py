@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -117,37 +118,35 @@ def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
 
 def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Float[Array, " b"]:
     """The squared norm, moved up where its terms cancel so far that rounding errors show."""
-    sizes, lefts, rights, lengths = [], [], [], [0, 0]
-    for part in parts:
-        right = jnp.sqrt(_square_sum(part.columns, (-1,)))
-        left = jnp.ones_like(right)
-        if not part.is_lookup:
-            left = jnp.sqrt(_square_sum(part.rows, (-1,)))
-            lengths[0] = part.rows.shape[-1]
-        lengths[1] = part.columns.shape[-1]
-        for found, value in ((sizes, left * right), (lefts, left), (rights, right)):
-            found.append(jnp.sum(value, axis=-1))
+    rights = [jnp.sqrt(_square_sum(part.columns, (-1,))) for part in parts]
+    lefts = [
+        jnp.ones_like(right) if part.is_lookup else jnp.sqrt(_square_sum(part.rows, (-1,)))
+        for part, right in zip(parts, rights, strict=True)
+    ]
 
-    def squared_sum(parts):
-        return jnp.sum(jnp.square(sum(parts[1:], start=parts[0])), axis=-1)
+    def squared_sum(values):
+        summed = functools.reduce(jnp.add, (jnp.sum(value, axis=-1) for value in values))
+        return jnp.sum(jnp.square(summed), axis=-1)
 
+    sizes = squared_sum([left * right for left, right in zip(lefts, rights, strict=True)])
     # The sizes add up to S = (Σₜ‖rowsₜ‖‖columnsₜ‖)², and their sum is off by about u·S. Where
     # that is more than the rounding of the factors allows for, it is added: a norm may come out too
     # large there (the record counts less), never too small.
     eps = float(jnp.finfo(squared.dtype).eps)
-    error = eps * squared_sum(sizes)
+    error = eps * sizes
     # So is what products may lack that are too small for a number: of n in columnsₜ·columnsₛ,
     # n·tiny times (Σₜ‖rowsₜ‖)², and vice versa.
-    k, n = (flushed(length, squared.dtype) for length in lengths)
+    k = max(0 if part.is_lookup else part.rows.shape[-1] for part in parts)
+    k, n = (flushed(length, squared.dtype) for length in (k, parts[0].columns.shape[-1]))
     lacking = n * squared_sum(lefts) + k * squared_sum(rights)
     norm = jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
     # The sum over records rounds what its terms are, not what is left of them: no record's terms
     # may add up to more than `_CANCELLING` times its norm, and the two parts of a table that is
     # looked up and multiplied by, which are summed apart, to more than twice.
-    norm = jnp.maximum(norm, squared_sum(sizes) / _CANCELLING**2)
+    norm = jnp.maximum(norm, sizes / _CANCELLING**2)
     if len(parts) > 1:
         apart = [guarded(inner_products(part, part), [part]) for part in parts]
-        norm = jnp.maximum(norm, sum(apart[1:], start=apart[0]) / 4)
+        norm = jnp.maximum(norm, functools.reduce(jnp.add, apart) / 4)
     return norm
 
 

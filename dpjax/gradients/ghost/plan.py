@@ -17,7 +17,7 @@ from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.equations import Program, trace
 from dpjax.gradients.ghost.low_rank import Side, find_sides
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.ghost.values import Batched, Site, overlap
+from dpjax.gradients.ghost.values import Batched, Site
 
 
 class RematPolicy(NamedTuple):
@@ -39,16 +39,10 @@ def remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematP
     least = records * (kept + largest)
     recompute = jax.device_count() > 1 or least < inside
     if recompute:  # what parameters meet in the blocks is kept besides
-        within = {s.tap: s for s in sites if s.tap.startswith(tuple(paths))}.values()
-        inside = (
-            kept
-            + largest
-            + sum(
-                (math.prod(s.saved.shape) + math.prod(s.out.shape))
-                * math.prod(length for length, _ in s.scans)
-                for s in within
-            )
-        )
+        inside = kept + largest
+        for site in {s.tap: s for s in sites if s.tap.startswith(tuple(paths))}.values():
+            one = math.prod(site.saved.shape) + math.prod(site.out.shape)
+            inside += one * math.prod(length for length, _ in site.scans)
     return RematPolicy(recompute, min(records, max(1, least // inside)))
 
 
@@ -174,9 +168,10 @@ def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
             if site.rule.name == "table look-up" and site.view.scans:
                 return None
             grouped.setdefault((site.rule.layout, site.view.box, site.view.scans), []).append(site)
-    pairs = itertools.combinations(grouped.values(), 2)
-    if any(overlap(uses[0].view, others[0].view) for uses, others in pairs):
-        return None
+    for pair in itertools.combinations(grouped.values(), 2):
+        boxes = zip(*(uses[0].view.box for uses in pair), strict=True)
+        if all(a[0] < b[1] and b[0] < a[1] for a, b in boxes):  # they share an entry
+            return None
     return [_family(tuple(uses)) for uses in grouped.values()]
 
 
@@ -195,30 +190,25 @@ def _factors(
         alone = all(factors.count(index) == 1 and families[index] == [] for index in pair)
         found[pair] = None
         if sides is not None and alone:
-            whole, rank = _family(tuple(uses)), leaves[pair[0]].shape[-1]
-            left, right = (_side(whole, side, rank) for side in sides)
+            left, right = (_family(tuple(uses), side) for side in sides)
             found[pair] = left, right
     return found
 
 
-def _side(whole: Family, side: Side, rank: int) -> Family:
-    """The family of one factor of a low-rank sum."""
-    g, t, k, n = whole.sizes
-    sizes = side.sizes(whole.sizes, rank)
-    form, work, memory = outer.cheapest_form(sizes, lookup=False)
-    work += g * t * rank * (n if side.left else k)
-    return Family(whole.sites, form, sizes, work, memory + g * t * rank, side)
-
-
-def _family(sites: tuple[Site, ...]) -> Family:
-    """The uses that add up, with scans folded in."""
+def _family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
+    """The uses that add up, with scans folded in; of a low-rank sum, one of its factors."""
     g, _, k, n = sites[0].rule.sizes
     g *= math.prod(length for length, scanned in sites[0].scans if scanned)
     positions = [
         site.rule.sizes[1] * math.prod(length for length, scanned in site.scans if not scanned)
         for site in sites
     ]
-    sizes = (g, sum(positions), k, n)
-    lookups = [site.rule.name == "table look-up" for site in sites]
-    form, work, memory = outer.cheapest_form(sizes, any(lookups))
-    return Family(sites, form, sizes, work, memory)
+    t = sum(positions)
+    sizes = (g, t, k, n)
+    lookup = side is None and any(site.rule.name == "table look-up" for site in sites)
+    own = sizes if side is None else side.sizes(sizes)
+    form, work, memory = outer.cheapest_form(own, lookup)
+    if side is not None:  # its outer products follow from those of the sum
+        memory += g * t * side.rank
+        work += g * t * side.rank * (n if side.left else k)
+    return Family(sites, form, own, work, memory, side)

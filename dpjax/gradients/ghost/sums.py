@@ -177,31 +177,26 @@ def _by_steps(family: Family) -> bool:
 def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
     """Outer products of one site: a scan's steps are further positions t of a shared parameter, and
     further blocks g of one that is sliced."""
-    factor = site.rule.factor
-    scans = len(site.scans)
+    factor, scans = site.rule.factor, len(site.scans)
     for _ in range(scans):
         factor = jax.vmap(factor)
     products = factor(saved, cotangent)
-    if not scans:
-        return products
     own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]
     shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]
+
+    def folded(value: Array) -> Array:
+        b, g, t, n = range(scans, scans + 4)
+        value = value.transpose(b, *own, g, *shared, t, n)
+        split = 2 + len(own)
+        blocks, positions = math.prod(value.shape[1:split]), math.prod(value.shape[split:-1])
+        return value.reshape(value.shape[0], blocks, positions, value.shape[-1])
+
+    if not scans:
+        return products
     if products.rows.ndim == scans + 2:
         rows = products.rows.transpose(scans, *shared, scans + 1)
-        rows = rows.reshape(rows.shape[0], -1)
-    else:
-        rows = _blocks_and_positions(products.rows, own, shared)
-    return OuterProducts(rows, _blocks_and_positions(products.columns, own, shared))
-
-
-def _blocks_and_positions(value: Array, own: list[int], shared: list[int]) -> Array:
-    scans = len(own) + len(shared)
-    b, g, t, n = range(scans, scans + 4)
-    value = value.transpose(b, *own, g, *shared, t, n)
-    sizes = value.shape
-    split = 2 + len(own)
-    blocks, positions = math.prod(sizes[1:split]), math.prod(sizes[split:-1])
-    return value.reshape(sizes[0], blocks, positions, sizes[-1])
+        return OuterProducts(rows.reshape(rows.shape[0], -1), folded(products.columns))
+    return OuterProducts(folded(products.rows), folded(products.columns))
 
 
 def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
@@ -242,8 +237,7 @@ def _leaf_total(
         elif family.form == "direct":
             gradient = weighted_sum(factors, products, share_of, finite=True)
         else:
-            first, *others = map(summed, products)
-            gradient = sum(others, start=first)
+            gradient = functools.reduce(jnp.add, map(summed, products))
         if family.side is not None:
             total = total + gradient.reshape(leaf.shape).astype(total.dtype)
             continue
@@ -267,28 +261,26 @@ class PackedLeaves(NamedTuple):
 
     def join(self, leaves: Sequence[Any]) -> list[Any]:
         """The arrays, from leaves with the same axes before those of their shapes."""
-        found = []
-        for group in self.groups:
-            if len(group) == 1:  # as it is: a reshape outside a program would copy it
-                found.append(leaves[group[0]])
-                continue
-            flat = []
-            for leaf, own in ((leaves[place], self.shapes[place]) for place in group):
-                shared = jnp.shape(leaf)[: jnp.ndim(leaf) - len(own)]
-                flat.append(jnp.reshape(leaf, (*shared, math.prod(own))))
-            found.append(jnp.concatenate(flat, axis=-1))
-        return found
+
+        def flat(place: int) -> Any:
+            leaf, own = leaves[place], self.shapes[place]
+            shared = jnp.shape(leaf)[: jnp.ndim(leaf) - len(own)]
+            return jnp.reshape(leaf, (*shared, math.prod(own)))
+
+        # One leaf is left as it is: a reshape outside a program would copy it.
+        return [
+            leaves[places[0]] if len(places) == 1 else jnp.concatenate(list(map(flat, places)), -1)
+            for places in self.groups
+        ]
 
     def split(self, arrays: Sequence[Any]) -> list[Any]:
         """The leaves, from arrays without other axes."""
         found: list[Any] = [None] * len(self.shapes)
         for group, array in zip(self.groups, arrays, strict=True):
-            if len(group) == 1:
-                found[group[0]] = array
-                continue
             stops = np.cumsum([math.prod(self.shapes[place]) for place in group])[:-1]
-            for place, flat in zip(group, jnp.split(array, stops), strict=True):
-                found[place] = flat.reshape(self.shapes[place])
+            parts = [array] if len(group) == 1 else jnp.split(array, stops)
+            for place, part in zip(group, parts, strict=True):
+                found[place] = part if len(group) == 1 else part.reshape(self.shapes[place])
         return found
 
 
@@ -298,7 +290,6 @@ def pack_small_leaves(
     """Leaves of one dtype and kind that have fewer numbers than `below` together, others alone."""
     groups: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves):
-        small = math.prod(leaf.shape) < below
-        kind = kinds[place] if kinds is not None else 0
-        groups.setdefault((leaf.dtype, kind) if small else place, []).append(place)
+        kind = leaf.dtype, kinds[place] if kinds is not None else 0
+        groups.setdefault(kind if math.prod(leaf.shape) < below else place, []).append(place)
     return PackedLeaves(tuple(map(tuple, groups.values())), tuple(tuple(x.shape) for x in leaves))

@@ -201,7 +201,7 @@ def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rul
         case ParameterView():
             pieces: list[Any] = [(view, None)]
         case JoinedViews():
-            pieces = view.pieces()
+            pieces = list(view.pieces)
         case _:
             return []
     found = [(piece, find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]

@@ -84,8 +84,10 @@ def one_step(value: Any, scan: Any) -> Any:
     """What a scanned-over value is inside the scan's body."""
     if not isinstance(value, Parametric):
         return type(value)(None)
-    view = value.view
-    view = view.slice_of_scan(scan) if isinstance(view, ParameterView) else None
+    if not isinstance(whole := value.view, ParameterView):
+        return Parametric(None, value.leaves, None)
+    dims = None if whole.dims is None else whole.dims[1:]
+    view = ParameterView(whole.leaf, dims, whole.box, whole, scan=scan)
     return Parametric(None, value.leaves, view)
 
 
@@ -104,7 +106,8 @@ class ParameterView:
     dims: tuple[int | None, ...] | None
     box: tuple[tuple[int, int], ...]  # the piece held: [start, stop) of the parameter's dimensions
     parent: ParameterView | None = None  # what it was made from; None for the parameter itself
-    back: Callable[[Any], Any] | None = None  # from a gradient of this value to one of the parent
+    # From a gradient of this value to one of the parent, where that is not the same.
+    back: Callable[[Any], Any] | None = None
     scan: Any = None  # the scan of which this value is one step's slice of the parent
 
     def to_leaf(self, gradient: Any, scans: int) -> Any:
@@ -113,18 +116,12 @@ class ParameterView:
         while view.parent is not None:
             if view.scan is not None:
                 scans -= 1
-            else:
-                back = view.back or _identity
+            elif (back := view.back) is not None:
                 for _ in range(scans):
                     back = jax.vmap(back)
                 gradient = back(gradient)
             view = view.parent
         return gradient
-
-    def slice_of_scan(self, scan: Any) -> ParameterView:
-        """One step's slice along the leading dimension, inside the scan of that name."""
-        dims = None if self.dims is None else self.dims[1:]
-        return ParameterView(self.leaf, dims, self.box, self, scan=scan)
 
     @property
     def scans(self) -> tuple[Any, ...]:
@@ -135,19 +132,9 @@ class ParameterView:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JoinedViews:
-    """Several parameters concatenated along one axis; `stops` are the ends of their pieces."""
+    """Several parameters concatenated along one axis, each with its (axis, start, stop)."""
 
-    views: tuple[ParameterView, ...]
-    axis: int
-    stops: tuple[int, ...]
-
-    def pieces(self) -> list[tuple[ParameterView, tuple[int, int, int]]]:
-        """Every view with its (axis, start, stop)."""
-        starts = (0, *self.stops[:-1])
-        return [
-            (view, (self.axis, start, stop))
-            for view, start, stop in zip(self.views, starts, self.stops, strict=True)
-        ]
+    pieces: tuple[tuple[ParameterView, tuple[int, int, int]], ...]
 
 
 def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
@@ -156,9 +143,11 @@ def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
         return None
     if not all(isinstance(view, ParameterView) for view in views):
         return None
-    axis = eqn.params["dimension"]
-    sizes = [aval.shape[axis] for aval in eqn.ins]
-    return JoinedViews(tuple(views), axis, tuple(itertools.accumulate(sizes)))
+    axis, stops = eqn.params["dimension"], [0]
+    for aval in eqn.ins:
+        stops.append(stops[-1] + aval.shape[axis])
+    cuts = ((axis, *ends) for ends in itertools.pairwise(stops))
+    return JoinedViews(tuple(zip(views, cuts, strict=True)))
 
 
 def whole_view(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
@@ -184,9 +173,8 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
             (out,) = jax.linear_transpose(forward, shape)(gradient)
             return out
 
-        if name == "convert_element_type":
-            back = _identity
-        return ParameterView(view.leaf, dims, box, view, back)
+        kept = name == "convert_element_type"
+        return ParameterView(view.leaf, dims, box, view, None if kept else back)
 
     if name == "split":
         dim = None if view.dims is None else view.dims[params["axis"]]
@@ -227,10 +215,6 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
     return [child(0, tuple(view.dims[axis] for axis in kept))]
 
 
-def _identity(gradient: Any) -> Any:
-    return gradient
-
-
 def _cut(box: tuple, dim: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
     return (*box[:dim], (start, stop), *box[dim + 1 :])
 
@@ -242,11 +226,3 @@ def _reshaped(dims: tuple, old: tuple, new: tuple) -> tuple | None:
         return None
     remaining = iter(wide)
     return tuple(next(remaining)[0] if size != 1 else None for size in new)
-
-
-def overlap(a: ParameterView, b: ParameterView) -> bool:
-    """Whether two views of one parameter share an entry."""
-    return all(
-        low_a < high_b and low_b < high_a
-        for (low_a, high_a), (low_b, high_b) in zip(a.box, b.box, strict=True)
-    )
