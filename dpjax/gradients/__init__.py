@@ -2,7 +2,7 @@
 
 from dpjax.gradients.clipping import ClippedGradient, ClippedSum, clip_and_sum, clipped_grad
 from dpjax.gradients.explain import explain_clipping
-from dpjax.gradients.ghost.low_rank import low_rank_sum
+from dpjax.gradients.ghost.outer import low_rank_sum
 from dpjax.gradients.per_example import rounding_slack
 from dpjax.gradients.strategies import (
     AdaptiveQuantile,

@@ -4,7 +4,6 @@ from dpjax._numerics.normal import fresh_key
 from dpjax.transforms.average import AverageState, periodic_average, shrink_towards
 from dpjax.transforms.clip import clip_per_example
 from dpjax.transforms.coordinates import Spherical, from_spherical, spherical_noise, to_spherical
-from dpjax.transforms.correlated import CorrelatedState, correlated_noise
 from dpjax.transforms.geometric import (
     AnchorState,
     Release,
@@ -27,7 +26,14 @@ from dpjax.transforms.integer_noise import (
     randomized_response,
     select,
 )
-from dpjax.transforms.noise import NoiseState, ball_noise, gaussian_noise, sphere_noise
+from dpjax.transforms.noise import (
+    CorrelatedState,
+    NoiseState,
+    ball_noise,
+    correlated_noise,
+    gaussian_noise,
+    sphere_noise,
+)
 from dpjax.transforms.released import released
 from dpjax.transforms.selective import Attempts, Selective, SelectiveState, selective_update
 

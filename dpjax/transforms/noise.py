@@ -1,4 +1,7 @@
-"""Noise as a function of (key, step): Gaussian, uniform in a ball, and on a sphere."""
+"""Noise as a function of (key, step): Gaussian, uniform in a ball, and on a sphere.
+
+Noise that is correlated over the steps leaves less of it in sums of them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import lax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
+from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.transforms.released import current_reader
 
 
@@ -214,3 +219,195 @@ def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
     return jax.tree.map(
         lambda u, z: (u.astype(z.dtype) + scales[z.dtype] * z).astype(u.dtype), updates, noise
     )
+
+
+class CorrelatedState(NamedTuple):
+    """The state of `correlated_noise`.
+
+    Fields:
+        key: the secret key of the whole run; never changes.
+        step: the number of draws so far.
+        past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
+            parameters whose leaves have one more axis in front, a ring; as secret as the key. `()`
+            where nothing is kept.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dpjax import correlation, transforms
+        >>> tx = transforms.correlated_noise(correlation.square_root(4), 1.0, jax.random.key(0))
+        >>> tx.init({"w": jnp.zeros(5)}).past["w"].shape
+        (3, 5)
+    """
+
+    key: PRNGKeyArray
+    step: Int[Array, ""]
+    past: PyTree
+
+
+@suggests_argument_names
+def correlated_noise(
+    strategy: Toeplitz | BandedInverse | Tree, stddev: float, key: PRNGKeyArray
+) -> optax.GradientTransformation:
+    """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
+
+        yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
+        yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d; or
+        yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
+
+    Args:
+        strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
+            `dpjax.correlation.banded_inverse(8, steps)`, or `dpjax.correlation.Tree()`.
+        stddev: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
+            multiplied by the sensitivity of C.
+        key: a JAX key, secret, used for nothing else.
+
+    Returns:
+        A transformation whose state holds the key, the step and the last bands − 1 noises y of a
+        banded C, sharded as the parameters are; they belong into checkpoints. Of a `BandedInverse`
+        nothing is kept: a step draws the last `bands` z again; and of a `Tree`, two of them on
+        average. zₜ is a function of (key, t) and of the leaves' paths: a run continued from its
+        state by the same compiled step adds the same noise to the last bit (another program may
+        round the same noise to a neighbouring number).
+
+    Raises:
+        TypeError, ValueError: a strategy that is none, a standard deviation that is negative, not
+            finite or a schedule, a key that is none.
+
+    Guarantee:
+        With updates of l2 sensitivity C, all steps together are
+        `acc.CorrelatedGaussian(stddev/C, strategy, steps, separation)`, or `acc.MatrixGaussian` of
+        a `Tree`, if no record enters two steps less than `separation` apart. One step alone has no
+        price. z has its full tail (|z| to 9.3); 16-bit updates are perturbed in float32 and rounded
+        after.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import correlation, transforms
+        >>> strategy = correlation.banded_toeplitz(8, steps=100)
+        >>> tx = optax.chain(
+        ...     transforms.clip_per_example(1.0),
+        ...     transforms.correlated_noise(strategy, 4.0, jax.random.key(0)),
+        ...     optax.sgd(0.1 / 256),  # over the expected batch size
+        ... )
+        >>> tx.update({"w": jnp.ones((5, 3))}, tx.init({"w": jnp.zeros(3)}))[0]["w"].shape
+        (3,)
+
+    References:
+        Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
+    """
+    if not isinstance(strategy, Toeplitz | BandedInverse | Tree):
+        raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
+    if callable(stddev):
+        raise ValueError(
+            "stddev must be one number: no price is known for a schedule under correlated noise, "
+            f"got {stddev!r}"
+        )
+    positive("stddev", stddev, allow_zero=True)
+    start = noise_start(key)
+    kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
+    following: Any = _of_blocks
+    if not isinstance(strategy, Tree):
+        following = _drawn_again(strategy) if kept is None else _kept(strategy)  # pyrefly: ignore
+
+    def init(params):
+        past = () if kept is None else jax.tree.map(lambda leaf: _ring(leaf, kept), params)
+        return CorrelatedState(*start(), past)
+
+    def update(updates, state, params=None):
+        del params
+        if (reader := current_reader()) is not None:
+            reader.refuse(
+                "correlated_noise, whose steps have no price one by one (price the whole run: "
+                "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
+            )
+        noise, past = following(updates, state)
+        return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
+
+    return optax.GradientTransformation(init, update)
+
+
+# The noise of a step by kind of strategy: `following(updates, state) -> (y, past)`.
+
+
+def _zero(updates):
+    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
+
+
+def _drawn(updates, state, step):
+    """z of a step."""
+    now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
+    return normal_like(now, in_float32(updates))
+
+
+def _drawn_again(strategy: BandedInverse):
+    """y as the sum of the last z, each drawn again."""
+
+    def following(updates, state):
+        def more(lag, total):
+            z, d = _drawn(updates, state, state.step - lag), strategy.inverse_coefficients
+            return jax.tree.map(lambda s, x: s + jnp.asarray(d, x.dtype)[lag] * x, total, z)
+
+        # One program, however many bands; none of the steps before the first.
+        last = jnp.minimum(state.step + 1, strategy.bands)
+        return lax.fori_loop(0, last, more, _zero(updates)), ()
+
+    return jax.jit(following)
+
+
+@jax.jit
+def _of_blocks(updates, state):
+    """y as the z of the block that ends here less those of the blocks that it is made of."""
+    step = state.step
+    # The digits of `step` that are 1 before its first 0: each is a block that ends in this one.
+    ended = lax.population_count(step & ~(step + 1))
+
+    def more(height, total):
+        own = height == ended
+        z = _drawn(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
+        return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
+
+    return lax.fori_loop(0, ended + 1, more, _zero(updates)), ()
+
+
+def _kept(strategy: Toeplitz):
+    """y from this step's z and from the last y, a ring of which is kept."""
+    kept = strategy.bands - 1
+    # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
+    ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
+
+    def scaled(z):
+        return z / jnp.asarray(strategy.coefficients[0], z.dtype)
+
+    def following(updates, state):
+        fresh = _drawn(updates, state, state.step)
+        if not kept:
+            unit = strategy.coefficients[0] == 1.0
+            return fresh if unit else jax.tree.map(scaled, fresh), state.past
+        slot = state.step % kept
+        # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
+        order = (state.step - 1 - jnp.arange(kept)) % kept
+
+        def correlated(z, past):
+            # One product: written as a sum of slices, XLA draws z again for each of them.
+            weights = jnp.asarray(ratios, z.dtype)[order]
+            old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
+            return scaled(z) - old
+
+        noise = jax.tree.map(correlated, fresh, state.past)
+        past = jax.tree.map(
+            lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
+        )
+        return noise, past
+
+    return following
+
+
+def _ring(leaf, kept: int):
+    """Zeros for the noise of so many steps, sharded as the leaf is."""
+    dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
+    placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+    device = None
+    if isinstance(placed, jax.sharding.NamedSharding):
+        spec = jax.sharding.PartitionSpec(None, *placed.spec)
+        device = jax.sharding.NamedSharding(placed.mesh, spec)
+    return jnp.zeros((kept, *jnp.shape(leaf)), dtype, device=device)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.equations import Program, trace
-from dpjax.gradients.ghost.low_rank import Side, find_sides
+from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.trace import Interpreter
 from dpjax.gradients.ghost.values import Batched, Site
 
@@ -93,7 +92,7 @@ class Family:
     """Uses of one piece of one parameter whose outer products add up."""
 
     sites: tuple[Site, ...]
-    form: outer.Form  # how the squared norm is formed
+    form: Form  # how the squared norm is formed
     sizes: tuple[int, int, int, int]  # (g, t, k, n) with the scans folded in and the sites joined
     work: int  # multiplications per record for the norm
     memory: int  # numbers written per record for the norm
@@ -207,7 +206,7 @@ def _family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
     sizes = (g, t, k, n)
     lookup = side is None and any(site.rule.name == "table look-up" for site in sites)
     own = sizes if side is None else side.sizes(sizes)
-    form, work, memory = outer.cheapest_form(own, lookup)
+    form, work, memory = cheapest_form(own, lookup)
     if side is not None:  # its outer products follow from those of the sum
         memory += g * t * side.rank
         work += g * t * side.rank * (n if side.left else k)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost.equations import Equation, Program, Scan, literal
-from dpjax.gradients.ghost.low_rank import is_low_rank_sum
+from dpjax.gradients.ghost.outer import is_low_rank_sum
 from dpjax.gradients.ghost.rules import (
     CONVOLUTION,
     POOLING,
