@@ -16,15 +16,14 @@ def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
     floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
     if not any(floating):
         raise ValueError("params must hold a floating-point array, got none")
-    if any(jnp.iscomplexobj(x) for x, f in zip(leaves, floating, strict=True) if f):
+    pairs = list(zip(leaves, floating, strict=True))
+    if any(f and jnp.iscomplexobj(x) for x, f in pairs):
         raise ValueError("params must be real, got complex ones; split real and imaginary parts")
 
     def rebuild(trained):
         new = iter(jax.tree.leaves(trained))
-        pairs = zip(leaves, floating, strict=True)
         return tree.unflatten([next(new) if f else x for x, f in pairs])
 
-    pairs = zip(leaves, floating, strict=True)
     return tree.unflatten([x if f else None for x, f in pairs]), rebuild
 
 
@@ -73,6 +72,11 @@ def batch_size(batch: Any) -> int:
     if len(sizes) > 1:
         raise ValueError(f"batch must have one number of records, got {sorted(sizes)}")
     return sizes.pop()
+
+
+def first_record(batch: Any) -> Any:
+    """The shapes of one record."""
+    return jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], batch), batch)
 
 
 def boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:

@@ -16,26 +16,10 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients import per_example
-from dpjax.gradients.arguments import (
-    batch_size,
-    boolean_mask,
-    record_keys,
-    scalar_loss,
-    trainable,
-)
-from dpjax.gradients.explain import (
-    Choice,
-    Method,
-    PieceSize,
-    choose,
-    fall_back_if_untraceable,
-    piece_size,
-)
+from dpjax.gradients import arguments, explain, per_example
+from dpjax.gradients.explain import Method, PieceSize
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.strategies import Flat, Strategy
-
-_BY_VMAP = Choice("vmap", "as asked", None, ())
 
 
 class ClippedGradient(NamedTuple):
@@ -137,16 +121,16 @@ def clip_and_sum(
         return function(record) if has_aux else (function(record), None)
 
     def summed(batch, mask, clip_norm) -> ClippedSum:
-        records = batch_size(batch)
-        mask = boolean_mask(records, mask)
+        records = arguments.batch_size(batch)
+        mask = arguments.boolean_mask(records, mask)
         if records == 0:
             return _without_records(lambda batch, _: summed(batch, None, clip_norm), batch)
         like = jax.eval_shape(lambda batch: one(jax.tree.map(lambda x: x[0], batch))[0], batch)
         kinds = [x.dtype for x in jax.tree.leaves(like)]
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
-        size = min(microbatch_size or records, records) if microbatch_size != "auto" else 0
-        size = size or piece_size(_BY_VMAP, lambda _, record: one(record), like, batch)
+        given = like, batch, microbatch_size
+        size = explain.piece_size(explain.BY_VMAP, lambda _, record: one(record), *given)
 
         def piece(batch, mask):
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
@@ -239,7 +223,7 @@ def clipped_grad(
         _check(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
         specs = ClippedGradient(
-            sum=jax.tree.map(partition_spec, trainable(params)[0]),
+            sum=jax.tree.map(partition_spec, arguments.trainable(params)[0]),
             norms=along,
             losses=along,
             nonfinite=PartitionSpec(),  # pyrefly: ignore
@@ -269,15 +253,15 @@ def _clipped_gradient(
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux, share_of = settings
-    records = batch_size(batch)
-    mask = boolean_mask(records, mask)
+    records = arguments.batch_size(batch)
+    mask = arguments.boolean_mask(records, mask)
     if records == 0:
         summed = functools.partial(_clipped_gradient, settings, params)
         return _without_records(lambda b, r: summed(b, None, r, clip_norm), batch, rng)
-    keys = None if rng is None else record_keys(rng, records)
-    trained, rebuild = trainable(params)
-    one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    choice = choose(method, one, trained, (batch, keys))
+    keys = None if rng is None else arguments.record_keys(rng, records)
+    trained, rebuild = arguments.trainable(params)
+    one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    choice = explain.choose(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
         how = batch_and_keys, mask, clip_norm, strategy, share_of
@@ -289,19 +273,15 @@ def _clipped_gradient(
 
         return per_example.clipped_sum(gradient, trained, *how)
 
-    def choose_piece(choice):
-        if microbatch_size == "auto":
-            return piece_size(choice, one, trained, (batch, keys))
-        return min(microbatch_size or records, records)
-
-    size, compiled = choose_piece(choice), run
-    arguments = trained, (batch, keys), mask, clip_norm
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+    given = one, trained, (batch, keys), microbatch_size
+    size, compiled = explain.piece_size(choice, *given), run
+    inputs = trained, (batch, keys), mask, clip_norm
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs)):
         compiled = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
-    some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *arguments[1:3])
-    choice = fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
+    some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *inputs[1:3])
+    choice = explain.fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
     if choice.plan is None:
-        size = choose_piece(choice)
+        size = explain.piece_size(choice, *given)
 
     def piece(batch, keys, mask):
         return compiled(trained, (batch, keys), mask, clip_norm)
@@ -358,7 +338,7 @@ def in_pieces(
         lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
     )
     leaves, structure = jax.tree.flatten(shapes)
-    small = pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
+    small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
     # The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
     # of Σ|terms| however many they are: the slack does not grow with the number of pieces.

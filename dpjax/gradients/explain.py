@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 
 from dpjax._argument_names import suggests_argument_names
-from dpjax.gradients.arguments import batch_size, record_keys, scalar_loss, trainable
+from dpjax.gradients import arguments
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.ghost.equations import Program, trace
 from dpjax.gradients.ghost.plan import Family, Plan, fitting_gradients, make_plan
@@ -30,8 +31,7 @@ _PASSES = 3
 _CONVOLUTION_WEIGHT = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class ParameterCost:
+class ParameterCost(NamedTuple):
     """One row of the table."""
 
     parameter: str  # its path in the tree
@@ -52,26 +52,23 @@ class Choice:
     rows: tuple[ParameterCost, ...]  # empty where the loss could not be traced
 
     def __str__(self) -> str:
-        header = ("parameter", "shape", "used in", "rule", "ghost", "vmap")
-        table = [header] + [
-            (r.parameter, str(r.shape), r.used_in, r.rule, f"{r.ghost:,}", f"{r.vmap:,}")
-            for r in self.rows
-        ]
-        widths = [max(len(row[k]) for row in table) for k in range(len(header))]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if k >= 4 else cell.ljust(width)
-                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
-        ]
+        table = [("parameter", "shape", "used in", "rule", "ghost", "vmap")]
+        table += [(*map(str, r[:4]), f"{r.ghost:,}", f"{r.vmap:,}") for r in self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = []
+        for row in table:
+            cells = [*map(str.ljust, row[:4], widths), *map(str.rjust, row[4:], widths[4:])]
+            lines.append("  ".join(cells).rstrip())
         return "\n".join([*lines, f"method: {self.method} ({self.reason})"])
+
+
+BY_VMAP = Choice("vmap", "as asked", None, ())
 
 
 def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
     """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
-        return Choice("vmap", "as asked", None, ())
+        return BY_VMAP
     try:
         plan = make_plan(loss, params, records)
     except Exception as error:
@@ -114,13 +111,12 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
-        name = jax.tree_util.keystr(path, simple=True, separator="/") or "parameter"
+        name = arguments.path_name(path) or "parameter"
         size = math.prod(leaf.shape)
         copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
-            rows.append(
-                ParameterCost(name, leaf.shape, plan.reasons[index], "copied", copies, copies)
-            )
+            why = plan.reasons[index]
+            rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies))
             continue
         sites = [site for family in families for site in family.sites]
         used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
@@ -148,25 +144,27 @@ _TOTAL_PASSES = 4
 _WORTHWHILE = 0.1
 
 
-def piece_size(choice: Choice, loss: Callable[..., Any], params: Any, batch: Any) -> int:
-    """Records a piece: all of them, or as few as the cache holds where that is quicker."""
+def piece_size(
+    choice: Choice, loss: Callable[..., Any], params: Any, batch: Any, given: PieceSize = "auto"
+) -> int:
+    """Records a piece: as given, or all of them, or what the cache holds where that is quicker."""
     # On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
     # the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
     # `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
     # ghost method, or the gradients of its records) is about what the plain gradient remembers of
     # the batch. Elsewhere, and on several devices, the whole batch goes at once.
     records = jax.tree.leaves(batch)[0].shape[0]
-    if jax.device_count() > 1:
-        return records
+    if given != "auto" or jax.device_count() > 1:
+        return records if given == "auto" else min(given or records, records)
     leaves = jax.tree.leaves(params)
     size = sum(math.prod(leaf.shape) for leaf in leaves)
     program, allowed = None, records
     if choice.plan is not None:
         allowed = choice.plan.remat.fitting or records
     elif 4 * size * records >= _CACHE / 4:
-        program = _program(loss, params, batch)
-        found = None if program is None else fitting_gradients(program, size, records)
-        allowed = found or records
+        with contextlib.suppress(Exception):  # the call that follows raises the user's own error
+            program = trace(loss, params, arguments.first_record(batch))[0]
+            allowed = fitting_gradients(program, size, records) or records
     return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
 
 
@@ -212,15 +210,6 @@ def _quickest(
     return fitting if worthwhile else records
 
 
-def _program(loss: Callable[..., Any], params: Any, batch: Any) -> Program | None:
-    """The loss of one record; None where it cannot be read."""
-    try:
-        example = jax.eval_shape(lambda b: jax.tree.map(lambda x: x[0], b), batch)
-        return trace(loss, params, example)[0]
-    except Exception:  # the call that follows raises the user's own error
-        return None
-
-
 @suggests_argument_names
 def explain_clipping(
     loss: Callable[..., Any],
@@ -257,12 +246,12 @@ def explain_clipping(
         w          (100,)  matrix product  vectors    201  2,500
         method: ghost (costs 8.91 % of vmap)
     """
-    trained, rebuild = trainable(params)
-    keys = None if rng is None else record_keys(rng, batch_size(batch))
-    one = scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    trained, rebuild = arguments.trainable(params)
+    keys = None if rng is None else arguments.record_keys(rng, arguments.batch_size(batch))
+    one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = choose(method, one, trained, (batch, keys))
     if choice.plan is not None:
         run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
-        everyone = jax.ShapeDtypeStruct((batch_size(batch),), bool)
+        everyone = jax.ShapeDtypeStruct((arguments.batch_size(batch),), bool)
         choice = fall_back_if_untraceable(choice, run, trained, (batch, keys), everyone, 1.0)
     print(choice)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from dpjax._numerics.checks import whole
 from dpjax._numerics.normal import squared_norm
+from dpjax.transforms.noise import wide_zeros
 
 
 class AverageState(NamedTuple):
@@ -68,11 +69,8 @@ def periodic_average(every: int) -> optax.GradientTransformation:
     every = whole("every", every, most=2**31 - 1)
 
     def init(params):
-        # 16-bit means would stop moving after 256 terms.
-        def zero(p):
-            return jnp.zeros(p.shape, p.dtype if p.dtype.itemsize >= 4 else jnp.float32)
-
-        return AverageState(jax.tree.map(zero, params), jnp.zeros((), jnp.int32))
+        # In float32 at least: 16-bit means would stop moving after 256 terms.
+        return AverageState(wide_zeros(params), jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None):
         if params is None:

@@ -110,8 +110,7 @@ def recentred_clipping(
         >>> tx.released
         {'RecentredGaussian': {'radius': 0.5, 'noise_std': 0.0, 'batch_size': 2}}
     """
-    fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
-    _check(fields)
+    fields = _checked(radius=radius, noise_std=noise_std, batch_size=batch_size)
 
     def estimate(updates, anchor, mask, key):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
@@ -163,14 +162,13 @@ def anisotropic_clipping(
         >>> [f"{x:.2f}" for x in out]
         ['1.00', '0.10']
     """
-    fields = {
-        "parallel_radius": parallel_radius,
-        "perpendicular_radius": perpendicular_radius,
-        "parallel_noise_std": parallel_noise_std,
-        "perpendicular_noise_std": perpendicular_noise_std,
-        "batch_size": batch_size,
-    }
-    _check(fields)
+    fields = _checked(
+        parallel_radius=parallel_radius,
+        perpendicular_radius=perpendicular_radius,
+        parallel_noise_std=parallel_noise_std,
+        perpendicular_noise_std=perpendicular_noise_std,
+        batch_size=batch_size,
+    )
 
     def estimate(updates, anchor, mask, key):
         u = _direction(anchor)
@@ -233,9 +231,10 @@ def _wide(leaf: Array) -> Array:
     return leaf.astype(accumulation_dtype(leaf.dtype))
 
 
-def _check(fields: dict[str, Any]) -> None:
+def _checked(**fields: Any) -> dict[str, Any]:
     for name, value in fields.items():
         positive(name, value, allow_zero=name.endswith("noise_std"))
+    return fields
 
 
 def _inner(a: PyTree, b: PyTree) -> Float[Array, ""]:
@@ -320,8 +319,7 @@ def tangent_ball(
         >>> [f"{x:.3f}" for x in out], sorted(tx.released)
         (['3.000', '4.000'], ['Gaussian', 'TangentBall'])
     """
-    fields = {"radius": radius, "noise_std": noise_std, "batch_size": batch_size}
-    _check(fields)
+    fields = _checked(radius=radius, noise_std=noise_std, batch_size=batch_size)
     if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
@@ -382,9 +380,8 @@ def boxed_angles(
         ['2.00', '3.00', '6.00']
     """
     dimension = int(one_number("dimension", dimension, Range(2.0, whole=True)))
-    fields = {"bounding_factor": bounding_factor, "noise_std": noise_std}
-    fields |= {"batch_size": batch_size, "dimension": dimension}
-    _check(fields)
+    fields = _checked(bounding_factor=bounding_factor, noise_std=noise_std, batch_size=batch_size)
+    fields["dimension"] = dimension
     if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
         raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
 

@@ -213,6 +213,11 @@ def in_float32(updates: PyTree) -> PyTree:
     )
 
 
+def wide_zeros(updates: PyTree) -> PyTree:
+    """Zeros like the updates, in float32 at least."""
+    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
+
+
 def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
     """updates + scale·noise in the noise's dtype, then in the updates'."""
     scales = {z.dtype: jnp.asarray(scale, z.dtype) for z in jax.tree.leaves(noise)}
@@ -329,10 +334,6 @@ def correlated_noise(
 # The noise of a step by kind of strategy: `following(updates, state) -> (y, past)`.
 
 
-def _zero(updates):
-    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
-
-
 def _drawn(updates, state, step):
     """z of a step."""
     now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
@@ -349,7 +350,7 @@ def _drawn_again(strategy: BandedInverse):
 
         # One program, however many bands; none of the steps before the first.
         last = jnp.minimum(state.step + 1, strategy.bands)
-        return lax.fori_loop(0, last, more, _zero(updates)), ()
+        return lax.fori_loop(0, last, more, wide_zeros(updates)), ()
 
     return jax.jit(following)
 
@@ -366,7 +367,7 @@ def _of_blocks(updates, state):
         z = _drawn(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
         return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
 
-    return lax.fori_loop(0, ended + 1, more, _zero(updates)), ()
+    return lax.fori_loop(0, ended + 1, more, wide_zeros(updates)), ()
 
 
 def _kept(strategy: Toeplitz):

@@ -59,9 +59,8 @@ class ChainReader:
 
     def clip(self, updates: Any, sensitivity: Callable[[Any], Any]) -> Any:
         """The updates after clipping, of the given sensitivity under an adjacency."""
-        out = _same(updates)
-        if self.pending and jax.tree.leaves(updates):
-            self._take(self.raw, updates, "clip_per_example needs the gradients as they are")
+        out, why = _same(updates), "clip_per_example needs the gradients as they are"
+        if self._take(self.raw, updates, why):
             self.bounds.append(sensitivity)
             for leaf in jax.tree.leaves(out):
                 self.clipped[id(leaf)] = (leaf, len(self.bounds) - 1)
@@ -69,26 +68,23 @@ class ChainReader:
 
     def perturb(self, kind: str, updates: Any, scale: Any) -> Any:
         """The updates after noise of the given scale."""
-        leaves = jax.tree.leaves(updates)
-        if self.pending and leaves:
-            taken = self._take(
-                self.clipped,
-                updates,
-                f"{kind}_noise needs the clipped sum as it is (clip_per_example in the chain, or "
-                "released(chain, gradient) with the function of clipped_grad)",
-            )
-            size = sum(math.prod(leaf.shape) for leaf in leaves)
-            self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
-            return _fresh(updates)
-        return _same(updates)
+        why = (
+            f"{kind}_noise needs the clipped sum as it is (clip_per_example in the chain, or "
+            "released(chain, gradient) with the function of clipped_grad)"
+        )
+        if not (taken := self._take(self.clipped, updates, why)):
+            return _same(updates)
+        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(updates))
+        self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
+        return _fresh(updates)
 
     def release(self, updates: Any, released: dict[str, dict[str, Any]]) -> Any:
         """The updates after a transformation that clips and perturbs at once."""
-        if self.pending and jax.tree.leaves(updates):
-            self._take(self.raw, updates, f"{next(iter(released))} needs the gradients as they are")
-            self.complete.append(released)
-            return _fresh(updates)
-        return _same(updates)
+        why = f"{next(iter(released))} needs the gradients as they are"
+        if not self._take(self.raw, updates, why):
+            return _same(updates)
+        self.complete.append(released)
+        return _fresh(updates)
 
     def draw(self, salt: bytes, key: Any, step: Any) -> Any:
         """The number of draws after this one; refuses to see the noise of a key and salt twice."""
@@ -110,7 +106,8 @@ class ChainReader:
         raise _Refused(f"chain must be priced by its updates, got one with {what}")
 
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
-        keys = [id(leaf) for leaf in jax.tree.leaves(updates)]
+        """What is known of the updates, which are no longer; nothing after the noise."""
+        keys = [id(leaf) for leaf in jax.tree.leaves(updates)] if self.pending else []
         if not all(key in known for key in keys):
             raise _Refused(
                 f"chain must be one whose sensitivity is known, got one in which {why}: clip, then "

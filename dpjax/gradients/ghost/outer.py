@@ -62,7 +62,7 @@ def concatenate(parts: Sequence[OuterProducts]) -> OuterProducts:
 
 def einsum(spec: str, *operands: Array) -> Array:
     """A contraction in the widest of the operands' dtypes, float32 at least."""
-    dtype = max((accumulation_dtype(x.dtype) for x in operands), key=lambda d: d.itemsize)
+    dtype = norms_dtype(operands)
     if len({operand.dtype for operand in operands}) > 1:
         operands = tuple(operand.astype(dtype) for operand in operands)
     return jnp.einsum(spec, *operands, precision=_EXACT, preferred_element_type=dtype)
@@ -217,7 +217,7 @@ _NAME = "_dpjax_low_rank_sum"
 def _dpjax_low_rank_sum(base: Array, a: Array, b: Array) -> Array:
     dtype = norms_dtype((base, a, b))
     a, b = a.astype(dtype), b.astype(dtype)
-    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    product = jnp.matmul(a, b, precision=_EXACT)
     return (base.astype(dtype) + product.reshape(base.shape)).astype(base.dtype)
 
 
@@ -271,13 +271,8 @@ class Side:
 
 def _times(vectors: Array, matrix: Array) -> Array:
     """Every block's vectors times the matrix of its layer."""
-    dtype = norms_dtype((vectors, matrix))
-    return jnp.einsum(
-        "bgtn,gnr->bgtr",
-        vectors.astype(dtype),
-        matrix.reshape(-1, *matrix.shape[-2:]).astype(dtype),
-        precision=jax.lax.Precision.HIGHEST,
-    )
+    dtype, matrix = norms_dtype((vectors, matrix)), matrix.reshape(-1, *matrix.shape[-2:])
+    return einsum("bgtn,gnr->bgtr", vectors.astype(dtype), matrix.astype(dtype))
 
 
 def find_sides(
@@ -287,8 +282,8 @@ def find_sides(
     # Where the factors have an axis of layers, a use is one of a loop over these.
     layers, rows = len(shape) - 2, shape[-2]
     for site in sites:
-        view, sizes = site.view, [stop - start for start, stop in site.view.box]
-        whole = view
+        whole = view = site.view
+        sizes = [stop - start for start, stop in view.box]
         while whole.parent is not None:
             whole = whole.parent
         cut = next(c for c in range(layers, len(sizes) + 1) if math.prod(sizes[layers:c]) >= rows)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dpjax.gradients.arguments import first_record
 from dpjax.gradients.ghost.equations import Program, trace
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.trace import Interpreter
@@ -115,7 +116,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
-    example = jax.eval_shape(lambda r: jax.tree.map(lambda x: x[0], r), records)
+    example = first_record(records)
     program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
     copied: set[int] = set()
     reasons: dict[int, str] = {}

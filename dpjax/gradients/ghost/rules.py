@@ -87,11 +87,10 @@ def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | No
         math.prod(shape_w[d] for d in w_free),
     )
     # The output holds the batch dimensions, then the left operand's free ones, then the right's.
-    first, free_first = len(w_batch), (len(w_free) if slot == 0 else len(x_free))
-    out_batch = tuple(range(first))
-    left = tuple(range(first, first + free_first))
-    right = tuple(range(first + free_first, first + len(w_free) + len(x_free)))
-    out_w, out_x = (left, right) if slot == 0 else (right, left)
+    dimensions = iter(range(w.ndim + x.ndim))
+    free = (w_free, x_free) if slot == 0 else (x_free, w_free)
+    out_batch, *both = (tuple(next(dimensions) for _ in of) for of in (w_batch, *free))
+    out_w, out_x = both if slot == 0 else reversed(both)
 
     # Canonical orientation: the parameter's lowest dimension is in the rows. Then two uses of one
     # parameter, one of them transposed, still add up.
@@ -160,11 +159,9 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
         """[b, g, t, k]: what the kernel sees at every output position, channels last."""
         order = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
         value = saved.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c]
-        spread = [
-            (low, high, dilation - 1)
-            for (low, high), dilation in zip(p["padding"], p["lhs_dilation"], strict=True)
-        ]
-        config = [(0, 0, 0)] * 2 + spread + [(0, 0, 0)]
+        pairs = zip(p["padding"], p["lhs_dilation"], strict=True)
+        spread = ((*ends, dilation - 1) for ends, dilation in pairs)
+        config = [(0, 0, 0), (0, 0, 0), *spread, (0, 0, 0)]
         stacked = jax.lax.pad(value, jnp.zeros((), value.dtype), config)
         # One axis after the other: as many slices as the sum of the kernel's sides, not their
         # product, each of which is compiled.
@@ -189,12 +186,10 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     def unpack(gradient):
         lead = len(gradient.shape[:-3])
         gradient = gradient.reshape((*gradient.shape[:-2], *kernel, per_group, outputs))
-        # From [..., g, space..., in, out] to [..., g and out, in, space...].
-        order = (lead, lead + axes + 2, lead + axes + 1, *range(lead + 1, lead + axes + 1))
-        gradient = gradient.transpose((*range(lead), *order))
-        gradient = gradient.reshape((*gradient.shape[:lead], groups * outputs, per_group, *kernel))
-        back = tuple(lead + int(d) for d in np.argsort(rhs_spec))
-        return gradient.transpose((*range(lead), *back))
+        # From [..., g, space..., in, out] to the kernel's order, in which g and out are one.
+        places = [(0, axes + 2), (axes + 1,), *((1 + axis,) for axis in range(axes))]
+        back = (lead + d for axis in np.argsort(rhs_spec) for d in places[axis])
+        return gradient.transpose((*range(lead), *back)).reshape(gradient.shape[:lead] + w.shape)
 
     layout = object() if view.dims is None else ("convolution", groups, rhs_spec, view.dims)
     return Rule("convolution", layout, factor, unpack, sizes, saved=0)
@@ -282,10 +277,8 @@ def in_quick_layout(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] |
     # XLA's quick program reads beyond its input where padding is negative, as it is in the
     # derivative where it exceeds the kernel: such an input is padded by itself.
     padding, spread = tuple(p["padding"]), tuple(p["lhs_dilation"])
-    most = [
-        (kernel.shape[axis] - 1) * dilation
-        for axis, dilation in zip(right[2:], p["rhs_dilation"], strict=True)
-    ]
+    sides = zip(right[2:], p["rhs_dilation"], strict=True)
+    most = [(kernel.shape[axis] - 1) * dilation for axis, dilation in sides]
     fits = all(0 <= end <= m for ends, m in zip(padding, most, strict=True) for end in ends)
     inner = ((*ends, k - 1) for ends, k in zip(padding, spread, strict=True))
     apart = [(0, 0, 0), *inner, (0, 0, 0)]
@@ -349,10 +342,8 @@ def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
         return None
     if 0 in out.shape or jnp.finfo(operand.dtype).bits < 16:  # no window fits; no infinity
         return None
-    config = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(p["padding"], p["base_dilation"], strict=True)
-    ]
+    pairs = zip(p["padding"], p["base_dilation"], strict=True)
+    config = [(*ends, dilation - 1) for ends, dilation in pairs]
     strides = p["window_strides"]
     lengths = [(size - 1) * step + 1 for size, step in zip(out.shape, strides, strict=True)]
 

@@ -12,22 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from dpjax.gradients import per_example
 from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.plan import Family, Plan, walk_inputs
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.ghost.trace import Interpreter
 from dpjax.gradients.ghost.values import Batched, Constant, Parametric, Site, leaf_key
-from dpjax.gradients.per_example import (
-    Clipping,
-    accumulation_dtype,
-    as_stored,
-    clip_factors,
-    group_sizes,
-    norms_dtype,
-    per_record,
-    squared_norm,
-    weighted_sum,
-)
 from dpjax.gradients.strategies import Strategy
 
 _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
@@ -86,21 +76,21 @@ def clipped_sum(
         [leaves[index] for index in copied], [groups[index] for index in copied]
     )
     copies = small.join([cotangents[leaf_key(index)] for index in copied])
+    owners = [groups[copied[places[0]]] for places in small.groups]
     parts = [
         [_part(family, saved, cotangents, leaves) for family in families]
         for families in plan.families
     ]
-    copies, parts = as_stored((copies, parts))
-    dtype = norms_dtype(leaves)
+    copies, parts = per_example.as_stored((copies, parts))
+    dtype = per_example.norms_dtype(leaves)
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
     for group, families, part in zip(groups, plan.families, parts, strict=True):
         if families:
             rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
-    for members, copy in zip(small.groups, copies, strict=True):
-        group = groups[copied[members[0]]]
-        rows[group] = rows[group] + squared_norm(copy, dtype)
-    sizes = group_sizes(leaves, groups)
-    clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
+    for group, copy in zip(owners, copies, strict=True):
+        rows[group] = rows[group] + per_example.squared_norm(copy, dtype)
+    sizes = per_example.group_sizes(leaves, groups)
+    clipping = per_example.clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
     copies, parts = _of_kept((copies, parts), clipping)
     sums = [
@@ -108,8 +98,8 @@ def clipped_sum(
         for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
     ]
     of_copies = [
-        weighted_sum(clipping.factors[groups[copied[members[0]]]], copy, share_of, finite=True)
-        for members, copy in zip(small.groups, copies, strict=True)
+        per_example.weighted_sum(clipping.factors[group], copy, share_of, finite=True)
+        for group, copy in zip(owners, copies, strict=True)
     ]
     for index, total in zip(copied, small.split(of_copies), strict=True):
         sums[index] = total
@@ -117,7 +107,7 @@ def clipped_sum(
 
 
 @jax.jit  # a loop of its own would be compiled at every call outside a program
-def _of_kept(parts: Any, clipping: Clipping) -> Any:
+def _of_kept(parts: Any, clipping: per_example.Clipping) -> Any:
     """`parts`, with those of records that are left out cut out if some are not finite."""
     # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
     # over the data in every step for the sake of the rare bad one. A loop of no or one turn works
@@ -130,7 +120,7 @@ def _of_kept(parts: Any, clipping: Clipping) -> Any:
             return Layered(jax.vmap(cut)(value.saved), jax.vmap(cut)(value.cotangent))
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
-        return jnp.where(per_record(clipping.kept, value), value, jnp.zeros_like(value))
+        return jnp.where(per_example.per_record(clipping.kept, value), value, jnp.zeros_like(value))
 
     if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
         return jax.tree.map(cut, parts, is_leaf=is_layered)
@@ -207,7 +197,7 @@ def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dt
             norms = functools.partial(outer.squared_norms, form=family.form)
             own = jnp.sum(products.each(family.sites[0], norms), axis=0)
         elif family.form == "direct":
-            own = squared_norm(products, dtype)
+            own = per_example.squared_norm(products, dtype)
         elif len(products) == 1:
             own = outer.squared_norms(products[0], family.form)
         else:
@@ -227,7 +217,7 @@ def _leaf_total(
     share_of: int | None,
 ) -> Array:
     """The weighted sum of one parameter's gradients."""
-    total = jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype))
+    total = jnp.zeros(leaf.shape, per_example.accumulation_dtype(leaf.dtype))
     for family, products in zip(families, part, strict=True):
         given = {"factors": factors, "table_rows": family.sizes[2], "share_of": share_of}
         summed = functools.partial(outer.weighted_total, **given)
@@ -235,7 +225,7 @@ def _leaf_total(
             gradient = products.each(family.sites[0], summed)
             gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
         elif family.form == "direct":
-            gradient = weighted_sum(factors, products, share_of, finite=True)
+            gradient = per_example.weighted_sum(factors, products, share_of, finite=True)
         else:
             gradient = functools.reduce(jnp.add, map(summed, products))
         if family.side is not None:

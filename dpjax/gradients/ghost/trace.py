@@ -83,9 +83,7 @@ class Interpreter:
         return Batched(None)
 
     def constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
-        if self.dry:
-            return [None] * len(eqn.outs)
-        return eqn.evaluate([v.value for v in ins])
+        return [None] * len(eqn.outs) if self.dry else eqn.evaluate([v.value for v in ins])
 
     def batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
         if self.dry:
@@ -123,15 +121,13 @@ class Interpreter:
     def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
-        if not parametric and not batched:
+        if not (parametric or batched) or (parametric and eqn.name == "stop_gradient"):
             return list(map(Constant, self.constant(eqn, ins)))
         if not parametric:
             called = None if eqn.recomputed else eqn.called()
             if called is not None and any(map(called.contains, (POOLING, CONVOLUTION))):
                 return self.run(called, ins, path)
             return self.batched(eqn, ins)
-        if eqn.name == "stop_gradient":
-            return list(map(Constant, self.constant(eqn, ins)))
         if pair := _factors(eqn, ins):
             # The sum is a parameter of its own, known by its two factors.
             leaves, (value,) = frozenset(pair), self.constant(eqn, ins)
@@ -152,9 +148,8 @@ class Interpreter:
             if rules and isinstance(ins[rules[0][1].saved], Batched):
                 return [self.with_tap(eqn, ins, rules, path)]
         why = f"{eqn.name} {eqn.where}".strip()
-        return self.batched(
-            eqn, [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
-        )
+        ins = [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
+        return self.batched(eqn, ins)
 
     def derived(self, eqn: Equation, ins: list[Any]) -> list[Any]:
         values = self.constant(eqn, ins)
@@ -165,11 +160,10 @@ class Interpreter:
             views = rearrange(known[0], eqn) or views
         elif isinstance(known[0], JoinedViews) and eqn.name == "convert_element_type":
             views = known
+        real = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in eqn.outs]
         return [
-            Parametric(value, leaves, view)
-            if jnp.issubdtype(aval.dtype, jnp.inexact)
-            else Constant(value)
-            for aval, value, view in zip(eqn.outs, values, views, strict=True)
+            Parametric(value, leaves, view) if floating else Constant(value)
+            for floating, value, view in zip(real, values, views, strict=True)
         ]
 
     def with_tap(self, eqn: Equation, ins: list[Any], rules: list[Any], path: str) -> Batched:
@@ -197,20 +191,13 @@ def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
 
 def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
     """The rule of every parameter in the operand; empty unless all of them have one."""
-    match view:
-        case ParameterView():
-            pieces: list[Any] = [(view, None)]
-        case JoinedViews():
-            pieces = list(view.pieces)
-        case _:
-            return []
+    pieces: Any = ((view, None),) if isinstance(view, ParameterView) else ()
+    pieces = view.pieces if isinstance(view, JoinedViews) else pieces
     found = [(piece, find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
     return [(v, r) for v, r in found if r] if all(r for _, r in found) else []
 
 
-def _evaluate_recomputed(
-    walk: Any, eqn: Equation, block: Program, ins: list[Any], path: str
-) -> list[Any]:
+def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, path: str) -> list:
     """A `jax.checkpoint`: of the values inside, only what the sites save is kept."""
     kinds: list[Any] = []
     saved_keys: list[str] = []
@@ -229,9 +216,7 @@ def _evaluate_recomputed(
     return [dataclasses.replace(kind, value=x) for kind, x in zip(kinds, values, strict=True)]
 
 
-def _evaluate_branches(
-    walk: Any, eqn: Equation, programs: list[Program], ins: list[Any], path: str
-) -> list[Any]:
+def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
     """The branch that is taken; where that differs by record, every branch and a selection."""
     if walk.dry or isinstance(ins[0], Batched):
         return _every_branch(walk, eqn, programs, ins, path)
@@ -257,9 +242,7 @@ def _evaluate_branches(
     return [Batched(out) for out in outs]
 
 
-def _every_branch(
-    walk: Any, eqn: Equation, programs: list[Program], ins: list[Any], path: str
-) -> list[Any]:
+def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
     """What vmap makes of a condition that differs by record."""
     results = []
     for number, branch in enumerate(programs):
@@ -311,9 +294,7 @@ def _carried_on(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
     return [walk.as_batched(o, a) if isinstance(v, Batched) else o for o, v, a in triples]
 
 
-def _run_scan(
-    walk, loop: Scan, carry_avals: list, consts: list, carry: list, xs: list, path: str
-) -> list[Any]:
+def _run_scan(walk, loop: Scan, avals: list, consts: list, carry: list, xs: list, path: str):
     """The loop with a tap a step for every use of a parameter in its body."""
     n_carry = len(carry)
     kinds: list[type] = []
@@ -326,7 +307,7 @@ def _run_scan(
         for v, x in zip(xs, values, strict=True):
             args.append(dataclasses.replace(one_step(v, path), value=x))
         outs = inner.run(loop.body, [*consts, *args], path)
-        next_carry = _carried_on(walk, outs, carry, carry_avals)
+        next_carry = _carried_on(walk, outs, carry, avals)
         kinds[:] = [type(o) for o in outs[n_carry:]]
         saved_keys[:] = list(inner.saved)
         ys = [o.value for o in outs[n_carry:]]

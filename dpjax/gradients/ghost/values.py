@@ -139,9 +139,7 @@ class JoinedViews:
 
 def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
     """The concatenation of plain views; None for any other equation or operand."""
-    if eqn.name != "concatenate":
-        return None
-    if not all(isinstance(view, ParameterView) for view in views):
+    if eqn.name != "concatenate" or not all(isinstance(view, ParameterView) for view in views):
         return None
     axis, stops = eqn.params["dimension"], [0]
     for aval in eqn.ins:
