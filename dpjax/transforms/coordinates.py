@@ -81,9 +81,22 @@ def to_spherical(tree: PyTree) -> Spherical:
 
 @jax.jit  # whose conditionals would be compiled at every call outside a program
 def _of_tree(tree: PyTree) -> Spherical:
-    flat, d = ravel(tree)
-    norm, cosine_part = norm_and_opposite(flat, d)
-    return Spherical(norm, _arctan2(flat[: d - 1], cosine_part[: d - 1]))
+    x, d = ravel(tree)
+    # With the products left out, r·sin φ = x_z, and r·cos φ is the norm of what follows x_z; for
+    # z = d − 1 the signed x_d itself.
+    squares = running_sums(jnp.square(x), reverse=True)
+    # Sums of squares are poor below 2^-100, and lost above 2^127: then a scan of hypotenuses.
+    smallest = jnp.min(jnp.where(x == 0, 1, squares + jnp.square(x)))
+    fine = (smallest > 2.0**-100) & (squares[0] + jnp.square(x[0]) < 2.0**100)
+    opposite = lax.cond(fine, lambda _, s: _root(s), _following_norms, x, squares)
+    norm = _hypotenuse(opposite[0], jnp.abs(x[0]))
+    signed = (jnp.arange(x.shape[0]) == d - 2) & (x[d - 1] < 0)
+    opposite = jnp.where(signed, -opposite, opposite)
+    # The derivative of the angle at the origin is undefined; zero is better than NaN.
+    y, x = x[: d - 1], opposite[: d - 1]
+    origin = (x == 0) & (y == 0)
+    angle = jnp.arctan2(jnp.where(origin, 0, y), jnp.where(origin, 1, x))
+    return Spherical(norm, jnp.where(origin, 0, angle))
 
 
 def from_spherical(point: Spherical, like: PyTree) -> PyTree:
@@ -141,19 +154,6 @@ def unravel(flat: Float[Array, " n"], like: PyTree) -> PyTree:
     )
 
 
-def norm_and_opposite(x: Float[Array, " n"], d: int) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-    """‖x‖, and for every z the norm of what follows x_z; for z = d − 1 the signed x_d itself."""
-    # With the products left out these are r·sin φ = x_z and r·cos φ of the elevations.
-    squares = running_sums(jnp.square(x), reverse=True)
-    # Sums of squares are poor below 2^-100, and lost above 2^127: then a scan of hypotenuses.
-    smallest = jnp.min(jnp.where(x == 0, 1, squares + jnp.square(x)))
-    fine = (smallest > 2.0**-100) & (squares[0] + jnp.square(x[0]) < 2.0**100)
-    opposite = lax.cond(fine, lambda _, s: _root(s), _following_norms, x, squares)
-    norm = _hypotenuse(opposite[0], jnp.abs(x[0]))
-    signed = (jnp.arange(x.shape[0]) == d - 2) & (x[d - 1] < 0)
-    return norm, jnp.where(signed, -opposite, opposite)
-
-
 def _root(x: Array) -> Array:
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
@@ -197,9 +197,10 @@ def assemble(
     def packed(*args):
         sine, cosine = sine_and_cosine(*args)
         # The logarithm is never positive: its sign is free to carry the cosine's.
-        size = jnp.clip(jnp.abs(cosine), _tiny(cosine.dtype), 1)
+        tiny = float(jnp.finfo(cosine.dtype).tiny)
+        size = jnp.clip(jnp.abs(cosine), tiny, 1)
         logarithm = log_of_pair(size, jnp.square(sine) / (1 + size))
-        signed = jnp.where(cosine < 0, jnp.maximum(-logarithm, _tiny(cosine.dtype)), logarithm)
+        signed = jnp.where(cosine < 0, jnp.maximum(-logarithm, tiny), logarithm)
         return lax.complex(signed, sine)
 
     # (sin φ, cos φ) = sine_and_cosine(*args), in one pass. The products are cumulative sums of
@@ -220,16 +221,6 @@ def assemble(
 
     turned = jnp.max(jnp.where(place < d - 2, logarithm, -1)) > 0
     return lax.cond(turned, signed, lambda p, _: p, product, pair)
-
-
-def _tiny(dtype) -> float:
-    return float(jnp.finfo(dtype).tiny)
-
-
-def _arctan2(y: Array, x: Array) -> Array:
-    # The derivative at the origin is undefined; zero is better than NaN.
-    origin = (x == 0) & (y == 0)
-    return jnp.where(origin, 0, jnp.arctan2(jnp.where(origin, 0, y), jnp.where(origin, 1, x)))
 
 
 _LEAST = 1e-37  # squares below it are zero

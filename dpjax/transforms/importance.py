@@ -8,7 +8,7 @@ probabilities is public or was itself released with noise.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -233,8 +233,17 @@ def importance_mean(
     def clipped(updates, probabilities, sensitivity, mask):
         mask = boolean_mask(count_records(updates), mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
-        scaled = _scale(updates, clip_norm, strategy, mask, weights)
-        scaled, mask = mask_records(scaled, mask)
+        records, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
+
+        def weighted(factors, leaf):
+            """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
+            factors = per_record(factors * weights, leaf)
+            kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
+            # In float32 at least: what is divided by N·p may have no place among float16's numbers.
+            wide = accumulation_dtype(leaf.dtype)
+            return kept.astype(wide) * factors.astype(wide)
+
+        scaled, mask = mask_records(tree.unflatten([weighted(*pair) for pair in records]), mask)
         return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]
 
     def update(
@@ -257,21 +266,6 @@ def importance_mean(
         total = on_explicit_too(clipped, without_records(updates), *given)
         now, state = fold_noise_key(state, "importance", total)
         stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
-        noisy = add_scaled(total, normal_like(now, in_float32(total)), stddev)
-        return noisy, state
+        return add_scaled(total, normal_like(now, in_float32(total)), stddev), state
 
     return optax.GradientTransformationExtraArgs(lambda params: start(), update)
-
-
-def _scale(updates: Any, clip_norm: float, strategy: Strategy, mask: Array, weights: Array) -> Any:
-    """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
-    clipped, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
-
-    def one(factors, leaf):
-        factors = per_record(factors * weights, leaf)
-        kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
-        # In float32 at least: what is divided by N·p may have no place among float16's numbers.
-        wide = accumulation_dtype(leaf.dtype)
-        return kept.astype(wide) * factors.astype(wide)
-
-    return tree.unflatten([one(*pair) for pair in clipped])
