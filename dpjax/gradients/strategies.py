@@ -273,9 +273,8 @@ class AdaptiveQuantile(Flat):
     learning_rate: Any = 0.2
 
     def __post_init__(self):
-        require_positive("count_noise", self.count_noise)
-        require_positive("batch_size", self.batch_size)
-        require_positive("learning_rate", self.learning_rate)
+        for name in ("count_noise", "batch_size", "learning_rate"):
+            require_positive(name, getattr(self, name))
         if isinstance(self.quantile, int | float) and not 0 < self.quantile < 1:
             raise ValueError(f"quantile must be in (0, 1), got {self.quantile!r}")
 

@@ -178,11 +178,9 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
         dim = None if view.dims is None else view.dims[params["axis"]]
         if dim is None:
             return None
-        start, children = view.box[dim][0], []
-        for index, size in enumerate(params["sizes"]):
-            children.append(child(index, view.dims, _cut(view.box, dim, start, start + int(size))))
-            start += int(size)
-        return children
+        stops = itertools.accumulate(map(int, params["sizes"]), initial=view.box[dim][0])
+        boxes = (_cut(view.box, dim, *ends) for ends in itertools.pairwise(stops))
+        return [child(index, view.dims, box) for index, box in enumerate(boxes)]
     if name == "slice":
         if view.dims is None or params["strides"] is not None:
             return None
