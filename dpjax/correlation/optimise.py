@@ -202,7 +202,7 @@ def banded_toeplitz(
             column = jnp.concatenate([jnp.ones(1), jnp.cumprod(jax.nn.sigmoid(logits))])
             return error2(squared_errors(work, column), column)
 
-        shares = 1 / (1 + np.exp(-_least(logarithm, np.log(ratios / (1 - ratios)))))
+        shares = 1 / (1 + np.exp(-_minimise(logarithm, np.log(ratios / (1 - ratios)))))
         return Toeplitz(tuple(np.cumprod(np.concatenate([[1.0], shares])).tolist()))
 
     settings = bands, steps, workload, separation, participations, kind
@@ -246,7 +246,7 @@ def banded_inverse(
 
         with float64_scope():
             # Within bounds, not by logits: a share of 1 is common, and logits do not return from it
-            shares = _least(logarithm, _to_shares(start), [(0.0, 1.0)] * (start.bands - 1))
+            shares = _minimise(logarithm, _to_shares(start), [(0.0, 1.0)] * (start.bands - 1))
             return BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
 
     settings = bands, steps, workload, separation, participations, kind
@@ -307,7 +307,7 @@ def _tuned(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ..
     return tuned if work.error(tuned, **priced) <= work.error(start, **priced) else start
 
 
-def _least(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> Any:
+def _minimise(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> Any:
     """Where the function is least, from a start on."""
     from scipy.optimize import minimize  # loaded here: it is slow to import
 

@@ -32,7 +32,7 @@ def path_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def spread(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
+def values_of_leaves(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
     """The value of every leaf of `params`, from a tree like it or a prefix of it."""
     try:
         found = jax.tree.map(lambda x, part: jax.tree.map(lambda _: x, part), prefix, params)

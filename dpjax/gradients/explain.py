@@ -72,7 +72,7 @@ def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
     try:
         plan = make_plan(loss, params, records)
     except Exception as error:
-        return _given_up("not traceable record by record", error)
+        return _fall_back_to_vmap("not traceable record by record", error)
     rows = tuple(_rows(plan, params))
     ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
     share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
@@ -90,11 +90,11 @@ def fall_back_if_untraceable(choice: Choice, run: Callable[..., Any], *arguments
     try:
         jax.eval_shape(run, *arguments)
     except Exception as error:
-        return _given_up("the ghost method failed", error)
+        return _fall_back_to_vmap("the ghost method failed", error)
     return choice
 
 
-def _given_up(what: str, error: Exception) -> Choice:
+def _fall_back_to_vmap(what: str, error: Exception) -> Choice:
     # Whatever goes wrong, per-example gradients are right: either they work, or they raise the
     # error that is the user's own.
     reason = f"{what}: {type(error).__name__}: {error}".splitlines()[0]

@@ -131,7 +131,7 @@ def norms_dtype(leaves: Sequence[Array]) -> Any:
     return jnp.dtype(jnp.float64) if wide else jnp.dtype(jnp.float32)
 
 
-def as_stored(parts: Any) -> Any:
+def round_as_stored(parts: Any) -> Any:
     """`parts`, with 16-bit floats rounded to 16 bits for all that reads them."""
 
     # XLA may hand a reader the 32 bits that a 16-bit number was rounded from ("excess precision").
@@ -146,7 +146,7 @@ def as_stored(parts: Any) -> Any:
     return jax.tree.map(stored, parts)
 
 
-def flushed(numbers: int, dtype: Any) -> float:
+def flush_error(numbers: int, dtype: Any) -> float:
     """The most that a sum of so many squares or products lacks where small ones become zero."""
     # Processors may flush what lies below the smallest normal number to zero.
     return numbers * float(jnp.finfo(dtype).tiny)
@@ -184,7 +184,7 @@ def clip_factors(
     bound = jnp.asarray(clip_norm, squared.dtype)
     # A group's sum of squares may lack what was flushed to zero. The replacement keeps factors (and
     # whatever is built on them) free of NaN.
-    lacking = jnp.asarray([flushed(size, squared.dtype) for size in sizes], squared.dtype)
+    lacking = jnp.asarray([flush_error(size, squared.dtype) for size in sizes], squared.dtype)
     safe = jnp.where(kept, squared + lacking[:, None], jnp.zeros_like(squared))
     factors = strategy.factors(safe, bound)
     # Whatever the clip norm and the strategy are: no record passes whose scaled norm is not at most
@@ -209,7 +209,7 @@ def clip_records(
     values: Any, like: Any, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"]
 ) -> tuple[list[tuple[Float[Array, " b"], Array]], Any, Clipping]:
     """([(factors, leaf), …], the tree's structure, what becomes of every record)."""
-    leaves, tree = jax.tree.flatten(as_stored(values))
+    leaves, tree = jax.tree.flatten(round_as_stored(values))
     strategy = strategy.bind(like)
     groups, dtype = strategy.groups(like), norms_dtype(leaves)
     rows = [jnp.zeros(mask.shape, dtype)] * (max(groups) + 1)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
-from dpjax.gradients.arguments import path_name, spread
+from dpjax.gradients.arguments import path_name, values_of_leaves
 
 
 def _round_down(factors: Array) -> Array:
@@ -185,7 +185,7 @@ class PerGroup(Strategy):
         elif callable(self.label):
             labels = [self.label(path_name(path), leaf) for path, leaf in leaves]
         else:
-            labels = spread("label", self.label, params, of="names")
+            labels = values_of_leaves("label", self.label, params, of="names")
         names = list(dict.fromkeys(labels))
         unknown = set(self.weights or {}) - set(names)
         if unknown:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Key
 from dpjax._numerics.checks import Range, one_number, representable, shown
 from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients import low_rank_sum
-from dpjax.gradients.arguments import path_name, spread
+from dpjax.gradients.arguments import path_name, values_of_leaves
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training.devices import put_on_devices
 from dpjax.training.options import check_functions, check_integer, is_from_package
@@ -142,7 +142,7 @@ def _read_trainable(trainable: Any, paths: Any, model: Any) -> list[bool]:
     if callable(trainable) and jax.tree_util.all_leaves([trainable]):
         found = [trainable(path_name(path), leaf) for path, leaf in paths]
     else:
-        found = spread("trainable", trainable, model, of="booleans")
+        found = values_of_leaves("trainable", trainable, model, of="booleans")
     for flag in found:
         if not isinstance(flag, bool | np.bool_):
             raise ValueError(f"trainable must say True or False of every leaf, got {shown(flag)}")

@@ -76,11 +76,11 @@ def to_spherical(tree: PyTree) -> Spherical:
     References:
         Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically", §V.
     """
-    return _of_tree(tree)
+    return _spherical_coordinates(tree)
 
 
 @jax.jit  # whose conditionals would be compiled at every call outside a program
-def _of_tree(tree: PyTree) -> Spherical:
+def _spherical_coordinates(tree: PyTree) -> Spherical:
     x, d = ravel(tree)
     # With the products left out, r·sin φ = x_z, and r·cos φ is the norm of what follows x_z; for
     # z = d − 1 the signed x_d itself.
@@ -116,11 +116,11 @@ def from_spherical(point: Spherical, like: PyTree) -> PyTree:
         >>> bool(jnp.allclose(back["a"], g["a"], atol=1e-6))
         True
     """
-    return unravel(_of_point(point), like)
+    return unravel(_cartesian_coordinates(point), like)
 
 
 @jax.jit
-def _of_point(point: Spherical) -> Float[Array, " n"]:
+def _cartesian_coordinates(point: Spherical) -> Float[Array, " n"]:
     d = point.elevations.shape[0] + 1
     elevations = jnp.pad(point.elevations, (0, 1 + -d % _BLOCK))
     return assemble(point.norm, d, sine_cosine, elevations)

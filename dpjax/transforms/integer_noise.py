@@ -92,7 +92,7 @@ def _positive(name: str, value: Any) -> Fraction:
     return Fraction(checks.one_number(name, value, checks.Range(0.0, open_low=True)))
 
 
-def _drawn(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> np.ndarray:
+def _draw(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> np.ndarray:
     """As many numbers of one law, a method of the sampler, as the shape has."""
     coins, exact, size = _ExactSampler(key), _positive(name, scale), int(np.prod(shape, dtype=int))
     return np.array([draw(coins, exact) for _ in range(size)], np.int64).reshape(tuple(shape))
@@ -117,7 +117,7 @@ def discrete_laplace(
     References:
         Canonne, Kamath, Steinke 2020, Algorithm 2.
     """
-    return _drawn(key, _ExactSampler.laplace, "scale", scale, shape)
+    return _draw(key, _ExactSampler.laplace, "scale", scale, shape)
 
 
 @suggests_argument_names
@@ -139,7 +139,7 @@ def discrete_gaussian(
     References:
         Canonne, Kamath, Steinke 2020, Algorithm 3.
     """
-    return _drawn(key, _ExactSampler.gaussian, "stddev", stddev, shape)
+    return _draw(key, _ExactSampler.gaussian, "stddev", stddev, shape)
 
 
 @suggests_argument_names

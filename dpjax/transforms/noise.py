@@ -310,9 +310,9 @@ def correlated_noise(
     positive("stddev", stddev, allow_zero=True)
     start = noise_start(key)
     kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
-    following: Any = _of_blocks
+    following: Any = _tree_noise
     if not isinstance(strategy, Tree):
-        following = _drawn_again(strategy) if kept is None else _kept(strategy)  # pyrefly: ignore
+        following = _noise_from_redraws(strategy) if kept is None else _noise_from_ring(strategy)  # pyrefly: ignore
 
     def init(params):
         past = () if kept is None else jax.tree.map(lambda leaf: _ring(leaf, kept), params)
@@ -334,18 +334,18 @@ def correlated_noise(
 # The noise of a step by kind of strategy: `following(updates, state) -> (y, past)`.
 
 
-def _drawn(updates, state, step):
+def _draw_step(updates, state, step):
     """z of a step."""
     now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
     return normal_like(now, in_float32(updates))
 
 
-def _drawn_again(strategy: BandedInverse):
+def _noise_from_redraws(strategy: BandedInverse):
     """y as the sum of the last z, each drawn again."""
 
     def following(updates, state):
         def more(lag, total):
-            z, d = _drawn(updates, state, state.step - lag), strategy.inverse_coefficients
+            z, d = _draw_step(updates, state, state.step - lag), strategy.inverse_coefficients
             return jax.tree.map(lambda s, x: s + jnp.asarray(d, x.dtype)[lag] * x, total, z)
 
         # One program, however many bands; none of the steps before the first.
@@ -356,7 +356,7 @@ def _drawn_again(strategy: BandedInverse):
 
 
 @jax.jit
-def _of_blocks(updates, state):
+def _tree_noise(updates, state):
     """y as the z of the block that ends here less those of the blocks that it is made of."""
     step = state.step
     # The digits of `step` that are 1 before its first 0: each is a block that ends in this one.
@@ -364,13 +364,13 @@ def _of_blocks(updates, state):
 
     def more(height, total):
         own = height == ended
-        z = _drawn(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
+        z = _draw_step(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
         return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
 
     return lax.fori_loop(0, ended + 1, more, wide_zeros(updates)), ()
 
 
-def _kept(strategy: Toeplitz):
+def _noise_from_ring(strategy: Toeplitz):
     """y from this step's z and from the last y, a ring of which is kept."""
     kept = strategy.bands - 1
     # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
@@ -380,7 +380,7 @@ def _kept(strategy: Toeplitz):
         return z / jnp.asarray(strategy.coefficients[0], z.dtype)
 
     def following(updates, state):
-        fresh = _drawn(updates, state, state.step)
+        fresh = _draw_step(updates, state, state.step)
         if not kept:
             unit = strategy.coefficients[0] == 1.0
             return fresh if unit else jax.tree.map(scaled, fresh), state.past

@@ -59,7 +59,7 @@ class ChainReader:
 
     def clip(self, updates: Any, sensitivity: Callable[[Any], Any]) -> Any:
         """The updates after clipping, of the given sensitivity under an adjacency."""
-        out, why = _same(updates), "clip_per_example needs the gradients as they are"
+        out, why = _dependent_copy(updates), "clip_per_example needs the gradients as they are"
         if self._take(self.raw, updates, why):
             self.bounds.append(sensitivity)
             for leaf in jax.tree.leaves(out):
@@ -73,18 +73,18 @@ class ChainReader:
             "released(chain, gradient) with the function of clipped_grad)"
         )
         if not (taken := self._take(self.clipped, updates, why)):
-            return _same(updates)
+            return _dependent_copy(updates)
         size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(updates))
         self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
-        return _fresh(updates)
+        return _independent_zeros(updates)
 
     def release(self, updates: Any, released: dict[str, dict[str, Any]]) -> Any:
         """The updates after a transformation that clips and perturbs at once."""
         why = f"{next(iter(released))} needs the gradients as they are"
         if not self._take(self.raw, updates, why):
-            return _same(updates)
+            return _dependent_copy(updates)
         self.complete.append(released)
-        return _fresh(updates)
+        return _independent_zeros(updates)
 
     def draw(self, salt: bytes, key: Any, step: Any) -> Any:
         """The number of draws after this one; refuses to see the noise of a key and salt twice."""
@@ -116,12 +116,12 @@ class ChainReader:
         return [known.pop(key) for key in keys]
 
 
-def _fresh(updates: Any) -> Any:
-    # Free of the updates, so that `_reached` finds what a chain makes of them besides.
+def _independent_zeros(updates: Any) -> Any:
+    # Free of the updates, so that `_dependents` finds what a chain makes of them besides.
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), updates)
 
 
-def _same(tree: Any) -> Any:
+def _dependent_copy(tree: Any) -> Any:
     """The tree in arrays of its own, which depend on it in the traced program."""
     return jax.lax.optimization_barrier(tree)
 
@@ -132,7 +132,7 @@ _SEVERAL = (
 )
 
 
-def _reached(program: Program, sources: Any) -> set[Any]:
+def _dependents(program: Program, sources: Any) -> set[Any]:
     """The variables that may depend on these: an operation's results on all its operands."""
     found = set(sources)
     for eqn in program.equations:
@@ -153,7 +153,7 @@ def _hands_out(eqn: Equation) -> bool:
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
-def _counted(leaf: Any) -> Any:
+def _mark_counter(leaf: Any) -> Any:
     is_counter = isinstance(leaf, jax.Array) and not leaf.shape
     return _COUNTER.bind(leaf) if is_counter and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
 
@@ -171,7 +171,7 @@ def _draws(program: Program) -> list[Equation]:
 
 def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
     """Refuse what reaches an output around the noise, and noise that the next update repeats."""
-    exact = _reached(program, program.inputs[:records])
+    exact = _dependents(program, program.inputs[:records])
     if any(_has_any(eqn.operands, exact) and _hands_out(eqn) for eqn in program.equations):
         raise _Refused(
             "chain must hand on nothing before its noise, got one that gives clipped or raw "
@@ -183,14 +183,14 @@ def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
             "decides by them (a condition around its noise)"
         )
     counters = (eqn.results for eqn in program.equations if eqn.name == _COUNTER.name)
-    begun = _reached(program, itertools.chain.from_iterable(counters))
+    begun = _dependents(program, itertools.chain.from_iterable(counters))
     kept = program.outputs[len(program.outputs) - state :]
     draws = _draws(program)
     if len(draws) > drawn:  # a compiled function that is called again is not run again on shapes
         raise _Refused(_SEVERAL)
     for eqn in draws:
         follows = _has_any(eqn.operands, begun)
-        if not follows or not _has_any(kept, _reached(program, eqn.results)):
+        if not follows or not _has_any(kept, _dependents(program, eqn.results)):
             raise _Refused(
                 "chain must keep the state of its noise from update to update, got one that does "
                 "not: every update would add the same noise, and differences are free of it"
@@ -268,7 +268,8 @@ def released(
             seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
         token = _CURRENT.set(seen)
         try:
-            out, state = chain.update(updates, jax.tree.map(_counted, chain.init(params)), params)
+            state = jax.tree.map(_mark_counter, chain.init(params))
+            out, state = chain.update(updates, state, params)
         finally:
             _CURRENT.reset(token)
         found.append(seen)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.per_example import (
     accumulation_dtype,
-    flushed,
+    flush_error,
     in_runs,
     norms_dtype,
     pairwise_sum,
@@ -73,7 +73,7 @@ def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
     # One factor's squares may vanish where the other's are so large that their product does not.
     dtype = accumulation_dtype(value.dtype)
     numbers = math.prod(value.shape[axis] for axis in axes)
-    return jnp.sum(jnp.square(value.astype(dtype)), axis=axes) + flushed(numbers, dtype)
+    return jnp.sum(jnp.square(value.astype(dtype)), axis=axes) + flush_error(numbers, dtype)
 
 
 def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
@@ -150,7 +150,7 @@ def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Floa
     # So is what products may lack that are too small for a number: of n in columnsₜ·columnsₛ,
     # n·tiny times (Σₜ‖rowsₜ‖)², and vice versa.
     k = max(0 if part.is_lookup else part.rows.shape[-1] for part in parts)
-    k, n = (flushed(length, squared.dtype) for length in (k, parts[0].columns.shape[-1]))
+    k, n = (flush_error(length, squared.dtype) for length in (k, parts[0].columns.shape[-1]))
     lacking = n * squared_sum(lefts) + k * squared_sum(rights)
     norm = jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
     # The sum over records rounds what its terms are, not what is left of them: no record's terms

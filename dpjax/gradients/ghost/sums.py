@@ -81,7 +81,7 @@ def clipped_sum(
         [_part(family, saved, cotangents, leaves) for family in families]
         for families in plan.families
     ]
-    copies, parts = per_example.as_stored((copies, parts))
+    copies, parts = per_example.round_as_stored((copies, parts))
     dtype = per_example.norms_dtype(leaves)
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
     for group, families, part in zip(groups, plan.families, parts, strict=True):
@@ -92,7 +92,7 @@ def clipped_sum(
     sizes = per_example.group_sizes(leaves, groups)
     clipping = per_example.clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
-    copies, parts = _of_kept((copies, parts), clipping)
+    copies, parts = _zero_left_out((copies, parts), clipping)
     sums = [
         _leaf_total(leaf, families, part, clipping.factors[group], share_of)
         for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
@@ -107,7 +107,7 @@ def clipped_sum(
 
 
 @jax.jit  # a loop of its own would be compiled at every call outside a program
-def _of_kept(parts: Any, clipping: per_example.Clipping) -> Any:
+def _zero_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
     """`parts`, with those of records that are left out cut out if some are not finite."""
     # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
     # over the data in every step for the sake of the rare bad one. A loop of no or one turn works
