@@ -17,21 +17,16 @@ from jaxtyping import Array, Bool, Float
 
 from dpjax.gradients.strategies import Strategy
 
-# The longest run of additions, in records, of one batch's sum: see `run_length`.
-_BUDGET = 2**16
-
-
-def run_length(batch_size: int) -> int:
-    """How many records are added up in one run before the runs are added pairwise."""
-    # The error of a sum grows with (records) × (length of a run): short runs for large batches keep
-    # the slack at one or two percent in float32.
-    return max(32, _BUDGET // max(batch_size, 1))
+_BUDGET = 2**16  # records of a batch, times those that are added up in one run
 
 
 def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
-    """(number of runs, records a run) with the runs' lengths at most `run_length(batch_size)`."""
-    # A share of a batch is cut into runs as short as those of the whole batch, `share_of` records.
-    number = -(-batch_size // run_length(share_of or batch_size))
+    """(number of runs, records a run): each is added up, and then the runs are, pairwise."""
+    # The error of a sum grows with (records) × (length of a run): short runs for large batches keep
+    # the slack at one or two percent in float32. A share of a batch is cut into runs as short as
+    # those of the whole batch, `share_of` records.
+    longest = max(32, _BUDGET // max(share_of or batch_size, 1))
+    number = -(-batch_size // longest)
     return number, -(-batch_size // number)
 
 
