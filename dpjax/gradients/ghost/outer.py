@@ -211,7 +211,7 @@ def _rows_total(tokens: Array, values: Array, rows: int, records: int, length: i
     return total + empty.at[tokens].add(values)
 
 
-_NAME = "_dpjax_low_rank_sum"
+LOW_RANK_SUM = "_dpjax_low_rank_sum"  # the name of its call in a traced program
 
 
 def _dpjax_low_rank_sum(base: Array, a: Array, b: Array) -> Array:
@@ -241,11 +241,6 @@ def low_rank_sum(
         [[2.0, 2.0], [2.0, 2.0]]
     """
     return _compiled(base, a, b)
-
-
-def is_low_rank_sum(eqn: Any) -> bool:
-    """Whether an equation is a call of `low_rank_sum`."""
-    return eqn.params.get("name") == _NAME and len(eqn.ins) == 3
 
 
 @dataclasses.dataclass(frozen=True)

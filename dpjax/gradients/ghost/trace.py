@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost.equations import Equation, Program, Scan, literal
-from dpjax.gradients.ghost.outer import is_low_rank_sum
+from dpjax.gradients.ghost.outer import LOW_RANK_SUM
 from dpjax.gradients.ghost.rules import (
     CONVOLUTION,
     POOLING,
@@ -180,7 +180,8 @@ class Interpreter:
 
 def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
     """The two parameters whose product a low-rank sum adds to what is no parameter."""
-    if not is_low_rank_sum(eqn) or not isinstance(ins[0], Constant):
+    is_sum = eqn.params.get("name") == LOW_RANK_SUM and len(eqn.ins) == 3
+    if not is_sum or not isinstance(ins[0], Constant):
         return None
     views = [v.view if isinstance(v, Parametric) else None for v in ins[1:]]
     if not all(isinstance(view, ParameterView) and view.parent is None for view in views):
