@@ -125,7 +125,7 @@ def clip_and_sum(
         mask = arguments.boolean_mask(records, mask)
         if records == 0:
             return _without_records(lambda batch, _: summed(batch, None, clip_norm), batch)
-        like = jax.eval_shape(lambda batch: one(jax.tree.map(lambda x: x[0], batch))[0], batch)
+        like = jax.eval_shape(lambda record: one(record)[0], arguments.first_record(batch))
         kinds = [x.dtype for x in jax.tree.leaves(like)]
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
@@ -334,10 +334,8 @@ def in_pieces(
     *batch_and_keys, mask = stacked
     mask = mask & pad.reshape(pieces, size)
 
-    shapes = jax.eval_shape(
-        lambda one: piece(*typed(one))[0], jax.tree.map(lambda x: x[0], (*batch_and_keys, mask))
-    )
-    leaves, structure = jax.tree.flatten(shapes)
+    one = arguments.first_record((*batch_and_keys, mask))
+    leaves, structure = jax.tree.flatten(jax.eval_shape(lambda one: piece(*typed(one))[0], one))
     small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
     # The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs

@@ -76,14 +76,16 @@ def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
     return jnp.sum(jnp.square(value.astype(dtype)), axis=axes) + flush_error(numbers, dtype)
 
 
-def squared_norms(products: OuterProducts, form: Form) -> Float[Array, " b"]:
-    """Per-example squared norms, without forming the gradients."""
-    rows, columns = products.rows, products.columns
-    if form in ("vectors", "distinct"):
-        right = _square_sum(columns, (-2, -1))
-        left = jnp.ones_like(right) if products.is_lookup else _square_sum(rows, (-2, -1))
+def squared_norms(form: Form, first: OuterProducts, *others: OuterProducts) -> Float[Array, " b"]:
+    """Per-example squared norms of the sum of the parts, without forming the gradients."""
+    if not others and form in ("vectors", "distinct"):
+        right = _square_sum(first.columns, (-2, -1))
+        left = jnp.ones_like(right) if first.is_lookup else _square_sum(first.rows, (-2, -1))
         return jnp.sum(left * right, axis=1)
-    return guarded(inner_products(products, products), [products])
+    squared = inner_products(first, first)
+    for other in others:  # ‖a + b‖² = ⟨a, a⟩ + 2⟨a, b⟩ + ⟨b, b⟩
+        squared = squared + 2 * inner_products(first, other) + inner_products(other, other)
+    return guarded(squared, (first, *others))
 
 
 def with_distinct_rows(products: OuterProducts) -> OuterProducts:

@@ -194,17 +194,12 @@ def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dt
     squared = jnp.zeros(size, dtype)
     for family, products in zip(families, part, strict=True):
         if isinstance(products, Layered):
-            norms = functools.partial(outer.squared_norms, form=family.form)
+            norms = functools.partial(outer.squared_norms, family.form)
             own = jnp.sum(products.each(family.sites[0], norms), axis=0)
         elif family.form == "direct":
             own = per_example.squared_norm(products, dtype)
-        elif len(products) == 1:
-            own = outer.squared_norms(products[0], family.form)
         else:
-            # ‖a + b‖² = ⟨a, a⟩ + 2⟨a, b⟩ + ⟨b, b⟩.
-            dense, lookup = products
-            own = outer.inner_products(dense, dense) + 2 * outer.inner_products(dense, lookup)
-            own = outer.guarded(own + outer.inner_products(lookup, lookup), products)
+            own = outer.squared_norms(family.form, *products)
         squared = squared + own.astype(dtype)
     return squared
 
