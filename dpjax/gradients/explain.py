@@ -121,19 +121,25 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
         sites = [site for family in families for site in family.sites]
         used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
         forms = ", ".join(dict.fromkeys(family.form for family in families))
-        cost, full = 0, copies if families else 0
-        for family in families:
-            product, convolved = multiplications(family), family.sites[0].rule.name == "convolution"
-            if family.form == "direct":  # formed once, for the norm and for the sum
-                g, t, k, _ = family.sizes
-                patches = g * t * k if convolved else 0
-                cost += family.work + MEMORY_WEIGHT * (_PASSES * family.memory + patches)
-            else:
-                cost += family.work + MEMORY_WEIGHT * family.memory + product
-            slow = convolved and jax.default_backend() == "cpu"
-            full += product * (_CONVOLUTION_WEIGHT if slow else 1)
-        rows.append(ParameterCost(name, leaf.shape, used or "nowhere", forms or "none", cost, full))
+        costs = [_costs(family) for family in families]
+        ghost, vmap = (sum(cost[k] for cost in costs) for k in (0, 1))
+        vmap += copies if families else 0
+        used, forms = used or "nowhere", forms or "none"
+        rows.append(ParameterCost(name, leaf.shape, used, forms, ghost, vmap))
     return rows
+
+
+def _costs(family: Family) -> tuple[int, int]:
+    """A record's cost of norm and sum by the ghost method, and of forming its gradient."""
+    product, convolved = multiplications(family), family.sites[0].rule.name == "convolution"
+    slow = convolved and jax.default_backend() == "cpu"
+    if family.form == "direct":  # formed once, for the norm and for the sum
+        g, t, k, _ = family.sizes
+        patches = g * t * k if convolved else 0
+        ghost = family.work + MEMORY_WEIGHT * (_PASSES * family.memory + patches)
+    else:
+        ghost = family.work + MEMORY_WEIGHT * family.memory + product
+    return ghost, product * (_CONVOLUTION_WEIGHT if slow else 1)
 
 
 # What a core keeps close by. Beyond it every pass over the activations goes through memory.

@@ -92,15 +92,7 @@ def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | No
     out_batch, *both = (tuple(next(dimensions) for _ in of) for of in (w_batch, *free))
     out_w, out_x = both if slot == 0 else reversed(both)
 
-    # Canonical orientation: the parameter's lowest dimension is in the rows. Then two uses of one
-    # parameter, one of them transposed, still add up.
-    dims = view.dims
-    flip, layout = False, object()
-    if dims is not None:
-        named = tuple(tuple(dims[d] for d in group) for group in (w_batch, w_contract, w_free))
-        ranks = [min((d for d in group if d is not None), default=w.ndim) for group in named[1:]]
-        flip = ranks[1] < ranks[0]
-        layout = ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
+    flip, layout = _orientation(view.dims, w_batch, w_contract, w_free)
 
     def piece(value, along_w, along_value):
         if cut is None or cut[0] not in along_w:
@@ -130,6 +122,20 @@ def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | No
     return Rule(
         "matrix product", layout, factor, unpack, (g, t, n, k) if flip else sizes, saved=1 - slot
     )
+
+
+def _orientation(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
+    """Whether rows and columns are exchanged in the layout of a product's outer products, and that.
+
+    In it the parameter's lowest dimension is in the rows: then two uses of one parameter, one of
+    them transposed, still add up.
+    """
+    if dims is None:
+        return False, object()
+    named = [tuple(dims[d] for d in group) for group in groups]
+    ranks = [min((d for d in group if d is not None), default=len(dims)) for group in named[1:]]
+    flip = ranks[1] < ranks[0]
+    return flip, ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
 
 
 def _grouped(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
