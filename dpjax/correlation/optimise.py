@@ -147,7 +147,7 @@ def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
     rates, row, found = work.rates or (1.0,) * steps, np.zeros(steps + 1), []
     for step, rate in enumerate(rates):
         row[: step + 1] += rate * work.momentum ** np.arange(step, -1, -1.0)
-        found.append(np.sum((row[:-1] - row[until]) ** 2))
+        found.append(np.sum((row[:-1] - row[until]) ** 2))  # independent z: squares add up
     return np.asarray(found)
 
 
@@ -262,7 +262,7 @@ def _from_shares(shares: Any) -> Any:
         weights, past = carry  # −d₁, −d₂, … so far, and c_{l−1}, c_{l−2}, …, c₀
         share, place = given
         least = jnp.sum(weights * past)
-        weight = share * (past[0] - least)
+        weight = share * (past[0] - least)  # in [0, the most]
         weights = jnp.where(jnp.arange(size) == place, weight, weights)
         return (weights, jnp.concatenate([(least + weight)[None], past[:-1]])), weight
 
@@ -312,7 +312,7 @@ def _minimise(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -
     from scipy.optimize import minimize  # loaded here: it is slow to import
 
     with float64_scope():
-        ask = jax.jit(jax.value_and_grad(logarithm))
+        ask = jax.jit(jax.value_and_grad(logarithm))  # one compilation a search
 
         def value(at: Any) -> tuple[float, Any]:
             found, slope = ask(at)

@@ -339,7 +339,7 @@ class Tree:
         apart = int(min(apart, rows))
         limit = None if times >= -(-rows // apart) else int(times)
         squares = np.asarray(_squares(rows, apart, limit), np.float64)
-        return np.nextafter(np.sqrt(squares), np.inf)
+        return np.nextafter(np.sqrt(squares), np.inf)  # the root is rounded to nearest
 
     def matrix(self, steps: int) -> Float[np.ndarray, "blocks steps"]:
         """C itself, a row for each block in the order in which they end, for small sizes."""
@@ -371,7 +371,7 @@ def _squares(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
     # Of the first T steps: the blocks of its binary digits, longest first.
     ways: list[tuple[_Outcome, ...]] = [((0, 0, 0),)]
     for end in range(1, steps + 1):
-        low = end & -end
+        low = end & -end  # the length of the last block
         longer = (
             (uses + k if limit else 0, left, before + k * k + value)
             for uses, after, before in ways[end - low]

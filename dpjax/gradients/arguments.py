@@ -21,7 +21,7 @@ def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
         raise ValueError("params must be real, got complex ones; split real and imaginary parts")
 
     def rebuild(trained):
-        new = iter(jax.tree.leaves(trained))
+        new = iter(jax.tree.leaves(trained))  # None is no leaf
         return tree.unflatten([next(new) if f else x for x, f in pairs])
 
     return tree.unflatten([x if f else None for x, f in pairs]), rebuild
@@ -49,7 +49,7 @@ def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool
 
     def one(trained, example_and_key):
         example, key = example_and_key
-        out = loss(rebuild(trained), example, *([key] if with_key else []))
+        out = loss(rebuild(trained), example, *([key] if with_key else []))  # on the whole tree
         value, aux = out if has_aux else (out, None)
         if jnp.shape(value) != ():
             raise ValueError(
@@ -68,7 +68,7 @@ def batch_size(batch: Any) -> int:
         raise ValueError(
             "batch must have a leading axis of records in every leaf, got a scalar or nothing"
         )
-    sizes = {jnp.shape(leaf)[0] for leaf in leaves}
+    sizes = {jnp.shape(leaf)[0] for leaf in leaves}  # records of each leaf
     if len(sizes) > 1:
         raise ValueError(f"batch must have one number of records, got {sorted(sizes)}")
     return sizes.pop()
@@ -82,7 +82,7 @@ def first_record(batch: Any) -> Any:
 def boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
     """The mask as one boolean a record, all of them True where it is None."""
     if mask is None:
-        return jnp.ones(records, bool)
+        return jnp.ones(records, bool)  # all take part
     # A column [b, 1] would broadcast against [b]: every record would count b times.
     if jnp.shape(mask) != (records,):
         raise ValueError(f"{name} must have shape ({records},), got {jnp.shape(mask)}")
@@ -92,7 +92,7 @@ def boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b
 def record_keys(rng: Any, records: int) -> Any:
     """One key a record, from one key or as given."""
     typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-    if rng.ndim == (0 if typed else 1):
+    if rng.ndim == (0 if typed else 1):  # one key: raw keys have an axis of words
         return jax.random.split(rng, records)
     if rng.shape[0] != records:
         raise ValueError(

@@ -258,7 +258,7 @@ def _clipped_gradient(
     if records == 0:
         summed = functools.partial(_clipped_gradient, settings, params)
         return _without_records(lambda b, r: summed(b, None, r, clip_norm), batch, rng)
-    keys = None if rng is None else arguments.record_keys(rng, records)
+    keys = None if rng is None else arguments.record_keys(rng, records)  # one a record
     trained, rebuild = arguments.trainable(params)
     one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = explain.choose(method, one, trained, (batch, keys))
@@ -281,7 +281,7 @@ def _clipped_gradient(
     some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *inputs[1:3])
     choice = explain.fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
     if choice.plan is None:
-        size = explain.piece_size(choice, *given)
+        size = explain.piece_size(choice, *given)  # of the method that it is now
 
     def piece(batch, keys, mask):
         return compiled(trained, (batch, keys), mask, clip_norm)
@@ -324,7 +324,7 @@ def in_pieces(
     records = mask.shape[0]
     if size >= records:
         return piece(*batch_and_keys, mask)
-    pieces = -(-records // size)
+    pieces = -(-records // size)  # rounded up
     # Padding repeats the last record, masked: zeros could be outside the loss's domain.
     index = jnp.minimum(jnp.arange(pieces * size), records - 1)
     pad = jnp.arange(pieces * size) < records
@@ -332,7 +332,7 @@ def in_pieces(
     bits, typed = bits_of_keys((*batch_and_keys, mask & True))
     stacked = jax.tree.map(lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])), bits)
     *batch_and_keys, mask = stacked
-    mask = mask & pad.reshape(pieces, size)
+    mask = mask & pad.reshape(pieces, size)  # what was repeated takes no part
 
     one = arguments.first_record((*batch_and_keys, mask))
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda one: piece(*typed(one))[0], one))
@@ -341,7 +341,7 @@ def in_pieces(
     # The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
     # of Σ|terms| however many they are: the slack does not grow with the number of pieces.
     def step(carry, one):
-        total, error = carry
+        total, error = carry  # the error is by how much the last addition was too large
         piece_sum, *rest = piece(*typed(one))
         piece_sum = small.join(jax.tree.leaves(piece_sum))
         term = jax.tree.map(jnp.subtract, piece_sum, error)

@@ -203,7 +203,7 @@ class PerGroup(Strategy):
         positive = Range(0.0, open_low=True)
         given = ((self.weights or {}).get(name, 1.0) for name in self._names(params)[0])
         weights = [one_number("weights", weight, positive) for weight in given]
-        total = math.hypot(*weights)
+        total = math.hypot(*weights)  # √Σw², without overflow
         return [w / total for w in weights]
 
     def bind(self, params: Any) -> Strategy:
@@ -285,7 +285,7 @@ class AdaptiveQuantile(Flat):
     def gradient_noise(self, noise_multiplier: float) -> float:
         """σ, the noise multiplier to add to the sum, so that sum and count together have z."""
         # 1/σ² = 1/z² − 1/(2σ_b)²: squares of inverse noise multipliers add up over releases.
-        own = 2 * self.count_noise
+        own = 2 * self.count_noise  # the count moves by ½
         if not noise_multiplier < own:
             raise ValueError(
                 f"count_noise must exceed noise_multiplier / 2 = {noise_multiplier / 2!r}, got "
@@ -309,6 +309,6 @@ class AdaptiveQuantile(Flat):
 
     def moved(self, clip_norm: Any, count: Float[Array, ""], key: PRNGKeyArray) -> Float[Array, ""]:
         """The next step's clip norm from Σᵢ (1[‖gᵢ‖ ≤ C] − ½), which is released with noise."""
-        noisy = count + self.count_noise * normal(key, (), count.dtype)
+        noisy = count + self.count_noise * normal(key, (), count.dtype)  # the release
         fraction = 0.5 + noisy / self.batch_size
         return clip_norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))

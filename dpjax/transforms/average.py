@@ -78,7 +78,7 @@ def periodic_average(every: int) -> optax.GradientTransformation:
                 "params is missing: periodic_average needs tx.update(updates, state, params)"
             )
         count = state.count + 1
-        weight = 1 / count.astype(jnp.float32)
+        weight = 1 / count.astype(jnp.float32)  # a running mean: m + (w − m)/n
         restart = count == every
 
         def moved(m, p, u):

@@ -177,7 +177,7 @@ def anisotropic_clipping(
         along = jax.vmap(lambda g: _inner(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
         total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
-        kept = jnp.where(clipping.kept, along, 0)
+        kept = jnp.where(clipping.kept, along, 0)  # 0·NaN would be NaN
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
         z, z_along = normal_like(key, (anchor, parallel))
         z_across = _add(z, u, -_inner(z, u))
@@ -324,19 +324,19 @@ def tangent_ball(
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
     def direction(unit, kept, u, key):
-        cosine = _matvec(unit, u)
+        cosine = _matvec(unit, u)  # of the angle to u, [b]
         across = unit - cosine[:, None] * u[None, :]
         # Over the largest: squares below 1e-38 vanish, and with them the length of what is clipped.
         largest = jnp.max(jnp.abs(across), axis=1, initial=0)
         sine = largest * jnp.linalg.norm(safe_divide(across, largest[:, None]), axis=1)
-        angle = jnp.arctan2(sine, cosine)
+        angle = jnp.arctan2(sine, cosine)  # in [0, π], accurate at both ends
         used = kept & (sine > 0)
         factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
         mean = weighted_sum(jnp.where(used, factor, 0), across) / batch_size
         z = normal(key, u.shape, u.dtype)
         tangent = mean + noise_std * z
-        tangent = tangent - _matvec(tangent, u) * u
-        length = jnp.linalg.norm(tangent)
+        tangent = tangent - _matvec(tangent, u) * u  # noise along u is no tangent
+        length = jnp.linalg.norm(tangent)  # the angle to go from u
         return jnp.cos(length) * u + jnp.sinc(length / math.pi) * tangent
 
     return _directed(direction, "TangentBall", fields, clip_norm, norm_noise_std, key)

@@ -152,23 +152,23 @@ def importance_inclusion(
     positive("clip_norm", clip_norm)
     scalar("rate", rate)
     scalar("normaliser", normaliser)
-    most = round(sampling.realised_rate(rate) * _GRID)
-    floor = np.float32(batch_size * clip_norm / rate)
+    most = round(sampling.realised_rate(rate) * _GRID)  # the grid has it exactly
+    floor = np.float32(batch_size * clip_norm / rate)  # above it b·C/K̃ ≤ rate
     normaliser = jnp.maximum(jnp.asarray(normaliser, jnp.float32), floor)
-    norms = jnp.clip(norms.astype(jnp.float32), 0.0, clip_norm)
+    norms = jnp.clip(norms.astype(jnp.float32), 0.0, clip_norm)  # a NaN stays one
     norms = jnp.where(jnp.isnan(norms), jnp.zeros_like(norms), norms)
     wanted = jnp.ceil(np.float32(batch_size) * norms / normaliser * np.float32(_GRID))
     # 2³² itself does not fit into 32 bits: certain inclusion is a flag of its own.
     certain = (wanted >= np.float32(_GRID)) & (most == _GRID)
     limit = np.uint32(min(most, _GRID - 1))
     threshold = jnp.where(wanted >= np.float32(_GRID), limit, wanted.astype(jnp.uint32))
-    threshold = jnp.minimum(threshold, limit)
+    threshold = jnp.minimum(threshold, limit)  # p ≤ realised_rate(rate), in integers
     bits = jax.random.bits(jax.random.fold_in(key, step), norms.shape, dtype=jnp.uint32)
     probabilities = threshold.astype(jnp.float32) / np.float32(_GRID)
     return ImportanceDraw(
-        (bits < threshold) | certain,
+        (bits < threshold) | certain,  # P(bits < threshold) = threshold/2³²
         jnp.where(certain, jnp.ones_like(probabilities), probabilities),
-        normaliser / np.float32(batch_size * norms.size),
+        normaliser / np.float32(batch_size * norms.size),  # Δ = K̃/(N·b)
     )
 
 
@@ -244,7 +244,7 @@ def importance_mean(
             return kept.astype(wide) * factors.astype(wide)
 
         scaled, mask = mask_records(tree.unflatten([weighted(*pair) for pair in records]), mask)
-        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]
+        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]  # terms ≤ Δ for any p
 
     def update(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra

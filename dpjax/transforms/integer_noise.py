@@ -44,7 +44,7 @@ class _ExactSampler:
             found = 0
             for _ in range(-(-size // 32)):
                 found = found << 32 | next(self._words)
-            found >>= -size % 32
+            found >>= -size % 32  # the bits that are too many
             if found < n:
                 return found
 
@@ -58,7 +58,7 @@ class _ExactSampler:
         while gamma > 1:
             if not self.exp(Fraction(1)):
                 return False
-            gamma -= 1
+            gamma -= 1  # e^{−γ} = e^{−1}·e^{−(γ−1)}
         k = 1
         while self.chance(gamma / k):
             k += 1
@@ -215,4 +215,4 @@ def select(
         if coins.exp(scale * (best - exact[left[place]])):
             return left[place]
         if permute_and_flip:
-            left.pop(place)
+            left.pop(place)  # each is flipped once

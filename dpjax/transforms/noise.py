@@ -71,7 +71,7 @@ def fold_noise_key(
     # that perturb different parts of the parameters draw different noise. Whoever reads the chain
     # refuses two draws of one key and one salt.
     paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates))
-    digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()
+    digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()  # 64 bits salt the key
     reader = current_reader()
     step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
@@ -199,7 +199,7 @@ def _additive(
         now, after = fold_noise_key(state, kind, updates)
         if (reader := current_reader()) is not None:
             return reader.perturb(kind, updates, scale), after
-        size = scale(state.step) if callable(scale) else scale
+        size = scale(state.step) if callable(scale) else scale  # of this step
         return add_scaled(updates, draw(now, in_float32(updates)), size), after
 
     return optax.GradientTransformation(lambda params: start(), update)
@@ -325,7 +325,7 @@ def correlated_noise(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
                 "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
             )
-        noise, past = following(updates, state)
+        noise, past = following(updates, state)  # y for a standard deviation of 1
         return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
 
     return optax.GradientTransformation(init, update)
@@ -384,7 +384,7 @@ def _noise_from_ring(strategy: Toeplitz):
         if not kept:
             unit = strategy.coefficients[0] == 1.0
             return fresh if unit else jax.tree.map(scaled, fresh), state.past
-        slot = state.step % kept
+        slot = state.step % kept  # of the oldest noise, which this one replaces
         # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
         order = (state.step - 1 - jnp.arange(kept)) % kept
 

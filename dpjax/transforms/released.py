@@ -50,7 +50,7 @@ class ChainReader:
         self.bounds: list[Callable[[Any], Any]] = []  # from the adjacency to the sensitivity
         self.noises: list[tuple[str, Any, frozenset[int], int]] = []
         self.complete: list[dict[str, dict[str, Any]]] = []
-        self.drawn: dict[tuple, Any] = {}
+        self.drawn: dict[tuple, Any] = {}  # keeps the keys alive, so that ids stay theirs
 
     @property
     def pending(self) -> bool:
@@ -165,7 +165,7 @@ def _draws(program: Program) -> list[Equation]:
         inside = [draw for inner in eqn.programs() for draw in _draws(inner)]
         if inside and eqn.called() is None and eqn.branches() is None:
             raise _Refused(_SEVERAL)
-        found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))
+        found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))  # one for each draw inside
     return found
 
 

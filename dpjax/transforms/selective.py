@@ -181,7 +181,7 @@ def selective_update(
                 f"{jnp.shape(before)} and {jnp.shape(after)}"
             )
         valid = boolean_mask(before.shape[0], validation_mask, "validation_mask")
-        worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)
+        worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)  # clipped to C in the sum
         worse = jnp.where(jnp.isnan(worse), -jnp.inf, worse)  # only the old loss was not a number
         now, noise = fold_noise_key(state.noise, "selective", updates)
         total = noisy_total(worse, loss_clip, noise_multiplier, now, valid)

@@ -76,14 +76,14 @@ def clipped_sum(
         [leaves[index] for index in copied], [groups[index] for index in copied]
     )
     copies = small.join([cotangents[leaf_key(index)] for index in copied])
-    owners = [groups[copied[places[0]]] for places in small.groups]
+    owners = [groups[copied[places[0]]] for places in small.groups]  # the group of each array
     parts = [
         [_part(family, saved, cotangents, leaves) for family in families]
         for families in plan.families
     ]
     copies, parts = per_example.round_as_stored((copies, parts))
     dtype = per_example.norms_dtype(leaves)
-    rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)
+    rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)  # squared norms, a group each
     for group, families, part in zip(groups, plan.families, parts, strict=True):
         if families:
             rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
@@ -171,8 +171,8 @@ def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
     for _ in range(scans):
         factor = jax.vmap(factor)
     products = factor(saved, cotangent)
-    own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]
-    shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]
+    own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]  # become blocks
+    shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]  # positions
 
     def folded(value: Array) -> Array:
         b, g, t, n = range(scans, scans + 4)
@@ -191,7 +191,7 @@ def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
 
 def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
     """Per-example squared norms of one parameter's gradients."""
-    squared = jnp.zeros(size, dtype)
+    squared = jnp.zeros(size, dtype)  # families share no entry: their squares add up
     for family, products in zip(families, part, strict=True):
         if isinstance(products, Layered):
             norms = functools.partial(outer.squared_norms, family.form)

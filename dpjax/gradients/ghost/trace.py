@@ -54,10 +54,10 @@ class Interpreter:
         self.dry = taps is None
         self.recompute = recompute  # whether what `jax.checkpoint` marks is run again, not kept
         self.taps: dict[str, Any] = taps or {}
-        self.saved: dict[str, Any] = {}
-        self.sites: dict[str, Site] = {}
-        self.reasons: dict[int, str] = {}
-        self.scans: tuple[tuple[str, int], ...] = ()
+        self.saved: dict[str, Any] = {}  # by tap: what the rule reads of the forward pass
+        self.sites: dict[str, Site] = {}  # uses of parameters under a rule, by place
+        self.reasons: dict[int, str] = {}  # why a parameter is copied
+        self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
     def dry_run(self) -> Interpreter:
         """One that only finds sites and copies, of its own."""
@@ -88,7 +88,7 @@ class Interpreter:
     def batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
-        axes = [0 if isinstance(v, Batched) else None for v in ins]
+        axes = [0 if isinstance(v, Batched) else None for v in ins]  # parameters have no batch axis
         evaluate = by_slices(eqn) or eqn.evaluate
         if len(ins) > 1 and not isinstance(ins[1], Batched):
             evaluate = in_quick_layout(eqn) or evaluate
@@ -123,7 +123,7 @@ class Interpreter:
         batched = any(isinstance(v, Batched) for v in ins)
         if not (parametric or batched) or (parametric and eqn.name == "stop_gradient"):
             return list(map(Constant, self.constant(eqn, ins)))
-        if not parametric:
+        if not parametric:  # of records and constants alone
             called = None if eqn.recomputed else eqn.called()
             if called is not None and any(map(called.contains, (POOLING, CONVOLUTION))):
                 return self.run(called, ins, path)
@@ -138,11 +138,11 @@ class Interpreter:
             return self.run(called, ins, path)
         if loop := eqn.scan():
             return _evaluate_scan(self, eqn, loop, ins, path)
-        if not batched:
+        if not batched:  # of parameters and constants alone
             return self.derived(eqn, ins)
         if branches := eqn.branches():
             return _evaluate_branches(self, eqn, branches, ins, path)
-        if len(parametric) == 1:
+        if len(parametric) == 1:  # the one case that a rule may cover
             slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
             rules = _rules(eqn, slot, parametric[0].view)
             if rules and isinstance(ins[rules[0][1].saved], Batched):
@@ -169,7 +169,7 @@ class Interpreter:
     def with_tap(self, eqn: Equation, ins: list[Any], rules: list[Any], path: str) -> Batched:
         if not self.dry:
             (out,) = self.batched(eqn, ins)
-            self.saved[path] = ins[rules[0][1].saved].value
+            self.saved[path] = ins[rules[0][1].saved].value  # [b, ...]
             return Batched(record_cotangent(out.value, self.taps[path]))
         for number, (view, rule) in enumerate(rules):
             scans = tuple((length, key in view.scans) for key, length in self.scans)
@@ -206,9 +206,9 @@ def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, pa
     def inside(values, taps):
         inner = walk.inside(taps)
         args = [dataclasses.replace(v, value=x) for v, x in zip(ins, values, strict=True)]
-        outs = inner.run(block, args, path)
+        outs = inner.run(block, args, path)  # the same paths, so the same taps
         kinds[:] = [dataclasses.replace(out, value=None) for out in outs]
-        saved_keys[:] = list(inner.saved)
+        saved_keys[:] = list(inner.saved)  # known once the body is traced
         return [out.value for out in outs], list(inner.saved.values())
 
     taps = {key: tap for key, tap in walk.taps.items() if key.startswith(path)}
@@ -248,7 +248,7 @@ def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str
     results = []
     for number, branch in enumerate(programs):
         outs = walk.run(branch, ins[1:], f"{path}{number}.")
-        results.append(list(map(walk.as_batched, outs, eqn.outs)))
+        results.append(list(map(walk.as_batched, outs, eqn.outs)))  # select_n needs equal kinds
     if walk.dry:
         return [Batched(None)] * len(eqn.outs)
     index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(results) - 1)
@@ -277,7 +277,7 @@ def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: s
     triples = zip(carry, carry_avals, batched, strict=True)
     carry = [walk.as_batched(v, a) if b else v for v, a, b in triples]
     outer = walk.scans
-    walk.scans = (*outer, (path, loop.length))
+    walk.scans = (*outer, (path, loop.length))  # outermost first
     try:
         if not walk.dry:
             return _run_scan(walk, loop, carry_avals, consts, carry, xs, path)
