@@ -16,16 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.gradients.ghost import rules
 from dpjax.gradients.ghost.equations import Equation, Program, Scan, literal
 from dpjax.gradients.ghost.outer import LOW_RANK_SUM
-from dpjax.gradients.ghost.rules import (
-    CONVOLUTION,
-    POOLING,
-    Rule,
-    by_slices,
-    find_rule,
-    in_quick_layout,
-)
 from dpjax.gradients.ghost.values import (
     Batched,
     Constant,
@@ -89,9 +82,9 @@ class Interpreter:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]  # parameters have no batch axis
-        evaluate = by_slices(eqn) or eqn.evaluate
+        evaluate = rules.by_slices(eqn) or eqn.evaluate
         if len(ins) > 1 and not isinstance(ins[1], Batched):
-            evaluate = in_quick_layout(eqn) or evaluate
+            evaluate = rules.in_quick_layout(eqn) or evaluate
         outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
@@ -125,7 +118,7 @@ class Interpreter:
             return list(map(Constant, self.constant(eqn, ins)))
         if not parametric:  # of records and constants alone
             called = None if eqn.recomputed else eqn.called()
-            if called is not None and any(map(called.contains, (POOLING, CONVOLUTION))):
+            if called is not None and any(map(called.contains, (rules.POOLING, rules.CONVOLUTION))):
                 return self.run(called, ins, path)
             return self.batched(eqn, ins)
         if pair := _factors(eqn, ins):
@@ -144,9 +137,9 @@ class Interpreter:
             return _evaluate_branches(self, eqn, branches, ins, path)
         if len(parametric) == 1:  # the one case that a rule may cover
             slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
-            rules = _rules(eqn, slot, parametric[0].view)
-            if rules and isinstance(ins[rules[0][1].saved], Batched):
-                return [self.with_tap(eqn, ins, rules, path)]
+            found = _find_rules(eqn, slot, parametric[0].view)
+            if found and isinstance(ins[found[0][1].saved], Batched):
+                return [self.with_tap(eqn, ins, found, path)]
         why = f"{eqn.name} {eqn.where}".strip()
         ins = [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
         return self.batched(eqn, ins)
@@ -166,12 +159,12 @@ class Interpreter:
             for floating, value, view in zip(real, values, views, strict=True)
         ]
 
-    def with_tap(self, eqn: Equation, ins: list[Any], rules: list[Any], path: str) -> Batched:
+    def with_tap(self, eqn: Equation, ins: list[Any], found: list[Any], path: str) -> Batched:
         if not self.dry:
             (out,) = self.batched(eqn, ins)
-            self.saved[path] = ins[rules[0][1].saved].value  # [b, ...]
+            self.saved[path] = ins[found[0][1].saved].value  # [b, ...]
             return Batched(record_cotangent(out.value, self.taps[path]))
-        for number, (view, rule) in enumerate(rules):
+        for number, (view, rule) in enumerate(found):
             scans = tuple((length, key in view.scans) for key, length in self.scans)
             shapes = eqn.ins[rule.saved], eqn.outs[0]
             self.sites[f"{path}{number}"] = Site(path, view, rule, scans, *shapes, eqn.where)
@@ -190,11 +183,11 @@ def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
     return None if a == b else (a, b)
 
 
-def _rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, Rule]]:
+def _find_rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, rules.Rule]]:
     """The rule of every parameter in the operand; empty unless all of them have one."""
     pieces: Any = ((view, None),) if isinstance(view, ParameterView) else ()
     pieces = view.pieces if isinstance(view, JoinedViews) else pieces
-    found = [(piece, find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
+    found = [(piece, rules.find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
     return [(v, r) for v, r in found if r] if all(r for _, r in found) else []
 
 
