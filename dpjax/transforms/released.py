@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,12 +27,16 @@ class _Refused(ValueError):
     pass
 
 
-# Marks in the traced chain: a draw of noise, from (key, draws so far) to the draws after it,
-# and a counter in the state that the update begins with. A draw has no batching rule: `jax.vmap`
+# Marks in the traced chain: a draw of noise, from (key, draws so far) to the draws after it, and a
+# key or counter in the state that the update begins with. A draw has no batching rule: `jax.vmap`
 # over it would draw several noises and be read as one.
-_DRAW, _COUNTER = Primitive("dpjax_draw"), Primitive("dpjax_counter")
-_DRAW.def_abstract_eval(lambda key, step: step)
-_COUNTER.def_abstract_eval(lambda step: step)
+_DRAW, _BEGUN = Primitive("dpjax_draw"), Primitive("dpjax_begun")
+_DRAW.def_abstract_eval(lambda key, step, salt: step)
+_BEGUN.def_abstract_eval(lambda leaf, origin: leaf)
+# What hands on its operands as they are.
+_KEPT = ("optimization_barrier", "copy", "copy_p", "random_wrap", "random_unwrap")
+_ELSE = frozenset({None})  # the origin of whatever is made of other things
+_JITTED = type(jax.jit(lambda: None))
 
 
 class ChainReader:
@@ -50,6 +52,7 @@ class ChainReader:
         self.bounds: list[Callable[[Any], Any]] = []  # from the adjacency to the sensitivity
         self.noises: list[tuple[str, Any, frozenset[int], int]] = []
         self.complete: list[dict[str, dict[str, Any]]] = []
+        self.same_state = True  # whether the update kept the state's structure
         self.drawn: dict[tuple, Any] = {}  # keeps the keys alive, so that ids stay theirs
 
     @property
@@ -91,13 +94,10 @@ class ChainReader:
         traced = isinstance(key, jax.core.Tracer)
         mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
         if mark in self.drawn:
-            raise _Refused(
-                "chain must draw each noise with a key of its own, got two of one key on the same "
-                "leaves: they are the same noise, and what is released can be free of it"
-            )
+            raise _Refused(_ONE_KEY)
         self.drawn[mark] = key
         try:
-            return _DRAW.bind(key, jnp.asarray(step))
+            return _DRAW.bind(key, jnp.asarray(step), salt=salt)
         except NotImplementedError:
             raise _Refused(_SEVERAL) from None
 
@@ -126,6 +126,10 @@ def _dependent_copy(tree: Any) -> Any:
     return jax.lax.optimization_barrier(tree)
 
 
+_ONE_KEY = (
+    "chain must draw each noise with a key of its own, got two of one key on the same leaves: they "
+    "are the same noise, and what is released can be free of it"
+)
 _SEVERAL = (
     "chain must draw its noise once an update, got it in a loop, under jax.vmap or in a function "
     "called several times: several noises on one sum average to less than one"
@@ -153,9 +157,75 @@ def _hands_out(eqn: Equation) -> bool:
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
-def _mark_counter(leaf: Any) -> Any:
-    is_counter = isinstance(leaf, jax.Array) and not leaf.shape
-    return _COUNTER.bind(leaf) if is_counter and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
+def _arrays(state: Any) -> list[Any]:
+    """The leaves of a state, all of them arrays."""
+    leaves = jax.tree.leaves(state)
+    for leaf in leaves:
+        if not isinstance(leaf, jax.Array):
+            raise _Refused(
+                "chain must keep a state of JAX arrays, in pytrees, got one that holds "
+                f"{type(leaf).__name__}: what is decided or kept by it cannot be read"
+            )
+    return leaves
+
+
+def _mark_begun(place: int, leaf: Any) -> Any:
+    """The leaf at that place of the state, marked where it may count draws or be their key."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or (leaf.dtype == jnp.uint32 and leaf.ndim):
+        traced = isinstance(leaf, jax.core.Tracer)
+        return _BEGUN.bind(leaf, origin=id(leaf) if traced else bits_of_key(leaf).tobytes())
+    counts = not leaf.shape and jnp.issubdtype(leaf.dtype, jnp.integer)
+    return _BEGUN.bind(leaf, origin=("counter", place)) if counts else leaf
+
+
+def _join(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
+    """The origins of a value that is one of several, each with the draws inside its way.
+
+    A way with draws has to count them and one without must not: else what an update draws another
+    draws again.
+    """
+    found = frozenset().union(*(one for _, one in ways))
+    if all(one == found for _, one in ways):
+        return found
+    drawn = frozenset(o for o in found if isinstance(o, tuple) and o[0] == "draw")
+    counted = all(one <= inside if inside else not one & drawn for inside, one in ways)
+    return found if counted and None not in found else _ELSE
+
+
+def _follow(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]:
+    """The origins of the outputs, from those of the inputs: of values handed on as they are.
+
+    Args:
+        program: of the chain, or a part of it that is called.
+        given: a set of origins for every input.
+        draws: is added to: the salt of each draw, and the origins of its key and of its step.
+    """
+    known = dict(zip(program.inputs, given, strict=True))
+    find = lambda v: _ELSE if literal(v) else known.get(v, _ELSE)  # noqa: E731
+    for eqn in program.equations:
+        operands = [find(v) for v in eqn.operands]
+        called, branches = eqn.called(), eqn.branches()
+        if eqn.name == _BEGUN.name:
+            out = [frozenset({eqn.params["origin"]})]
+        elif eqn.name == _DRAW.name:
+            out = [frozenset({("draw", len(draws))})]
+            draws.append((eqn.params["salt"], *operands))
+        elif called is not None:
+            out = _follow(called, operands, draws)
+        elif branches is not None:
+            ways = []
+            for branch in branches:
+                before = len(draws)
+                found = _follow(branch, operands[1:], draws)
+                inside = frozenset(("draw", n) for n in range(before, len(draws)))
+                ways.append([(inside, one) for one in found])
+            out = [_join(each) for each in zip(*ways, strict=True)]
+        elif eqn.name == "select_n":
+            out = [_join([(frozenset(), one) for one in operands[1:]])]
+        else:
+            out = operands if eqn.name in _KEPT else [_ELSE] * len(eqn.results)
+        known.update(zip(eqn.results, out, strict=True))
+    return [find(v) for v in program.outputs]
 
 
 def _draws(program: Program) -> list[Equation]:
@@ -169,7 +239,7 @@ def _draws(program: Program) -> list[Equation]:
     return found
 
 
-def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
+def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -> None:
     """Refuse what reaches an output around the noise, and noise that the next update repeats."""
     exact = _dependents(program, program.inputs[:records])
     if any(_has_any(eqn.operands, exact) and _hands_out(eqn) for eqn in program.equations):
@@ -182,15 +252,23 @@ def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
             "chain must clip and perturb every update, got one that hands some on as they are, or "
             "decides by them (a condition around its noise)"
         )
-    counters = (eqn.results for eqn in program.equations if eqn.name == _COUNTER.name)
-    begun = _dependents(program, itertools.chain.from_iterable(counters))
-    kept = program.outputs[len(program.outputs) - state :]
-    draws = _draws(program)
-    if len(draws) > drawn:  # a compiled function that is called again is not run again on shapes
+    if not seen.same_state:
+        raise _Refused("chain must keep the structure of its state, got one that changes it")
+    # A compiled function that is called again is not run again on shapes.
+    if len(_draws(program)) > len(seen.drawn):
         raise _Refused(_SEVERAL)
-    for eqn in draws:
-        follows = _has_any(eqn.operands, begun)
-        if not follows or not _has_any(kept, _dependents(program, eqn.results)):
+    draws: list[tuple] = []
+    kept = _follow(program, [_ELSE] * len(program.inputs), draws)[len(program.outputs) - state :]
+    for number, (salt, key, step) in enumerate(draws):
+        if any(salt == other and key & theirs - _ELSE for other, theirs, _ in draws[:number]):
+            raise _Refused(_ONE_KEY)
+        # The number of the draw is a counter of the state as the update found it, and the state
+        # then counts this draw, or another at that number: what else is done to a counter may lead
+        # back to an earlier one.
+        places = [o[1] for o in step if isinstance(o, tuple) and o[0] == "counter"]
+        after = kept[places[0]] if len(step) == len(places) == 1 else _ELSE
+        at_this = {("draw", n) for n, (_, _, theirs) in enumerate(draws) if theirs == step}
+        if ("draw", number) not in after or after - step - at_this:
             raise _Refused(
                 "chain must keep the state of its noise from update to update, got one that does "
                 "not: every update would add the same noise, and differences are free of it"
@@ -200,6 +278,41 @@ def _check_flow(program: Program, records: int, state: int, drawn: int) -> None:
 def current_reader() -> ChainReader | None:
     """Who reads the chain that runs now; None in an ordinary update."""
     return _CURRENT.get()
+
+
+_MADE_UP = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+_ALSO_MADE_UP = {"a": {"b": jax.ShapeDtypeStruct((2, 2), jnp.float32)}, **_MADE_UP}
+
+
+def _read(chain: optax.GradientTransformation, gradient: Any, shapes: Any) -> ChainReader:
+    """What the chain says of itself in one update of these shapes; refuses what has no price."""
+    found: list[ChainReader] = []
+
+    def run(updates, params):
+        seen = ChainReader(updates if gradient is None else {})
+        if gradient is not None:
+            seen.bounds.append(_read_sensitivity(gradient))
+            seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
+        token = _CURRENT.set(seen)
+        try:
+            begun = chain.init(params)
+            marked = [_mark_begun(place, leaf) for place, leaf in enumerate(_arrays(begun))]
+            state = jax.tree.unflatten(jax.tree.structure(begun), marked)
+            out, state = chain.update(updates, state, params)
+        finally:
+            _CURRENT.reset(token)
+        seen.same_state = jax.tree.structure(state) == jax.tree.structure(begun)
+        found.append(seen)
+        return jax.tree.leaves(out), _arrays(state)
+
+    with jax.debug_key_reuse(False):  # a draw in a loop is refused below, in plain words
+        program, (_, state) = trace(run, shapes, shapes)
+    seen = found[0]
+    if seen.pending or not (seen.noises or seen.complete):
+        what = "noise" if seen.clipped or gradient is not None else "clipping"
+        raise _Refused(f"chain must clip and perturb every update, got some without {what}")
+    _check_flow(program, len(jax.tree.leaves(shapes)), len(state), seen)
+    return seen
 
 
 def released(
@@ -212,8 +325,9 @@ def released(
 ) -> Any:
     """The mechanism that one update of an optax chain releases.
 
-    The chain is run once on shapes. Clip norms, noise and their order are what its transformations
-    say of themselves, through `optax.chain`, `multi_transform`, `masked` and the like.
+    The chain is run on shapes, without params on two made-up trees. Clip norms, noise and their
+    order are what its transformations say of themselves, through `optax.chain`, `multi_transform`,
+    `masked` and the like.
 
     Args:
         chain: with `clip_per_example` and a noise, or one that does both (`recentred_clipping`).
@@ -231,7 +345,8 @@ def released(
     Raises:
         ValueError: a chain without noise, or whose sensitivity is not known: another transformation
             between clipping and noise, updates that get around either, or decide a condition,
-            noise in a loop or without its state, two noises of one key on the same leaves,
+            noise in a loop or without its state, a state that does not count its draws one by one
+            or that is no tree of arrays, two noises of one key on the same leaves,
             `optax.MultiSteps`, a schedule without `step`, an unknown adjacency.
 
     Guarantee:
@@ -258,40 +373,20 @@ def released(
     from dpjax.accounting.answers.pricing import check_adjacency
 
     adjacency = check_adjacency(adjacency)
-    shapes = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)} if params is None else params
-    found: list[ChainReader] = []
-
-    def run(updates, params):
-        seen = ChainReader(updates if gradient is None else {})
-        if gradient is not None:
-            seen.bounds.append(_read_sensitivity(gradient))
-            seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
-        token = _CURRENT.set(seen)
-        try:
-            state = jax.tree.map(_mark_counter, chain.init(params))
-            out, state = chain.update(updates, state, params)
-        finally:
-            _CURRENT.reset(token)
-        found.append(seen)
-        kept = ([x for x in jax.tree.leaves(t) if isinstance(x, jax.Array)] for t in (out, state))
-        return tuple(kept)
-
     try:
-        with jax.debug_key_reuse(False):  # a draw in a loop is refused below, in plain words
-            program, (_, state) = trace(run, shapes, shapes)
-        seen = found[0]
-        if seen.pending or not (seen.noises or seen.complete):
-            what = "noise" if seen.clipped or gradient is not None else "clipping"
-            raise _Refused(f"chain must clip and perturb every update, got some without {what}")
-        _check_flow(program, len(jax.tree.leaves(shapes)), len(state), len(seen.drawn))
+        seen = _read(chain, gradient, _MADE_UP if params is None else params)
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:
-        if params is None:
-            raise ValueError(
-                f"params must be given for a chain that depends on them, got None ({error})"
-            ) from error
-        raise
+        raise _ask_for_params(error, params) from error
+    if params is None:
+        try:
+            other = _read(chain, gradient, _ALSO_MADE_UP)
+            parts = {tuple(len(v) for v in (s.noises, s.complete, s.bounds)) for s in (seen, other)}
+            if len(parts) > 1:
+                raise _Refused("its noise depends on which parameters there are")
+        except Exception as error:
+            raise _ask_for_params(error, params) from error
     mechanisms: list[Any] = []
     gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
     if gaussians:
@@ -312,10 +407,16 @@ def released(
     return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
 
 
+def _ask_for_params(error: Exception, params: Any) -> Exception:
+    if params is not None:
+        return error
+    return ValueError(f"params must be given for a chain that depends on them, got None ({error})")
+
+
 def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
-    # jax.jit(clipped_grad(...)) has the sum of what it compiles; a Python function that wraps it
-    # (functools.wraps copies attributes too) may have any other.
-    while not inspect.isfunction(gradient) and hasattr(gradient, "__wrapped__"):
+    # jax.jit(clipped_grad(...)) has the sum of what it compiles; a function or an object that wraps
+    # it (functools.wraps copies attributes too) may have any other.
+    while isinstance(gradient, _JITTED):
         gradient = gradient.__wrapped__
     clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
     if strategy is None or hasattr(gradient, "__wrapped__"):

@@ -433,6 +433,121 @@ REFUSED = {
 }
 
 
+def at(change):
+    """The noise is drawn at another step than the state's: `change` says which."""
+
+    def write(updates, state, draw):
+        return draw(updates, state._replace(step=change(state.step)))
+
+    return write
+
+
+def after(change):
+    """The state that is kept counts in another way: from the step before and the one after."""
+
+    def write(updates, state, draw):
+        out, new = draw(updates, state)
+        return out, new._replace(step=change(state.step, new.step))
+
+    return write
+
+
+REFUSED |= {
+    "a step that stays": (around(after(lambda s, n: s + 0 * n)), "state of its noise"),
+    "steps modulo three": (around(after(lambda s, n: n % 3)), "state of its noise"),
+    "steps up to one": (around(after(lambda s, n: jnp.minimum(n, 1))), "state of its noise"),
+    "begun anew": (around(after(lambda s, n: jnp.where(n % 9 == 0, 0, n))), "state of its noise"),
+    "kept at times": (
+        around(after(lambda s, n: jnp.where(s % 2 == 0, n, s))),
+        "state of its noise",
+    ),
+    "kept by a condition": (
+        around(after(lambda s, n: jax.lax.cond(s % 2 == 0, lambda: n, lambda: s))),
+        "state of its noise",
+    ),
+    "half steps": (around(at(lambda s: s // 2)), "state of its noise"),
+    "the noise again, compiled": (
+        optax.chain(
+            clip(1.0),
+            good,
+            optax.scale(-1.0),
+            optax.GradientTransformation(good.init, jax.jit(good.update)),
+        ),
+        "two of one key",
+    ),
+    "the noise again, behind a barrier": (
+        optax.chain(
+            clip(1.0),
+            good,
+            optax.scale(-1.0),
+            optax.GradientTransformation(
+                good.init, lambda u, s, p=None: good.update(u, jax.lax.optimization_barrier(s))
+            ),
+        ),
+        "two of one key",
+    ),
+}
+
+
+class Box:
+    """Holds an array where JAX does not look."""
+
+    def __init__(self, held):
+        self.held = held
+
+
+def counted_in_python():
+    def update(updates, state, params=None):
+        count, inner = state
+        out, inner = good.update(updates, inner) if count % 2 == 0 else (updates, inner)
+        return out, (count + 1, inner)
+
+    return optax.GradientTransformation(lambda p: (0, good.init(p)), update)
+
+
+def kept_in_a_box():
+    def update(updates, state, params=None):
+        out, inner = good.update(updates, state[0])
+        return out, (inner, Box(updates))
+
+    return optax.GradientTransformation(lambda p: (good.init(p), jnp.zeros(())), update)
+
+
+@pytest.mark.parametrize("wrapped", [counted_in_python(), kept_in_a_box()], ids=["count", "box"])
+def test_a_state_that_cannot_be_read_is_refused(wrapped):
+    with pytest.raises(ValueError, match="a state of JAX arrays, in pytrees, got one that holds"):
+        transforms.released(optax.chain(clip(1.0), wrapped), params=PARAMS)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda leaf: leaf.ndim == 1,
+        lambda leaf: leaf.size < 4,
+    ],
+)
+def test_noise_on_some_parameters_is_not_priced_without_them(choose):
+    """On the made-up vector all was perturbed: the matrices of real parameters were not."""
+    some = optax.masked(good, lambda tree: jax.tree.map(choose, tree))
+    with pytest.raises(ValueError, match=r"params must be given .* got None"):
+        transforms.released(optax.chain(clip(1.0), some))
+
+
+def test_an_object_around_clipped_grad_is_not_taken_for_it():
+    class Scaled:
+        def __init__(self, function):
+            functools.update_wrapper(self, function)
+
+        def __call__(self, *args):
+            return jax.tree.map(lambda g: 10 * g, self.__wrapped__(*args))
+
+    gradient = dpjax.clipped_grad(lambda p, x: jnp.sum(p["a"]) * x, 0.5)
+    with pytest.raises(ValueError, match="gradient must be a function that clipped_grad returned"):
+        transforms.released(noise(0.55, key()), Scaled(gradient), params=PARAMS)
+    found = transforms.released(noise(0.55, key()), jax.jit(gradient), params=PARAMS)
+    assert found == acc.Gaussian(1.1)
+
+
 @pytest.mark.parametrize(("chain", "words"), REFUSED.values(), ids=REFUSED)
 def test_a_chain_that_hands_on_more_than_its_noisy_sum_is_refused(chain, words):
     with pytest.raises(ValueError, match=words):
