@@ -7,12 +7,16 @@ ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from dpjax._numerics.arrays import namespace
+from dpjax._numerics.scope import is_traced
 
 if TYPE_CHECKING:
     from jax.experimental import sparse
@@ -47,8 +51,8 @@ def as_features(features) -> Features:
     if is_sparse(features) and features.n_batch != 1:
         features = _rows_as_batch(features)
     if not jnp.issubdtype(features.dtype, jnp.floating):
-        return to_dtype(features, float)
-    return to_dtype(features, jnp.float32) if features.dtype.itemsize < 4 else features
+        return features.astype(float)
+    return features.astype(jnp.float32) if features.dtype.itemsize < 4 else features
 
 
 def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
@@ -92,24 +96,13 @@ def rmatvec(features: Features, residuals: Array) -> Array:
     return zeros.at[columns].add(features.data[..., None] * residuals[:, None, :], mode="drop")
 
 
-def take_rows(features: Features, indices: Array) -> Features:
-    """Rows `indices` of the matrix."""
-    if is_sparse(features):
-        shape = (*indices.shape, features.shape[1])
-        return type(features)((features.data[indices], features.indices[indices]), shape=shape)
-    return features[indices]
-
-
-def slice_rows(features: Features, begin: Array, size: int) -> Features:
-    """Rows begin … begin + size − 1, `begin` possibly traced."""
-
-    def cut(leaf):
-        return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
-
-    if is_sparse(features):
-        shape = (size, features.shape[1])
-        return type(features)((cut(features.data), cut(features.indices)), shape=shape)
-    return cut(features)
+def map_rows(features: Features, select: Callable[[Array], Array]) -> Features:
+    """The matrix of the rows that `select` takes from the leading axis of an array."""
+    if not is_sparse(features):
+        return select(features)
+    data = select(features.data)
+    shape = (data.shape[0], features.shape[1])
+    return type(features)((data, select(features.indices)), shape=shape)
 
 
 def row_norms(features: Features) -> Array:
@@ -117,17 +110,20 @@ def row_norms(features: Features) -> Array:
     return vector_norms(features.data if is_sparse(features) else features)
 
 
-def vector_norms(rows: Array) -> Array:
+def vector_norms(rows: Any) -> Any:
     """Norms along the last axis, of entries whose squares vanish or overflow too."""
-    largest = jnp.max(jnp.abs(rows), axis=-1, keepdims=True, initial=0)
-    safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    return safe[..., 0] * jnp.sqrt(jnp.sum(jnp.square(rows / safe), axis=-1))
+    xp = namespace(rows)
+    # Divide by the largest entry first, so that squares of huge entries do not overflow.
+    largest = xp.max(xp.abs(rows), axis=-1, keepdims=True, initial=0)
+    safe = xp.where((largest > 0) & xp.isfinite(largest), largest, 1.0)
+    return safe[..., 0] * xp.sqrt(xp.sum(xp.square(rows / safe), axis=-1))
 
 
-def clip_factors(norms: Array, clip_norm) -> Array:
+def clip_factors(norms: Any, clip_norm: Any) -> Any:
     """min(1, C/‖g‖) of every record, rounded so that no clipped norm exceeds C."""
-    safe = jnp.where(norms > 0, norms, 1.0)
-    return jnp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
+    xp = namespace(norms)
+    safe = xp.where(norms > 0, norms, 1.0)
+    return xp.where(norms > clip_norm, clip_norm * ROUND_DOWN / safe, 1.0)
 
 
 def append_constant(features: Features, value: float) -> Features:
@@ -144,32 +140,13 @@ def append_constant(features: Features, value: float) -> Features:
 
 def clip_rows(features: Features, bound: float) -> Features:
     """Rows scaled down to norm at most `bound`; a row with a NaN or infinity becomes zero."""
-    sparse_rows = is_sparse(features)
-    original = features.data if sparse_rows else features
+    original = features.data if is_sparse(features) else features
     # Norms in float64 wherever the values are at hand: a float32 sum of squares can be too small.
-    concrete = not is_traced(original)
-    xp = np if concrete else jnp
-    entries = np.asarray(original, np.float64) if concrete else original
-    finite = xp.all(xp.isfinite(entries), axis=1)
-    entries = xp.where(finite[:, None], entries, 0.0)
-    # Divide by the largest entry first, so that squares of huge entries do not overflow.
-    largest = xp.max(xp.abs(entries), axis=1, initial=0)
-    safe = xp.where(largest > 0, largest, 1.0)
-    norms = safe * xp.sqrt(xp.sum(xp.square(entries / safe[:, None]), axis=1))
-    shrink = xp.where(norms > bound, bound * ROUND_DOWN / xp.where(norms > 0, norms, 1.0), 1.0)
+    entries: Any = original if is_traced(original) else np.asarray(original, np.float64)
+    xp = namespace(entries)
+    entries = xp.where(xp.all(xp.isfinite(entries), axis=1)[:, None], entries, 0.0)
+    shrink = clip_factors(vector_norms(entries), bound)
     clipped = jnp.asarray((entries * shrink[:, None]).astype(original.dtype))
-    if sparse_rows:
+    if is_sparse(features):
         return type(features)((clipped, features.indices), shape=features.shape)
     return clipped
-
-
-def to_dtype(features: Features, dtype) -> Features:
-    """The same matrix with entries of another float type."""
-    if is_sparse(features):
-        return type(features)((features.data.astype(dtype), features.indices), shape=features.shape)
-    return features.astype(dtype)
-
-
-def is_traced(*values) -> bool:
-    """True if any leaf of the values is a tracer, so that nothing can be checked about it."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))

@@ -14,9 +14,9 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.geometric.ball import ball_displacement
 from dpjax.erm import check
-from dpjax.erm._features import is_traced
 from dpjax.erm.descent import descend, initial_params, step_sizes
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dpjax._numerics.checks import CLIP_NORMS, scalar
-from dpjax.erm._features import is_traced
+from dpjax._numerics.scope import is_traced
 
 
 def positive(name: str, value) -> None:

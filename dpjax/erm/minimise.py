@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.scope import enable_x64, is_traced
 from dpjax.erm import _features, check
 from dpjax.erm.descent import descend, initial_params, step_sizes
 from dpjax.erm.problems import Problem
@@ -173,18 +172,14 @@ def in_float64(run: Callable, problem: Problem, *args):
     The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules here need
     less. Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.
     """
-    if jnp.result_type(float) == jnp.float64 or _features.is_traced(problem, *args):
+    if jnp.result_type(float) == jnp.float64 or is_traced(problem, *args):
         return run(problem, *args)
     with enable_x64(), jax.numpy_dtype_promotion("standard"):
-        double = dataclasses.replace(
-            problem,
-            features=_features.to_dtype(problem.features, jnp.float64),
-            labels=problem.labels.astype(jnp.float64)
-            if jnp.issubdtype(problem.labels.dtype, jnp.floating)
-            else problem.labels,
-            norms=problem.norms.astype(jnp.float64),
-        )
-        out = jax.tree.map(np.asarray, run(double, *args))
+
+        def widen(leaf):  # labels and columns may be integers
+            return leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+        out = jax.tree.map(np.asarray, run(jax.tree.map(widen, problem), *args))
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, problem.dtype), out)
 
 

@@ -18,9 +18,9 @@ from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.erm import check
-from dpjax.erm._features import is_traced
 from dpjax.erm.descent import exponential
 from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem

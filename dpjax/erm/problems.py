@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpjax._argument_names import suggests_argument_names
+from dpjax._numerics.scope import is_traced
 from dpjax.erm import _features, check
 from dpjax.erm._features import Features
 
@@ -270,21 +271,20 @@ class Problem(Objective):
 
     def batch(self, indices: Array) -> Problem:
         """The same problem on the records `indices`."""
-        return self._on(_features.take_rows(self.features, indices), lambda leaf: leaf[indices])
+        return self._on(lambda leaf: leaf[indices])
 
     def slice(self, begin: Array, size: int) -> Problem:
         """The same problem on the records begin … begin + size − 1."""
-        rows = _features.slice_rows(self.features, begin, size)
-        return self._on(rows, lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size))
+        return self._on(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size))
 
-    def _on(self, features: Features, select: Callable[[Array], Array]) -> Problem:
-        labels, norms = select(self.labels), select(self.norms)
-        return dataclasses.replace(self, features=features, labels=labels, norms=norms)
+    def _on(self, select: Callable[[Array], Array]) -> Problem:
+        rows, labels = _features.map_rows(self.features, select), select(self.labels)
+        return dataclasses.replace(self, features=rows, labels=labels, norms=select(self.norms))
 
     def scores(self, params: Array, features) -> Array:
         """Scores of new rows, prepared like the training rows: intercept appended, then clipped."""
         rows = prepare_rows(features, self.intercept, self.feature_norm)
-        return _features.matvec(_features.to_dtype(rows, self.dtype), params)
+        return _features.matvec(rows.astype(self.dtype), params)
 
     def predict(self, params: Array, features) -> Array:
         """Predicted labels of new rows: ±1, a class number, or the regression's score."""
@@ -389,7 +389,7 @@ def softmax_regression(
     check.count("classes", classes, low=2)
     given = jnp.asarray(labels)
     numbers = given.astype(int)
-    if not _features.is_traced(numbers) and np.any(np.asarray(numbers) != np.asarray(given)):
+    if not is_traced(numbers) and np.any(np.asarray(numbers) != np.asarray(given)):
         raise ValueError(f"labels must be whole numbers, got {given.dtype} between them")
     check.class_numbers("labels", numbers, classes)
     return _problem(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
@@ -427,7 +427,7 @@ def as_signs(labels) -> Array:
     values = jnp.asarray(labels)
     if values.dtype == bool:
         values = values.astype(int)
-    if not _features.is_traced(values):
+    if not is_traced(values):
         found = set(np.unique(np.asarray(values)).tolist())
         if not (found <= {0, 1} or found <= {-1, 1}):
             raise ValueError(

@@ -293,7 +293,7 @@ def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     if test is None:
         return lambda params: {"objective": problem.objective(params)}
     rows = prepare_rows(test[0], problem.intercept, problem.feature_norm)
-    rows = _features.to_dtype(rows, problem.dtype)
+    rows = rows.astype(problem.dtype)
     binary = problem.loss.outputs == 1
     truth = as_signs(test[1]) if binary else jnp.asarray(test[1])
 
