@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import scalar
 from dpjax._numerics.normal import normal
 from dpjax.erm import check
 from dpjax.erm.descent import gumbel, initial_params
@@ -90,14 +89,6 @@ def dp_agd(
         >>> bool(solution.history.spent <= solution.mechanism.rho)
         True
     """
-    check.count("planned_steps", planned_steps)
-    check.count("candidates", candidates, low=2)
-    check.count("max_iterations", max_iterations)
-    check.clip_norm(clip_norm)
-    settings = {"max_step_size": max_step_size, "loss_bound": loss_bound, "growth": growth}
-    for name, value in settings.items():
-        scalar(name, value)
-        check.positive(name, value)
     if not 0 < line_share < 1:
         raise ValueError(f"line_share must be in (0, 1), got {line_share}")
     if budget.noise is not None:

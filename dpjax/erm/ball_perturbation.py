@@ -82,12 +82,8 @@ def perturbed_gd(
         >>> 0 < acc.delta(solution.mechanism, epsilon=0.0, adjacency="replace-one") < 0.01
         True
     """
-    check.count("steps", steps)
-    check.count("batch_size", batch_size, high=problem.n)
-    check.clip_norm(clip_norm)
-    check.positive("step_size", step_size)
     if budget.noise is None and budget.epsilon is not None and budget.delta is not None:
-        check.nonnegative("epsilon", budget.epsilon)
+        check.positive("epsilon", budget.epsilon, allow_zero=True)
         radius = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
         budget = budget._replace(noise=radius, epsilon=None)
     noise, mechanism = budget.resolve()

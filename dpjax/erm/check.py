@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,21 +13,16 @@ from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.scope import is_traced
 
 
-def positive(name: str, value) -> None:
-    """Refuse a concrete value that is not positive and finite."""
-    if not is_traced(value) and not (np.all(np.asarray(value) > 0) and np.all(np.isfinite(value))):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
-
-
-def clip_norm(value) -> None:
-    """Refuse a clip norm that is not one number whose square float32 holds."""
-    scalar("clip_norm", value, CLIP_NORMS)
-
-
-def nonnegative(name: str, value) -> None:
-    """Refuse a concrete value that is negative, infinite or NaN."""
-    if not is_traced(value) and not (np.all(np.asarray(value) >= 0) and np.all(np.isfinite(value))):
-        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+def positive(name: str, value, allow_zero: bool = False) -> None:
+    """Refuse a concrete value that is not finite and positive (or 0, if allowed)."""
+    if value is None or isinstance(value, str):
+        scalar(name, value)
+    if is_traced(value):
+        return
+    above = np.asarray(value) >= 0 if allow_zero else np.asarray(value) > 0
+    if not (np.all(above) and np.all(np.isfinite(value))):
+        least = "at least 0" if allow_zero else "positive"
+        raise ValueError(f"{name} must be {least} and finite, got {value}")
 
 
 def count(name: str, value, low: int = 1, high: int | None = None, what: str = "records") -> None:
@@ -36,19 +34,38 @@ def count(name: str, value, low: int = 1, high: int | None = None, what: str = "
         raise ValueError(f"{name} must be {allowed}, got {value}")
 
 
+def _positive_number(name: str, value) -> None:
+    scalar(name, value)
+    positive(name, value)
+
+
+# What a solver's hyperparameter of that name must be.
+_RULES: dict[str, Callable[[str, Any], None]] = {
+    **dict.fromkeys(("steps", "epochs", "passes", "average_every", "max_steps"), count),
+    **dict.fromkeys(("planned_steps", "max_iterations"), count),
+    **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive),
+    **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _positive_number),
+    "candidates": functools.partial(count, low=2),
+    # One number, whose square float32 holds.
+    "clip_norm": functools.partial(scalar, allowed=CLIP_NORMS),
+}
+
+
+def settings(problem, **given) -> None:
+    """Refuse hyperparameters of a solver that are not what their names promise."""
+    for name, value in given.items():
+        if name in ("batch_size", "batches"):
+            count(name, value, high=problem.n)
+        elif name in _RULES:
+            _RULES[name](name, value)
+
+
 def step_size_within(step_size, limit: float, condition: str) -> None:
     """Refuse a concrete step size above `limit`, naming the condition of the proof that fails."""
-    positive("step_size", step_size)
     if not is_traced(step_size):
         largest = float(np.max(np.asarray(step_size)))
         if largest > limit * (1 + 1e-6):
             raise ValueError(f"step_size must obey {condition} = {limit:.6g}, got {largest}")
-
-
-def strongly_convex(problem, name: str) -> None:
-    """Refuse a problem without strong convexity where the proof needs it."""
-    if not problem.strong_convexity > 0:
-        raise ValueError(f"l2 must be positive for {name}, got {problem.strong_convexity}")
 
 
 def bounded_gradient(problem) -> None:

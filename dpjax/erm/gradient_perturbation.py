@@ -13,7 +13,6 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import sampling
-from dpjax.erm import check
 from dpjax.erm.descent import descend, gaussian_noise, initial_params, step_sizes
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import Budget, Solution, private_solver
@@ -162,9 +161,6 @@ def _perturb_gradients(
     problem, key, budget, steps, step_size, rate, clip_norm, average, keep_iterates, init
 ):
     """The run of `dp_gd`, or of `dp_sgd` at a rate."""
-    check.count("steps", steps)
-    check.clip_norm(clip_norm)
-    check.positive("step_size", step_size)
     noise, mechanism = budget.resolve()
     first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
     rate = None if rate is None else float(rate)

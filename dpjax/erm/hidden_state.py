@@ -86,7 +86,6 @@ def noisy_gd(
         >>> bool(price[1] < 1.01 * price[0])
         True
     """
-    check.count("steps", steps)
     return _release_last(problem, key, budget, steps, None, step_size, clip_norm, init)
 
 
@@ -122,8 +121,6 @@ def noisy_cyclic_gd(
         >>> solution.mechanism.steps
         200
     """
-    check.count("epochs", epochs)
-    check.count("batches", batches, high=problem.n)
     steps = epochs * batches
     return _release_last(problem, key, budget, steps, batches, step_size, clip_norm, init)
 
@@ -136,7 +133,6 @@ def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, in
     if clip_norm is None:
         check.bounded_gradient(problem)
     else:
-        check.clip_norm(clip_norm)
         check.one_score(problem, "clipping in a hidden-state solver")
     noise, mechanism = budget.resolve()
     init = None if init is None else initial_params(problem, init)

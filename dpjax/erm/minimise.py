@@ -42,8 +42,7 @@ def gradient_descent(
         >>> bool(jnp.linalg.norm(problem.gradient(params)) < 1e-5)
         True
     """
-    check.count("steps", steps)
-    check.positive("step_size", step_size)
+    check.settings(problem, steps=steps, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
     return Solution(_gradient_descent(problem, initial_params(problem, init), sizes), None, None)
 
@@ -69,9 +68,7 @@ def sgd(
         >>> bool(problem.accuracy(solution.params, [[1.0], [-1.0]], [1, 0]) == 1.0)
         True
     """
-    check.count("steps", steps)
-    check.count("batch_size", batch_size, high=problem.n)
-    check.positive("step_size", step_size)
+    check.settings(problem, steps=steps, batch_size=batch_size, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
     return Solution(
         _sgd(problem, key, initial_params(problem, init), sizes, batch_size), None, None
@@ -114,8 +111,7 @@ def lbfgs(
         >>> bool(solution.history.gradient_norm <= 1e-6)
         True
     """
-    check.count("max_steps", max_steps)
-    check.positive("tolerance", tolerance)
+    check.settings(problem, max_steps=max_steps, tolerance=tolerance)
     return _lbfgs(problem, initial_params(problem, init), tolerance, max_steps)
 
 

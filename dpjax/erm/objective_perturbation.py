@@ -65,7 +65,7 @@ def _extra_l2(problem, extra_l2, epsilon) -> float:
     if epsilon is not None:
         epsilon = one_number("epsilon", epsilon, _POSITIVE)
     if extra_l2 is not None:
-        check.nonnegative("extra_l2", extra_l2)
+        check.positive("extra_l2", extra_l2, allow_zero=True)
         extra = float(extra_l2)
     elif epsilon is not None:
         least = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)  # c = β − l2
@@ -134,8 +134,6 @@ def objective_perturbation(
         True
     """
     _check(problem, "objective_perturbation")
-    if tolerance is not None:
-        check.positive("tolerance", tolerance)
     if budget.noise is None and budget.epsilon is not None and budget.delta == 0:
         if extra_l2 is not None:
             raise ValueError(f"extra_l2 must be None for delta = 0, which sets it, got {extra_l2}")
@@ -244,14 +242,13 @@ def approximate_minima_perturbation(
     if gradient_tolerance is None:
         double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, budget.noise)
         gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)
-    check.positive("gradient_tolerance", gradient_tolerance)
     # ‖w − w*‖ ≤ ‖∇‖/μ by strong convexity, on either data set.
     displacement = 2.0 * gradient_tolerance / (problem.l2 + extra)
     if budget.noise is not None:
         if output_noise_std is None:
             raise ValueError("output_noise_std is missing: noise_std must come with it")
         check.scalar("output_noise_std", output_noise_std)
-        check.nonnegative("output_noise_std", output_noise_std)
+        check.positive("output_noise_std", output_noise_std, allow_zero=True)
         # Without output noise there is no privacy: a ratio so large that every bound is infinite.
         least = jnp.maximum if is_traced(output_noise_std) else max
         residual = displacement / least(output_noise_std, 1e-30)

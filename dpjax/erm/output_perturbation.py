@@ -160,14 +160,10 @@ def rsgd_ar(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
         True
     """
-    check.count("average_every", average_every)
     return _run(problem, key, budget, epochs, batch_size, step_size, average_every, True, init)
 
 
 def _run(problem, key, budget, epochs, batch_size, step_size, average_every, permute, init):
-    check.count("epochs", epochs)
-    check.count("batch_size", batch_size, high=problem.n)
-    check.positive("step_size", step_size)
     check.bounded_gradient(problem)
     noise, mechanism = budget.resolve()
     # η₀/h in the h-th epoch since the start or the last averaging.
@@ -225,7 +221,6 @@ def output_perturbed_gd(
         >>> bool(solution.mechanism.sensitivities[0] <= 2 / (100 * 0.1))
         True
     """
-    check.count("steps", steps)
     check.scalar("step_size", step_size)
     check.step_size_within(step_size, 2.0 / problem.smoothness, "step_size <= 2/L")
     check.bounded_gradient(problem)
@@ -300,16 +295,16 @@ def output_perturbed_sgd(
         >>> bool(solution.mechanism.sensitivities[0] <= 2 / (0.1 * 100) * (1 + 1e-9))
         True
     """
-    check.count("passes", passes)
-    check.count("batch_size", batch_size, high=problem.n)
-    check.nonnegative("exponent", exponent)
+    check.positive("exponent", exponent, allow_zero=True)
     check.bounded_gradient(problem)
     if schedule not in ("constant", "decreasing", "sqrt", "strongly_convex"):
         raise ValueError(
             f"schedule must be constant, decreasing, sqrt or strongly_convex, got {schedule!r}"
         )
-    if schedule == "strongly_convex":
-        check.strongly_convex(problem, 'schedule="strongly_convex"')
+    if schedule == "strongly_convex" and not problem.strong_convexity > 0:
+        raise ValueError(
+            f'l2 must be positive for schedule="strongly_convex", got {problem.strong_convexity}'
+        )
     if (schedule == "constant") == (step_size is None):
         raise ValueError(
             "step_size must come with the constant schedule, and with no other, got "

@@ -69,7 +69,7 @@ class Budget(NamedTuple):
             )
         if self.noise is not None:
             scalar(self.name, self.noise)
-            check.nonnegative(self.name, self.noise)
+            check.positive(self.name, self.noise, allow_zero=True)
             return self.noise, make(self.noise)
         if self.delta is None:
             raise ValueError("delta is missing: a budget is epsilon together with delta")
@@ -118,13 +118,18 @@ def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
     defaults = {noise: None, "epsilon": None, "delta": None, "adjacency": spec.adjacency}
 
     def register(solve: Callable[..., Solution]) -> Callable[..., Solution]:
+        own = inspect.signature(solve)
+        usual = {name: p.default for name, p in own.parameters.items()}
+
         @functools.wraps(solve)
         def solver(problem: Problem, key: Any, **hyperparameters: Any) -> Solution:
             given = [hyperparameters.pop(name, value) for name, value in defaults.items()]
+            # An unknown name is refused below; None is right where it is the default.
+            named = [(n, v) for n, v in hyperparameters.items() if n in usual]
+            check.settings(problem, **{n: v for n, v in named if not (v is usual[n] is None)})
             price = functools.partial(mechanism, problem, adjacency=given[-1], **hyperparameters)
             return solve(problem, key, Budget(noise, *given, mechanism=price), **hyperparameters)
 
-        own = inspect.signature(solve)
         keyword = inspect.Parameter.KEYWORD_ONLY
         shared = [inspect.Parameter(n, keyword, default=v) for n, v in defaults.items()]
         problem, key, _, *others = own.parameters.values()
