@@ -7,9 +7,15 @@ hyperparameters runs a sweep in one compiled program.
 
 from dpjax.erm import schedules, sensitivity
 from dpjax.erm.adaptive import AdaptiveHistory, dp_agd
-from dpjax.erm.ball_perturbation import BallHistory, perturbed_gd
 from dpjax.erm.differentiable import DifferentiableProblem, differentiable_problem
-from dpjax.erm.gradient_perturbation import GradientHistory, dp_gd, dp_sgd, sgd_ma
+from dpjax.erm.gradient_perturbation import (
+    BallHistory,
+    GradientHistory,
+    dp_gd,
+    dp_sgd,
+    perturbed_gd,
+    sgd_ma,
+)
 from dpjax.erm.hidden_state import HiddenHistory, noisy_cyclic_gd, noisy_gd
 from dpjax.erm.minimise import LbfgsHistory, gradient_descent, lbfgs, sgd
 from dpjax.erm.objective_perturbation import (
