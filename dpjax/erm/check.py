@@ -45,6 +45,7 @@ _RULES: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("planned_steps", "max_iterations"), count),
     **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive),
     **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _positive_number),
+    "rate": scalar,
     "candidates": functools.partial(count, low=2),
     # One number, whose square float32 holds.
     "clip_norm": functools.partial(scalar, allowed=CLIP_NORMS),

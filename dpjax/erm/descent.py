@@ -96,13 +96,12 @@ def cyclic_gradient(data: Problem, n: int, batch_size: int, clip_norm=None) -> C
     return gradient
 
 
-@functools.partial(jax.jit, static_argnames=("batch_size", "permute", "average_every"))
+@functools.partial(jax.jit, static_argnames=("batch_size", "average_every"))
 def perturb_cyclic_descent(
-    problem, key, params, sizes, noise, batch_size, permute=True, average_every=None
+    problem, noise_key, order_key, params, sizes, noise, batch_size, average_every
 ):
     """Cyclic descent, its iterates averaged every so many epochs, and N(0, noise²I) at the end."""
-    noise_key, order_key = jax.random.split(key)
-    data = shuffle(problem, order_key if permute else None, batch_size)
+    data = shuffle(problem, order_key, batch_size)
     gradient = cyclic_gradient(data, problem.n, batch_size)
     if average_every is not None:
         length = average_every * len(batch_sizes(problem.n, batch_size))
@@ -116,12 +115,7 @@ def perturb_cyclic_descent(
         sizes = sizes[averaged:]
     if sizes.size:
         params = descend(problem, params, sizes, gradient)[0]
-    return add_noise(params, noise_key, noise)
-
-
-def add_noise(params: Array, key: Array, std) -> Array:
-    """The parameters and N(0, std²I), drawn once."""
-    return params + jnp.asarray(std, params.dtype) * normal(key, params.shape, params.dtype)
+    return params + jnp.asarray(noise, params.dtype) * normal(noise_key, params.shape, params.dtype)
 
 
 _HALF = 0x8000_0000

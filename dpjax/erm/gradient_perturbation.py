@@ -116,9 +116,8 @@ def dp_gd(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) <= 1.0)
         True
     """
-    return _perturb_gradients(
-        problem, key, budget, steps, step_size, None, clip_norm, average, keep_iterates, init
-    )
+    options = {"rate": None, "average": average, "keep_iterates": keep_iterates}
+    return _run(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_dp_sgd_mechanism)
@@ -148,9 +147,8 @@ def dp_sgd(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5) < 3.0)
         True
     """
-    return _perturb_gradients(
-        problem, key, budget, steps, step_size, rate, clip_norm, average, keep_iterates, init
-    )
+    options = {"rate": float(rate), "average": average, "keep_iterates": keep_iterates}
+    return _run(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_sgd_ma_mechanism)
@@ -182,17 +180,13 @@ def sgd_ma(
     return dp_sgd(problem, key, rate=rate, **settings, **budget.keywords())
 
 
-def _perturb_gradients(
-    problem, key, budget, steps, step_size, rate, clip_norm, average, keep_iterates, init
-):
-    """The run of `dp_gd`, or of `dp_sgd` at a rate."""
+def _run(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
+    """The run of a solver: its noise follows from the budget, its loop from the kind of noise."""
     noise, mechanism = budget.resolve()
     first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
-    rate = None if rate is None else float(rate)
-    params, iterates = _descend(
-        problem, key, first, sizes, noise, clip_norm, rate, average, keep_iterates
-    )
-    return Solution(params, mechanism, GradientHistory(noise, iterates))
+    descent, history = (_descend_with_balls, BallHistory) if ball else (_descend, GradientHistory)
+    params, iterates = descent(problem, key, first, sizes, noise, clip_norm, **options)
+    return Solution(params, mechanism, history(noise, iterates))
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "average", "keep_iterates"))
@@ -264,13 +258,10 @@ def perturbed_gd(
         check.positive("epsilon", budget.epsilon, allow_zero=True)
         radius = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
         budget = budget._replace(noise=radius, epsilon=None)
-    noise, mechanism = budget.resolve()
-    _warn_if_void(mechanism, problem.n, noise)
-    first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
-    params, iterates = _descend_with_balls(
-        problem, key, first, sizes, noise, clip_norm, batch_size, keep_iterates
-    )
-    return Solution(params, mechanism, BallHistory(noise, iterates))
+    options = {"batch_size": batch_size, "keep_iterates": keep_iterates}
+    solution = _run(problem, key, budget, steps, step_size, init, clip_norm, options, ball=True)
+    _warn_if_void(solution.mechanism, problem.n, solution.history.noise_radius)
+    return solution
 
 
 def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:

@@ -44,12 +44,7 @@ def gradient_descent(
     """
     check.settings(problem, steps=steps, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
-    return Solution(_gradient_descent(problem, initial_params(problem, init), sizes), None, None)
-
-
-@jax.jit
-def _gradient_descent(problem: Problem, params: Array, sizes: Float[Array, " t"]) -> Array:
-    return descend(problem, params, sizes, lambda params, t: problem.gradient(params))[0]
+    return Solution(_descend(problem, None, initial_params(problem, init), sizes), None, None)
 
 
 def sgd(
@@ -70,14 +65,15 @@ def sgd(
     """
     check.settings(problem, steps=steps, batch_size=batch_size, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
-    return Solution(
-        _sgd(problem, key, initial_params(problem, init), sizes, batch_size), None, None
-    )
+    params = _descend(problem, key, initial_params(problem, init), sizes, batch_size)
+    return Solution(params, None, None)
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
-def _sgd(problem: Problem, key, params, sizes, batch_size: int) -> Array:
+def _descend(problem: Problem, key, params, sizes, batch_size: int | None = None) -> Array:
     def gradient(params, t):
+        if batch_size is None:
+            return problem.gradient(params)
         # With replacement: a record may be drawn twice.
         indices = jax.random.randint(jax.random.fold_in(key, t), (batch_size,), 0, problem.n)
         return problem.batch(indices).gradient(params)

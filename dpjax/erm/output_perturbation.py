@@ -6,7 +6,6 @@ SGD whose noise knows that a record's position is random (chen2019).
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,6 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities
 from dpjax.erm import check, descent
-from dpjax.erm.descent import batch_sizes, initial_params, perturb_cyclic_descent
 from dpjax.erm.problems import Problem
 from dpjax.erm.sensitivity import descent_sensitivity, scheduled_sensitivities
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
@@ -40,7 +38,7 @@ class OutputHistory(NamedTuple):
 
 
 def _rsgd_mechanism(problem, noise, *, epochs, step_size, batch_size, average_every=None, **_):
-    sizes = batch_sizes(problem.n, batch_size)
+    sizes = descent.batch_sizes(problem.n, batch_size)
     moves = batch_sensitivities(
         sizes, epochs=epochs, step_size=step_size, average_every=average_every,
         gradient_radius=problem.gradient_bound, strong_convexity=problem.strong_convexity,
@@ -55,8 +53,12 @@ def _rsgd_ar_mechanism(problem, noise, *, average_every=5, **hyperparameters):
 
 
 def _nsgd_mechanism(problem, noise, **hyperparameters):
-    # No permutation hides the position: the largest sensitivity, with weight 1.
     moves: Any = _rsgd_mechanism(problem, noise, **hyperparameters).sensitivities
+    return _worst_position(moves, noise)
+
+
+def _worst_position(moves, noise):
+    # No permutation hides the position: the largest sensitivity, with weight 1.
     return acc.RandomizedSensitivity(moves.max(axis=-1, keepdims=True), np.ones(1), noise)
 
 
@@ -89,7 +91,9 @@ def nsgd(
         >>> solution.mechanism.sensitivities.shape
         (1,)
     """
-    return _run(problem, key, budget, epochs, batch_size, step_size, None, False, init)
+    sizes = _epoch_steps(problem, epochs, batch_size, step_size, None)
+    keys = jax.random.split(key)[0], None  # the records keep their order
+    return _run(problem, keys, budget, sizes, batch_size, init)
 
 
 @private_solver("noise_std", _rsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
@@ -120,7 +124,8 @@ def rsgd(
         >>> solution.mechanism.sensitivities.shape
         (5,)
     """
-    return _run(problem, key, budget, epochs, batch_size, step_size, None, True, init)
+    sizes = _epoch_steps(problem, epochs, batch_size, step_size, None)
+    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init)
 
 
 @private_solver("noise_std", _rsgd_ar_mechanism, adjacency=REPLACE_ONE, copies_data=True)
@@ -160,19 +165,24 @@ def rsgd_ar(
         >>> bool(acc.epsilon(solution.mechanism, delta=1e-5, adjacency="replace-one") <= 1.0)
         True
     """
-    return _run(problem, key, budget, epochs, batch_size, step_size, average_every, True, init)
+    sizes = _epoch_steps(problem, epochs, batch_size, step_size, average_every)
+    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init, average_every)
 
 
-def _run(problem, key, budget, epochs, batch_size, step_size, average_every, permute, init):
+def _epoch_steps(problem, epochs, batch_size, step_size, average_every):
+    """η₀/h for every batch of the h-th epoch since the start or the last averaging."""
+    batches = len(descent.batch_sizes(problem.n, batch_size))
+    since = np.arange(epochs).repeat(batches) % (average_every or epochs) + 1
+    return jnp.asarray(step_size, problem.dtype) / jnp.asarray(since, problem.dtype)
+
+
+def _run(problem, keys, budget, sizes, batch_size, init, average_every=None):
+    """Cyclic descent and noise on its result; keys of the noise, and of the order or None."""
     check.bounded_gradient(problem)
     noise, mechanism = budget.resolve()
-    # η₀/h in the h-th epoch since the start or the last averaging.
-    batches = len(batch_sizes(problem.n, batch_size))
-    since = np.arange(epochs).repeat(batches) % (average_every or epochs) + 1
-    sizes = jnp.asarray(step_size, problem.dtype) / jnp.asarray(since, problem.dtype)
-    first = initial_params(problem, init)
-    params = perturb_cyclic_descent(
-        problem, key, first, sizes, noise, batch_size, permute, average_every
+    sizes, first = jnp.asarray(sizes, problem.dtype), descent.initial_params(problem, init)
+    params = descent.perturb_cyclic_descent(
+        problem, *keys, first, sizes, noise, batch_size, average_every
     )
     return Solution(params, mechanism, OutputHistory(noise, mechanism.sensitivities))
 
@@ -186,9 +196,8 @@ def _constants(problem):
 
 
 def _gd_mechanism(problem, noise, *, steps, step_size, **_):
-    # Every record is in the one batch: its position has a single value, of weight 1.
     move = descent_sensitivity(problem.n, steps, step_size, **_constants(problem))
-    return acc.RandomizedSensitivity(move[..., None], np.ones(1), noise)
+    return _worst_position(move[..., None], noise)  # every record is in the one batch
 
 
 @private_solver("noise_std", _gd_mechanism, adjacency=REPLACE_ONE)
@@ -223,17 +232,8 @@ def output_perturbed_gd(
     """
     check.scalar("step_size", step_size)
     check.step_size_within(step_size, 2.0 / problem.smoothness, "step_size <= 2/L")
-    check.bounded_gradient(problem)
-    noise, mechanism = budget.resolve()
-    params = _descend(problem, key, descent.initial_params(problem, init), step_size, noise, steps)
-    return Solution(params, mechanism, OutputHistory(noise, mechanism.sensitivities))
-
-
-@functools.partial(jax.jit, static_argnames="steps")
-def _descend(problem, key, params, step_size, noise, steps):
     sizes = jnp.full((steps,), jnp.asarray(step_size, problem.dtype))
-    params = descent.descend(problem, params, sizes, lambda params, t: problem.gradient(params))[0]
-    return descent.add_noise(params, key, noise)
+    return _run(problem, (key, None), budget, sizes, problem.n, init)
 
 
 def _schedule(problem, schedule, step_size, passes, batch_size, exponent):
@@ -256,9 +256,8 @@ def _sgd_mechanism(
 ):
     sizes = descent.batch_sizes(problem.n, batch_size)
     steps = _schedule(problem, schedule, step_size, passes, batch_size, exponent)
-    moves = scheduled_sensitivities(sizes, steps, **_constants(problem))
     # The worst position holds whatever permutation comes out.
-    return acc.RandomizedSensitivity(moves.max(axis=-1, keepdims=True), np.ones(1), noise)
+    return _worst_position(scheduled_sensitivities(sizes, steps, **_constants(problem)), noise)
 
 
 @private_solver("noise_std", _sgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
@@ -296,7 +295,6 @@ def output_perturbed_sgd(
         True
     """
     check.positive("exponent", exponent, allow_zero=True)
-    check.bounded_gradient(problem)
     if schedule not in ("constant", "decreasing", "sqrt", "strongly_convex"):
         raise ValueError(
             f"schedule must be constant, decreasing, sqrt or strongly_convex, got {schedule!r}"
@@ -312,8 +310,5 @@ def output_perturbed_sgd(
         )
     if step_size is not None:
         check.step_size_within(step_size, 2.0 / problem.smoothness, "step_size <= 2/beta")
-    noise, mechanism = budget.resolve()
     sizes = _schedule(problem, schedule, step_size, passes, batch_size, exponent)
-    sizes, first = jnp.asarray(sizes, problem.dtype), descent.initial_params(problem, init)
-    params = descent.perturb_cyclic_descent(problem, key, first, sizes, noise, batch_size)
-    return Solution(params, mechanism, OutputHistory(noise, mechanism.sensitivities))
+    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init)
