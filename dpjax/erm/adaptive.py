@@ -111,9 +111,7 @@ class _State(NamedTuple):
     largest: Array  # of the step grid
     chosen: Array  # largest step since the grid was refreshed
     updates: Array
-    refinements: Array
     round: Array
-    going: Array
 
 
 @functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
@@ -129,12 +127,12 @@ def _run(problem, key, params, numbers, planned_steps, candidates, max_iteration
     grid = jnp.concatenate([jnp.zeros(1), jnp.geomspace(1e-3, 1.0, candidates - 1)]).astype(dtype)
     clip_norm = jnp.asarray(clip_norm, dtype)
 
+    def cost(s: _State) -> Array:
+        return (s.target - s.precision) + line_cost  # zCDP adds up over a round's two releases
+
     def body(s: _State) -> _State:
         gradient_key, line_key = jax.random.split(jax.random.fold_in(key, s.round))
         fresh = s.target - s.precision
-        cost = fresh + line_cost  # zCDP adds up over the two releases of a round
-        affordable = cost <= s.left  # asked before anything is drawn
-
         exact = problem.gradient_sum(s.params, clip_norm=clip_norm)
         std = factor * clip_norm / jnp.sqrt(2.0 * fresh)  # ρ = Δ²/(2σ²)
         measured = exact + std * normal(gradient_key, problem.shape, dtype)
@@ -154,30 +152,27 @@ def _run(problem, key, params, numbers, planned_steps, candidates, max_iteration
         updates = s.updates + moved.astype(jnp.int32)
         chosen = jnp.maximum(s.chosen, steps[pick])
         refresh = moved & (updates % _REFRESH == 0)
-        after = _State(
+        return _State(
             params=trials[pick],
             average=jnp.where(moved, jnp.zeros_like(average), average),
             precision=jnp.where(moved, 0.0, s.target),
             target=jnp.where(moved, s.target, s.target * (1.0 + growth)),
-            left=s.left - cost,  # depends on released choices alone
+            left=s.left - cost(s),  # depends on released choices alone
             largest=jnp.where(refresh, _GROW * chosen, s.largest),
             chosen=jnp.where(refresh, 0.0, chosen),
             updates=updates,
-            refinements=s.refinements + (~moved).astype(jnp.int32),
             round=s.round + 1,
-            going=jnp.asarray(True),
         )
-        stopped = s._replace(going=jnp.asarray(False))
-        return jax.tree.map(lambda a, b: jnp.where(affordable, a, b), after, stopped)
 
     zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
     target = (1.0 - line_share) * rho / planned_steps
-    largest, going = jnp.asarray(max_step_size, dtype), jnp.asarray(True)
-    first = _State(
-        params, jnp.zeros_like(params), zero, target, rho, largest, zero, none, none, none, going
+    largest = jnp.asarray(max_step_size, dtype)
+    first = _State(params, jnp.zeros_like(params), zero, target, rho, largest, zero, none, none)
+    # A round's cost is checked before anything of it is drawn.
+    last = jax.lax.while_loop(
+        lambda s: (cost(s) <= s.left) & (s.round < max_iterations), body, first
     )
-    last = jax.lax.while_loop(lambda s: s.going & (s.round < max_iterations), body, first)
-    return last.params, AdaptiveHistory(last.updates, last.refinements, rho - last.left)
+    return last.params, AdaptiveHistory(last.updates, last.round - last.updates, rho - last.left)
 
 
 def utilities(
