@@ -311,13 +311,10 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
     repeats = keys.shape[1]
     total = len(settings) * repeats
     names = _hyperparameters(spec, settings[0])
-    static = {name: value for name, value in names.items() if name not in spec.traced}
-    traced = {
-        name: np.repeat(np.asarray([s[name] for s in settings], problem.dtype), repeats)
-        for name in names
-        if name in spec.traced
-    }
-    traced[spec.noise] = np.repeat(noises.astype(problem.dtype), repeats)
+    varying = {n: [s[n] for s in settings] for n in spec.traced if n in names}
+    static = {n: value for n, value in names.items() if n not in varying}
+    varying[spec.noise] = noises
+    traced = {n: np.repeat(np.asarray(v, problem.dtype), repeats) for n, v in varying.items()}
     width = int(max(1, min(total, memory_budget // _bytes_per_run(problem, spec))))
 
     @jax.jit
@@ -336,24 +333,23 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
         real = min(width, total - begin)
         parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[:real], out))
         advance(real)
-    return _split_by_setting(keys.shape, *parts)
-
-
-def _split_by_setting(shape: tuple[int, ...], *parts):
-    join = lambda *leaves: np.concatenate(leaves).reshape(*shape, *leaves[0].shape[1:])  # noqa: E731
+    join = lambda *leaves: np.concatenate(leaves).reshape(*keys.shape, *leaves[0].shape[1:])  # noqa: E731
     return jax.tree.map(join, *parts)
 
 
 def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
     """One run at a time: solvers that compute in float64 cannot be traced from float32."""
-    out = []
-    for setting, noise, row in zip(settings, noises, keys, strict=True):
-        for key in row:
-            values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
-            params = solver(problem, key, **values).params
-            out.append(jax.tree.map(np.asarray, (params, scorer(params))))
-            advance(1)
-    return _split_by_setting(keys.shape, *jax.tree.map(lambda leaf: leaf[None], out))
+
+    def run(setting, noise, key):
+        values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
+        params = solver(problem, key, **values).params
+        advance(1)
+        return params, scorer(params)
+
+    stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])  # noqa: E731
+    rows = zip(settings, noises, keys, strict=True)
+    runs = [[run(setting, noise, key) for key in row] for setting, noise, row in rows]
+    return jax.tree.map(stack, *[jax.tree.map(stack, *row) for row in runs])
 
 
 def _bytes_per_run(problem: Problem, spec) -> float:
