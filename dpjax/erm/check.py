@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.checks import CLIP_NORMS, scalar
+from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
 from dpjax._numerics.scope import is_traced
 
 
@@ -45,7 +45,7 @@ _RULES: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("planned_steps", "max_iterations"), count),
     **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive),
     **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _positive_number),
-    "rate": scalar,
+    "rate": functools.partial(scalar, allowed=Range(0.0, 1.0, open_low=True)),
     "candidates": functools.partial(count, low=2),
     # One number, whose square float32 holds.
     "clip_norm": functools.partial(scalar, allowed=CLIP_NORMS),
