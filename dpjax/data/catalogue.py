@@ -15,7 +15,7 @@ import os
 import pathlib
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,27 +169,16 @@ _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _BROWNLEE = "https://raw.githubusercontent.com/jbrownlee/Datasets/master/"
+_IDX = [
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
+]
 
 
 def _numbered(count: int) -> list[str]:
     """Names of a table of which the publisher names no column: x0, x1, …, label."""
     return [*(f"x{number}" for number in range(count)), "label"]
-
-
-def _source(read: Callable[..., Table], facts: dict[str, int], url: str, sha256: str) -> Source:
-    """A data set of one file, which has the name that its address ends in."""
-    name = url.rpartition("/")[2].partition("?name=")
-    return Source(
-        (PublishedFile((name[2] or name[0]).removesuffix(".gz"), url, sha256),), read, facts
-    )
-
-
-def _idx_files(base: str, *digests: str) -> tuple[PublishedFile, ...]:
-    kinds = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        PublishedFile(f"{kind}-ubyte", f"{base}{kind}-ubyte.gz", digest)
-        for kind, digest in zip(kinds, digests, strict=True)
-    )
 
 
 def _facts(rows: int, columns: int, classes: int = 0, largest: int = 0, test: int = 0) -> dict:
@@ -198,91 +187,89 @@ def _facts(rows: int, columns: int, classes: int = 0, largest: int = 0, test: in
     return {name: n for name, n in (found | {"largest class": largest}).items() if n}
 
 
-SOURCES: dict[str, Source] = {
-    "digits": Source((), _read_digits, _facts(1_797, 65, 10, 183)),
-    "breast-cancer": Source(
-        (), _bundled("load_breast_cancer", "diagnosis"), _facts(569, 31, 2, 357)
-    ),
-    "adult": Source(
-        (
-            PublishedFile(
-                "adult.data",
-                _UCI + "adult/adult.data",
-                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            ),
-            PublishedFile(
-                "adult.test",
-                _UCI + "adult/adult.test",
-                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-            ),
-        ),
+# How a data set is read, the facts it is checked by, and the addresses of its files: a name alone
+# where the user has to supply the file.
+_PUBLISHED: dict[str, tuple[Any, ...]] = {
+    "digits": (_read_digits, _facts(1_797, 65, 10, 183)),
+    "breast-cancer": (_bundled("load_breast_cancer", "diagnosis"), _facts(569, 31, 2, 357)),
+    "adult": (
         _read_adult,
         _facts(32_561, 15, 2, 24_720, test=16_281),
+        *(f"{_UCI}adult/adult.{part}" for part in ("data", "test")),
     ),
-    "bank": _source(
-        _read_bank,
-        _facts(45_211, 17, 2, 39_922),
-        _UCI + "00222/bank.zip",
-        "99d7e8eb12401ed278b793984423915411ea8df099e1795f9fefe254f513fe5e",
-    ),
-    "kddcup99": _source(
+    "bank": (_read_bank, _facts(45_211, 17, 2, 39_922), _UCI + "00222/bank.zip"),
+    "kddcup99": (
         _csv("label", _numbered(41)),
         _facts(494_021, 42, 23, 280_790),
         "https://ndownloader.figshare.com/files/5976042?name=kddcup.data_10_percent.gz",
-        "f8c8267ebcd9c0ed1fd7d6277fe5bfff8732e9b7db8e61b873542b2a534b6f9a",
     ),
-    "mnist": Source(
-        _idx_files(
-            _MNIST,
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        ),
+    "mnist": (
         _read_images,
         _facts(60_000, 785, 10, 6_742, test=10_000),
+        *(_MNIST + file for file in _IDX),
     ),
-    "fashion-mnist": Source(
-        _idx_files(
-            _FASHION,
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        ),
+    "fashion-mnist": (
         _read_images,
         _facts(60_000, 785, 10, 6_000, test=10_000),
+        *(_FASHION + file for file in _IDX),
     ),
-    "sonar": _source(
+    "sonar": (
         _csv("label", _numbered(60)),
         _facts(208, 61, 2, 111),
         _UCI + "undocumented/connectionist-bench/sonar/sonar.all-data",
-        "e90434cdbf00fcf93ffa911fe447ae25606979658e60f1d32e155c3b5240234d",
     ),
-    "boston": _source(
-        _csv("MEDV", _BOSTON, sep=r"\s+"),
-        _facts(506, 14),
-        _UCI + "housing/housing.data",
-        "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
-    ),
-    "admission": Source(
-        (PublishedFile("Admission_Predict_Ver1.1.csv"),), _csv("Chance of Admit"), _facts(500, 9)
-    ),
-    "swedish-auto": _source(
+    "boston": (_csv("MEDV", _BOSTON, sep=r"\s+"), _facts(506, 14), _UCI + "housing/housing.data"),
+    "admission": (_csv("Chance of Admit"), _facts(500, 9), "Admission_Predict_Ver1.1.csv"),
+    "swedish-auto": (
         _csv("payment", ["claims", "payment"]),
         _facts(63, 2),
         _BROWNLEE + "auto-insurance.csv",
-        "d9e3760422d50a8b68176cc233c8b8889badc017f38a1551f2f4ec3efcd9ebe4",
     ),
-    "swedish-motor": Source(
-        (PublishedFile("SwedishMotorInsurance.csv"),), _csv("Payment"), _facts(2_182, 7)
-    ),
+    "swedish-motor": (_csv("Payment"), _facts(2_182, 7), "SwedishMotorInsurance.csv"),
     # Of a sparse table the columns are as many as its highest index, which is no fact of interest.
-    "rcv1-vw-small": Source(
-        (PublishedFile("rcv1_small.dat"), PublishedFile("rcv1_small_test.data")),
+    "rcv1-vw-small": (
         _read_vowpal,
         _facts(1_000, 0, 2, 541, test=500),
+        *("rcv1_small.dat", "rcv1_small_test.data"),
     ),
+}
+# SHA-256 of the files that are fetched, decompressed, in the order of their addresses.
+_DIGESTS: dict[str, tuple[str, ...]] = {
+    "adult": (
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+    ),
+    "bank": ("99d7e8eb12401ed278b793984423915411ea8df099e1795f9fefe254f513fe5e",),
+    "kddcup99": ("f8c8267ebcd9c0ed1fd7d6277fe5bfff8732e9b7db8e61b873542b2a534b6f9a",),
+    "mnist": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    "fashion-mnist": (
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+    "sonar": ("e90434cdbf00fcf93ffa911fe447ae25606979658e60f1d32e155c3b5240234d",),
+    "boston": ("baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",),
+    "swedish-auto": ("d9e3760422d50a8b68176cc233c8b8889badc017f38a1551f2f4ec3efcd9ebe4",),
+}
+
+
+def _list_files(addresses: Sequence[str], digests: Sequence[str]) -> tuple[PublishedFile, ...]:
+    """The files at these addresses, each of the name that its address ends in."""
+    names = [a.replace("?name=", "/").rpartition("/")[2].removesuffix(".gz") for a in addresses]
+    if not digests:
+        return tuple(map(PublishedFile, names))
+    return tuple(map(PublishedFile, names, addresses, digests))
+
+
+SOURCES = {
+    name: Source(_list_files(addresses, _DIGESTS.get(name, ())), read, facts)
+    for name, (read, facts, *addresses) in _PUBLISHED.items()
 }
 
 
