@@ -155,7 +155,7 @@ def curve(
         import numpy as np
 
         from dpjax import accounting as acc
-        from dpjax.plotting.pictures import SUFFIXES, plot_privacy
+        from dpjax.plotting import SUFFIXES, plot_privacy
 
         inputs.check_new_file("--out", out, SUFFIXES)
         if steps < 1:
@@ -242,7 +242,7 @@ def sweep(
 
         inputs.check_new_file("--out", out, (".csv", ".csv.gz"))
         if picture is not None:
-            from dpjax.plotting.pictures import SUFFIXES
+            from dpjax.plotting import SUFFIXES
 
             inputs.check_new_file("--picture", picture, SUFFIXES)
         if steps < 1:
@@ -260,7 +260,7 @@ def sweep(
         content = table.to_csv(index=False).encode()
         write_atomically(out, gzip.compress(content) if out.suffix.lower() == ".gz" else content)
         if picture is not None:
-            from dpjax.plotting.pictures import plot_sweep
+            from dpjax.plotting import plot_sweep
 
             title = f"ε at δ = {delta:g} after {steps:,} steps ({relation.value})"
             plot_sweep(noises, rates, cost, picture, title=title)

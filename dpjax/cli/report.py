@@ -150,7 +150,7 @@ def _result(metrics: pathlib.Path) -> str:
 
 
 def _tradeoff_picture(certificate: Certificate) -> str:
-    from dpjax.plotting.pictures import plot_attack
+    from dpjax.plotting import plot_attack
 
     with tempfile.TemporaryDirectory() as scratch:
         picture = plot_attack(certificate, pathlib.Path(scratch) / "attack.png")

@@ -11,16 +11,20 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib import rcsetup
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from dpjax import accounting as acc
+from dpjax._extras import extra
 from dpjax._files import write_atomically
 from dpjax.accounting.answers.plain_words import line
+
+with extra("plot"):
+    import matplotlib
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+
+__all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training", "reference_line", "style"]
 
 # Distinguishable without colour vision (Okabe and Ito). In pictures of training the first is
 # accuracy under privacy, the second ε.
@@ -39,11 +43,12 @@ def check_suffix(path: str | pathlib.Path) -> pathlib.Path:
     return path
 
 
-def save_picture(figure: Figure, path: pathlib.Path) -> None:
+def save_picture(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     """Write a picture whole or not at all: on a full disk an older one stays."""
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix.lower()[1:])
     write_atomically(path, content.getvalue())
+    return path
 
 
 def style() -> dict[str, Any]:
@@ -64,7 +69,7 @@ def style() -> dict[str, Any]:
         "axes.axisbelow": True,
         "axes.grid": True,
         "axes.labelsize": 10,
-        "axes.prop_cycle": rcsetup.cycler(color=COLOURS),
+        "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlelocation": "left",
@@ -199,8 +204,7 @@ def plot_privacy(
     growth.set_title(f"ε against steps ({adjacency.value})")
     columns = min(len(lines), 3)
     figure.legend(handles=lines, loc="outside lower center", ncols=columns, handlelength=3.2)
-    save_picture(figure, path)
-    return path
+    return save_picture(figure, path)
 
 
 @matplotlib.rc_context(style())
@@ -234,8 +238,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
-    save_picture(figure, path)
-    return path
+    return save_picture(figure, path)
 
 
 def _upwards(axes: Any, *, logarithmic: bool) -> bool:
@@ -315,8 +318,7 @@ def plot_sweep(
         axes.set_title(title)
     bar = figure.colorbar(picture, ax=axes, label="ε", extend="both")
     _plain_ticks(bar.ax.yaxis)
-    save_picture(figure, path)
-    return path
+    return save_picture(figure, path)
 
 
 _ACCURACY, _EPSILON, *_ = COLOURS
@@ -374,8 +376,7 @@ def plot_training(
     lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
     if budget is not None:
         reference_line(lower, budget, f"budget: {budget:g}")
-    save_picture(figure, path)
-    return path
+    return save_picture(figure, path)
 
 
 def _label_end(axes, x, y, text: str, color: str) -> None:
