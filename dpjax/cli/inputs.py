@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from dpjax.accounting import Certificate, Verification
     from dpjax.data import Dataset, Schema
 
 
@@ -47,13 +48,28 @@ _NOTHING = "nothing was written"
 _LONGEST = 1 << 24  # characters of a certificate; `Certificate.from_json` refuses longer ones
 
 
-def read_certificate(path: pathlib.Path) -> str:
-    """The text of a certificate, read no further than certificates go."""
+def verify_certificate(
+    path: pathlib.Path, as_json: bool = False
+) -> tuple[Certificate, Verification]:
+    """A certificate, or that of a run's folder, and its verification; exit code 1 if it fails."""
+    path = path / "certificate.json" if path.is_dir() else path
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read(_LONGEST + 1)
+            text = file.read(_LONGEST + 1)  # no further than certificates go
     except UnicodeDecodeError:
         raise ValueError(f"the certificate must be a text in UTF-8, got {path}") from None
+
+    from dpjax import accounting as acc
+
+    try:
+        found = acc.Certificate.from_json(text)
+        return found, found.verify()
+    except acc.CertificateError as error:
+        if as_json:
+            print_json({"valid": False, "field": error.field, "reason": str(error)})
+        else:
+            typer.echo(f"REFUSED: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpjax._digits import rounded_up
-from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, read_certificate
+from dpjax._files import write_atomically
+from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -49,22 +50,9 @@ def report(
         if out is not None:
             check_new_file("--out", out, (".html", ".htm"))
         folder = run if run.is_dir() else run.parent
-        text = read_certificate(folder / "certificate.json" if run.is_dir() else run)
         goal = out or folder / "report.html"
-
-        from dpjax import accounting as acc
-
-        try:
-            certificate = acc.Certificate.from_json(text)
-            certificate.verify()
-        except acc.CertificateError as error:
-            typer.echo(f"REFUSED: {error}", err=True)
-            raise typer.Exit(1) from None
-        page = render_page(certificate, folder)
-
-        from dpjax.training import write_atomically
-
-        write_atomically(goal, page.encode())
+        certificate, _ = verify_certificate(run)
+        write_atomically(goal, render_page(certificate, folder).encode())
     typer.echo(f"wrote {goal}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax.cli.inputs import exit_on_bad_input, option, print_json, read_certificate
+from dpjax.cli.inputs import exit_on_bad_input, option, print_json, verify_certificate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,20 +31,7 @@ def verify(
         dpjax verify runs/digits/certificate.json
     """
     with exit_on_bad_input():
-        path = certificate / "certificate.json" if certificate.is_dir() else certificate
-        text = read_certificate(path)
-
-        from dpjax import accounting as acc
-
-        try:
-            found = acc.Certificate.from_json(text)
-            check = found.verify()
-        except acc.CertificateError as error:
-            if as_json:
-                print_json({"valid": False, "field": error.field, "reason": str(error)})
-            else:
-                typer.echo(f"REFUSED: {error}", err=True)
-            raise typer.Exit(1) from None
+        found, check = verify_certificate(certificate, as_json)
     if as_json:
         print_json(
             {
