@@ -44,7 +44,7 @@ def program_digest(
         lambda leaf: str(jax.typeof(leaf)) if hasattr(leaf, "dtype") else leaf, arguments
     )
     digest.update(_address_free_text(jax.tree.structure(arguments)) + _address_free_text(shapes))
-    _digest_closed(digest, jax.make_jaxpr(function)(*arguments), exact)
+    _digest_jaxpr(digest, jax.make_jaxpr(function)(*arguments), exact)
     return digest.hexdigest()
 
 
@@ -95,13 +95,12 @@ def _address_free_text(value: Any) -> bytes:
     return _ADDRESS.sub("", str(value)).encode()
 
 
-def _digest_closed(digest: Any, closed: Any, exact: bool) -> None:
-    for value in closed.consts:
-        _digest_array(digest, value)
-    _digest_jaxpr(digest, closed.jaxpr, exact)
-
-
 def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
+    """Of a jaxpr, and of the values of a closed one's constants before it."""
+    if hasattr(jaxpr, "consts"):
+        for value in jaxpr.consts:
+            _digest_array(digest, value)
+        jaxpr = jaxpr.jaxpr
     numbers: dict[Any, int] = {}
 
     def name(variable: Any) -> None:
@@ -132,9 +131,7 @@ def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
 
 
 def _digest_parameter(digest: Any, value: Any, exact: bool) -> None:
-    if hasattr(value, "jaxpr") and hasattr(value, "consts"):
-        _digest_closed(digest, value, exact)
-    elif hasattr(value, "eqns"):
+    if hasattr(value, "eqns"):
         _digest_jaxpr(digest, value, exact)
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 import time
@@ -110,27 +111,25 @@ class Saver:
     """When a checkpoint is due, and what is saved when a run is interrupted."""
 
     def __init__(self, store: Any, every: int | None, progress: Progress):
-        self._store, self._every = store, every
-        self._steps, self._rows = int(progress.state["step"]), int(progress.rows)
+        self._store, self._every, self._saved = store, every, _count_done(progress)
         self._at, self._took, self._failed = time.monotonic(), 0.0, False
 
     def stop(self, step: int) -> int:
         """The step at which the next checkpoint falls, where steps count."""
         if self._every is None:
             return np.iinfo(np.int32).max
-        return max(self._steps + self._every, step + 1)
+        return max(self._saved[0] + self._every, step + 1)
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint of this step is due."""
         if self._every is not None:
-            return step - self._steps >= self._every
+            return step - self._saved[0] >= self._every
         wait = max(_SECONDS_BETWEEN_CHECKPOINTS, _TIMES_A_SAVE * self._took)
         return time.monotonic() - self._at > wait
 
     def save_on_error(self, progress: Progress) -> None:
         """Save the last completed step, unless saving is what failed."""
-        new = (int(progress.state["step"]), int(progress.rows)) != (self._steps, self._rows)
-        if new and not self._failed:
+        if _count_done(progress) != self._saved and not self._failed:
             with contextlib.suppress(Exception):  # the caller has to hear of the interruption
                 self.save(progress)
 
@@ -142,9 +141,13 @@ class Saver:
         except CheckpointError:
             self._failed = True
             raise
-        self._at = time.monotonic()
+        self._at, self._saved = time.monotonic(), _count_done(progress)
         self._took = self._at - began
-        self._steps, self._rows = int(progress.state["step"]), int(progress.rows)
+
+
+def _count_done(progress: Progress) -> tuple[int, int]:
+    """How many steps and rows are done."""
+    return int(progress.state["step"]), int(progress.rows)
 
 
 class Speed:
@@ -152,31 +155,26 @@ class Speed:
 
     def __init__(self, plan: Plan):
         self._plan, self._calls = plan, 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._steps, self._records, self._seconds = 0, 0.0, 0.0
+        self._sums = np.zeros(3)  # steps, expected records, seconds
 
     def record_timing(self, first: int, stop: int, seconds: float) -> None:
         """One call of the compiled loop: its first step, the step after its last, and its time."""
         if self._calls == 1:  # the one before compiled: it counts where a row has no other
-            self._clear()
+            self._sums = np.zeros(3)
         self._calls += 1
-        self._steps += stop - first
-        begun = 0
+        begun, records = 0, 0.0
         for phase in self._plan.phases:
             steps = min(stop, begun + phase.steps) - max(first, begun)  # of both
-            self._records += max(0, steps) * phase.scheme.rate * self._plan.population
+            records += max(0, steps) * phase.scheme.rate * self._plan.population
             begun += phase.steps
-        self._seconds += seconds
+        self._sums += stop - first, records, seconds
 
     def row(self, params: Any) -> dict[str, float]:
         """What is shown of the calls since the last row; NaN where there were none."""
-        none = self._seconds <= 0
-        steps = math.nan if none else self._steps / self._seconds
-        records = math.nan if none else self._records / self._seconds
-        self._clear()
-        return dict(zip(SHOWN, (steps, records, peak_memory(params)), strict=True))
+        *done, seconds = self._sums.tolist()
+        rates = [number / seconds if seconds > 0 else math.nan for number in done]
+        self._sums = np.zeros(3)
+        return dict(zip(SHOWN, (*rates, peak_memory(params)), strict=True))
 
 
 def peak_memory(params: Any) -> float:
@@ -232,27 +230,21 @@ def find_deadline(time_limit: float | None) -> float:
     return time.monotonic() + one_number("time_limit", time_limit, limit)
 
 
+@dataclasses.dataclass
 class Loop:
     """The calls of the compiled loop, the rows between them, and the checkpoints after them."""
 
-    def __init__(
-        self,
-        feed: Any,  # takes steps on the run's records
-        saver: Saver,
-        metrics: Metrics,
-        stop_when: Callable[[Mapping[str, float]], bool] | None,
-        deadline: float,  # of `time.monotonic`
-        on_log: Callable[[dict[str, float]], None] | None,  # is shown every row
-        joined: Any,  # the mesh of a run of several processes, else None
-    ):
-        self.feed, self.saver, self.metrics = feed, saver, metrics
-        self.stop_when, self.deadline, self.on_log, self.joined = (
-            stop_when,
-            deadline,
-            on_log,
-            joined,
-        )
-        self.speed, self.is_last_row = Speed(metrics.plan), False
+    feed: Any  # takes steps on the run's records
+    saver: Saver
+    metrics: Metrics
+    stop_when: Callable[[Mapping[str, float]], bool] | None
+    deadline: float  # of `time.monotonic`
+    on_log: Callable[[dict[str, float]], None] | None  # is shown every row
+    joined: Any  # the mesh of a run of several processes, else None
+    is_last_row: bool = False
+
+    def __post_init__(self):
+        self.speed = Speed(self.metrics.plan)
 
     def run(self, progress: Progress) -> Progress:
         """The progress at the end of the run; what was done is saved if an error ends it."""
