@@ -45,28 +45,41 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
             "optax optimiser as optimizer"
         )
     paths, structure = jax.tree_util.tree_flatten_with_path(model)
-    leaves = [leaf for _, leaf in paths]
-    arrays = [hasattr(leaf, "dtype") and hasattr(leaf, "shape") for leaf in leaves]
-    inexact = [
-        array and jnp.issubdtype(leaf.dtype, jnp.inexact)
-        for leaf, array in zip(leaves, arrays, strict=True)
-    ]
     wanted = _read_trainable(trainable, paths, model)
-    kinds = [
-        _TRAINED if able and asked else _FROZEN if array else _STATIC
-        for able, asked, array in zip(inexact, wanted, arrays, strict=True)
-    ]
-
-    def select(kind):
-        return [leaf for leaf, own in zip(leaves, kinds, strict=True) if own == kind]
-
-    if not (chosen := select(_TRAINED)):
-        left_out = "trainable that leaves all of them out"
-        got = left_out if any(inexact) else _describe_untrainable(leaves)
-        raise ValueError(f"params must hold a floating-point array that is trained, got {got}")
-    if not any(leaf.size for leaf in chosen):
-        raise ValueError("params must hold a number that is trained, got arrays without entries")
+    kinds = [_find_kind(leaf, asked) for (_, leaf), asked in zip(paths, wanted, strict=True)]
+    halves: dict[int, list[Any]] = {_TRAINED: [], _FROZEN: [], _STATIC: []}
+    for (_, leaf), kind in zip(paths, kinds, strict=True):
+        halves[kind].append(leaf)
+    _check_trained(paths, kinds)
     _check_modules(model, iter(kind == _TRAINED for kind in kinds))
+    frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])
+    chosen = iter(halves[_TRAINED])
+    trained = structure.unflatten([next(chosen) if kind == _TRAINED else None for kind in kinds])
+
+    def join(trained: Any, frozen: Any) -> Any:
+        sources = [iter(jax.tree.leaves(trained)), iter(typed(frozen)), iter(halves[_STATIC])]
+        return structure.unflatten([next(sources[kind]) for kind in kinds])
+
+    return ModelPartition(trained, frozen, join)
+
+
+def _find_kind(leaf: Any, is_wanted: bool) -> int:
+    """Whether a leaf is trained, an array that is not, or no array."""
+    if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
+        return _STATIC
+    return _TRAINED if is_wanted and jnp.issubdtype(leaf.dtype, jnp.inexact) else _FROZEN
+
+
+def _check_trained(paths: Any, kinds: list[int]) -> None:
+    """Refuse a model of which nothing is trained, complex numbers, and numbers beyond JAX's."""
+    leaves = [leaf for _, leaf in paths]
+    if _TRAINED not in kinds:
+        able = any(_find_kind(leaf, True) == _TRAINED for leaf in leaves)
+        left_out = "trainable that leaves all of them out"
+        got = left_out if able else _describe_untrainable(leaves)
+        raise ValueError(f"params must hold a floating-point array that is trained, got {got}")
+    if not any(leaf.size for leaf, kind in zip(leaves, kinds, strict=True) if kind == _TRAINED):
+        raise ValueError("params must hold a number that is trained, got arrays without entries")
     for (path, leaf), kind in zip(paths, kinds, strict=True):
         if kind == _TRAINED and jnp.iscomplexobj(leaf):
             raise ValueError(
@@ -75,17 +88,6 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
             )
         if kind == _FROZEN and isinstance(leaf, np.ndarray | np.generic):
             representable("params", leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
-    frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in select(_FROZEN)])
-    trained = structure.unflatten(
-        [leaf if kind == _TRAINED else None for leaf, kind in zip(leaves, kinds, strict=True)]
-    )
-    static = select(_STATIC)
-
-    def join(trained: Any, frozen: Any) -> Any:
-        sources = [iter(jax.tree.leaves(trained)), iter(typed(frozen)), iter(static)]
-        return structure.unflatten([next(sources[kind]) for kind in kinds])
-
-    return ModelPartition(trained, frozen, join)
 
 
 def _describe_untrainable(leaves: list[Any]) -> str:
@@ -242,15 +244,8 @@ def lora(
         some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         raise ValueError(f"targets must choose an array of the model, got none of {some}")
     for number, (path, leaf) in enumerate(used.items()):
-        layers, rows, columns = _find_sides(path, leaf, stacked(path, leaf))
-        dtype = accumulation_dtype(leaf.dtype)
-        shapes = {"a": (*layers, rows, rank), "b": (*layers, rank, columns)}
-        # The factor beside the inputs; of equinox a kernel is [outputs, inputs].
-        own, inputs = ("b", columns) if path.split("/")[-1] == "weight" else ("a", rows)
-        drawn = jax.random.normal(jax.random.fold_in(key, number), shapes[own], dtype)
-        drawn = drawn * jnp.asarray(scale / math.sqrt(max(inputs, 1)), dtype)  # 0: nothing is drawn
-        # The product is zero at first.
-        adapters[path] = {k: jnp.zeros(shape, dtype) for k, shape in shapes.items()} | {own: drawn}
+        sides, own = _find_sides(path, leaf, stacked(path, leaf)), jax.random.fold_in(key, number)
+        adapters[path] = _draw_factors(path, leaf, sides, rank, scale, own)
 
     def merge(adapters: Any, base: Any = params) -> Any:
         def add_adapter(place, leaf):
@@ -260,6 +255,17 @@ def lora(
         return jax.tree_util.tree_map_with_path(add_adapter, base)
 
     return Lora(adapters, merge)
+
+
+def _draw_factors(path: str, leaf: Any, sides: Any, rank: int, scale: float, key: Any) -> Any:
+    """The two factors of a kernel, whose product is zero at first."""
+    (layers, rows, columns), dtype = sides, accumulation_dtype(leaf.dtype)
+    shapes = {"a": (*layers, rows, rank), "b": (*layers, rank, columns)}
+    # The factor beside the inputs; of equinox a kernel is [outputs, inputs].
+    own, inputs = ("b", columns) if path.split("/")[-1] == "weight" else ("a", rows)
+    drawn = jax.random.normal(key, shapes[own], dtype)
+    drawn = drawn * jnp.asarray(scale / math.sqrt(max(inputs, 1)), dtype)  # 0: nothing is drawn
+    return {name: jnp.zeros(shape, dtype) for name, shape in shapes.items()} | {own: drawn}
 
 
 def _choose_kernels(params: Any, targets: Any, heads: set[str]) -> dict[str, Any]:
