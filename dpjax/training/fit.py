@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -24,9 +25,15 @@ from dpjax.training import devices, fingerprint, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
 from dpjax.training.data import HostData, as_user_array
 from dpjax.training.devices import Placement, on_any_mesh
-from dpjax.training.draws import check_divisible
+from dpjax.training.draws import (
+    FromHost,
+    OnDevice,
+    RunArrays,
+    check_divisible,
+    place_arrays,
+    select_records,
+)
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
-from dpjax.training.loading import FromHost, OnDevice, RunArrays, place_arrays, select_records
 from dpjax.training.loop import (
     Loop,
     Metrics,
@@ -242,29 +249,20 @@ def _name_key(plan: Plan, key: Any, store: Any, *, by_hand: bool) -> None:
         plan.keys.append(named)
 
 
-class _NoFolder:
-    """What stands for the checkpoints of a run without a folder."""
-
-    def bind(self, fresh: Any, identity: Any, *, resume: bool) -> Any:
-        return fresh
-
-    def noted(self, what: str, now: bool) -> bool:
-        return now
-
-    def latest(self, like: Any) -> None:
-        return None
-
-    def save(self, step: int, state: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+# What stands for the checkpoints of a run without a folder.
+_NO_FOLDER = types.SimpleNamespace(
+    bind=lambda fresh, identity, *, resume: fresh,
+    noted=lambda what, now: now,
+    latest=lambda like: None,
+    save=lambda step, state: None,
+    close=lambda: None,
+)
 
 
 def _open_folder(folder: str | pathlib.Path | None, joined: Any) -> Any:
     """The checkpoints in a folder, of one process or of several."""
     if folder is None:
-        return _NoFolder()
+        return _NO_FOLDER
     where = pathlib.Path(folder)
     return Checkpoints(where) if joined is None else SharedCheckpoints(where, joined)
 
@@ -302,7 +300,7 @@ def _compile(config: StepConfig, arrays: RunArrays, key: Any) -> Any:
         return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)
 
     if isinstance(arrays.data, HostData):
-        return FromHost(advance, arrays.data, programs.host, key, config.plan.steps)
+        return FromHost(advance, arrays.data, programs, key, config.plan.steps)
     return OnDevice(advance, arrays.data)
 
 

@@ -21,8 +21,7 @@ from dpjax._numerics.keys import folded
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import draws as drawing
 from dpjax.training import fingerprint, options, step_config
-from dpjax.training.draws import Draws, Run, make_block_draws, make_draws
-from dpjax.training.loading import Batch, Loading, make_loading
+from dpjax.training.draws import Batch, Draws, Run, make_block_draws, make_draws, make_loading
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig, first_state
@@ -70,11 +69,12 @@ def digest_programs(
         # Of as many records as there are: pieces of another size round another sum.
         records = config.plan.population
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((records, *x.shape), x.dtype), example)
-        loss = digest(lambda *p: config.loss(config.model(*p[:2]))(p[2]), params, frozen, batch)
+        loss = digest(lambda *p: config.loss(config.join(*p[:2]))(p[2]), params, frozen, batch)
     else:
         # The derivative has the rules of custom derivatives written out.
         derivative = jax.value_and_grad(config.loss_of_parts)
-        loss = digest(derivative, params, frozen, example, *config.loss_arguments)
+        keys = (jax.random.key(0),) if config.loss_takes_key else ()
+        loss = digest(derivative, params, frozen, example, *keys)
     found = {
         "loss": loss,
         # A strategy of the user's own may keep what it computes with where no field tells.
@@ -93,7 +93,9 @@ class Compiled(NamedTuple):
     # `data` is all records, or the `Batch` of one step. Totals travel with the state, so that a row
     # of the metrics adds up to the same bits in any number of calls.
     advance: Callable[..., Any]
-    host: Loading  # how a step's records come from the host
+    # Of records on the host: which a step draws, and what loads them, see `make_loading`.
+    draw: Callable[..., Any]
+    load: Callable[..., Batch]
 
 
 def _compile_step(config: StepConfig) -> Compiled:
@@ -112,7 +114,7 @@ def _compile_step(config: StepConfig) -> Compiled:
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 
-    return Compiled(advance, make_loading(own, placement))
+    return Compiled(advance, *make_loading(own, placement))
 
 
 def state_shardings(config: StepConfig) -> Any:
@@ -224,13 +226,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         carried |= after
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
-        divisor = Run.choose(divisors, number)  # a public constant
-        # Rounding to the parameters' dtype comes after the noise: it only post-processes.
-        mean = jax.tree.map(
-            lambda leaf, like: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype),
-            released,
-            params,
-        )
+        mean = _divide(released, Run.choose(divisors, number), params)
         updates, inner = config.optimizer.update(mean, state["optimizer"], params)
         new = optax.apply_updates(params, updates)
         if average is not None:
@@ -238,6 +234,16 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         return {"params": new, "optimizer": inner, "step": step + 1, **carried}, tuple(seen)
 
     return update
+
+
+def _divide(released: Any, divisor: Any, params: Any) -> Any:
+    """The noisy sum over a public constant, in the parameters' dtypes."""
+
+    def divide(leaf, like):
+        # Rounding to the parameters' dtype comes after the noise: it only post-processes.
+        return (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype)
+
+    return jax.tree.map(divide, released, params)
 
 
 def _move_clip_norm(
@@ -366,45 +372,18 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
     def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
         bound = plan.clip_norm if plan.adaptive is None else clip_norm
-        indices, size, records = drawn  # of how many they were: a slot without one has a larger
         slots = jnp.arange(capacity, dtype=jnp.int32)
         # A record's key is a function of the run's, the step and the record's number alone: neither
         # its place in the batch nor the pieces that a batch is worked through in change it.
         step_key = folded(key, LOSS, step) if config.loss_takes_key else None
 
-        def is_left(state):
-            start = state[0] * capacity
-            if isinstance(data, Batch):
-                return (start == 0) | (start < size)
-            # Those drawn come first. To count them is a sum over all records, which XLA compiles
-            # as five programs of a CPU.
-            next_one = jax.lax.dynamic_index_in_dim(indices, start, keepdims=False)
-            return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
-
         def piece(state):
             number, totals = state
-            start = number * capacity
-            rows = jax.lax.dynamic_slice(indices, (start,), (capacity,))
-            if isinstance(data, Batch):
-                taken = start + slots < size
-                batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
-            else:
-                taken = rows < records
-                rows = jnp.where(taken, rows, 0)
-                batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
-            # What follows is compiled alike wherever the records come from: the same bits.
-            batch, mask = jax.lax.optimization_barrier((batch, taken))
+            batch, mask, rows = _take_piece(data, drawn, number * capacity, slots)
             keys = step_key
             if keys is not None:
                 keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
-            out = clip(params, frozen, batch, mask, keys, bound)
-            # A loss that is not finite would hide all others behind it in the mean.
-            finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
-            limit = jnp.asarray(bound, out.norms.dtype)
-            above = jnp.isfinite(out.norms) & (out.norms > limit)
-            within = mask & (out.norms <= limit)
-            counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
-            found = (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
+            found = _add_up(clip(params, frozen, batch, mask, keys, bound), mask, bound)
             return number + 1, jax.tree.map(jnp.add, totals, found)
 
         zero = jax.tree.map(
@@ -412,10 +391,52 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
         )
         none = jnp.zeros((), jnp.int32)
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
+        is_left = lambda state: _is_piece_left(data, drawn, state[0] * capacity)  # noqa: E731
         _, (total, loss_sum, *counts) = jax.lax.while_loop(is_left, piece, (none, first))
-        return total, (loss_sum, size.astype(jnp.float32), *counts)
+        return total, (loss_sum, drawn[1].astype(jnp.float32), *counts)
 
     return sum_records
+
+
+# What is drawn: the records' indices, how many they are, and from how many: a slot without a record
+# has a larger index.
+
+
+def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
+    """Whether there is a piece that begins at this slot; the first there always is."""
+    indices, size, records = drawn
+    if isinstance(data, Batch):
+        return (start == 0) | (start < size)
+    # Those drawn come first. To count them is a sum over all records, which XLA compiles as five
+    # programs of a CPU.
+    next_one = jax.lax.dynamic_index_in_dim(indices, start, keepdims=False)
+    return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
+
+
+def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any, Any]:
+    """The records of the piece that begins at this slot, which slots have one, their numbers."""
+    indices, size, records = drawn
+    rows = jax.lax.dynamic_slice(indices, (start,), slots.shape)
+    if isinstance(data, Batch):
+        taken = start + slots < size
+        batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
+    else:
+        taken = rows < records
+        rows = jnp.where(taken, rows, 0)
+        batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
+    # What follows is compiled alike wherever the records come from: the same bits.
+    return *jax.lax.optimization_barrier((batch, taken)), rows
+
+
+def _add_up(out: Any, mask: Any, bound: Any) -> tuple[Any, ...]:
+    """The sum of a piece's gradients, that of its losses, and its counts, see `sum_over_draw`."""
+    # A loss that is not finite would hide all others behind it in the mean.
+    finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
+    limit = jnp.asarray(bound, out.norms.dtype)
+    above = jnp.isfinite(out.norms) & (out.norms > limit)
+    within = mask & (out.norms <= limit)
+    counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
+    return (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
 
 
 def _clip_gradients(config: StepConfig, share_of: int) -> Callable[..., Any]:
@@ -437,7 +458,7 @@ def _clip_sums(config: StepConfig) -> Callable[..., Any]:
 
     def clip(params, frozen, batch, mask, keys, bound):
         del keys
-        out = config.loss(config.model(params, frozen))(batch, mask, clip_norm=bound)
+        out = config.loss(config.join(params, frozen))(batch, mask, clip_norm=bound)
         # The noise allows for the rounding of sums of these sizes and this precision, no other.
         wanted = jax.tree.map(lambda x: (x.shape, accumulation_dtype(x.dtype)), params)
         found = jax.tree.map(lambda x: (x.shape, x.dtype), out.sum)

@@ -37,20 +37,16 @@ class StepConfig(NamedTuple):
     average: Callable[[Any], Any] | None = None
     strategy: gradients.Strategy = gradients.Flat()  # how a gradient is scaled
     frozen: Any = ()  # what is not trained, arrays or their shapes; each step is given its values
-    # The model from the parameters and what is held; None for the parameters themselves.
-    join: Callable[[Any, Any], Any] | None = None
+    # The model from what is trained and what is not.
+    join: Callable[[Any, Any], Any] = lambda params, frozen: params
     # Whether losses and counts of the training records are added up for the metrics.
     counted: bool = False
     # Whether `loss(params)` is a `clip_and_sum` of records, whose sum takes the gradients' place.
     makes_sum: bool = False
 
-    def model(self, params: Any, frozen: Any) -> Any:
-        """The model from what is trained and what is not."""
-        return params if self.join is None else self.join(params, frozen)
-
     def loss_of_parts(self, params: Any, frozen: Any, *example_and_key: Any) -> Any:
         """The loss of one record, from what is trained and what is not."""
-        model = self.model(params, frozen)
+        model = self.join(params, frozen)
         try:
             found = self.loss(model, *example_and_key)
         except Exception as error:
@@ -74,11 +70,6 @@ class StepConfig(NamedTuple):
         """The mesh of a run of several processes, else None."""
         several = self.placement is not None and self.placement.several
         return self.placement.mesh if several else None  # pyrefly: ignore
-
-    @property
-    def loss_arguments(self) -> tuple[Any, ...]:
-        """What the loss is given after a record, to trace it: a key, or nothing."""
-        return (jax.random.key(0),) if self.loss_takes_key else ()
 
     @property
     def paid_devices(self) -> int:
@@ -152,7 +143,7 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
     """The settings as they are of a loss; checked, with its strategy, of a `clip_and_sum`."""
     if not takes_params_alone(config.loss):
         return config
-    clip, plan = config.loss(config.model(config.params, frozen)), config.plan
+    clip, plan = config.loss(config.join(config.params, frozen)), config.plan
     if not (callable(clip) and hasattr(clip, "clip_norm") and hasattr(clip, "strategy")):
         raise ValueError(
             "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
