@@ -259,10 +259,7 @@ _WASTE = 8  # times as many rows as records, from which padding is worth a warni
 
 
 def per_user(
-    loss: Callable[..., Any],
-    data: Any,
-    users: ArrayLike,
-    records_per_user: int,
+    loss: Callable[..., Any], data: Any, users: ArrayLike, records_per_user: int
 ) -> tuple[Callable[..., Any], Any]:
     """The loss and the data of a run in which a user is the unit of privacy.
 

@@ -21,28 +21,13 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.gradients import Flat, Strategy
-from dpjax.training import devices, fingerprint, options
+from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
 from dpjax.training.data import HostData, as_user_array
 from dpjax.training.devices import Placement, on_any_mesh
-from dpjax.training.draws import (
-    FromHost,
-    OnDevice,
-    RunArrays,
-    check_divisible,
-    place_arrays,
-    select_records,
-)
+from dpjax.training.draws import FromHost, OnDevice, RunArrays
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
-from dpjax.training.loop import (
-    Loop,
-    Metrics,
-    Progress,
-    Saver,
-    find_deadline,
-    start_metrics,
-    zero_totals,
-)
+from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.options import check_functions, check_integer, check_optimizer
 from dpjax.training.parameters import with_partitioned_model
 from dpjax.training.plan import Plan
@@ -186,17 +171,19 @@ def fit(
     # What the decorators made of them: a model in two halves, and a placement or None.
     parts, placement = cast(Any, (params, mesh))
     if placement is not None:
-        check_divisible(plan)
-    loss, data, owners = select_records(loss, data, plan, users, records_per_user, parts, placement)
+        draws.check_divisible(plan)
+    loss, data, owners = draws.select_records(
+        loss, data, plan, users, records_per_user, parts, placement
+    )
     options.check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     check_optimizer(optimizer, parts.trained)
     capacity = None if capacity is None else check_integer("capacity", capacity)
     if checkpoint_every is not None:
         checkpoint_every = check_integer("checkpoint_every", checkpoint_every)
-    arrays = place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
-    metrics = start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
-    deadline = find_deadline(time_limit)
+    arrays = draws.place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
+    metrics = loop.start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
+    deadline = loop.find_deadline(time_limit)
     config = StepConfig(
         loss=loss,
         params=arrays.params,
@@ -276,7 +263,7 @@ def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
     else:
         state = config.first_state(params, np.int32(0))
         state = state if placement is None else devices.place_state(placement, state)
-    return Progress(state, zero_totals(), metrics.table(), np.int32(1))
+    return Progress(state, loop.zero_totals(), metrics.table(), np.int32(1))
 
 
 def _check_own_key(key: Any, optimizer_state: Any) -> None:

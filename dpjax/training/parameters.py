@@ -45,7 +45,7 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
             "optax optimiser as optimizer"
         )
     paths, structure = jax.tree_util.tree_flatten_with_path(model)
-    wanted = _read_trainable(trainable, paths, model)
+    wanted = _read_trainable(trainable, paths, model)  # one answer a leaf
     kinds = [_find_kind(leaf, asked) for (_, leaf), asked in zip(paths, wanted, strict=True)]
     halves: dict[int, list[Any]] = {_TRAINED: [], _FROZEN: [], _STATIC: []}
     for (_, leaf), kind in zip(paths, kinds, strict=True):
@@ -53,7 +53,7 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
     _check_trained(paths, kinds)
     _check_modules(model, iter(kind == _TRAINED for kind in kinds))
     frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])
-    chosen = iter(halves[_TRAINED])
+    chosen = iter(halves[_TRAINED])  # in the order of the leaves
     trained = structure.unflatten([next(chosen) if kind == _TRAINED else None for kind in kinds])
 
     def join(trained: Any, frozen: Any) -> Any:
