@@ -25,7 +25,7 @@ from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
 from dpjax.training.data import HostData, as_user_array
 from dpjax.training.devices import Placement, on_any_mesh
-from dpjax.training.draws import FromHost, OnDevice, RunArrays
+from dpjax.training.draws import FromHost, OnDevice, RunArrays, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.options import check_functions, check_integer, check_optimizer
@@ -172,9 +172,7 @@ def fit(
     parts, placement = cast(Any, (params, mesh))
     if placement is not None:
         draws.check_divisible(plan)
-    loss, data, owners = draws.select_records(
-        loss, data, plan, users, records_per_user, parts, placement
-    )
+    loss, data, owners = select_records(loss, data, plan, users, records_per_user, parts, placement)
     options.check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     check_optimizer(optimizer, parts.trained)
