@@ -55,7 +55,7 @@ class HostData:
     """
 
     def __init__(self, source: Any, population: int | None = None):
-        self._source = source
+        source = self._source = source if isinstance(source, Iterator) else as_arrays(source)
         self._arrays = not isinstance(source, Iterator) and _is_tree_of_arrays(source, population)
         leaves = jax.tree.leaves(source) if self._arrays else []
         if not (leaves or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))):
@@ -65,10 +65,6 @@ class HostData:
                 "priced, and what a stream gives next, shuffled in a buffer or not, is drawn with "
                 "no known one; write the records to a file that can be read at any place"
             )
-        for leaf in leaves:
-            checks.unmasked("data", leaf)
-            if not isinstance(leaf, np.memmap):  # of a file only what is drawn is read
-                check_representable(leaf)
         self.records = len(leaves[0] if leaves else source)
         if not self.records:
             raise ValueError("data must hold records, got none")
@@ -76,9 +72,10 @@ class HostData:
 
         def describe(leaf):
             leaf = np.asarray(leaf)
-            if not (leaf.dtype == bool or jnp.issubdtype(leaf.dtype, jnp.number)):
+            if not _is_numeric(leaf.dtype):
                 raise ValueError(f"data must hold numbers, got {leaf.dtype}")
-            return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
+            native = leaf.dtype.newbyteorder("=")
+            return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(native))
 
         # Record 0 tells what all are like.
         self.example = jax.tree.map(describe, self._read(np.zeros(1, np.int64)))
@@ -157,9 +154,48 @@ def _check_count(leaf: Any, records: int) -> None:
         )
 
 
-def check_representable(leaf: Any) -> None:
+def check_representable(leaf: Any, name: str = "data") -> None:
     """Refuse an array's whole numbers beyond those that JAX keeps."""
-    checks.representable("data", leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    native = leaf.dtype.newbyteorder("=")
+    checks.representable(name, leaf, jax.dtypes.canonicalize_dtype(native))
+
+
+def _is_numeric(dtype: Any) -> bool:
+    # To NumPy a time is a whole number.
+    return dtype == bool or (dtype.kind != "m" and jnp.issubdtype(dtype, jnp.number))
+
+
+def as_array(name: str, values: Any) -> Any:
+    """The values as an array whose every number JAX keeps; the one of a file is not read."""
+    own = values.dtype if type(values) is np.ndarray else np.dtype(object)
+    if own.isnative and (own.kind in "fb" or (own.kind in "iu" and own.itemsize < 8)):
+        return values  # the commonest case, of which a list of records has many
+    checks.unmasked(name, values)
+    if not isinstance(values, _ARRAYS) or isinstance(values, np.ma.MaskedArray):
+        values = np.asarray(values)
+    if not isinstance(values.dtype, np.dtype):  # keys
+        return values
+    if not _is_numeric(values.dtype):
+        raise ValueError(
+            f"{name} must be numbers, got {values.dtype}: text, dates and objects are encoded "
+            "first, by dpjax.data.from_frame say"
+        )
+    if isinstance(values, np.memmap):  # of a file only what is drawn is read
+        return values
+    check_representable(values, name)
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def as_arrays(data: Any) -> Any:
+    """The tree of arrays, whatever library's, as those of NumPy and JAX; all else as it is."""
+    # One thing alone that is no array may be a table.
+    kinds = _ARRAYS if jax.tree.structure(data) == jax.tree.structure(0) else object
+
+    def convert(leaf):
+        is_array = hasattr(leaf, "__array__") and not isinstance(leaf, np.generic)
+        return as_array("data", leaf) if is_array and isinstance(leaf, kinds) else leaf
+
+    return jax.tree.map(convert, data)
 
 
 def wrap_host_data(data: Any, population: int, divided: bool = False) -> HostData | None:

@@ -23,7 +23,7 @@ from dpjax._numerics.explicit import (
 )
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
-from dpjax.training.data import HostData, wrap_host_data
+from dpjax.training.data import HostData, as_arrays, wrap_host_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,6 +297,7 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
     def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
         if isinstance(data, Iterator):
             HostData(data)  # which says why no stream will do
+        data = as_arrays(data)
         placement = find_placement(mesh, data)
         devices = None if placement is None else placement.mesh
         users = options.get("users")

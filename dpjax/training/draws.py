@@ -256,13 +256,7 @@ def _count_records(data: Any) -> int:
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"data must share one leading axis of records, got {sizes}")
     for leaf in leaves:
-        kind = getattr(leaf, "dtype", None)
-        if isinstance(kind, np.dtype) and kind.kind in "OSUVMm":
-            raise ValueError(
-                f"data must be numbers, got {kind}: text, dates and objects are encoded first, by "
-                "dpjax.data.from_frame say"
-            )
-        if isinstance(leaf, np.ndarray | jax.Array):
+        if isinstance(leaf, np.memmap):  # the others are checked where `fit` begins
             check_representable(leaf)
     return sizes.pop()
 

@@ -21,6 +21,7 @@ from dpjax._numerics.keys import folded
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import draws as drawing
 from dpjax.training import fingerprint, options, step_config
+from dpjax.training.data import as_arrays
 from dpjax.training.draws import Batch, Draws, Run, make_block_draws, make_draws, make_loading
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
@@ -194,13 +195,14 @@ def training_step(
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
     config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
     config = step_config.read_sum(config, frozen)
-    update = functools.partial(
-        make_update(config, make_draws(plan, capacity, failure)), frozen=frozen
-    )
+    take_step = make_update(config, make_draws(plan, capacity, failure))
 
     def init(params):
         trained = partition_model(params, trainable).trained
         return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
+
+    def update(state, data, key):
+        return take_step(state, as_arrays(data), key, frozen)
 
     return TrainingStep(init, update)
 

@@ -539,3 +539,63 @@ def test_masked_cells_are_refused():
     with pytest.raises(ValueError, match="data must have every value, got a masked array"):
         training.HostData((np.ma.masked_less(X, 0.0), Y))
     assert training.HostData((np.ma.masked_array(X), Y)).records == N  # nothing is hidden
+
+
+class Foreign:
+    """What another library has for an array."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, values.dtype
+        self.shape, self.ndim = values.shape, values.ndim
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+    def __len__(self):
+        return len(self.values)
+
+
+FOREIGN = {
+    "pandas series": lambda x: pytest.importorskip("pandas").Series(x),
+    "pandas index": lambda x: pytest.importorskip("pandas").Index(x),
+    "pandas array": lambda x: pytest.importorskip("pandas").array(x),
+    "polars": lambda x: pytest.importorskip("polars").Series(x),
+    "arrow": lambda x: pytest.importorskip("pyarrow").array(x),
+    "of no library": Foreign,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "within", "mesh"),
+    [
+        *((kind, tuple, False) for kind in FOREIGN),
+        ("arrow", tuple, True),
+        ("pandas series", lambda x: dict(enumerate(x)), False),
+        ("pandas series", training.HostData, False),
+    ],
+)
+def test_arrays_of_other_libraries_are_taken_for_their_numbers(kind, mesh, within):
+    """JAX took them as they were, and wrapped 2**32 + 7 to 7: two records became one."""
+    options = {"mesh": jax.make_mesh((1,), ("records",))} if mesh else {}
+    plan = training.Plan(acc.Repeated(acc.Gaussian(1.0), 1), 1.0, 4, 1e-5)
+    loss = lambda w, x: w * sum(leaf.astype(w.dtype) for leaf in jax.tree.leaves(x))  # noqa: E731
+
+    def train(x, y):
+        return run(within((x, y)), plan, loss=loss, params=jnp.zeros(()), **options)
+
+    x = np.array([7, 2, 7, 3])
+    same(train(FOREIGN[kind](x), FOREIGN[kind](x)), train(x, x))
+    with pytest.raises(ValueError, match=f"data must have whole numbers from .* got {2**32 + 7}:"):
+        train(x, FOREIGN[kind](x + 2**32 * (x == 7)))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, *FOREIGN.values()])
+def test_a_step_of_ones_own_takes_no_number_for_another(kind):
+    plan = training.Plan(acc.Repeated(acc.Gaussian(1.0), 1), 1.0, 4, 1e-5)
+    step = training.training_step(
+        lambda w, x: w * x[1].astype(w.dtype), jnp.zeros(()), plan, optimizer=optax.sgd(1.0)
+    )
+    ones = np.ones(4, np.int64)
+    step.update(step.init(jnp.zeros(())), (ones, kind(ones)), KEY)
+    with pytest.raises(ValueError, match="data must have whole numbers from"):
+        step.update(step.init(jnp.zeros(())), (ones, kind(ones + 2**32)), KEY)
