@@ -20,6 +20,7 @@ from dpjax.accounting.answers.plain_words import line
 
 with extra("plot"):
     import matplotlib
+    from matplotlib import rcsetup
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
@@ -69,7 +70,7 @@ def style() -> dict[str, Any]:
         "axes.axisbelow": True,
         "axes.grid": True,
         "axes.labelsize": 10,
-        "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+        "axes.prop_cycle": rcsetup.cycler(color=COLOURS),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlelocation": "left",
