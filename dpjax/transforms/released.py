@@ -417,7 +417,7 @@ def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
     # jax.jit(clipped_grad(...)) has the sum of what it compiles; a function or an object that wraps
     # it (functools.wraps copies attributes too) may have any other.
     while isinstance(gradient, _JITTED):
-        gradient = gradient.__wrapped__
+        gradient = gradient.__wrapped__  # pyrefly: ignore
     clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
     if strategy is None or hasattr(gradient, "__wrapped__"):
         raise _Refused(
