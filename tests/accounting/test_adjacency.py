@@ -1,9 +1,11 @@
 """Adjacency: names round trip, and nothing else is taken for one."""
 
 import dataclasses
+import inspect
 import json
 import math
 
+import numpy as np
 import pytest
 
 from dpjax import accounting as acc
@@ -76,3 +78,34 @@ def test_promises_of_all_kinds_compose():
         for two in [parts[:1] + parts[2:], parts[:2]]:
             total = acc.epsilon(acc.Composed(two), 1e-5, adjacency=adjacency)
             assert 1.0 < total < 4.0
+
+
+@pytest.mark.parametrize("name", [*_SPELLINGS, "add-remove"])
+def test_every_question_reads_every_spelling(name):
+    relation, run = acc.Adjacency(name), acc.Gaussian(4.0)
+    given = {
+        "calibrate": (acc.Gaussian, 1.0, 1e-5),
+        "certify": (run, 1e-5),
+        "delta": (run, 1.0),
+        "epsilon": (run, 1e-5),
+        "epsilon_interval": (run, 1e-5),
+        "gdp_mu": (run,),
+        "methods": (acc.PureDP(1.0),),
+        "price": (run, 1e-5),
+        "rdp": (run, [2.0]),
+        "tradeoff": (run, [0.1]),
+    }
+    functions = {n: f for n in acc.__all__ if inspect.isroutine(f := getattr(acc, n))}
+    asked = {n for n, f in functions.items() if "adjacency" in inspect.signature(f).parameters}
+    assert asked == set(given)
+    for question in asked - {"certify"}:
+        found, same = (functions[question](*given[question], adjacency=a) for a in (name, relation))
+        assert np.array_equal(found, same) if question in ("rdp", "tradeoff") else found == same
+    declared = {"adjacency": relation.value}
+    made = acc.certify(run, 1e-5, adjacency=name, declared=declared)
+    assert made.verify().epsilon == made.epsilon
+    assert made.adjacency is relation
+    for release in (run, acc.PureDP(1.0)):
+        assert release.assumptions(name) == release.assumptions(relation)
+    promise = acc.PureDP(1.0, "add-remove")
+    assert promise.stated_for(name) == promise.stated_for(relation)

@@ -145,7 +145,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         >>> interop.from_dp_event(event)
         Repeated(mechanism=Gaussian(noise_multiplier=2.0), steps=10)
     """
-    library = _library()
+    library, adjacency = _library(), Adjacency(adjacency)
 
     def read(event: Any) -> Mechanism:
         if isinstance(event, library.GaussianDpEvent):
@@ -163,7 +163,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         if isinstance(event, library.NoOpDpEvent):
             return Composed(())
         if isinstance(event, library.SingleEpochTreeAggregationDpEvent):
-            if adjacency == Adjacency.REPLACE_ONE:
+            if adjacency is Adjacency.REPLACE_ONE:
                 raise TypeError(
                     "event must be no SingleEpochTreeAggregationDpEvent under REPLACE_ONE, for "
                     f"which its sensitivity is not stated, got {shown(event)}"
@@ -175,7 +175,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             if event.shape in laws:
                 return BestOf(read(event.event), event.mean, laws[event.shape])
         if isinstance(event, library.ZCDpEvent) and event.xi == 0:
-            return ZeroConcentrated(event.rho, Adjacency(adjacency).value)
+            return ZeroConcentrated(event.rho, adjacency.value)
         if isinstance(event, library.PoissonSampledDpEvent):
             return PoissonSampled(read(event.event), event.sampling_probability)
         if isinstance(event, library.TruncatedSubsampledGaussianDpEvent):

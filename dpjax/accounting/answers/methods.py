@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax._numerics import checks
-from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
@@ -69,11 +69,18 @@ def methods(
         True
     """
     found: dict[str, Method] = {}
-    run = None if run is None else unwrapped(run)
+    run, adjacency = None if run is None else unwrapped(run), check_adjacency(adjacency)
     for m in sorted(METHODS, key=lambda m: float("inf") if m.rank is None else m.rank):
         if run is None or m.supports(run, adjacency):
             found.setdefault(m.name, m)
     return found
+
+
+def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
+    """The adjacency, from its name too."""
+    if not isinstance(adjacency, str):  # arrays have no truth value to be compared by
+        raise unknown(adjacency)
+    return Adjacency(adjacency)
 
 
 def check_method(name: str) -> None:

@@ -17,8 +17,8 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import JAX, NUMPY, namespace
 from dpjax._numerics.scope import is_traced, plain_rules
-from dpjax.accounting.adjacency import Adjacency, unknown
-from dpjax.accounting.answers.methods import METHODS, check_method, choose
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers.methods import METHODS, check_adjacency, check_method, choose
 from dpjax.accounting.mechanisms import (
     ApproximateDP,
     Mechanism,
@@ -39,13 +39,6 @@ ORDERS = checks.Range(infinite=True)
 Answer = float | np.ndarray | Array
 _Question = TypeVar("_Question", bound=Callable[..., Any])
 _ANOTHER_RUN = {"noise_multiplier": 0.0, "records": 1.0}  # at these numbers a step is another
-
-
-def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
-    """The adjacency, from its name too."""
-    if not isinstance(adjacency, str):  # arrays have no truth value to be compared by
-        raise unknown(adjacency)
-    return Adjacency(adjacency)
 
 
 def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[Any, Any, Any]:

@@ -171,7 +171,8 @@ class Mechanism:
 
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
         """What this mechanism rests on, one sentence each; its parts' own are not repeated."""
-        return tuple(sentence.format(relation=adjacency.value) for sentence in self.rests_on)
+        relation = Adjacency(adjacency).value
+        return tuple(sentence.format(relation=relation) for sentence in self.rests_on)
 
 
 def _same(one: Any, other: Any) -> bool:

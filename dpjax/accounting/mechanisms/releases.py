@@ -142,16 +142,15 @@ class _Stated(Mechanism):
 
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
         kept = f"what is released keeps the guarantee stated for it: {self.describe()}"
-        asked = (
-            f", for the {adjacency.value} relation" if vars(self)["adjacency"] == AS_ASKED else ""
-        )
-        return (kept + asked,)
+        asked = f", for the {Adjacency(adjacency).value} relation"
+        return (kept + asked * (vars(self)["adjacency"] == AS_ASKED),)
 
     def describe(self) -> str:
         return super().describe().removesuffix(f" ({AS_ASKED})")
 
     def stated_for(self, adjacency: Adjacency) -> Any:
         """The promise under an adjacency, or None where there is none; replacing is two steps."""
+        adjacency = Adjacency(adjacency)
         if vars(self)["adjacency"] in (AS_ASKED, adjacency.value):
             return self
         if adjacency is not Adjacency.REPLACE_ONE:
