@@ -109,3 +109,15 @@ def test_every_question_reads_every_spelling(name):
         assert release.assumptions(name) == release.assumptions(relation)
     promise = acc.PureDP(1.0, "add-remove")
     assert promise.stated_for(name) == promise.stated_for(relation)
+
+
+@pytest.mark.parametrize("run", [acc.PureDP(1.0), acc.ApproximateDP(1.0, 1e-6)])
+def test_a_user_of_one_record_is_that_record(run):
+    low, high = acc.epsilon_interval(run, 1e-5)
+    assert 0.0 < low <= high
+    one = acc.UserLevel(run, 1)
+    for user in (one, acc.UserLevel(one, 1), acc.Repeated(one, 1)):
+        assert acc.epsilon_interval(user, 1e-5) == pytest.approx((low, high), rel=1e-9)
+    made = acc.certify(one, 1e-5).verify()
+    assert made == acc.certify(run, 1e-5).verify()
+    assert acc.epsilon_interval(acc.UserLevel(one, 2), 1e-5)[0] == 0.0

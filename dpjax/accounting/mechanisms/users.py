@@ -69,14 +69,20 @@ def unwrapped(run: Mechanism) -> Mechanism:
     """
     while isinstance(run, UserLevel):
         inner, k = run.mechanism, run.records
-        if np.ndim(k) == 0 and not is_traced(k) and k == 1:
-            run = inner  # a user of one record is that record
+        if _of_one(run):
+            run = inner
         elif isinstance(inner, UserLevel):
             run = built(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
         else:
             met = inner.for_group(k + 0.0)  # pyrefly: ignore
             return run if met is None else met
     return run
+
+
+def _of_one(run: UserLevel) -> bool:
+    """A user of one record is that record."""
+    k = run.records
+    return np.ndim(k) == 0 and not is_traced(k) and bool(k == 1)
 
 
 def spread(step: UserLevel) -> Mechanism:
@@ -107,6 +113,6 @@ def reached(run: Mechanism, adjacency: Adjacency) -> bool:
     return not implied and not any(
         isinstance(part, PureDP | ApproximateDP)
         for step in walk(run)
-        if isinstance(step, UserLevel)
+        if isinstance(step, UserLevel) and not _of_one(step)
         for part in walk(step)
     )
