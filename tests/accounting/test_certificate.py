@@ -275,13 +275,78 @@ def test_what_the_mechanism_does_not_know_is_shown_as_the_issuers_word():
     assert "Declared, and not checked: learning_rate = 0.5, model = linear." in lines
 
 
+_DESCENT = (10, 0.1, 4.0, 1.0, 0.1, 1.0)
+_SAMPLED = acc.NoisySampledDescent(10, 0.1, 4.0, 1.0, 0.1, 1.0, 20, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("run", "steps"),
+    [
+        (acc.NoisyGradientDescent(*_DESCENT), 10),
+        (acc.NoisyCyclicDescent(*_DESCENT, batches=5), 10),
+        (_SAMPLED, 10),
+        (acc.Repeated(acc.NoisyGradientDescent(*_DESCENT), 3), 30),
+        (acc.Repeated(_SAMPLED, 3), 30),
+        (acc.Shuffled(acc.Gaussian(4.0), 10), 10),
+        (acc.Repeated(acc.Shuffled(acc.Gaussian(4.0), 10), 2), 20),
+        (acc.Composed((acc.Repeated(acc.Gaussian(4.0), 5), acc.Gaussian(4.0))), 6),
+        (acc.Composed(()), 0),
+        (acc.BestOf(acc.Repeated(acc.Gaussian(4.0), 5), 2.0), 5),
+        (acc.UserLevel(acc.Repeated(acc.Gaussian(4.0), 5), 2), 5),
+        (acc.Repeated(acc.RandomAllocation(acc.Gaussian(4.0), 5), 2), 10),
+        (acc.Repeated(acc.CyclicPoissonCorrelated(4.0, [1.0], 4, 0.1), 2), 8),
+    ],
+)
+def test_declared_steps_are_those_of_the_whole_run(run, steps):
+    relation = acc.Adjacency.REPLACE_ONE
+    _check_declared(run, relation, {"steps": steps})
+    for wrong in (1, steps + 1):
+        with pytest.raises(acc.CertificateError, match=f"steps = {wrong}, priced {steps}$"):
+            _check_declared(run, relation, {"steps": wrong})
+
+
+_BEST = acc.BestOf(acc.Gaussian(4.0), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "right", "wrong"),
+    [
+        (acc.Exponential(1.0), {"monotone": 0}, {"monotone": 1}),
+        (acc.Exponential(1.0), {"permute_and_flip": "false"}, {"permute_and_flip": "yes"}),
+        (_BEST, {"distribution": "geometric"}, {"distribution": "poisson"}),
+        (_BEST, {"distribution": "geometric"}, {"distribution": 1.0}),
+        (acc.Gaussian(4.0), {"adjacency": "Add Remove"}, {"adjacency": "replace_one"}),
+        (acc.Gaussian(4.0), {"adjacency": "add_remove"}, {"adjacency": 1.0}),
+        (_SAMPLED, {"records": 1_000}, {"records": 5}),
+    ],
+)
+def test_a_declared_flag_or_word_agrees_with_the_field_of_its_name(run, right, wrong):
+    _check_declared(run, acc.Adjacency.ADD_REMOVE, right)
+    with pytest.raises(acc.CertificateError, match=next(iter(wrong))):
+        _check_declared(run, acc.Adjacency.ADD_REMOVE, wrong)
+
+
+@pytest.mark.parametrize(
+    ("run", "declared"),
+    [
+        (acc.PoissonSampled(acc.Gaussian(4.0), 0.1), {"records": -5}),
+        (acc.PoissonSampled(acc.Gaussian(4.0), 0.1), {"batch_size": 1e9}),
+        (acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5], 4, 0.4), {"batch_size": 7}),
+        (acc.Gaussian(4.0), {"mechanism": "a sum"}),
+    ],
+)
+def test_what_was_compared_with_nothing_is_shown_as_not_checked(run, declared):
+    text = acc.certify(run, 1e-2, declared=declared).describe()
+    assert f"\nDeclared, and not checked: {next(iter(declared))} = " in text
+
+
 @pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
 def test_several_releases_were_fixed_in_advance_and_their_certificate_says_so(run):
     several = isinstance(
         run,
         acc.Repeated | acc.Composed | acc.BestOf | acc.NoisyGradientDescent | acc.NoisyCyclicDescent
         | acc.NoisySampledDescent | acc.CorrelatedGaussian | acc.MatrixGaussian
-        | acc.CyclicPoissonCorrelated | acc.RandomAllocation,
+        | acc.CyclicPoissonCorrelated | acc.RandomAllocation | acc.Shuffled,
     )  # fmt: skip
     for adjacency in acc.Adjacency:
         assert (FIXED_IN_ADVANCE in all_assumptions(run, adjacency)) is several

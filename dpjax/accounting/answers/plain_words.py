@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpjax._digits import rounded_up
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
-from dpjax.accounting.answers.verification import is_checked_fact
+from dpjax.accounting.answers.verification import compare
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism, UserLevel
 from dpjax.accounting.mechanisms.base import all_assumptions
@@ -219,9 +219,9 @@ def details(certificate: Certificate) -> list[str]:
     # Certificates of before 0.2 lack the sentence on what was fixed in advance; it holds for them.
     both = (*c.assumptions, *all_assumptions(c.mechanism, c.adjacency))
     lines += [f"Assumes: {a}." for a in dict.fromkeys(both)]
-    agrees = {k: is_checked_fact(c.mechanism, k) for k in c.declared}
+    compared = {k for names, *_ in compare(c.mechanism, c.adjacency, c.declared) for k in names}
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
-        facts = [f"{k} = {shown(v)}" for k, v in c.declared.items() if agrees[k] is checked]
+        facts = [f"{k} = {shown(v)}" for k, v in c.declared.items() if (k in compared) is checked]
         lines += [f"{label}: {', '.join(facts)}."] if facts else []
     lines.append(f"Software: dpjax {c.version}, {c.created}.")
     return lines

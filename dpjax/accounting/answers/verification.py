@@ -9,10 +9,11 @@ issuer's word.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,17 +23,12 @@ from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import methods
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.mechanisms import (
-    CorrelatedGaussian,
     CyclicPoissonCorrelated,
-    FixedBatchSampled,
-    MatrixGaussian,
     Mechanism,
     PoissonSampled,
     RandomAllocation,
     TruncatedPoissonSampled,
     UserLevel,
-    WithReplacement,
-    flatten,
 )
 from dpjax.accounting.mechanisms.base import (
     FIXED_IN_ADVANCE,
@@ -40,7 +36,7 @@ from dpjax.accounting.mechanisms.base import (
     walk,
     weakest_tier,
 )
-from dpjax.accounting.mechanisms.steps import revealed
+from dpjax.accounting.mechanisms.steps import revealed, total_steps
 from dpjax.accounting.mechanisms.users import reached, unwrapped
 
 if TYPE_CHECKING:
@@ -138,75 +134,60 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
 
 
-def _parts(run: Mechanism, *kinds: type) -> list[Any]:
-    return [step for step in walk(run) if isinstance(step, kinds)]
-
-
-# Whose price is for so many records, and those whose batch is a share of them.
-_SIZED = FixedBatchSampled, TruncatedPoissonSampled, WithReplacement
-_AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPoissonCorrelated
-_SAMPLED = (*_SIZED, *_AT_A_RATE)
-
-
-def is_checked_fact(run: Mechanism, name: str) -> bool:
-    """Whether a mechanism says something that a declared fact of this name must agree with."""
-    own = any(name in step._ranges for step in walk(run) if not isinstance(step, UserLevel))
-    sampled = name in ("records", "batch_size") and bool(_parts(run, *_SAMPLED))
-    return own or sampled or name in ("steps", "adjacency")
-
-
 def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]) -> None:
     """Refuse a declared fact that differs from what the mechanism was priced with."""
+    for _, agrees, why in compare(run, adjacency, declared):
+        if not agrees:
+            raise CertificateError("declared", why)
 
-    def refuse(why: str) -> None:
-        raise CertificateError("declared", why)
 
-    known: dict[str, Any] = {k: declared.get(k) for k in ("records", "batch_size", "steps")}
+_AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPoissonCorrelated
+Comparison = tuple[tuple[str, ...], bool, str]
+
+
+def compare(
+    run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]
+) -> Iterator[Comparison]:
+    """What a mechanism says of declared facts: their names, whether they agree, and if not, why."""
     for name, value in declared.items():
+        owns = [vars(step).get(name) for step in walk(run) if not isinstance(step, UserLevel)]
         if name == "adjacency":
-            if value != adjacency.value:
-                refuse(f"adjacency = {value!r}, priced {adjacency.value}")
-            continue
-        if isinstance(value, str) and (name in known or is_checked_fact(run, name)):
-            refuse(f"{name} must be a number, got {value!r}")
-        for step in walk(run):
-            # A user's `records` are not those of the data, and `steps` are counted below.
-            if name not in step._ranges or name == "steps" or isinstance(step, UserLevel):
-                continue
-            own = getattr(step, name)
-            if step.component_axes.get(name):
-                refuse(f"{name} is an array, which cannot be declared as a number")
-            if not _close(own, value):
-                refuse(f"{name} = {value}, priced {own}")
-    records, batch, steps = known.values()
-    for step in _parts(run, *_AT_A_RATE):
-        expected = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
-        if isinstance(step, CyclicPoissonCorrelated):
-            expected = step.rate / step.groups  # of all records: a step samples from one group
-        if None not in (records, batch) and not _close(expected * records, batch):
-            refuse(f"batch_size = {batch} of {records} records, but the rate is {expected}")
-    for step in _parts(run, *_SIZED):
-        if records is not None and not _close(step.population, records):
-            refuse(f"records = {records}, priced {step.population}")
-    if steps is not None:
-        count = math.fsum(
-            math.prod(float(np.asarray(f)) for f in (*factors, *_length(step)))
-            for step, factors in flatten(run)
-        )
-        if not _close(count, steps):
-            refuse(f"steps = {steps}, priced {count:g}")
+            owns = [adjacency.value]
+            with contextlib.suppress(ValueError):
+                value = Adjacency(value).value
+        elif name == "steps":
+            owns = [total_steps(run)]
+        # A user's `records` are not those of the data, and a part is no fact.
+        owns = [own for own in owns if own is not None and not isinstance(own, Mechanism | tuple)]
+        numbers = any(not isinstance(own, str | bool) for own in owns)
+        if isinstance(value, str) and (numbers or name in ("records", "batch_size")):
+            yield (name,), False, f"{name} must be a number, got {value!r}"
+        for own in owns:
+            if np.ndim(own):
+                yield (name,), False, f"{name} is an array, which cannot be declared as a number"
+            shown = f"{own:.15g}" if isinstance(own, float) else own
+            yield (name,), _close(own, value), f"{name} = {value}, priced {shown}"
+    records: Any = declared.get("records")
+    batch: Any = declared.get("batch_size")
+    both = all(isinstance(n, int | float) for n in (records, batch))
+    parts: Any = walk(run)
+    for step in parts:
+        if records is not None and "population" in step._ranges:
+            why = f"records = {records}, priced {step.population}"
+            yield ("records",), _close(step.population, records), why
+        if both and isinstance(step, _AT_A_RATE):
+            rate = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
+            if isinstance(step, CyclicPoissonCorrelated):
+                rate = step.rate / step.groups  # of all records: a step samples from one group
+            why = f"batch_size = {batch} of {records} records, but the rate is {rate}"
+            yield ("records", "batch_size"), _close(rate * records, batch), why
 
 
-def _length(step: Any) -> tuple:
-    """Steps of training that one mechanism is, if several."""
-    if isinstance(step, CyclicPoissonCorrelated):
-        return (step.groups,)
-    several = RandomAllocation | CorrelatedGaussian | MatrixGaussian
-    return (step.steps,) if isinstance(step, several) else ()
-
-
-def _close(a: Any, b: Any) -> bool:
-    return bool(np.allclose(np.asarray(a, np.float64), float(b), rtol=1e-6, atol=0.0))
+def _close(own: Any, said: Any) -> bool:
+    """Whether what is said agrees with a field: as numbers (a flag is 0 or 1), or else as words."""
+    if isinstance(own, str) or isinstance(said, str):
+        return not np.ndim(own) and str(own).casefold() == str(said).casefold()
+    return bool(np.allclose(np.asarray(own, np.float64), float(said), rtol=1e-6, atol=0.0))
 
 
 def recompute(certificate: Certificate) -> Verification:

@@ -157,10 +157,14 @@ class Mechanism:
         """What neighbours by so many records of a user meet, where that is a kind of release."""
         return None
 
+    def own_steps(self) -> Any:
+        """How many releases or steps of training this is, its parts' own not counted."""
+        named = (name for name in ("steps", "groups", "batches") if name in self._ranges)
+        return next((getattr(self, name) for name in named), 1.0)
+
     def has_several_releases(self) -> bool:
         """Whether more than one output is priced together, its parts' own not counted."""
-        counts = (getattr(self, name) for name in ("steps", "groups") if name in self._ranges)
-        return any(bool(np.any(np.asarray(count) > 1)) for count in counts)
+        return bool(np.any(np.asarray(self.own_steps()) > 1))
 
     def describe(self) -> str:
         """What is released, in words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
         else:
             found.append((step, factors))
     return found
+
+
+def total_steps(run: Mechanism) -> float:
+    """Releases or steps of training of one setting: a part's, once for every use of it."""
+    compound = isinstance(run, Composed) or run.parts()
+    inner = math.fsum(map(total_steps, run.parts())) if compound else 1.0
+    return float(run.own_steps()) * inner
 
 
 def revealed(run: Mechanism, adjacency: Adjacency) -> Mechanism:
