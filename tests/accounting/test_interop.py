@@ -153,8 +153,9 @@ def test_events_with_one_counterpart():
     for steps, depth in ((1, 1), (2, 2), (3, 2), (4, 3), ([10, 1600, 3], 11)):
         tree = dp_accounting.SingleEpochTreeAggregationDpEvent(2.0, steps)
         assert interop.from_dp_event(tree) == acc.Repeated(acc.Gaussian(2.0), depth)
-        with pytest.raises(TypeError, match="SingleEpochTreeAggregationDpEvent"):
-            interop.from_dp_event(tree, adjacency=acc.Adjacency.REPLACE_ONE)
+        for relation in (acc.Adjacency.REPLACE_ONE, "Replace One"):
+            with pytest.raises(TypeError, match="SingleEpochTreeAggregationDpEvent"):
+                interop.from_dp_event(tree, adjacency=relation)
 
 
 @pytest.mark.parametrize("accountant", ["pld.PLDAccountant", "rdp.RdpAccountant"])
