@@ -88,11 +88,11 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     if name not in frame.columns:
         raise DataError(f"the column {name!r}, the target, is missing")
     frame = cells.parse_cells(frame, schema)
-    values, aliases, find = frame[name], dict(schema.aliases), _finder(classes)
+    values, find = frame[name], class_finder(schema)
     if values.isna().any():
         place = describe_place(frame, values.isna())
         raise DataError(f"the target {name!r} is missing {place}; drop or complete the row")
-    coded = {v: find(aliases.get(class_name(v), class_name(v))) for v in values.unique()}
+    coded = {value: find(value) for value in values.unique()}
     unknown = [class_name(value) for value, number in coded.items() if number < 0]
     if unknown:
         raise DataError(
@@ -152,6 +152,12 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
         replace(data, features=data.features[rows], labels=data.labels[rows]) for rows in parts
     )
     return train, test
+
+
+def class_finder(schema: Schema) -> Callable[[Any], int]:
+    """Finds the number of a label's class, −1 for none, by the spellings that the schema knows."""
+    find, aliases = _finder(schema.classes or ()), dict(schema.aliases)
+    return lambda label: find(aliases.get(class_name(label), class_name(label)))
 
 
 def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:

@@ -16,14 +16,22 @@ import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, is_regressor
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state, column_or_1d
 
 from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
-from dpjax.estimators.columns import Encoded, read_records, restore_class_values, unwrap_booleans
+from dpjax.data.encoding import class_finder
+from dpjax.estimators.columns import (
+    Encoded,
+    check_target,
+    read_records,
+    restore_class_values,
+    unwrap_booleans,
+)
 from dpjax.training.plan import default_disclosures
 
 # Of every seeded fit of this process: the name of its key, and a digest of records and settings.
@@ -150,6 +158,25 @@ class PrivateEstimator(BaseEstimator):
         return training.save_model(
             folder, params, model, encoding=encoding, certificate=certificate
         )
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """Scores by the classes that `fit` reads in labels, however these are written."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose class is predicted.
+
+        Args:
+            X: a frame or an array with the columns of `fit`.
+            y: the class of each row.
+            sample_weight: how much each row counts.
+        """
+        predicted = self.predict(X)
+        check_target(y, classes=True)
+        number = {name: at for at, name in enumerate(self.classes_.tolist())}
+        labels = [*map(class_finder(self.schema_), column_or_1d(unwrap_booleans(y)))]
+        found = [number[name] for name in predicted.tolist()]
+        return accuracy_score(labels, found, sample_weight=sample_weight)
 
 
 def forbidden_checks(estimator: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.keys import name_of_key
 from dpjax.erm.solver import solver_spec
-from dpjax.estimators.base import PrivateEstimator
+from dpjax.estimators.base import PrivateClassifier, PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 from dpjax.training.plan import GAUSSIAN_NOISE, SECRET_KEY
 
@@ -112,7 +112,7 @@ class Linear(PrivateEstimator):
         return scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
 
 
-class LinearClassifier(ClassifierMixin, Linear):
+class LinearClassifier(PrivateClassifier, Linear):
     """Binary and multi-class scores, and the classes they choose."""
 
     def decision_function(self, X: Any) -> np.ndarray:

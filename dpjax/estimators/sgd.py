@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, shown
-from dpjax.estimators.base import PrivateEstimator
+from dpjax.estimators.base import PrivateClassifier
 from dpjax.estimators.columns import Encoded, encode_rows
 
 _POSITIVE = Range(0.0, open_low=True)
@@ -28,7 +27,7 @@ _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=
 
 @suggests_argument_names
 @dataclasses.dataclass(eq=False, repr=False)
-class DPSGDClassifier(ClassifierMixin, PrivateEstimator):
+class DPSGDClassifier(PrivateClassifier):
     """A neural network trained by DP-SGD: any flax model, with differential privacy.
 
     Args:

@@ -512,6 +512,24 @@ def test_a_target_that_is_no_column_is_refused_without_showing_records(estimator
     assert "12345" not in str(refused.value)
 
 
+@pytest.mark.parametrize("estimator", CLASSIFIERS)
+@pytest.mark.parametrize(
+    ("one", "other", "aliases"),
+    [("yes", "yes  ", ()), ("\u00e9", "e\u0301", ()), ("yes", "y", (("y", "yes"),))],
+)
+def test_a_score_reads_labels_as_fit_does(estimator, one, other, aliases):
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 1))
+    plain = np.where(x[:, 0] > 0, one, "no")
+    spelt = np.where((x[:, 0] > 0) & (np.arange(400) % 2 == 0), other, plain)
+    schema = Schema((Column("x0", range=(-1, 1)),), classes=("no", one), aliases=aliases)
+    model = estimator(epsilon=10.0, bounds=schema, random_state=0).fit(x, spelt)
+    assert model.score(x, spelt) == model.score(x, plain) > 0.85
+    assert model.score(x, spelt, x[:, 0] < 0) > 0.85
+    assert model.score(x, np.where(plain == "no", "no", "another")) < 0.7
+    with pytest.raises(ValueError, match="inconsistent"):
+        model.score(x, spelt[1:])
+
+
 def test_labels_of_several_types_are_refused():
     labels = np.array(["1", 1] * 20, dtype=object)
     for estimator in CLASSIFIERS:
