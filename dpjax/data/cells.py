@@ -64,8 +64,12 @@ def tidy_text(cell: str) -> str:
     return " ".join(unicodedata.normalize("NFC", cell).split())
 
 
-# Characters that change how others look, and are none themselves.
-_VARIANTS = "\u034f" + "".join(map(chr, range(0xFE00, 0xFE10)))
+# What Unicode lets a font show as nothing (Default_Ignorable_Code_Point): formats (Cf), which are
+# asked for by category, and these joiners, fillers, variation selectors and reserved places.
+_IGNORED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
+)
 
 
 def strip_invisible(text: str) -> str:
@@ -73,7 +77,8 @@ def strip_invisible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     hidden = ("Cf", "Cc")
-    return "".join(c for c in text if unicodedata.category(c) not in hidden and c not in _VARIANTS)
+    text = _IGNORED.sub("", text.replace("\u2800", " "))  # the braille cell without a dot
+    return tidy_text("".join(c for c in text if unicodedata.category(c) not in hidden))
 
 
 @functools.cache

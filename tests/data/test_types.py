@@ -292,7 +292,13 @@ def test_texts_that_differ_by_blanks_or_normal_form_are_one(one, other):
         data.Column("x", "category", categories=(one, other))
 
 
-@pytest.mark.parametrize("hidden", ["\u200b", "\ufeff", "\u00ad", "\u200d"])
+_HIDDEN = [
+    "\u200b", "\ufeff", "\u00ad", "\u200d", "\u034f", "\u115f", "\u17b4", "\u180b", "\u180f",
+    "\u2065", "\u3164", "\uffa0", "\ufff0", "\U000e0020", "\U000e0100",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", _HIDDEN)
 def test_texts_that_look_alike_are_refused(hidden):
     alike = ["yes", f"y{hidden}es", "no", "no"]
     for frame in (
@@ -303,6 +309,12 @@ def test_texts_that_look_alike_are_refused(hidden):
             data.from_frame(frame, target="y")
     with pytest.raises(data.DataError, match="look alike"):
         data.Column("x", "category", categories=tuple(alike[:2]))
+    with pytest.raises(data.DataError, match="look alike"):
+        data.Schema((), classes=("yes", f"yes{hidden}", "yes\u2800"))
+    schema = data.Schema((data.Column("x", "category", categories=("yes", "a b")),))
+    cells = pd.DataFrame({"x": [f"yes {hidden}", "yes\u2800", f"a{hidden}\u2800b"]})
+    found = data.encode_features(cells, schema)  # as at predict time
+    np.testing.assert_array_equal(found, [[1, 0], [1, 0], [0, 1]])
 
 
 def test_ids_and_numbers_to_predict_are_not_written_into_a_model():
