@@ -81,6 +81,9 @@ def strip_invisible(text: str) -> str:
     return tidy_text("".join(c for c in text if unicodedata.category(c) not in hidden))
 
 
+_MINUS = re.compile("[−‐-—]")  # of typography, and the dashes that are written for one
+
+
 @functools.cache
 def _numbers(decimal: str, thousands: str | None) -> re.Pattern[str]:
     point, apart = re.escape(decimal), re.escape(thousands or "")
@@ -93,7 +96,7 @@ def _numbers(decimal: str, thousands: str | None) -> re.Pattern[str]:
 def parse_number(cell: str, decimal: str = ".", thousands: str | None = None) -> str | None:
     """The number that a cell says, as Python writes numbers; None if it says none."""
     # A typographic minus or apostrophe is meant as the plain one, and any blank as a blank.
-    cell = tidy_text(cell).replace("−", "-").replace("’", "'")
+    cell = _MINUS.sub("-", strip_invisible(tidy_text(cell))).replace("’", "'")
     thousands = {"’": "'"}.get(thousands or "", " " if (thousands or "").isspace() else thousands)
     if not _numbers(decimal, thousands).fullmatch(cell):
         return None
@@ -118,9 +121,10 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             continue
         if not all(isinstance(c, str) for c in values[values.notna()]):
             continue
-        cells = values.dropna().unique()
-        if usual and not any("−" in cell for cell in cells):
+        # A table in memory may say itself that its texts are categories.
+        if usual and (kind == "category" or isinstance(values.dtype, pd.CategoricalDtype)):
             continue
+        cells = values.dropna().unique()
         listed = [cell for cell in cells if tidy_text(cell) in schema.missing]
         absent = values.isna() | values.isin(listed)
         texts = values.astype(object).mask(absent, None)

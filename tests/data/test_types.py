@@ -154,6 +154,21 @@ def test_a_column_of_codes_stays_a_category(cell):
     assert data.from_frame(frame, target="y").features.shape == (4, 2)
 
 
+@pytest.mark.parametrize(
+    "written", ["{}", "+{}", "–{}", "{}\u00a0", "\ufeff{}", "{}\u200b", "{}e2"]
+)
+def test_a_column_of_texts_that_are_numbers_is_numbers_in_every_table(written, tmp_path):
+    cells = [written.format(k % 12) for k in range(200)]
+    frame = pd.DataFrame({"x": cells, "y": ["a", "b"] * 100})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = data.from_frame(frame, target="y")
+    read = data.from_frame(data.read_table(tmp_path / "a.csv"), target="y")
+    assert found.features.shape == (200, 1)
+    np.testing.assert_array_equal(found.features, read.features)
+    said = frame.astype({"x": "category"})
+    assert data.from_frame(said, target="y").features.shape == (200, 12)
+
+
 def test_many_letters_behind_numbers_are_no_sizes():
     frame = pd.DataFrame({"x": [f"{k}M" for k in range(21)] * 30, "y": [*"ab", "a"] * 210})
     with pytest.raises(data.DataError, match="'x' is text in 630 of 630 rows, such as '0M'"):
