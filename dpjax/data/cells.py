@@ -35,11 +35,11 @@ _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 
 
 _MONEY = (
-    "[A-Z]{0,2}[$€£¥₹₽₩₺₪₫₴฿¢]|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|TRY"
+    "[A-Z]{0,2}[$€£¥₹₽₩₺₪₫₴฿¢]|euros?|dollars?|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|TRY"
     "|BRL|MXN|ZAR|KRW|SGD|HKD|ILS|THB|Fr\\.?|kr|zł|Rs\\.?"
 )
 _UNITS = (
-    "%|kg|mg|µg|lbs?|oz|km|cm|mm|mi|ft|in|ml|dl|hrs?|hours?|min|sec|ms|days?|weeks?|months?|yrs?"
+    "%|‰|percent|pct|[kMG]B|kg|mg|µg|lbs?|oz|km|cm|mm|mi|ft|in|ml|dl|hrs?|hours?|min|sec|ms|days?|weeks?|months?|yrs?"
     "|years?|°C?|°F|bpm|mmHg|m²|kcal|cal|kW|kWh"
 )
 # Right behind a number these are sizes and codes as well: 3M, 5d.
@@ -48,8 +48,13 @@ _LETTERS = "[gtmlhsdkKMW]"
 _WRITTEN = re.compile(
     rf"""\(?\s*[+−-]?\s*(?:{_MONEY})?\s*[+−-]?
     (?:\d+(?:[ .,'’_]\d{{3}})*|\d{{1,2}}(?:,\d\d)+,\d{{3}})(?:[.,]\d+)?
-    (?:\s*(?:{_MONEY}|{_UNITS})|\s+{_LETTERS}|(?P<letter>{_LETTERS}))?\s*\)?""",
+    (?:\s*(?i:{_MONEY}|{_UNITS})\.?|\s+{_LETTERS}|(?P<letter>{_LETTERS}))?\s*\)?""",
     re.VERBOSE,
+)
+# One number, with marks before it and anything but a digit behind it, an ordinal's ending excepted.
+_ONE_NUMBER = re.compile(
+    r"(?P<before>[^\w\s#§]*)\s*\d+(?:[ .,'’_]\d+)*"
+    r"(?P<rest>(?!(?:st|nd|rd|th)\b)(?P<letter>[^\W\d_¼-¾⅐-⅞])?\D*)"
 )
 UNNAMED = "Unnamed: "  # with its place, what pandas calls a column without a name
 _SIZES = 20  # so many different texts such as 3M are sizes or codes, more are numbers
@@ -240,11 +245,15 @@ def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
     cells = [str(cell) for cell in values[values.notna()]]
     marks, kinds = (schema.decimal, schema.thousands), set(cells)
     plain = {cell for cell in kinds if parse_number(cell, *marks) is not None}
-    written = {cell: _WRITTEN.fullmatch(tidy_text(cell)) for cell in kinds - plain}
+    written = {cell: _WRITTEN.fullmatch(strip_invisible(tidy_text(cell))) for cell in kinds - plain}
     sizes = len(kinds) <= _SIZES
     numbers = plain | {c for c, one in written.items() if one and not (sizes and one["letter"])}
     bad = [cell for cell in cells if cell not in plain]
     meant = sum(cell in numbers for cell in cells)
+    if 2 * meant <= len(cells):  # whatever the unit is, it stands in nearly every cell
+        numbers |= _in_one_unit(kinds - numbers, sizes)
+        alike = sum(cell in numbers for cell in cells)
+        meant = alike if 10 * alike >= 9 * len(cells) else meant
     if 2 * meant > len(cells) and bad:
         present = values.notna().to_numpy()
         flags = present.copy()
@@ -262,6 +271,18 @@ def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
             "category there"
         )
     return "category"
+
+
+def _in_one_unit(kinds: Iterable[str], sizes: bool) -> set[str]:
+    """The texts that are a number each, with the same beside it; of several such, the most."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for cell in kinds:
+        one = _ONE_NUMBER.fullmatch(strip_invisible(tidy_text(cell)))
+        if one and not (sizes and one["letter"]):  # as 3M, a size or a code
+            beside = one["before"].strip("+−–-"), one["rest"].strip().casefold().rstrip("s.")
+            found.setdefault(beside, set()).add(cell)
+    most = max(found.values(), key=len, default=set())
+    return most if len(most) > 2 else set()
 
 
 def to_floats(values: pd.Series) -> np.ndarray:

@@ -148,6 +148,36 @@ def test_a_column_of_numbers_as_people_write_them_is_no_category(cell):
     assert data.from_frame(frame, target="y", schema=declared).features.shape == (4, 2)
 
 
+_BESIDE = [
+    "{} KG", "{}Kg", "{} LBS", "{} usd", "{} eur", "{} Euro", "{} dollars", "{} percent", "{}‰",
+    "{} mg/dL", "{}.2 mmol/L", "{} IU", "{} km/h", "{} MB", "{}MB", "{} sec.", "{} yrs.", "{}½",
+    "~{}", "<{}", ">= {}", "{},", "{}+", "{} widgets", "{} kPa", "{}'", "{} kg\u200b", "–{} kPa",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", _BESIDE)
+def test_numbers_with_the_same_beside_them_are_no_categories(written):
+    cells = [written.format(k % 11 + 3) for k in range(200)]
+    frame = pd.DataFrame({"x": cells, "y": ["a", "b"] * 100})
+    with pytest.raises(data.DataError, match=r"'x' is text in 200 of 200 rows.* in row 0, and a n"):
+        data.from_frame(frame, target="y")
+    with pytest.raises(data.DataError, match="'x' is text in 199 of 200 rows"):
+        data.from_frame(frame.assign(x=["7", *cells[1:]]), target="y")
+
+
+_NUMBERED = [
+    "Q{}", "Grade {}", "{}th", "{}th grade", "patient {}", "{}-{}", "{}M", "{}XL", "{}A", "#{}",
+    "§ {}", "2020-{}", "I{}.9", "{}:30", "A{}", "{}x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", _NUMBERED)
+def test_a_column_of_numbered_things_stays_a_category(written):
+    cells = [written.format(k % 11 + 4, k % 11 + 5) for k in range(200)]
+    frame = pd.DataFrame({"x": cells, "y": ["a", "b"] * 100})
+    assert data.from_frame(frame, target="y").features.shape == (200, 11)
+
+
 @pytest.mark.parametrize("cell", _CODES)
 def test_a_column_of_codes_stays_a_category(cell):
     frame = pd.DataFrame({"x": [cell, "other", cell, "other"], "y": list("abab")})
