@@ -122,7 +122,12 @@ _A_WEIGHT = (
 REFUSED = {"sample_weight": _A_WEIGHT, "class_weight": _A_WEIGHT}
 
 
-def _complaint(function: Callable[..., Any], name: str, wrong: str, known: Any) -> str | None:
+# What scikit-learn takes by position behind these.
+_BEHIND = {("self", "X", "y"): "sample_weight"}
+
+
+def complaint(name: str, wrong: str, known: Any) -> str | None:
+    """What is said of an argument that no function of dpjax takes; None if nothing is."""
     if wrong in REFUSED:
         return f"{name}() takes no {wrong!r}: {REFUSED[wrong]}"
     for ours in OURS.get(wrong, ()):
@@ -160,12 +165,13 @@ def _with_suggestions(function: Any, name: str) -> Any:
             return function(*args, **keywords)
         except TypeError:
             # Only now is it worth to look: what is right is never slowed down by this.
-            known = inspect.signature(function).parameters if keywords else ()
-            for wrong in keywords:
+            known = inspect.signature(function).parameters
+            behind = [_BEHIND.get(tuple(known), "")] if len(args) > len(known) else []
+            for wrong in [*behind, *keywords]:
                 if wrong not in known:
-                    complaint = _complaint(function, name, wrong, known)
-                    if complaint is not None:
-                        raise TypeError(complaint) from None
+                    said = complaint(name, wrong, known)
+                    if said is not None:
+                        raise TypeError(said) from None
             raise
 
     return call

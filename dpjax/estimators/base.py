@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state, column_or_1d
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import complaint, suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.data.encoding import class_finder
@@ -107,6 +107,18 @@ class PrivateEstimator(BaseEstimator):
             self.classes_ = restore_class_values(records.schema.classes or (), unwrap_booleans(y))
         self._train(records)
         return self
+
+    def set_params(self, **params: Any) -> Self:
+        """scikit-learn's, whose refusal of another library's setting says the reason or our name.
+
+        Args:
+            **params: settings by name.
+        """
+        known = self.get_params()
+        for wrong in params.keys() - known.keys():
+            if said := complaint(f"{type(self).__name__}.set_params", wrong, known):
+                raise ValueError(said)
+        return super().set_params(**params)
 
     def _train(self, records: Encoded) -> None:
         """Sets `certificate_` and the parameters."""

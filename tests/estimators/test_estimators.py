@@ -622,6 +622,18 @@ def test_weights_are_refused_with_the_reason(kind):
         kind().fit([[0.0], [1.0]], [0, 1], sample_weight=[1.0, 2.0])
     with pytest.raises(TypeError, match=r"class_weight.*count several times"):
         kind(class_weight="balanced")
+    with pytest.raises(TypeError, match=r"sample_weight.*count several times"):
+        kind().fit([[0.0], [1.0]], [0, 1], [1.0, 2.0])
+    for name in ("class_weight", "sample_weight"):
+        for model, given in (
+            (kind(), name),
+            (make_pipeline(kind()), f"{kind.__name__.lower()}__{name}"),
+        ):
+            with pytest.raises(ValueError, match=rf"{name}.*count several times"):
+                model.set_params(**{given: "balanced"})
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        kind().set_params(nothing=1)
+    assert kind().set_params(epsilon=2.0).epsilon == 2.0
 
 
 @pytest.mark.parametrize("kind", _ALL)
