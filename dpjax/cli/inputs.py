@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 import pathlib
 import sys
@@ -22,6 +21,11 @@ def option(words: str, *names: str) -> Any:
     return typer.Option(*names, help=words, show_default="[default:" not in words)
 
 
+def adjacency_option(words: str) -> Any:
+    """The option of a neighbouring relation, whose spellings `accounting.Adjacency` knows."""
+    return typer.Option(help=words, metavar="[add-remove|replace-one]")
+
+
 MissingOption = Annotated[
     list[str] | None,
     option(
@@ -35,13 +39,6 @@ ThousandsOption = Annotated[str | None, option('The mark between thousands, such
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell does it
-
-
-class AdjacencyOption(enum.StrEnum):
-    """Neighbouring data sets: one record more or less, or one record exchanged."""
-
-    add_remove = "add-remove"
-    replace_one = "replace-one"
 
 
 _NOTHING = "nothing was written"

@@ -13,7 +13,7 @@ import typer
 from dpjax._digits import rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import inputs
-from dpjax.cli.inputs import AdjacencyOption, option
+from dpjax.cli.inputs import adjacency_option, option
 
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
 Steps = Annotated[int, option("How often the noisy sum is released.")]
@@ -26,9 +26,9 @@ BatchSize = Annotated[
 ]
 Records = Annotated[int | None, option("Records in the training data.")]
 Relation = Annotated[
-    AdjacencyOption, option("What ε protects against: one record more or less, or one exchanged.")
+    str, adjacency_option("What ε protects against: one record more or less, or one exchanged.")
 ]
-Neighbours = Annotated[AdjacencyOption, option("One record more or less, or one exchanged.")]
+Neighbours = Annotated[str, adjacency_option("One record more or less, or one exchanged.")]
 AsJson = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
@@ -39,7 +39,7 @@ def epsilon(
     rate: Rate = None,
     batch_size: BatchSize = None,
     records: Records = None,
-    adjacency: Relation = AdjacencyOption.add_remove,
+    adjacency: Relation = "add-remove",
     method: Annotated[
         str, option("A bound by name, such as rdp, or best: the tightest certified.")
     ] = "best",
@@ -76,7 +76,7 @@ def calibrate(
     rate: Rate = None,
     batch_size: BatchSize = None,
     records: Records = None,
-    adjacency: Relation = AdjacencyOption.add_remove,
+    adjacency: Relation = "add-remove",
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget (ε, δ).
@@ -142,7 +142,7 @@ def curve(
     out: Annotated[pathlib.Path, option("Where the picture goes: .png, .pdf, .svg or .jpg.")],
     steps: Annotated[int, option("The largest number of steps.")] = 1000,
     delta: Annotated[float, option("δ at which ε is drawn.")] = 1e-5,
-    adjacency: Neighbours = AdjacencyOption.add_remove,
+    adjacency: Neighbours = "add-remove",
     title: Annotated[str, option("Above the picture.")] = "",
 ) -> None:
     """Rényi and trade-off curves, and ε by steps, in one picture.
@@ -222,7 +222,7 @@ def sweep(
     rate: Annotated[str, option("Sampling rates, in the same form.")] = "0.001:0.1:30",
     steps: Annotated[int, option("Steps of every run.")] = 1000,
     delta: Annotated[float, option("δ of every run.")] = 1e-5,
-    adjacency: Neighbours = AdjacencyOption.add_remove,
+    adjacency: Neighbours = "add-remove",
     method: Annotated[str, option("A bound by name, or best.")] = "best",
     picture: Annotated[
         pathlib.Path | None, option("Where a heat map goes, if wanted: .png, .pdf, .svg or .jpg.")

@@ -44,7 +44,7 @@ def prepare(options: types.SimpleNamespace) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
     from dpjax import accounting as acc
 
-    delta, seed = options.delta, options.seed
+    delta, seed, adjacency = options.delta, options.seed, acc.Adjacency(options.adjacency)
     check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
@@ -71,7 +71,7 @@ def prepare(options: types.SimpleNamespace) -> Run:
         batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
         sampling=options.sampling.value,
         clip_norm=options.clip_norm,
-        adjacency=acc.Adjacency(options.adjacency),
+        adjacency=adjacency,
     )
     certificate = plan.certify(
         not_covered=list_disclosures(records, options),

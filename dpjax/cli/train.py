@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dpjax.cli import inputs, run, settings, signals
-from dpjax.cli.inputs import AdjacencyOption, option
+from dpjax.cli.inputs import adjacency_option, option
 
 
 class ModelOption(enum.StrEnum):
@@ -75,8 +75,8 @@ LearningRate = Annotated[
     option(f"Of gradient descent with momentum {settings.MOMENTUM}. [default: 2, mlp: 1]"),
 ]
 Relation = Annotated[
-    AdjacencyOption,
-    option(
+    str,
+    adjacency_option(
         "What ε protects against: one record more or less, or one record exchanged (needs about "
         "twice the noise)."
     ),
@@ -126,7 +126,7 @@ def train(
     sampling: Sampling = SamplingOption.poisson,
     clip_norm: ClipNorm = settings.CLIP_NORM,
     learning_rate: LearningRate = None,
-    adjacency: Relation = AdjacencyOption.add_remove,
+    adjacency: Relation = "add-remove",
     schema: SchemaFile = None,
     missing: inputs.MissingOption = None,
     decimal: inputs.DecimalOption = None,

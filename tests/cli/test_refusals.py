@@ -56,6 +56,7 @@ def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch
         ),
         (("--seed", 2**32), "--seed must lie between"),
         (("--seed", -1), "--seed must lie between"),
+        (("--adjacency", "swap"), "adjacency must be one of ['add-remove', 'replace-one'], got"),
     ],
 )
 def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, message):
@@ -65,6 +66,25 @@ def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, me
     assert found.exit_code == 2, found.output
     assert f"error: {message}" in found.output
     assert not out.exists()
+
+
+@pytest.mark.parametrize("spelt", ["Replace One", "replace_one", " REPLACE-ONE "])
+def test_an_adjacency_is_spelt_as_in_python(spelt, people, tmp_path):
+    run = ("--steps", 10, "--delta", 1e-5, "--adjacency", spelt)
+    found = dpjax("epsilon", "--noise-multiplier", 2, *run)
+    assert found.exit_code == 0, found.output
+    assert "(replace-one)" in found.output
+    assert "(replace-one)" in dpjax("calibrate", "--epsilon", 2, *run).output
+    assert "[add-remove|replace-one]" in dpjax("epsilon", "--help").output
+    settings = ("--data", people, "--target", "sick", "--epsilon", 3, "--out", tmp_path / "run")
+    trained = dpjax("train", *settings, *run[:2], "--delta", 1e-3, *run[4:])
+    assert trained.exit_code == 0, trained.output
+    grid = ("--noise-multiplier", "1,2", "--rate", "0.1", "--method", "rdp", *run)
+    assert dpjax("sweep", *grid, "--out", tmp_path / "a.csv").exit_code == 0
+    assert "replace-one" in (tmp_path / "a.csv").read_text()
+    refused = dpjax("epsilon", "--noise-multiplier", 2, *run[:4], "--adjacency", "swap")
+    assert refused.exit_code == 2
+    assert "adjacency must be one of ['add-remove', 'replace-one'], got 'swap'" in refused.output
 
 
 @pytest.mark.parametrize(
