@@ -9,7 +9,7 @@ import functools
 import pathlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +124,13 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             if codes and values.isin(codes).any():
                 changed[name] = values.mask(values.isin(codes))
             continue
+        several = [not isinstance(cell, Hashable) for cell in values]
+        if any(several) and kind != "ignore":
+            found = type(values.iloc[several.index(True)]).__name__
+            raise DataError(
+                f"column {name!r} holds a {found} {describe_place(frame, several)}; write one value "
+                "in a cell, each of several in a column of its own"
+            )
         if not all(isinstance(c, str) for c in values[values.notna()]):
             continue
         # A table in memory may say itself that its texts are categories.

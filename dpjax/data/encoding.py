@@ -87,8 +87,8 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     name, classes = schema.target, schema.classes
     if name not in frame.columns:
         raise DataError(f"the column {name!r}, the target, is missing")
-    frame = cells.parse_cells(frame, schema)
-    values, find = frame[name], class_finder(schema)
+    values = cells.parse_cells(frame[[name]], schema)[name]
+    find = class_finder(schema)
     if values.isna().any():
         place = describe_place(frame, values.isna())
         raise DataError(f"the target {name!r} is missing {place}; drop or complete the row")
@@ -125,7 +125,7 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
             f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
             f"the columns are {cells.list_columns(frame)}"
         )
-    frame = cells.parse_cells(frame, schema)
+    frame = cells.parse_cells(frame[[column.name for column in used]], schema)
     blocks = [
         (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
         for column in used

@@ -199,6 +199,23 @@ def test_a_column_of_texts_that_are_numbers_is_numbers_in_every_table(written, t
     assert data.from_frame(said, target="y").features.shape == (200, 12)
 
 
+@pytest.mark.parametrize("cell", [[1, 2], np.array([1.0, 2.0]), {"a": 1}, {1}])
+def test_a_cell_of_several_values_is_refused_by_its_place(cell):
+    frame = pd.DataFrame({"x": [0.5, 1.5], "y": ["a", "b"], "z": pd.Series([0.5, cell])})
+    told = rf"^column 'z' holds a {type(cell).__name__} in row 1; write one value in a cell"
+    with pytest.raises(data.DataError, match=told):
+        data.from_frame(frame, target="y")
+    with pytest.raises(data.DataError, match=told):
+        data.from_frame(frame, target="z")
+    for column in data.Column("z", range=(0, 1)), data.Column("z", "category", categories=("a",)):
+        with pytest.raises(data.DataError, match=told):
+            data.encode_features(frame, data.Schema((column,)))
+    left = data.Schema((data.Column("z", "ignore"),))
+    assert data.from_frame(frame, target="y", schema=left).features.shape == (2, 1)
+    other = data.Schema((data.Column("x", range=(0, 1)),))
+    assert data.encode_features(frame, other).shape == (2, 1)  # a column that it does not read
+
+
 def test_many_letters_behind_numbers_are_no_sizes():
     frame = pd.DataFrame({"x": [f"{k}M" for k in range(21)] * 30, "y": [*"ab", "a"] * 210})
     with pytest.raises(data.DataError, match="'x' is text in 630 of 630 rows, such as '0M'"):
