@@ -35,6 +35,8 @@ def test_round_trip_is_lossless(certificate):
     again = acc.Certificate.from_json(certificate.to_json())
     assert again == certificate
     assert again.to_json() == certificate.to_json()
+    for marked in "\ufeff" + again.to_json(), ("\ufeff" + again.to_json()).encode():
+        assert acc.Certificate.from_json(marked) == certificate  # as Windows editors save it
     assert again.epsilon == acc.epsilon(RUN, np.nextafter(1e-5 - 1e-8, 0))
 
 
