@@ -123,7 +123,7 @@ REFUSED = {"sample_weight": _A_WEIGHT, "class_weight": _A_WEIGHT}
 
 
 # What scikit-learn takes by position behind these.
-_BEHIND = {("self", "X", "y"): "sample_weight"}
+_BEHIND: dict[tuple[str, ...], str] = {("self", "X", "y"): "sample_weight"}
 
 
 def complaint(name: str, wrong: str, known: Any) -> str | None:

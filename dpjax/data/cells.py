@@ -128,8 +128,8 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
         if any(several) and kind != "ignore":
             found = type(values.iloc[several.index(True)]).__name__
             raise DataError(
-                f"column {name!r} holds a {found} {describe_place(frame, several)}; write one value "
-                "in a cell, each of several in a column of its own"
+                f"column {name!r} holds a {found} {describe_place(frame, several)}; write one "
+                "value in a cell, each of several in a column of its own"
             )
         if not all(isinstance(c, str) for c in values[values.notna()]):
             continue

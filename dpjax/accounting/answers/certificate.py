@@ -410,10 +410,9 @@ def parse(text: str | bytes) -> dict[str, Any]:
         raise CertificateError("json", f"must be text, got {checks.shown(text)}{_FILE}")
     if len(text) > _LONGEST:
         raise CertificateError("json", f"must have at most {_LONGEST} characters, got {len(text)}")
-    # A byte-order mark says nothing; json.loads skips that of bytes alone.
-    text = (
-        text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(b"\xef\xbb\xbf")
-    )
+    # A byte-order mark, as some editors write, says nothing.
+    mark: Any = "\ufeff" if isinstance(text, str) else b"\xef\xbb\xbf"
+    text = text.removeprefix(mark)
     if text[:200].lstrip()[:1] not in ("{", b"{"):
         start = checks.shown(text[:60])
         raise CertificateError(
