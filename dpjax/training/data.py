@@ -162,7 +162,7 @@ def check_representable(leaf: Any, name: str = "data") -> None:
 
 def _is_numeric(dtype: Any) -> bool:
     # To NumPy a time is a whole number.
-    return dtype == bool or (dtype.kind != "m" and jnp.issubdtype(dtype, jnp.number))
+    return dtype.kind == "b" or (dtype.kind != "m" and jnp.issubdtype(dtype, jnp.number))
 
 
 def as_array(name: str, values: Any) -> Any:

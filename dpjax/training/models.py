@@ -15,7 +15,9 @@ import optax
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpjax._extras import extra
+from dpjax._numerics import checks
 from dpjax._numerics.checks import shown
+from dpjax.training.data import as_array, as_arrays
 from dpjax.training.options import is_from_package
 
 Params = Any
@@ -295,8 +297,9 @@ def _begin_streams(random: Any, key: Any) -> Any:
 
 def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
     """Refuse labels that are no class: one whole number in 0…classes − 1 a record."""
-    shape = np.shape(labels)
-    dtype = labels.dtype if hasattr(labels, "dtype") else np.asarray(labels).dtype
+    checks.unmasked("labels", labels)
+    labels = labels if isinstance(labels, np.ndarray | jax.Array) else np.asarray(labels)
+    shape, dtype = labels.shape, labels.dtype
     if len(shape) > ndim:
         how, way = "one-hot labels", "labels.argmax(-1)"
         if shape[-1] == 1:
@@ -304,7 +307,7 @@ def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
         raise ValueError(
             f"labels must be one whole number a record, got {how} of shape {shape}: give {way}"
         )
-    if not jnp.issubdtype(dtype, jnp.integer):
+    if dtype.kind == "m" or not jnp.issubdtype(dtype.newbyteorder("="), jnp.integer):
         raise TypeError(f"labels must be whole numbers, got {dtype}: give labels.astype(int)")
     if isinstance(labels, jax.core.Tracer) or not np.size(labels):
         return
@@ -366,7 +369,8 @@ def accuracy(
     """A compiled function from parameters to the share of records classified correctly.
 
     Raises:
-        TypeError, ValueError: no model, or labels that are not one whole number of a class each.
+        TypeError, ValueError: no model, no records, another number of labels than of records, or
+            labels that are not one whole number of a class each.
 
     Example:
         >>> score = accuracy(logistic(1), jnp.array([[-1.0], [2.0]]), jnp.array([0, 1]))
@@ -375,13 +379,19 @@ def accuracy(
     """
     check_model(model)
     check_labels(labels, 1)
+    features, labels = as_array("features", features), as_array("labels", labels)
+    if np.ndim(labels) != 1 or not len(labels) or np.shape(features)[:1] != labels.shape:
+        raise ValueError(
+            "features and labels must be of the same records, at least one, got shapes "
+            f"{np.shape(features)} and {np.shape(labels)}"
+        )
     features, labels = jnp.asarray(features), jnp.asarray(labels)
-    records, most = labels.size, int(np.max(labels, initial=0))
+    records, most = labels.size, int(np.max(labels))
 
     @jax.jit
     def correct(params, features, labels):
         scores = jax.vmap(model.apply, in_axes=(None, 0))(params, features)
-        check_labels(np.int64(most), 0, scores.shape[-1])
+        check_labels(np.asarray(most), 0, scores.shape[-1])
         guesses = jnp.argmax(scores, axis=1)
         return jnp.sum(guesses.astype(labels.dtype) == labels, dtype=jnp.int32)
 
@@ -399,7 +409,8 @@ def probabilities(
         [[0.5, 0.5]]
     """
     logits = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
-    return np.asarray(jax.nn.softmax(logits(params, jnp.asarray(features)), axis=1))
+    features = jnp.asarray(as_array("features", features))
+    return np.asarray(jax.nn.softmax(logits(params, features), axis=1))
 
 
 def train_without_privacy(
@@ -419,6 +430,7 @@ def train_without_privacy(
         >>> float(fitted["weights"][0]) > 0.2
         True
     """
+    data = as_arrays(data)
     if hasattr(loss, "check_data"):
         loss.check_data(params, data)  # pyrefly: ignore
     records = len(jax.tree.leaves(data)[0])

@@ -324,3 +324,39 @@ def test_under_a_trace_a_record_of_no_class_contributes_nothing(dtype, method):
     kept = clipped(params, (x[[0, 2]], labels[[0, 2]]))
     assert int(found.nonfinite) == 2
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found.sum, kept.sum)
+
+
+_Y = np.arange(60) % 3
+UNSCORED = {
+    "wrapped": (_Y + 2**32, 60, "labels must have whole numbers from .* got 42949672"),
+    "wrapped and unsigned": (_Y.astype(np.uint64) + 2**63, 60, "labels must have whole numbers"),
+    "one label": (_Y[:1], 60, "of the same records, .* got shapes .60, 2. and .1,."),
+    "a label": (1, 60, "of the same records, .* and ..$"),
+    "one record": (_Y, 1, "of the same records"),
+    "fewer": (_Y[:59], 60, "of the same records"),
+    "none": (_Y[:0], 0, "of the same records, at least one, got shapes"),
+    "masked": (np.ma.masked_equal(_Y, 2), 60, "labels must have every value"),
+}
+
+
+@pytest.mark.parametrize("name", UNSCORED)
+def test_accuracy_takes_one_class_for_each_record(name):
+    """One label was compared with all 60 records, for an accuracy of 60."""
+    labels, records, reason = UNSCORED[name]
+    with pytest.raises(ValueError, match=reason):
+        training.accuracy(training.softmax(2, 3), np.ones((records, 2)), labels)
+
+
+def test_features_beyond_32_bits_are_refused_wherever_a_model_sees_them():
+    x, model = np.full((60, 2), 2**32), training.softmax(2, 3)
+    params = model.init(jax.random.key(0))
+    takers = {
+        "features": lambda: training.accuracy(model, x, _Y),
+        "features ": lambda: training.models.probabilities(model, params, x),
+        "data": lambda: training.train_without_privacy(
+            training.cross_entropy(model), params, (x, _Y), steps=1
+        ),
+    }
+    for name, call in takers.items():
+        with pytest.raises(ValueError, match=f"{name.strip()} must have whole numbers from"):
+            call()
