@@ -15,7 +15,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
-from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta
+from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic
@@ -35,7 +35,8 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
-    Warns where δ is above 1/population, or ε above 10, of what such a budget permits.
+    Warns where δ is above 1/population, or ε above 10, of what such a budget permits; where the
+    noise is given, whose ε may take long to find, `Plan.certify` warns of it.
 
     Args:
         population: number of records, treated as public.
@@ -113,7 +114,9 @@ def make_plan(
     # A Toeplitz strategy is in the mechanism; the others draw noise in a way of their own.
     drawn = None if isinstance(strategy, Toeplitz) else strategy
     settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive)
-    return Plan(run(noise_multiplier), *settings)
+    plan = Plan(run(noise_multiplier), *settings)
+    object.__setattr__(plan, "_named_budget", epsilon is not None)
+    return plan
 
 
 def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str, Any]) -> None:
@@ -220,9 +223,5 @@ def _warn_of_weak_budget(epsilon: float | None, delta: float, population: int, u
             f"δ allows one whole {unit} to be published",
             stacklevel=4,
         )
-    if epsilon is not None and epsilon > 10:
-        warnings.warn(
-            f"epsilon should be at most 10, got {epsilon:g}: it lets an outcome be e^{epsilon:g} "
-            f"times as likely with a {unit} as without, which rules almost no attack out",
-            stacklevel=4,
-        )
+    if epsilon is not None:
+        warn_of_large_epsilon(epsilon, unit, stacklevel=4)

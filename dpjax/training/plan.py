@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -101,6 +102,9 @@ class Plan:
     correlation: BandedInverse | Tree | None = None
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
+
+    # No field: whether `make_plan` was given an ε, and has warned of it.
+    _named_budget = False
 
     def __post_init__(self):
         if not isinstance(self.mechanism, acc.Mechanism):
@@ -288,6 +292,8 @@ class Plan:
             not_covered: further lines on what ε does not cover.
             declared: further public facts of the run, such as its learning rate.
 
+        Warns where ε is above 10, of what it permits, unless `make_plan` was given it.
+
         Raises:
             ValueError: `steps` beyond the plan's, `looks` below 1.
 
@@ -327,7 +333,7 @@ class Plan:
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
-        return acc.certify(
+        certificate = acc.certify(
             run,
             self.delta,
             adjacency=self.adjacency,
@@ -340,6 +346,19 @@ class Plan:
                 *((ADAPTIVE,) if self.adaptive is not None else ()),
             ),
             declared=facts,
+        )
+        if not self._named_budget:
+            warn_of_large_epsilon(certificate.epsilon, self.unit, stacklevel=2)
+        return certificate
+
+
+def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
+    """Warn of a budget that permits what nobody wants."""
+    if epsilon > 10:
+        warnings.warn(
+            f"epsilon should be at most 10, got {epsilon:g}: it lets an outcome be e^{epsilon:g} "
+            f"times as likely with a {unit} as without, which rules almost no attack out",
+            stacklevel=stacklevel + 1,
         )
 
 

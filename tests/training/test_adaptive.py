@@ -66,6 +66,7 @@ def test_several_devices_count_together():
     assert run(mesh=mesh).clip_norm == pytest.approx(run().clip_norm, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:epsilon should be at most 10")
 def test_the_mechanism_pays_for_the_sum_and_the_count():
     """Two Gaussians of the noise that is really drawn cost what the plan's one costs."""
     z, steps = 1.7, 50
@@ -171,6 +172,7 @@ def test_adaptive_is_one_value(value):
         plan_of(adaptive=value)
 
 
+@pytest.mark.filterwarnings("ignore:epsilon should be at most 10")
 def test_the_certificate_says_arrays_to_the_last_bit():
     """An array's text is rounded, and the run's key is bound to the text."""
     one, two = (dataclasses.replace(ADAPT, count_noise=np.array(c)) for c in (2.0, 2.0 + 1e-12))

@@ -336,3 +336,14 @@ def test_a_budget_that_permits_too_much_is_warned_about(given, said):
     settings = {"epsilon": 1.0, "delta": 1e-5, "steps": 10, "batch_size": 100} | given
     with pytest.warns(UserWarning, match=said):
         training.make_plan(1_500, **settings)
+
+
+def test_a_certificate_of_given_noise_warns_of_a_large_epsilon():
+    """ε of 172 was certified with nothing said, as no budget was named."""
+    plan = training.make_plan(1500, noise_multiplier=0.1, delta=1e-5, steps=3, batch_size=100)
+    with pytest.warns(UserWarning, match=r"epsilon should be at most 10, got 172\.") as found:
+        assert plan.certify().epsilon > 172
+    assert found[0].filename == __file__
+    with pytest.warns(UserWarning, match="epsilon should be at most 10, got 20:"):
+        plan = training.make_plan(1500, epsilon=20.0, delta=1e-5, steps=3, batch_size=100)
+    plan.certify()  # said once

@@ -172,6 +172,7 @@ def test_a_limit_in_time_stops_at_a_step_and_the_run_goes_on(flat_price, tmp_pat
             run(time_limit=bad)
 
 
+@pytest.mark.filterwarnings("ignore:epsilon should be at most 10")
 def test_the_steps_taken_are_certified():
     step = acc.PoissonSampled(acc.Gaussian(0.8), 0.5)
     one = PLAN.certify(steps=4)
