@@ -15,6 +15,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
+from dpjax.training.options import check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
@@ -85,7 +86,8 @@ def make_plan(
         [(3, 4.0), (5, 2.0)]
     """
     given = {"steps": steps, "epochs": epochs, "capacity": capacity, "epsilon": epsilon}
-    _check_numbers(population, delta, batch_size, given | {"noise_multiplier": noise_multiplier})
+    given |= {"noise_multiplier": noise_multiplier}
+    population, batch_size, steps, capacity = _check_numbers(population, delta, batch_size, given)
     _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
     scheme = BY_NAME[sampling]  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
@@ -119,8 +121,8 @@ def make_plan(
     return plan
 
 
-def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str, Any]) -> None:
-    """Refuse numbers out of range, and a noise that is given twice or not at all."""
+def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str, Any]) -> Any:
+    """The whole numbers; refuses those out of range, and a noise given twice or not at all."""
     size = 1 if callable(batch_size) else batch_size  # a schedule is checked step by step
     needed = {"population": population, "delta": delta, "batch_size": size}
     for name, value in (needed | given).items():
@@ -132,6 +134,12 @@ def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    counts = {"population": population, "batch_size": batch_size}
+    counts |= {name: given[name] for name in ("steps", "capacity")}
+    return [
+        value if value is None or callable(value) else check_integer(name, value, low=-math.inf)
+        for name, value in counts.items()
+    ]
 
 
 def _check_sampling(
@@ -177,8 +185,7 @@ def _find_steps_and_sizes(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
-    for size in sizes:
-        scalar("batch_size", size)
+    sizes = [check_integer("batch_size", size, low=-math.inf) for size in sizes]
     if scheme.name == "random-allocation":
         if callable(batch_size):
             raise ValueError(

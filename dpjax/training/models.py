@@ -18,7 +18,7 @@ from dpjax._extras import extra
 from dpjax._numerics import checks
 from dpjax._numerics.checks import shown
 from dpjax.training.data import as_array, as_arrays
-from dpjax.training.options import is_from_package
+from dpjax.training.options import check_integer, is_from_package
 
 Params = Any
 _WHY_NO_BATCH_NORM = (
@@ -430,6 +430,7 @@ def train_without_privacy(
         >>> float(fitted["weights"][0]) > 0.2
         True
     """
+    steps, batch_size = check_integer("steps", steps), check_integer("batch_size", batch_size)
     data = as_arrays(data)
     if hasattr(loss, "check_data"):
         loss.check_data(params, data)  # pyrefly: ignore

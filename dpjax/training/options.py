@@ -24,7 +24,7 @@ SHOWN = ("steps_per_second", "records_per_second", "memory")
 _OWN = ("step", "epsilon", "train_loss", "nonfinite", "clipped", *SHOWN)
 
 
-def check_integer(name: str, value: Any, low: int = 1, high: float = float("inf")) -> int:
+def check_integer(name: str, value: Any, low: float = 1, high: float = float("inf")) -> int:
     """The value as Python's int, which can be written down beside a key, if it is allowed."""
     return int(one_number(name, value, Range(low, high, whole=True)))
 
@@ -296,6 +296,7 @@ def augmented(
     """
     if copies < 1:
         raise ValueError(f"copies must be at least 1, got {copies}")
+    copies = check_integer("copies", copies)
 
     def mean_over_copies(params, example, key):
         def one(own):

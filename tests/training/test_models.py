@@ -360,3 +360,12 @@ def test_features_beyond_32_bits_are_refused_wherever_a_model_sees_them():
     for name, call in takers.items():
         with pytest.raises(ValueError, match=f"{name.strip()} must have whole numbers from"):
             call()
+
+
+@pytest.mark.parametrize("name", ["steps", "batch_size"])
+def test_no_fraction_of_a_step_or_a_record_is_trained(name):
+    loss = training.cross_entropy(training.logistic(2))
+    with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 1.5"):
+        training.train_without_privacy(loss, {}, (np.ones((4, 2)), np.ones(4, int)), **{name: 1.5})
+    with pytest.raises(ValueError, match="copies must be a whole number >= 1, got 1.5"):
+        training.augmented(loss, lambda x, key: x, copies=1.5)

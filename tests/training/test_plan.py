@@ -105,6 +105,13 @@ def test_full_batches_are_not_called_sampled():
         ({"delta": 1.0}, "delta must .* got 1.0"),
         ({"delta": 0.0}, "delta must .* got 0.0"),
         ({"steps": 0}, "steps must .* got 0"),
+        ({"steps": 1.5}, "steps must be a whole number, got 1.5"),
+        ({"batch_size": 99.5}, "batch_size must be a whole number, got 99.5"),
+        ({"batch_size": lambda step: 1.5}, "batch_size must be a whole number, got 1.5"),
+        (
+            {"sampling": "truncated-poisson", "capacity": 120.5},
+            "capacity must be a whole number, got 120.5",
+        ),
         ({"batch_size": 401}, "batch_size must be between 1 and 400, all the records, got 401"),
         ({"batch_size": 0}, "batch_size must .* got 0"),
         ({"clip_norm": 0.0}, "clip_norm must .* got 0.0"),
@@ -347,3 +354,12 @@ def test_a_certificate_of_given_noise_warns_of_a_large_epsilon():
     with pytest.warns(UserWarning, match="epsilon should be at most 10, got 20:"):
         plan = training.make_plan(1500, epsilon=20.0, delta=1e-5, steps=3, batch_size=100)
     plan.certify()  # said once
+
+
+def test_whole_numbers_may_be_floats():
+    with pytest.raises(ValueError, match="population must be a whole number, got 400.5"):
+        training.make_plan(400.5, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=100)
+    plan = training.make_plan(4e2, noise_multiplier=1.0, delta=1e-5, steps=3.0, batch_size=1e2)
+    assert plan == training.make_plan(
+        400, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=100
+    )
