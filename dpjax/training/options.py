@@ -56,6 +56,7 @@ _NEEDS = {
         "differentially_private_aggregate (of contrib.dpsgd)",
         "the gradient of every record: fit clips and adds noise itself, so give optax.sgd",
     ),
+    "HutchinsonState": ("contrib.sophia", f"obj_fn: {_EXACT}"),
     "LookaheadState": ("lookahead", "two sets of parameters: give its fast optimiser alone"),
     "ScaleByZoomLinesearchState": ("the line search of lbfgs", _EXACT),
 }
@@ -72,24 +73,37 @@ def check_optimizer(optimizer: Any, params: Any) -> None:
             how = f"called with its learning rate, {got}(0.1)"
         raise TypeError(f"optimizer must be an optax optimiser, {how}, got {got}")
 
-    needs, cause = None, None
     shapes = jax.eval_shape(lambda: params)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
-        state = jax.eval_shape(optimizer.init, shapes)  # runs nothing
-        parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _NEEDS)
-        needs = next((_NEEDS[k] for k in (type(p).__name__ for p in parts) if k in _NEEDS), None)
         try:
-            if needs is None:
-                jax.eval_shape(optimizer.update, shapes, state, shapes)
-        except (TypeError, ValueError) as error:
-            # Python says: reduce_on_plateau.<locals>.update() missing … argument: 'value'
-            said = re.match(r"(\w+)\..* missing .* arguments?: (.*)", str(error))
-            # Some say it themselves.
-            said = said or re.match(r"((\w+) must be provided.*)", str(error))
-            if said is None:
-                raise
-            name, what = said.groups()
-            needs, cause = (name, f"{what.replace(chr(39), '')}: {_EXACT}"), error
+            _check_needs(optimizer, shapes, jax.eval_shape)  # runs nothing
+        except jax.errors.ConcretizationTypeError as error:
+            # It looks at a setting that is traced; outside a trace it says what else it needs.
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            _check_needs(optimizer, zeros, lambda function, *given: function(*given))
+            raise ValueError(
+                "optimizer must be one that JAX traces, got one that looks at the value of a "
+                "setting: of optax.inject_hyperparams name that setting in static_args"
+            ) from error
+
+
+def _check_needs(optimizer: Any, params: Any, call: Callable[..., Any]) -> None:
+    """Refuse an optimiser by what it lacks; `call(function, *arguments)` runs a part of it."""
+    cause, state = None, call(optimizer.init, params)
+    parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _NEEDS)
+    needs = next((_NEEDS[k] for k in (type(p).__name__ for p in parts) if k in _NEEDS), None)
+    try:
+        if needs is None:
+            call(optimizer.update, params, state, params)
+    except (TypeError, ValueError) as error:
+        # Python says: reduce_on_plateau.<locals>.update() missing … argument: 'value'
+        said = re.match(r"(\w+)\..* missing .* arguments?: (.*)", str(error))
+        # Some say it themselves, without a name.
+        said = said or re.match(r"()(\w+) must be provided", str(error))
+        if said is None:
+            raise
+        name, what = said.groups()
+        needs, cause = (name or "one", f"{what.replace(chr(39), '')}: {_EXACT}"), error
     if needs is not None:
         raise ValueError(
             f"optimizer must need the noisy gradient and the parameters alone, got {needs[0]}, "

@@ -105,7 +105,23 @@ NEEDY = {
     "plateau": (optax.contrib.reduce_on_plateau, "reduce_on_plateau, .* value: the exact loss"),
     "polyak": (optax.polyak_sgd, "scale_by_polyak, .* value: the exact loss"),
     "momo": (optax.contrib.momo, "momo, .* value: the exact loss"),
-    "sophia": (lambda: optax.contrib.sophia(0.1), "obj_fn: the exact loss"),
+    "sophia": (lambda: optax.contrib.sophia(0.1), "got contrib.sophia, .* obj_fn: the exact loss"),
+    "sharpness": (
+        lambda: optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True),
+        "got one, which needs grad_fn: the exact loss",
+    ),
+    "injected lbfgs": (
+        lambda: optax.inject_hyperparams(optax.lbfgs)(learning_rate=0.1),
+        "the line search of lbfgs, .* the exact loss",
+    ),
+    "injected plateau": (
+        lambda: optax.inject_hyperparams(optax.contrib.reduce_on_plateau)(factor=0.5),
+        "reduce_on_plateau, .* value: the exact loss",
+    ),
+    "injected and asked": (
+        lambda: optax.inject_hyperparams(lambda rate: optax.sgd(rate if rate > 0 else 0.1))(0.1),
+        "one that looks at the value of a setting: .* static_args",
+    ),
     "lookahead": (lambda: optax.lookahead(optax.sgd(0.1), 5, 0.5), "lookahead, .* fast optimiser"),
     "dpsgd": (
         lambda: optax.contrib.dpsgd(0.1, 1.0, 1.0, 0),

@@ -367,5 +367,5 @@ def test_no_fraction_of_a_step_or_a_record_is_trained(name):
     loss = training.cross_entropy(training.logistic(2))
     with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 1.5"):
         training.train_without_privacy(loss, {}, (np.ones((4, 2)), np.ones(4, int)), **{name: 1.5})
-    with pytest.raises(ValueError, match="copies must be a whole number >= 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"copies must be a whole number >= 1, got 1.5"):
         training.augmented(loss, lambda x, key: x, copies=1.5)

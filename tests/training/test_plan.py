@@ -357,7 +357,7 @@ def test_a_certificate_of_given_noise_warns_of_a_large_epsilon():
 
 
 def test_whole_numbers_may_be_floats():
-    with pytest.raises(ValueError, match="population must be a whole number, got 400.5"):
+    with pytest.raises(ValueError, match=r"population must be a whole number, got 400.5"):
         training.make_plan(400.5, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=100)
     plan = training.make_plan(4e2, noise_multiplier=1.0, delta=1e-5, steps=3.0, batch_size=1e2)
     assert plan == training.make_plan(
