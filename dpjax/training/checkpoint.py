@@ -96,6 +96,7 @@ _KEPT = 2  # one of them is always whole
 # Digests, and what the key was made of: an error's text may be copied anywhere.
 _NEVER_SHOWN = {"data", "loss", "optimiser", "average", "mechanism's numbers", "seed"}
 _NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors", "users"}
+_NEVER_SHOWN |= {"trainable arrays"}  # as many as the model has
 
 
 class Checkpoints:

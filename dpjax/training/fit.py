@@ -342,6 +342,7 @@ def identify_run(
     # The same draws of another scale, subtracted, are the draws.
     found["number of devices"] = config.paid_devices
     plan, params = config.plan, config.params
+    paths = jax.tree_util.tree_flatten_with_path(params)[0]
     found |= of_jax | {
         "data": _digest_data(data, plan.population, secret),
         "mechanism": repr(plan.mechanism),
@@ -352,6 +353,7 @@ def identify_run(
         "delta": plan.delta,
         "reserved delta": dict(plan.extra_delta),
         "adjacency": plan.adjacency.value,
+        "trainable arrays": [jax.tree_util.keystr(path) for path, _ in paths],
         "initial parameters": array_digest(params, secret=secret),
         "frozen parameters": array_digest(arrays.frozen, secret=secret),
         "strategy of clipping": fingerprint.strategy_digest(config.scaling),

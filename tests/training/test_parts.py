@@ -246,6 +246,8 @@ def test_a_resumed_run_has_the_same_frozen_part(tmp_path):
         run(equinox_loss, moved, **again)
     with pytest.raises(training.CheckpointError, match="strategy of clipping differs"):
         run(equinox_loss, model, **again, strategy=gradients.Automatic())
+    with pytest.raises(training.CheckpointError, match="its trainable arrays differs; resume"):
+        run(equinox_loss, model, **(again | {"trainable": lambda path, leaf: "layers/0" in path}))
 
 
 class Own(gradients.Strategy):
