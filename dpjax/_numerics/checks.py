@@ -120,6 +120,8 @@ def number(name: str, value: Any, allowed: Range) -> Any:
 def one_number(name: str, value: Any, allowed: Range) -> float:
     """The value as a float, if it is one number that is allowed."""
     scalar(name, value, allowed)
+    if isinstance(value, Tracer):
+        raise ValueError(f"{name} must be a number, got a traced one")
     return float(value)
 
 

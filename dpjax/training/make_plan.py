@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
+from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, scalar
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import check_integer
@@ -128,6 +128,11 @@ def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str
     for name, value in (needed | given).items():
         if name in needed or value is not None:
             scalar(name, value)
+        if isinstance(value, Tracer) and name != "noise_multiplier":
+            raise ValueError(
+                f"{name} must be a number, got a traced one: nothing but clip_norm and "
+                "noise_multiplier may be traced"
+            )
     if not 1 <= population < math.inf:
         raise ValueError(f"population must be at least 1, got {population}")
     if (given["epsilon"] is None) == (given["noise_multiplier"] is None):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, shown
+from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, shown
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
 
@@ -118,6 +118,8 @@ def check_key(key: Any) -> None:
     if not array or key.ndim != (0 if typed else 1) or not (typed or key.dtype == np.uint32):
         got = f"{key.dtype} of shape {key.shape}" if array else shown(key)
         raise TypeError(f"key must be one key, as jax.random.key(seed) makes, got {got}")
+    if isinstance(key, Tracer):
+        raise ValueError("key must be a key, got a traced one: use training_step")
 
 
 def check_names(found: Iterable[str], first: Iterable[str] | None = None) -> None:

@@ -310,6 +310,10 @@ class Plan:
             Ligett, Neel, Roth, Waggoner and Wu 2017, "Accuracy first: selecting a differential
             privacy level for accuracy-constrained ERM", Definition 2.3 (ex-post privacy).
         """
+        if self.is_traced:
+            raise ValueError(
+                "plan must hold numbers to be certified, got traced ones: plan.epsilon() takes them"
+            )
         taken = self.steps if steps is None else check_integer("steps", steps, high=self.steps)
         looks = check_integer("looks", looks)
         extra = dict(self.extra_delta)

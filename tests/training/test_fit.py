@@ -559,3 +559,25 @@ def test_fit_takes_no_traced_plan(problem):
         jax.vmap(run)(jnp.ones(2))
     with pytest.raises(ValueError, match="nothing but clip_norm and noise multipliers may be tr"):
         jax.vmap(lambda rate: poisson_plan(rate=rate).steps)(jnp.array([0.5, 0.25]))
+
+
+def test_what_may_not_be_traced_is_refused_by_name(problem):
+    """JAX's own errors said neither which number it was nor what to do."""
+    params, data = problem
+    step = acc.Repeated(acc.Gaussian(1.0), 1)
+    make = functools.partial(training.make_plan, batch_size=2, steps=1)
+    given = {"optimizer": optax.sgd(0.1)}
+    calls = {
+        "delta must be a number": lambda v: training.Plan(step, 1.0, 4, v),
+        "population must be a number": lambda v: training.Plan(step, 1.0, v, 1e-5),
+        "epsilon must .* nothing but clip_norm": lambda v: make(4, epsilon=v, delta=1e-5),
+        "population must .* nothing but": lambda v: make(v, epsilon=1.0, delta=1e-5),
+        "delta must .* nothing but": lambda v: make(4, noise_multiplier=1.0, delta=v),
+        "plan must .* certified, .* plan.epsilon()": lambda v: poisson_plan(noise=v).certify(),
+        "key must .* traced one: use training_step": lambda v: training.fit(
+            quadratic, params, data, poisson_plan(), key=jax.random.key(v), **given
+        ),
+    }
+    for words, call in calls.items():
+        with pytest.raises(ValueError, match=words):
+            jax.jit(call)(1)
