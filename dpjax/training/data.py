@@ -182,6 +182,8 @@ def as_array(name: str, values: Any) -> Any:
         )
     if isinstance(values, np.memmap):  # of a file only what is drawn is read
         return values
+    if values.dtype.kind == "V" and jnp.issubdtype(values.dtype, jnp.integer):
+        values = values.astype(np.int8)  # from 2 or 4 bits, by which JAX picks no class
     check_representable(values, name)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 

@@ -224,7 +224,7 @@ def put_on_devices(leaf: Any, sharding: NamedSharding) -> jax.Array:
 def as_device_type(leaf: Any) -> np.ndarray:
     """An array of the host in the type that a device would hold."""
     host = np.asarray(leaf)
-    return host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    return host.astype(jax.dtypes.canonicalize_dtype(host.dtype.newbyteorder("=")), copy=False)
 
 
 def broadcast_from_leader(mesh: Mesh, values: Any) -> Any:

@@ -15,7 +15,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, scalar
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
-from dpjax.training.options import check_integer
+from dpjax.training.options import check_functions, check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
@@ -92,6 +92,7 @@ def make_plan(
     scheme = BY_NAME[sampling]  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
+    check_functions(noise_schedule=noise_schedule)
     extra = reserve_delta(delta, {ARITHMETIC: _SHARE * delta}, extra_delta or {})
     relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
     for value in relative:

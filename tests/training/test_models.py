@@ -369,3 +369,60 @@ def test_no_fraction_of_a_step_or_a_record_is_trained(name):
         training.train_without_privacy(loss, {}, (np.ones((4, 2)), np.ones(4, int)), **{name: 1.5})
     with pytest.raises(ValueError, match=r"copies must be a whole number >= 1, got 1.5"):
         training.augmented(loss, lambda x, key: x, copies=1.5)
+
+
+def _pandas(*given, **options):
+    return lambda y: pytest.importorskip("pandas").Series(*(make(y) for make in given), **options)
+
+
+OTHER_LABELS = {
+    "nullable": _pandas(list, dtype="Int64"),
+    "categories": _pandas(list, dtype="category"),
+    "nothing masked": np.ma.masked_array,
+    "big-endian": lambda y: y.astype(">i4"),
+    "big-endian of 64 bits": lambda y: y.astype(">i8"),
+    "four bits": lambda y: jnp.asarray(y, jnp.int4),
+}
+NO_NUMBERS = {
+    "one missing": (
+        _pandas(lambda y: [None, *y.tolist()[1:]], dtype="Int64"),
+        "whole numbers, got",
+    ),
+    "texts": (_pandas(lambda y: list("abc"), dtype="category"), "must be numbers, got|whole numb"),
+    "masked": (lambda y: np.ma.masked_equal(y, 2), "must have every value, got a masked array"),
+    "times": (lambda y: y.astype("timedelta64[s]"), "must be numbers, got time|whole numbers, got"),
+}
+
+
+def _label_takers(y):
+    x, model = np.ones((3, 2), np.float32), training.softmax(2, 3)
+    params, loss = model.init(jax.random.key(0)), training.cross_entropy(model)
+    plan = training.Plan(acc.Repeated(acc.Gaussian(1.0), 1), 1.0, 3, 1e-3)
+
+    def train(data, **options):
+        given = {"optimizer": optax.sgd(0.1), "key": jax.random.key(1)}
+        return training.fit(loss, params, data, plan, **given, **options).params["bias"]
+
+    return {
+        "fit": lambda: train((x, y)),
+        "host": lambda: train(training.HostData((x, y))),
+        "mesh": lambda: train((x, y), mesh=jax.make_mesh((1,), ("records",))),
+        "accuracy": lambda: training.accuracy(model, x, y)(params),
+    }
+
+
+@pytest.mark.parametrize("name", OTHER_LABELS)
+def test_whole_numbers_of_any_kind_are_labels(name):
+    """They ended in errors of JAX's about dtypes."""
+    y = np.arange(3)
+    wanted = {taker: call() for taker, call in _label_takers(y).items()}
+    for taker, call in _label_takers(OTHER_LABELS[name](y)).items():
+        np.testing.assert_array_equal(call(), wanted[taker])
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_labels_without_a_number_are_refused_in_a_sentence(name):
+    make, reason = NO_NUMBERS[name]
+    for call in _label_takers(make(np.arange(3))).values():
+        with pytest.raises((TypeError, ValueError), match=f"(data|labels) .*({reason})"):
+            call()

@@ -356,6 +356,11 @@ def test_a_certificate_of_given_noise_warns_of_a_large_epsilon():
     plan.certify()  # said once
 
 
+def test_a_schedule_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"noise_schedule must be a function, got 2\.0"):
+        training.make_plan(400, epsilon=1.0, **SETTINGS, noise_schedule=2.0)
+
+
 def test_whole_numbers_may_be_floats():
     with pytest.raises(ValueError, match=r"population must be a whole number, got 400.5"):
         training.make_plan(400.5, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=100)
