@@ -55,7 +55,7 @@ class HostData:
     """
 
     def __init__(self, source: Any, population: int | None = None):
-        source = self._source = source if isinstance(source, Iterator) else as_arrays(source)
+        source = self._source = as_arrays(source)
         self._arrays = not isinstance(source, Iterator) and _is_tree_of_arrays(source, population)
         leaves = jax.tree.leaves(source) if self._arrays else []
         if not (leaves or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))):
@@ -190,6 +190,8 @@ def as_array(name: str, values: Any) -> Any:
 
 def as_arrays(data: Any) -> Any:
     """The tree of arrays, whatever library's, as those of NumPy and JAX; all else as it is."""
+    if isinstance(data, Iterator):  # which is no tree
+        return data
     # One thing alone that is no array may be a table.
     kinds = _ARRAYS if jax.tree.structure(data) == jax.tree.structure(0) else object
 

@@ -285,14 +285,14 @@ class Plan:
         It is an ex-post guarantee: ε belongs to the moment at which the run stopped. What could
         have been spent at most is the certificate of the whole plan.
 
+        Warns where ε is above 10, of what it permits, unless `make_plan` was given it.
+
         Args:
             steps: how many were taken; None for all.
             looks: at how many moments what was released could have ended the run; 1 where nothing
                 of the records decided.
             not_covered: further lines on what ε does not cover.
             declared: further public facts of the run, such as its learning rate.
-
-        Warns where ε is above 10, of what it permits, unless `make_plan` was given it.
 
         Raises:
             ValueError: `steps` beyond the plan's, `looks` below 1.
