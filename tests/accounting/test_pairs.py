@@ -12,7 +12,7 @@ from dpjax._numerics.arrays import gauss_legendre
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import half, line, saddle
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.pairs import ratio
+from dpjax.accounting.pairs import on_grid as ratio
 from dpjax.accounting.pairs.table import PAIRS
 
 # NumPy is told not to warn where the accountant asks, too.

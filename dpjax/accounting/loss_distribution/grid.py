@@ -37,8 +37,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
+from dpjax.accounting.pairs.on_grid import ndtr
 from dpjax.accounting.pairs.protocol import Discretisable
-from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.table import GRIDS
 
 DEFAULT_BINS = 1 << 18

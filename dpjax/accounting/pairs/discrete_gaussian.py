@@ -20,7 +20,7 @@ from dpjax._numerics.arrays import namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import CELLS, EVERYTHING, Finite, two_sided, unknown
 from dpjax.accounting.pairs.laplace import over
-from dpjax.accounting.pairs.ratio import normal_mass
+from dpjax.accounting.pairs.on_grid import normal_mass
 
 _EPS = float(np.finfo(np.float64).eps)
 _REACH = 37.0  # standard deviations beyond which less than 1e-290 is left

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.pairs.ratio import log_mixture
+from dpjax.accounting.pairs.on_grid import log_mixture
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
 

@@ -22,8 +22,8 @@ from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Sampled
+from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
 from dpjax.accounting.pairs.protocol import Known, Scheme
-from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr
 
 
 class Symmetrised(Sampled):

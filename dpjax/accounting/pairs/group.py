@@ -52,8 +52,8 @@ from dpjax.accounting.pairs.counts import (
     few,
     mass_error,
 )
+from dpjax.accounting.pairs.on_grid import ndtr
 from dpjax.accounting.pairs.protocol import Discretisable, Known
-from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.replacement import DRAWN, Copies
 from dpjax.accounting.pairs.table import SCHEMES
 from dpjax.accounting.pairs.users import Users, log_sum, mixed_mass

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax.accounting.pairs.ratio import ndtr, normal_mass
+from dpjax.accounting.pairs.on_grid import ndtr, normal_mass
 
 _U = 2.0**-53
 _NDTR = 1e-13  # relative error of scipy's normal tails (Cephes found 5.7e-14 at most)

@@ -32,9 +32,9 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
+from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
 from dpjax.accounting.pairs.protocol import Known, Scheme
-from dpjax.accounting.pairs.ratio import inverse, log_ratio, ndtr, normal_mass
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide

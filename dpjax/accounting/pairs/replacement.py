@@ -56,8 +56,8 @@ from dpjax.accounting.mechanisms import WithReplacement
 from dpjax.accounting.pairs.counts import drawn, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
+from dpjax.accounting.pairs.on_grid import ndtr
 from dpjax.accounting.pairs.protocol import Discretisable, Known
-from dpjax.accounting.pairs.ratio import ndtr
 from dpjax.accounting.pairs.users import Users
 
 _ROUND = 1e-13

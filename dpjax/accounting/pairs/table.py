@@ -6,8 +6,8 @@ from dpjax.accounting.pairs import allocation, fixed_batch, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.mixtures import Poisson, Replace
+from dpjax.accounting.pairs.on_grid import Plain
 from dpjax.accounting.pairs.protocol import Discretisable, Pair, Scheme
-from dpjax.accounting.pairs.ratio import Plain
 
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}

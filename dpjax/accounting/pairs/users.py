@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from dpjax.accounting.pairs.counts import Law, above, few, mass_error
+from dpjax.accounting.pairs.on_grid import ndtr, normal_mass
 from dpjax.accounting.pairs.protocol import Discretisable
-from dpjax.accounting.pairs.ratio import ndtr, normal_mass
 
 _ROWS = 1 << 11  # points worked on at a time
 _COARSE = 2049
