@@ -13,7 +13,8 @@ from scipy import special, stats
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, few, mass_error
-from dpjax.accounting.pairs.group import Opposed
+from dpjax.accounting.pairs.on_grid import loss, places
+from dpjax.accounting.pairs.replacement import Opposed
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 VALUES = (-1, 0, 1)
@@ -303,7 +304,7 @@ def test_outcomes_of_a_loss_have_that_loss(mu, records, rate):
     pair = Opposed(mu, Binomial(records, rate)).side(1, mu, rate, 9.0, True)
     least, most = pair.loss_range(1, mu, rate, 9.0)
     losses = np.linspace(least, most, 10_001)
-    found = pair.loss(pair.inverse(losses))[0]
+    found = loss(pair.pair, places(pair.pair, losses))[0]
     np.testing.assert_allclose(found, losses, rtol=1e-12, atol=1e-13)
 
 

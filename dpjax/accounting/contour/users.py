@@ -25,14 +25,13 @@ from dpjax.accounting.contour.saddle import Group, Run, look
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.atoms import lowers
-from dpjax.accounting.pairs.counts import above, few, mass_error
-from dpjax.accounting.pairs.group import ADDED, REPLACED, Opposed
+from dpjax.accounting.pairs.counts import mass_error
+from dpjax.accounting.pairs.group import ADDED, REPLACED
 from dpjax.accounting.pairs.outcomes import Outcomes
 from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.replacement import Users
 from dpjax.accounting.pairs.table import GRIDS, PAIRS
-from dpjax.accounting.pairs.users import Users
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
 _LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
@@ -92,10 +91,7 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     """Return the steps of one kind as a table, and what its weights may be off by."""
     family, off = pair.family, 0.0
     if isinstance(family, Users):
-        mu, law = family.law()
-        table = mixtures.opposed if isinstance(family, Opposed) else mixtures.users
-        found = table(mu, *(above(law) if upper else few(law, False)))
-        off = 2 * mass_error(law)
+        found, off = family.mixture(upper), 2 * mass_error(family.law)
     else:
         assert isinstance(family, str)
         found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))

@@ -109,6 +109,10 @@ class Mixture(NamedTuple):
         """Return the pair with P and Q exchanged."""
         return Mixture(self.means, self.q, self.p)
 
+    def turned_round(self) -> Mixture:
+        """Return the same on the line turned round: y for −y."""
+        return Mixture(-self.means[::-1], self.p[::-1], self.q[::-1])
+
     def still(self) -> Mixture:
         """Return the change in which the means alone move, by themselves."""
         return Mixture(self.means, 0.0 * self.p, 0.0 * self.q)

@@ -1,8 +1,15 @@
-"""The likelihood ratio of a sampled Gaussian: r(y) = 1 − q + q e^{w(y)}, w(y) = μy − μ²/2.
+"""Pairs laid on grids: where a loss is on the line, and what mass lies between two.
 
-In units of the noise's standard deviation: the density of (1−q)N(0, 1) + qN(μ, 1) over N(0, 1)'s.
+Of one sampled record that is known: r(y) = 1 − q + q e^{w(y)}, w(y) = μy − μ²/2, in units of the
+noise's standard deviation, is the density of (1−q)N(0, 1) + qN(μ, 1) over N(0, 1)'s. Any other
+`mixtures.Mixture` whose loss L = log p/q rises or falls is laid by its means and weights alone:
 
-The plain Gaussian pair, N(μ, 1) against N(0, 1), on grids; elsewhere its transform is known.
+PLACES  The place of a loss is found by Newton's method kept between two points of a table: L rises,
+        so that it lies between them. Where L is flatter than its rounding, any place there will do:
+        their losses differ by that rounding, which `grid._slack` adds for each step.
+FAINT   Against the term that is largest at one end of an interval the logarithms of others are
+        straight lines, so that one that is small against it at both ends is small throughout.
+LUMP    Outcomes that are told together have the loss log(P/Q) of their total masses.
 """
 
 from __future__ import annotations
@@ -12,6 +19,13 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace
+
+_ROWS = 1 << 12  # points worked on at a time
+_TABLE = 2049
+_NOWHERE = 39.0  # standard deviations, beyond which a normal law has less than the least number
+_FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
+_LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
@@ -36,16 +50,6 @@ def log_mixture(w: Any, rate: Any) -> Any:
     # At rate 1 the ratio is e^w itself, also where e^w underflows.
     low = xp.where(rate < 1, low, xp.minimum(w, 30.0))
     return xp.where(w > 30.0, high, low)
-
-
-def posterior(y: Any, mu: Any, rate: Any) -> Any:
-    """π(y) = q e^w/r(y), the probability that the record took part; d log r/dy = μπ."""
-    xp: Any = namespace(y, mu, rate)
-    w = xp.clip(mu * y - 0.5 * mu * mu, -700.0, 700.0)
-    return xp.exp(xp.log(rate) - xp.logaddexp(xp.log(rate), xp.log1p(-rate) - w))
-
-
-# --- where the loss is, for grids; NumPy's alone
 
 
 def ndtr(x: Any) -> Any:
@@ -77,6 +81,104 @@ def normal_mass(edges: np.ndarray) -> np.ndarray:
     return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))
 
 
+def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Masses of Σ_i weight_i N(means_i, 1) between successive ascending edges."""
+    total = np.zeros(len(edges) - 1)
+    used = weight != 0
+    means, weight = means[used], weight[used]
+    first = np.searchsorted(edges, means - _NOWHERE)
+    last = np.searchsorted(edges, means + _NOWHERE) + 1
+    for a, b, mean, w in zip(np.maximum(first - 1, 0), last, means, weight, strict=True):
+        part = edges[a:b]
+        total[a : a + max(len(part) - 1, 0)] += w * normal_mass(part - mean)
+    return total
+
+
+def mixed_tail(y: Any, means: np.ndarray, weight: np.ndarray) -> Any:
+    """The mass of Σ_i weight_i N(means_i, 1) above every y."""
+    return sum(w * ndtr(m - y) for m, w in zip(means, weight, strict=True) if w > 0)
+
+
+def log_sum(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log Σ_i e^{slope_i y + level_i} and its slope, at every y."""
+    value, rise = np.empty_like(y), np.empty_like(y)
+    for start in range(0, len(y), _ROWS):
+        rows = slice(start, start + _ROWS)
+        some = _weighty(y[rows], slope, level)
+        near = slope[some]
+        terms = y[rows, None] * near + level[some]
+        top = terms.max(axis=1)
+        with np.errstate(under="ignore"):
+            part = np.exp(terms - top[:, None])
+        total = part.sum(axis=1)
+        value[rows] = top + np.log(total)
+        rise[rows] = part @ near / total
+    return value, rise
+
+
+def _weighty(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """Which terms are somewhere among these y more than e^{−60} of the sum: FAINT."""
+    ends = np.array([y.min(), y.max()])[:, None] * slope + level
+    against = ends[:, ends.argmax(axis=1)].T  # a row an end's largest, a column an end
+    gap = ends[None] - against[:, :, None]
+    return ~np.any(np.all(gap < -_FAINT, axis=1), axis=0)
+
+
+def loss(pair: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """L and its slope at every y."""
+    found = []
+    for weight in (pair.p, pair.q):
+        used = weight > 0
+        means = pair.means[used]
+        found.append(log_sum(y, means, np.log(weight[used]) - 0.5 * means * means))
+    (p, rise), (q, fall) = found
+    return p - q, rise - fall
+
+
+def places(pair: Any, losses: np.ndarray) -> np.ndarray:
+    """y with L(y) = loss, both ascending; −∞ below all losses of the pair, ∞ above: PLACES."""
+    used = pair.means[(pair.p > 0) | (pair.q > 0)]
+    low, high = np.full(2, used.min() - _NOWHERE), np.full(2, used.max() + _NOWHERE)
+    for _ in range(60):  # where the first and the last lie, by halving
+        middle = 0.5 * (low + high)
+        over = loss(pair, middle)[0] > losses[[0, -1]]
+        low, high = np.where(over, low, middle), np.where(over, middle, high)
+    table = np.linspace(low[0], high[1], _TABLE)
+    known, slope = loss(pair, table)
+    known = np.maximum.accumulate(known)
+    at = np.clip(np.searchsorted(known, losses), 1, _TABLE - 1)
+    low, high = table[at - 1], table[at]
+    with np.errstate(all="ignore"):
+        y = _hermite(known, table, 1 / slope, at - 1, losses)
+    y = np.where((y >= low) & (y <= high), y, 0.5 * (low + high))
+    rows = np.arange(len(y))
+    for _ in range(60):
+        value, slope = loss(pair, y[rows])
+        over = value > losses[rows]
+        high[rows] = np.where(over, y[rows], high[rows])
+        low[rows] = np.where(over, low[rows], y[rows])
+        with np.errstate(all="ignore"):
+            new = y[rows] - (value - losses[rows]) / slope
+        inside = (new >= low[rows]) & (new <= high[rows])
+        new = np.where(inside, new, 0.5 * (low[rows] + high[rows]))
+        moved = np.abs(new - y[rows])
+        y[rows] = new
+        # Convergence is quadratic, but not between means that lie far apart.
+        rows = rows[(~inside & (moved > 0)) | (moved > 1e-9 * (1 + np.abs(new)))]
+        if not len(rows):
+            break
+    y = np.where(losses < known[0], -np.inf, np.where(losses > known[-1], np.inf, y))
+    return np.maximum.accumulate(y)
+
+
+def _hermite(x: Any, y: Any, slope: Any, k: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Cubic interpolation between the k-th and the next of ascending x, by values and slopes."""
+    width = x[k + 1] - x[k]
+    t = (at - x[k]) / width
+    ends = y[k] * (1 + 2 * t) * (1 - t) ** 2 + y[k + 1] * t * t * (3 - 2 * t)
+    return ends + width * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
+
+
 class Plain:
     """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
 
@@ -97,3 +199,72 @@ class Plain:
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
         return 0.0, False
+
+
+class Weighted:
+    """A `protocol.Discretisable` from means and weights, of one direction.
+
+    Args:
+        name: of the pair.
+        pair: a `Mixture`, whose weights need not sum to 1.
+    """
+
+    directed = folded = False
+
+    def __init__(self, name: str, pair: Any) -> None:
+        self.name = name
+        self.pair = pair if pair.direction() >= 0 else pair.turned_round()  # the loss rises
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        used, rare = self.pair.p > 0, float(ndtr(-reach))
+        weight, ends = self.pair.p[used], []
+        for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
+            means = turn * self.pair.means[used]
+            low, high = float(means.min()), float(means.max()) + reach
+            for _ in range(60):
+                middle = 0.5 * (low + high)
+                more = mixed_tail(middle, means, weight) > rare
+                low, high = (middle, high) if more else (low, middle)
+            ends.append(turn * high)
+        low, high = loss(self.pair, np.array(ends))[0]
+        return float(low), float(high)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        means, p, q = self.pair
+        y = places(self.pair, losses)
+        above = float(mixed_tail(y[-1], means, p))
+        return mixed_mass(y, means, p), mixed_mass(y, means, q), above
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        """By LUMP; of a pair that is its own mirror image it is the ratio of the whole masses."""
+        means, p, q = self.pair
+        if np.array_equal(p > 0, q[::-1] > 0):
+            whole = float(np.log(np.sum(p[::-1]) / np.sum(q)))
+            return whole - (1e-9 * h + 16 * _EPS * abs(whole) if whole else 0.0), True
+        # Where the lowest mean, or the highest, is common to P and Q, most of the mass may lie next
+        # to the loss that it tends to: a fixed point of the lump there.
+        end = next((i for i in (0, -1) if p[i] > 0 and q[i] > 0), None)
+        if end is None:
+            return 0.0, False
+
+        def lump(at: float) -> tuple[float, float]:
+            edges = places(self.pair, at + np.array([-h, h]))
+            (more,), (of_q,) = mixed_mass(edges, means, p - q), mixed_mass(edges, means, q)
+            return float(np.log1p(more / of_q)) if of_q > 0 else np.nan, float(of_q + more)
+
+        with np.errstate(all="ignore"):
+            origin = float(np.log1p((p[end] - q[end]) / q[end]))
+            for _ in range(40):
+                last, (origin, mass) = origin, lump(origin)
+                if not np.isfinite(origin) or mass < _LUMP:
+                    return 0.0, False
+                if abs(origin - last) < max(1e-18, 1e-10 * h):
+                    break
+            # Below the fixed point, so that the inequality holds in floating point too.
+            origin -= 1e-9 * h + 16 * _EPS * (1 + abs(origin))
+            return origin, bool(lump(origin)[0] >= origin)

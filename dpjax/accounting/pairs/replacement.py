@@ -16,7 +16,7 @@ For ε ≥ 0 and ε' = log(1 + η(e^ε − 1)) the profile is that of Balle, Bar
 Theorem 10: δ'(ε') = Σ_{j>0} w_j δ_{jμ}(ε).
 
 A record whose replacement contributes what all others do attains Σ_j w_j N(jμ, 1) against N(0, 1),
-where j stays hidden (`pairs/users.py`): the lower end. It does not dominate: at ε = 0, of two
+where j stays hidden (`pairs/group.py`): the lower end. It does not dominate: at ε = 0, of two
 records of opposite contributions among others of none, the total variation is Σ_j w_j TV_j, which
 is what the bound says and more than the hidden mixture's.
 
@@ -53,16 +53,70 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import WithReplacement
-from dpjax.accounting.pairs.counts import drawn, few, mass_error
+from dpjax.accounting.pairs import mixtures
+from dpjax.accounting.pairs.counts import Law, above, drawn, few, mass_error
 from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.on_grid import ndtr
+from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.on_grid import Weighted, ndtr
 from dpjax.accounting.pairs.protocol import Discretisable, Known
-from dpjax.accounting.pairs.users import Users
 
 _ROUND = 1e-13
 _TRIES = 8
 _FAR = 600.0  # losses beyond which no point is looked for
+
+
+class Users:
+    """A user's records in a batch: mixtures whose weights differ for upper and for lower bounds.
+
+    Args:
+        mu: how far one record moves the sum, over the noise's standard deviation.
+        law: of how many records are in a batch.
+    """
+
+    name = "users"
+    directed = True
+    folded = False
+    spread = 1.0  # how far the means lie apart, in units of how many records are in a batch
+
+    def __init__(self, mu: float, law: Law) -> None:
+        self.mu, self.law = mu, law
+        self.most = mu * law.most * self.spread  # where all records are in a batch
+
+    def mixture(self, upper: bool) -> Mixture:
+        """The weights, for an upper bound or for a lower one, up to `mass_error` of the law."""
+        weights = above(self.law) if upper else few(self.law, False)
+        return (mixtures.users if self.directed else mixtures.opposed)(self.mu, *weights)
+
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+        """The mixtures of one direction, P's mass never less for an upper bound, Q's never more."""
+        means, p, q = self.mixture(upper) if sign > 0 else self.mixture(upper).reversed()
+        off = mass_error(self.law) if upper else -mass_error(self.law)
+        # N(0, 1) alone has its mass without error.
+        p, q = (v * (1 + o if np.sum(v > 0) > 1 else 1.0) for v, o in ((p, off), (q, -off)))
+        return Weighted(self.name, Mixture(means, p, q))
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        raise NotImplementedError("its weights are known from above and from below: ask side")
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
+
+
+class Opposed(Users):
+    """The same of records that are replaced by opposite ones."""
+
+    name = "opposed"
+    directed = False
+    spread = 2.0
 
 
 class Spliced:
@@ -258,7 +312,7 @@ class Copies(Users):
     name = "copies"
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
-        mu, law = self._own
+        mu, law = self.mu, self.law
         if not upper:
             return super().side(sign, mu, rate, reach, False)
         (j, weight), off = few(law, True), mass_error(law)
