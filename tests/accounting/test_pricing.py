@@ -253,6 +253,24 @@ def test_a_release_without_noise_costs_the_chance_of_being_in_it(run, adjacency,
         assert made.verify().epsilon == made.epsilon <= 1e-9
 
 
+@pytest.mark.parametrize("delta", [1e-4, 0.1, 0.3, 1 / 3, 1e-13, 7e-9])
+def test_a_promise_is_kept_at_its_own_delta_and_at_no_smaller_one(delta):
+    """All that is promised is a number that was given: one rounding up once made ε infinite."""
+    below = np.nextafter(delta, 0.0)
+    for run, epsilon in (
+        (acc.ApproximateDP(1.0, delta), 1.0),
+        (acc.PoissonSampled(_SILENT, delta), 0.0),
+    ):
+        assert epsilon * (1 - 1e-12) <= acc.epsilon(run, delta) <= epsilon * (1 + 1e-12) + 1e-12
+        assert acc.epsilon(run, below) == np.inf
+        assert delta <= acc.delta(run, epsilon + 1e-9) <= delta * (1 + 1e-8)
+    assert acc.certify(acc.ApproximateDP(1.0, delta), delta).verify().epsilon <= 1 + 1e-12
+    # A product is rounded up.
+    assert (
+        acc.epsilon(acc.PoissonSampled(acc.ApproximateDP(1.0, delta), 0.1), 0.1 * delta) == np.inf
+    )
+
+
 def test_beside_other_releases_it_takes_its_share_of_delta():
     # All is told with probability p; else the Gaussian's δ is left (closed form of both).
     p, rest = 1e-6, acc.Gaussian(2.0)

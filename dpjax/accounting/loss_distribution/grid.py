@@ -428,7 +428,8 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     losses = [(np.asarray(p.losses), np.asarray(p.masses), p.count) for p in pairs]  # pyrefly: ignore
     most = sum(n * float(l[np.isfinite(l) & (m > 0)].max(initial=0.0)) for l, m, n in losses)
     infinite = sum(n * float(m[l == np.inf].sum()) for l, m, n in losses)
-    return most * (1 + 1e-13), min(infinite * (1 + 1e-12), 1.0)
+    up = 1.0 if len(losses) == 1 and losses[0][2] == 1 else 1 + 1e-12  # of products and sums alone
+    return most * (1 + 1e-13), min(infinite * up, 1.0)
 
 
 def _too_many(pairs: Steps) -> bool:
@@ -471,10 +472,9 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
     at = max(epsilon - slack, 0.0) if upper else epsilon + slack
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         return min(discrete_delta(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
-    if upper:
-        most, infinite = _largest(live)
-        if at >= most:
-            return infinite
+    most, infinite = _largest(live)
+    if upper and at >= most:
+        return infinite
     if _too_many(live):
         return 1.0 if upper else 0.0
     return _grid_delta(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

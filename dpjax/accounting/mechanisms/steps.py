@@ -97,6 +97,8 @@ def _chance(step: Mechanism, adjacency: Adjacency) -> Any:
         noise = getattr(inner, "noise_multiplier", None)
         if inner is step or noise is None or np.size(noise) != 1 or np.any(np.asarray(noise) != 0):
             return None
+        if isinstance(step, PoissonSampled) and inner is step.mechanism and np.all(np.equal(k, 1)):
+            return np.asarray(rate, np.float64)  # the number given, without rounding
         # At most ten roundings, or twenty of a pairwise sum, none of which the next one magnifies:
         # 1 − (1 − x)^k is concave.
         taken = -np.expm1(k * np.log1p(-np.asarray(rate, np.float64)))

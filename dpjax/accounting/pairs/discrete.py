@@ -56,10 +56,12 @@ def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -
         return _nothing(upper)
     with np.errstate(over="ignore", under="ignore"):
         pair = known.release.pair(*known.numbers, upper=upper)
+        # What a release promises, and the rate of one that hides nothing, are the numbers given.
+        exact = upper and (known.rate == 1 or bool(np.all(pair.p[pair.losses == np.inf] == 1)))
         both = known.symmetric and upper
         pair = (symmetrised if both else sampled)(pair, known.rate)
         pair = coarser(reverse(pair) if sign < 0 else pair, upper=upper)
-        return uses(pair, count, upper=upper)
+        return uses(pair, count, upper=upper, exact=exact)
 
 
 def _nothing(upper: bool) -> Discrete:
@@ -67,12 +69,13 @@ def _nothing(upper: bool) -> Discrete:
     return Discrete(np.array([np.inf if upper else 0.0]), np.ones(1))
 
 
-def uses(pair: Finite, count: float, *, upper: bool) -> Discrete:
+def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Discrete:
     """The loss of `count` uses of a pair.
 
     With two finite losses the sum is binomial, and its masses follow from their ratios. A rare
     third one at either end is moved to its neighbours: for an upper bound to the one above, or
-    along the chord between the one below and +∞; for a lower one down.
+    along the chord between the one below and +∞; for a lower one down. One use keeps the mass at +∞
+    as it is where that is `exact`.
 
     Returns:
         Multiplied out, with count 1, where there are few outcomes (of two at most
@@ -107,8 +110,8 @@ def uses(pair: Finite, count: float, *, upper: bool) -> Discrete:
         losses = losses[:2]
     if len(losses) > 2 or count == 1:
         slack = 1 + (4 if upper else -4) * _EPS
-        lost = np.append(losses, np.inf), np.append(masses, infinite) * slack
-        return Discrete(*lost, float(count))
+        rare = infinite if exact else infinite * slack
+        return Discrete(np.append(losses, np.inf), np.append(masses * slack, rare), float(count))
     if count > _MOST:
         return _nothing(upper)
     return _two(losses, masses, infinite, infinite + dropped, count, upper)
