@@ -173,7 +173,7 @@ def test_texts_that_readers_differ_on_are_refused(certificates, old, new, field)
     _refused(text.replace(old, new, 1), field)
 
 
-@pytest.mark.parametrize("text", [None, 3, {}, "", "null", "[]", b"\xff", "\ufeff{}", "{" * 10**6])
+@pytest.mark.parametrize("text", [None, 3, {}, "", "null", "[]", b"\xff", "\ufeff[", "{" * 10**6])
 def test_what_is_no_text_or_no_certificate_is_refused(text):
     _refused(text, "json")
 
