@@ -6,6 +6,7 @@ import warnings
 import chex
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 
@@ -265,10 +266,27 @@ def test_a_promise_is_kept_at_its_own_delta_and_at_no_smaller_one(delta):
         assert acc.epsilon(run, below) == np.inf
         assert delta <= acc.delta(run, epsilon + 1e-9) <= delta * (1 + 1e-8)
     assert acc.certify(acc.ApproximateDP(1.0, delta), delta).verify().epsilon <= 1 + 1e-12
-    # A product is rounded up.
-    assert (
-        acc.epsilon(acc.PoissonSampled(acc.ApproximateDP(1.0, delta), 0.1), 0.1 * delta) == np.inf
-    )
+
+
+@pytest.mark.parametrize("delta", np.random.default_rng(5).uniform(1e-12, 0.2, 30))
+def test_what_is_computed_from_a_promise_is_never_rounded_down(delta):
+    """At the largest float below the exact mass of an infinite loss there is no finite ε."""
+    promise, own = acc.ApproximateDP(1.0, delta), mpmath.mpf(delta)
+    with mpmath.workdps(40):
+        kept = 1 - mpmath.mpf(0.3)
+        truths = [
+            (acc.Repeated(promise, 2), "add-remove", 1 - (1 - own) ** 2),
+            (acc.Composed((promise, acc.ApproximateDP(0.5, 0.3))), "add-remove", own * kept + 0.3),
+            (acc.PoissonSampled(promise, 0.7), "add-remove", mpmath.mpf(0.7) * own),
+            (acc.ApproximateDP(1.0, delta, "add-remove"), REPLACE, (1 + mpmath.e) * own),
+            (acc.UserLevel(promise, 2), "add-remove", (1 + mpmath.e) * own),
+        ]
+        for run, adjacency, exact in truths:
+            below = float(exact)
+            while mpmath.mpf(below) >= exact:
+                below = float(np.nextafter(below, 0.0))
+            assert acc.epsilon(run, below, adjacency=adjacency) == np.inf
+            assert acc.epsilon(run, below * (1 + 1e-11), adjacency=adjacency) < np.inf
 
 
 def test_beside_other_releases_it_takes_its_share_of_delta():

@@ -428,7 +428,7 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     losses = [(np.asarray(p.losses), np.asarray(p.masses), p.count) for p in pairs]  # pyrefly: ignore
     most = sum(n * float(l[np.isfinite(l) & (m > 0)].max(initial=0.0)) for l, m, n in losses)
     infinite = sum(n * float(m[l == np.inf].sum()) for l, m, n in losses)
-    up = 1.0 if len(losses) == 1 and losses[0][2] == 1 else 1 + 1e-12  # of products and sums alone
+    up = 1.0 if len(pairs) == 1 and pairs[0].exact else 1 + 1e-12  # pyrefly: ignore
     return most * (1 + 1e-13), min(infinite * up, 1.0)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax.accounting.pairs.finite import Finite, coarser, reverse, sampled, symmetrised
+from dpjax.accounting.pairs.finite import Finite, Guarantee, coarser, reverse, sampled, symmetrised
 from dpjax.accounting.pairs.protocol import Known
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -35,11 +35,13 @@ class Discrete(NamedTuple):
         losses: log P/Q of each outcome, +∞ where Q has no mass.
         masses: their probabilities under P.
         count: how many such steps there are.
+        exact: whether the mass at +∞ is a number that was given, neither computed nor rounded.
     """
 
     losses: Any
     masses: Any
     count: float = 1.0
+    exact: bool = False
 
 
 def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -> Discrete:
@@ -56,8 +58,8 @@ def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -
         return _nothing(upper)
     with np.errstate(over="ignore", under="ignore"):
         pair = known.release.pair(*known.numbers, upper=upper)
-        # What a release promises, and the rate of one that hides nothing, are the numbers given.
-        exact = upper and (known.rate == 1 or bool(np.all(pair.p[pair.losses == np.inf] == 1)))
+        # A promise's δ is the number given; what a release or its sample computes is rounded up.
+        exact = upper and known.rate == 1 and isinstance(known.release, Guarantee)
         both = known.symmetric and upper
         pair = (symmetrised if both else sampled)(pair, known.rate)
         pair = coarser(reverse(pair) if sign < 0 else pair, upper=upper)
@@ -110,8 +112,9 @@ def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Dis
         losses = losses[:2]
     if len(losses) > 2 or count == 1:
         slack = 1 + (4 if upper else -4) * _EPS
-        rare = infinite if exact else infinite * slack
-        return Discrete(np.append(losses, np.inf), np.append(masses * slack, rare), float(count))
+        exact = exact and count == 1
+        masses = np.append(masses * slack, infinite if exact else infinite * slack)
+        return Discrete(np.append(losses, np.inf), masses, float(count), exact)
     if count > _MOST:
         return _nothing(upper)
     return _two(losses, masses, infinite, infinite + dropped, count, upper)
