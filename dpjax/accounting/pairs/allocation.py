@@ -37,7 +37,7 @@ from dpjax.accounting.pairs.mean_ratio import law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import Plain, ndtr
 from dpjax.accounting.pairs.outcomes import Outcomes
 from dpjax.accounting.pairs.pair import Atoms
-from dpjax.accounting.pairs.protocol import Discretisable, Scheme
+from dpjax.accounting.pairs.protocol import Discretisable, Scheme, Sided
 
 _U = 2.0**-53
 _MOST = 1 << 20  # steps beyond which more are not told apart
@@ -49,15 +49,10 @@ _RARE = (1e-4, 1e-12, 1e-30)  # δ that laws for Rényi curves are made for
 _FURTHER = 2.0 ** np.arange(9)  # r of the whole moments that bound a tail
 
 
-class Allocation:
+class Allocation(Sided):
     """The density ratio W of t = 1/rate steps, by laws that bound it from above and from below."""
 
     name = "allocation"
-    directed = True
-    folded = False
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         """The law to be laid on a grid for an upper bound, or for a lower one."""
@@ -112,17 +107,6 @@ class Allocation:
             mass, beyond = found.mass * np.exp(found.log_ratio), found.beyond
             return Outcomes(found.log_ratio, mass, beyond, slack, found.zero)
         return Outcomes(-found.log_ratio[::-1], found.mass[::-1], found.zero, slack, found.beyond)
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        raise NotImplementedError("its law is known from above and from below: ask side")
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
 
 # --- Rényi curves

@@ -79,12 +79,30 @@ class Discretisable(Protocol):
         ...
 
 
-class Sided(Discretisable, Protocol):
-    """A pair whose law is known from above and from below only."""
+class Sided:
+    """A pair whose law is known from above and from below only: one side is laid on a grid."""
+
+    name = ""
+    directed = True
+    folded = False
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         """The pair to be laid on a grid in its place, for an upper bound or for a lower one."""
-        ...
+        raise NotImplementedError
+
+    def atom(self, mu: Any, rate: Any) -> Any:
+        return 0.0
+
+    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
+        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
+
+    def masses(
+        self, sign: int, mu: float, rate: float, losses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        raise NotImplementedError("its law is known from above and from below: ask side")
+
+    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
+        return 0.0, False
 
 
 class Pair(Discretisable, Protocol):

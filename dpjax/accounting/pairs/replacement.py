@@ -59,14 +59,14 @@ from dpjax.accounting.pairs.fixed_batch import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
-from dpjax.accounting.pairs.protocol import Discretisable, Known
+from dpjax.accounting.pairs.protocol import Discretisable, Known, Sided
 
 _ROUND = 1e-13
 _TRIES = 8
 _FAR = 600.0  # losses beyond which no point is looked for
 
 
-class Users:
+class Users(Sided):
     """A user's records in a batch: mixtures whose weights differ for upper and for lower bounds.
 
     Args:
@@ -75,8 +75,6 @@ class Users:
     """
 
     name = "users"
-    directed = True
-    folded = False
     spread = 1.0  # how far the means lie apart, in units of how many records are in a batch
 
     def __init__(self, mu: float, law: Law) -> None:
@@ -95,20 +93,6 @@ class Users:
         # N(0, 1) alone has its mass without error.
         p, q = (v * (1 + o if np.sum(v > 0) > 1 else 1.0) for v, o in ((p, off), (q, -off)))
         return Weighted(self.name, Mixture(means, p, q))
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        raise NotImplementedError("its weights are known from above and from below: ask side")
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
 
 class Opposed(Users):
