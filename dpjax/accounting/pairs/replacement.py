@@ -89,8 +89,8 @@ class Users(Sided):
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
         """The mixtures of one direction, P's mass never less for an upper bound, Q's never more."""
         means, p, q = self.mixture(upper) if sign > 0 else self.mixture(upper).reversed()
-        off = mass_error(self.law) if upper else -mass_error(self.law)
-        # N(0, 1) alone has its mass without error.
+        # Twice, since they were divided by their sum; N(0, 1) alone has its mass without error.
+        off = 2 * mass_error(self.law) * (1 if upper else -1)
         p, q = (v * (1 + o if np.sum(v > 0) > 1 else 1.0) for v, o in ((p, off), (q, -off)))
         return Weighted(self.name, Mixture(means, p, q))
 
