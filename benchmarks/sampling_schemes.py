@@ -18,8 +18,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
-from dpjax.accounting.pairs.counts import Binomial, few, mass_error
-from dpjax.accounting.pairs.fixed_batch import Symmetrised
+from dpjax.accounting.pairs.batches import Binomial, Symmetrised, few, mass_error
 from dpjax.accounting.pairs.replacement import labelled
 
 RECORDS, LENGTH, SIGMA, DELTA = 10_000, 100, 1.0, 1e-6

@@ -20,7 +20,7 @@ from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
 from dpjax._numerics.scope import is_traced
-from dpjax.accounting.geometric.ball import ball_displacement
+from dpjax.accounting.geometric import ball_displacement
 from dpjax.erm import check
 from dpjax.erm.descent import descend, gaussian_noise, initial_params, step_sizes
 from dpjax.erm.problems import Problem

@@ -13,7 +13,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax import audit, transforms
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting.geometric import angles as spherical
+from dpjax.accounting import geometric as spherical
 from experiments.duan2025.angles import angles, wrap
 from experiments.protocol import Rows
 

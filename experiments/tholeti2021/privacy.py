@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.accounting.geometric.ball import ball_delta, ball_displacement
+from dpjax.accounting.geometric import ball_delta, ball_displacement
 from experiments.comparison import certificate_line
 from experiments.protocol import Rows
 

@@ -7,7 +7,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting.geometric import ball
+from dpjax.accounting import geometric
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 
@@ -27,13 +27,13 @@ def test_step_is_exact_in_any_dimension(dimension):
     with mp.workdps(40):
         for displacement in (1e-9, 1e-3 / np.sqrt(dimension), 1 / np.sqrt(dimension)):
             truth = exact_tv(displacement, dimension)
-            assert 0 <= ball.ball_delta(displacement, dimension) / truth - 1 < 3e-11
+            assert 0 <= geometric.ball_delta(displacement, dimension) / truth - 1 < 3e-11
 
 
 def test_step_oracles(oracles):
     for row in oracles["unit_ball_tv"]:
         p = row["params"]
-        found = ball.ball_delta(p["Delta"] / p["r"], p["d"])
+        found = geometric.ball_delta(p["Delta"] / p["r"], p["d"])
         assert 0 <= found / row["value"] - 1 < 3e-11, p
 
 
@@ -44,15 +44,15 @@ def test_step_by_monte_carlo():
         points *= (rng.random(n) ** (1 / d) / np.linalg.norm(points, axis=1))[:, None]
         points[:, 0] -= shift
         outside = np.mean(np.linalg.norm(points, axis=1) > 1)
-        assert ball.ball_delta(shift, d) == pytest.approx(outside, abs=5 * np.sqrt(0.25 / n))
+        assert geometric.ball_delta(shift, d) == pytest.approx(outside, abs=5 * np.sqrt(0.25 / n))
 
 
 def test_edges():
-    assert ball.ball_delta(0.0, 5) == 0.0
-    assert ball.ball_delta(2.0, 5) == 1.0
-    assert ball.ball_delta(7.0, 1) == 1.0
-    assert ball.ball_delta(0.2, 1) == pytest.approx(0.1, rel=1e-10)
-    assert ball.ball_displacement(0.0, 5) == 0.0
+    assert geometric.ball_delta(0.0, 5) == 0.0
+    assert geometric.ball_delta(2.0, 5) == 1.0
+    assert geometric.ball_delta(7.0, 1) == 1.0
+    assert geometric.ball_delta(0.2, 1) == pytest.approx(0.1, rel=1e-10)
+    assert geometric.ball_displacement(0.0, 5) == 0.0
 
 
 def test_totals_and_radii(oracles):
@@ -68,12 +68,12 @@ def test_totals_and_radii(oracles):
     for row in oracles["prgd_radius_over_sensitivity"]:
         p = row["params"]
         each = -np.expm1(np.log1p(-p["delta_target"]) / p["T"]) * p["n"]
-        found = 1 / ball.ball_displacement(each, p["d"])
+        found = 1 / geometric.ball_displacement(each, p["d"])
         assert row["value"] <= found < row["value"] * (1 + 1e-10)
 
 
 def test_composition_formulas():
-    step, delta = acc.UniformBall(0.05, 7), ball.ball_delta(0.05, 7)
+    step, delta = acc.UniformBall(0.05, 7), geometric.ball_delta(0.05, 7)
     shuffled = acc.Repeated(acc.Shuffled(step, 20), 6)
     assert acc.delta(shuffled, epsilon=0.0) == pytest.approx(1 - (1 - delta) ** 6, rel=1e-9)
     poisson = acc.Repeated(acc.PoissonSampled(step, 0.1), 6)
@@ -89,7 +89,7 @@ def test_composition_formulas():
 
 def test_two_steps_by_brute_force():
     """Adaptive composition of two one-dimensional steps, integrated on a grid."""
-    delta = ball.ball_delta(0.4, 1)
+    delta = geometric.ball_delta(0.4, 1)
     grid = (np.arange(4000) + 0.5) / 4000 * 3 - 1.2
     one, other = np.abs(grid) < 1, np.abs(grid - 0.4) < 1
     first, second = one / one.sum(), other / other.sum()
@@ -182,19 +182,19 @@ def test_the_lower_end_is_below_what_clipped_contributions_cost():
 def test_derivatives_and_bad_values_under_jit():
     rng = np.random.default_rng(4)
     moved, dimension = rng.uniform(0.01, 1.5, 100), np.floor(10 ** rng.uniform(0, 2, 100))
-    spent = ball.ball_delta(moved, dimension)
+    spent = geometric.ball_delta(moved, dimension)
     moved, dimension, spent = (v[spent < 0.999] for v in (moved, dimension, spent))
     with enable_x64(True):
-        slope = jax.jit(jax.vmap(jax.grad(ball.ball_delta)))(moved, dimension)
-        back = jax.jit(jax.vmap(jax.grad(ball.ball_displacement)))(spent, dimension)
+        slope = jax.jit(jax.vmap(jax.grad(geometric.ball_delta)))(moved, dimension)
+        back = jax.jit(jax.vmap(jax.grad(geometric.ball_displacement)))(spent, dimension)
         h = 1e-4 * moved
-        found = [ball.ball_delta(moved + k * h, dimension) for k in (-2, -1, 1, 2)]
+        found = [geometric.ball_delta(moved + k * h, dimension) for k in (-2, -1, 1, 2)]
         wanted = (found[0] - 8 * found[1] + 8 * found[2] - found[3]) / (12 * h)
         np.testing.assert_allclose(slope, wanted, rtol=1e-5)
         np.testing.assert_allclose(back, 1 / wanted, rtol=1e-5)
     for bad in (np.nan, -1.0):
-        assert jax.jit(ball.ball_delta)(bad, 5.0) == 1.0
-        assert jax.jit(ball.ball_delta)(0.1, bad) == 1.0
-        assert jax.jit(ball.ball_displacement)(bad, 5.0) == 0.0
+        assert jax.jit(geometric.ball_delta)(bad, 5.0) == 1.0
+        assert jax.jit(geometric.ball_delta)(0.1, bad) == 1.0
+        assert jax.jit(geometric.ball_displacement)(bad, 5.0) == 0.0
         with pytest.raises(ValueError, match="displacement must be"):
-            ball.ball_delta(bad, 5.0)
+            geometric.ball_delta(bad, 5.0)

@@ -12,7 +12,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax.accounting import mechanisms
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
-from dpjax.accounting.pairs import discrete, finite
+from dpjax.accounting.pairs import discrete
 from dpjax.accounting.pairs.discrete import discrete_delta
 from dpjax.accounting.pairs.protocol import Known
 
@@ -29,7 +29,7 @@ class Guarantee(NamedTuple):
 
 
 def repeated(own, count, *, symmetric=False, **options):
-    release = Known(finite.GUARANTEE, (own.epsilon, own.delta), own.rate, symmetric)
+    release = Known(discrete.GUARANTEE, (own.epsilon, own.delta), own.rate, symmetric)
     return discrete.repeated(release, count, **options)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
+from dpjax.accounting import last_iterate as hidden_state
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.last_iterate import descent as hidden_state
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
+from dpjax.accounting import geometric
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.geometric import angles, ball
-from dpjax.accounting.last_iterate.descent import descent_bounds
-from dpjax.accounting.last_iterate.tracing_diffusion import tracing_rate
+from dpjax.accounting.last_iterate import descent_bounds, tracing_rate
 from tests.accounting.mechanism_examples import EXAMPLES
 
 # Values, and whether they are numbers at all.
@@ -115,7 +114,7 @@ _RUN = acc.Repeated(acc.Gaussian(2.0), 3)
 def _geodp(name, value):
     settings = {"noise_multiplier": 1.0, "bounding_factor": 0.1, "batch_size": 10, "clip_norm": 1.0}
     one, other = np.array([1.0, 0.0]), np.array([0.8, 0.6])
-    return angles.published_geodp_mu(one, other, **(settings | {name: value}))
+    return geometric.published_geodp_mu(one, other, **(settings | {name: value}))
 
 
 _QUESTIONS = {
@@ -143,10 +142,10 @@ _QUESTIONS = {
     "gaussian_dp.epsilon.delta": ("delta", lambda v: gaussian_dp.epsilon(1.0, v)),
     "gaussian_dp.mu.epsilon": ("epsilon", lambda v: gaussian_dp.mu(v, 1e-5)),
     "gaussian_dp.mu.delta": ("delta", lambda v: gaussian_dp.mu(1.0, v)),
-    "ball_delta.displacement": ("displacement", lambda v: ball.ball_delta(v, 3)),
-    "ball_delta.dimension": ("dimension", lambda v: ball.ball_delta(0.1, v)),
-    "ball_displacement.delta": ("delta", lambda v: ball.ball_displacement(v, 3)),
-    "ball_displacement.dimension": ("dimension", lambda v: ball.ball_displacement(0.1, v)),
+    "ball_delta.displacement": ("displacement", lambda v: geometric.ball_delta(v, 3)),
+    "ball_delta.dimension": ("dimension", lambda v: geometric.ball_delta(0.1, v)),
+    "ball_displacement.delta": ("delta", lambda v: geometric.ball_displacement(v, 3)),
+    "ball_displacement.dimension": ("dimension", lambda v: geometric.ball_displacement(0.1, v)),
     "calibrate.bounds.low": (
         "bounds",
         lambda v: acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5, bounds=(v, 10.0)),

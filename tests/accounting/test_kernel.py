@@ -14,7 +14,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
 from dpjax.accounting.contour.saddle import Group, Run
-from dpjax.accounting.pairs.counts import Binomial, few
+from dpjax.accounting.pairs.batches import Binomial, few
 from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, users
 from dpjax.accounting.pairs.pair import Atoms, atoms
 

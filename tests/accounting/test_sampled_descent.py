@@ -8,7 +8,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting import NoisySampledDescent
-from dpjax.accounting.last_iterate.descent import releases
+from dpjax.accounting.last_iterate import releases
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
+from dpjax.accounting import geometric as spherical
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.gaussian import gaussian_dp as gaussian_runs
-from dpjax.accounting.geometric import angles as spherical
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 B = 2048

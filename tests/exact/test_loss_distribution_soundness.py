@@ -15,8 +15,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import Atoms
-from dpjax.accounting.pairs.discrete import repeated
-from dpjax.accounting.pairs.finite import GUARANTEE
+from dpjax.accounting.pairs.discrete import GUARANTEE, repeated
 from dpjax.accounting.pairs.protocol import Known, Steps
 
 _BINS = 1 << 14

@@ -15,7 +15,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting.pairs.finite import CELLS
+from dpjax.accounting.pairs.discrete import CELLS
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12

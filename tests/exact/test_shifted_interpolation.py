@@ -11,7 +11,7 @@ import scipy.stats
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.last_iterate import shifted_interpolation as si
+from dpjax.accounting.gaussian import shifted_interpolation as si
 
 
 def value(function, *arguments):

@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.counts import Binomial, few, mass_error
+from dpjax.accounting.pairs.batches import Binomial, few, mass_error
 from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.on_grid import log_sum, loss, places
 from dpjax.accounting.pairs.replacement import Users

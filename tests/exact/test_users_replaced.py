@@ -12,7 +12,7 @@ import pytest
 from scipy import special, stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, few, mass_error
+from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, few, mass_error
 from dpjax.accounting.pairs.on_grid import loss, places
 from dpjax.accounting.pairs.replacement import Opposed
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.counts import drawn, mass_error
+from dpjax.accounting.pairs.batches import drawn, mass_error
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 

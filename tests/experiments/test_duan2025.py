@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpjax.accounting.geometric import angles as spherical
+from dpjax.accounting import geometric as spherical
 from experiments import common, images
 from experiments.duan2025 import (
     logistic,

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.geometric.ball import ball_delta
+from dpjax.accounting.geometric import ball_delta
 from experiments import tholeti2021
 from experiments.tholeti2021 import landscape, privacy
 from experiments.tholeti2021.published import odd_dimension

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax._numerics import checks
+from dpjax.accounting import geometric, last_iterate
 from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
-from dpjax.accounting.geometric import angles, ball
 from dpjax.accounting.implied import envelope, group_privacy
-from dpjax.accounting.last_iterate import descent, tracing_diffusion
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.users import unwrapped
+from dpjax.accounting.mechanisms.steps import unwrapped
 from dpjax.accounting.method import Method, ranked
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
@@ -31,10 +30,8 @@ METHODS: list[Method] = [
     *renyi.METHODS,
     *objective_perturbation.METHODS,
     *randomized_sensitivity.METHODS,
-    *descent.METHODS,
-    *tracing_diffusion.METHODS,
-    *ball.METHODS,
-    *angles.METHODS,
+    *last_iterate.METHODS,
+    *geometric.METHODS,
 ]
 METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))

@@ -27,8 +27,7 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import admit, invalid, map_axes, repaired, together, walk
-from dpjax.accounting.mechanisms.steps import revealed
-from dpjax.accounting.mechanisms.users import reached, unwrapped
+from dpjax.accounting.mechanisms.steps import reached, revealed, unwrapped
 from dpjax.accounting.method import Method, chosen_settings, least, ranked
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)

@@ -36,8 +36,7 @@ from dpjax.accounting.mechanisms.base import (
     walk,
     weakest_tier,
 )
-from dpjax.accounting.mechanisms.steps import revealed, total_steps
-from dpjax.accounting.mechanisms.users import reached, unwrapped
+from dpjax.accounting.mechanisms.steps import reached, revealed, total_steps, unwrapped
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate

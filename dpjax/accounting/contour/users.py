@@ -3,7 +3,7 @@
 Random allocation enters by the outcomes of its density ratio's law: of the one from above for an
 upper end, of the one from below for a lower end.
 
-The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.counts`:
+The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.batches`:
 few and on one side. Those are known to a relative error o only: with P ≤ (1 + o)P′ and
 Q ≥ (1 − o)Q′ in each of n steps ε is at most ε′(δ(1 + o)^{−n}) + n·log((1 + o)/(1 − o)), and at
 least the same with the signs of o turned.
@@ -26,10 +26,9 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import lowers
-from dpjax.accounting.pairs.counts import mass_error
-from dpjax.accounting.pairs.group import ADDED, REPLACED
-from dpjax.accounting.pairs.outcomes import Outcomes
-from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.batches import mass_error
+from dpjax.accounting.pairs.dominating import ADDED, REPLACED
+from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.replacement import Users
 from dpjax.accounting.pairs.table import GRIDS, PAIRS
 

@@ -15,7 +15,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
-from dpjax.accounting.mechanisms.users import reached, unwrapped
+from dpjax.accounting.mechanisms.steps import reached, unwrapped
 from dpjax.accounting.method import Method, ask, asked
 from dpjax.accounting.pairs.atoms import (
     Atoms,
@@ -27,7 +27,7 @@ from dpjax.accounting.pairs.atoms import (
     split,
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeated
-from dpjax.accounting.pairs.known import LAID, known
+from dpjax.accounting.pairs.dominating import LAID, known
 from dpjax.accounting.pairs.protocol import Known
 from dpjax.accounting.pairs.table import GRIDS
 
@@ -61,7 +61,7 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.finite` says, one without a finite list of outcomes the grid that it names, and a sampled
+    `pairs.discrete` says, one without a finite list of outcomes the grid that it names, and a sampled
     Gaussian step the pair that its scheme names: for a lower end one that mechanisms of the kind
     attain, for an upper end one that covers an adversary who changes direction between steps.
     """

@@ -44,8 +44,7 @@ from dpjax.accounting.mechanisms.sampling import (
 )
 from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
 from dpjax.accounting.mechanisms.staircase import Staircase
-from dpjax.accounting.mechanisms.steps import flatten
-from dpjax.accounting.mechanisms.users import UserLevel
+from dpjax.accounting.mechanisms.steps import UserLevel, flatten
 from dpjax.accounting.mechanisms.whole_runs import (
     NoisyCyclicDescent,
     NoisyGradientDescent,

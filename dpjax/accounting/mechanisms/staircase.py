@@ -34,7 +34,7 @@ from dpjax.accounting.mechanisms.base import (
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, two_sided, unknown
+from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, two_sided, unknown
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out

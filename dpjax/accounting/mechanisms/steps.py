@@ -1,4 +1,7 @@
-"""The steps that a run is made of."""
+"""Privacy of a user who owns several records: the same release, compared on wider neighbours.
+
+The steps that a run is made of.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,123 @@ import numpy as np
 
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms.base import Mechanism, built, walk
+from dpjax.accounting.mechanisms.base import (
+    Mechanism,
+    Real,
+    built,
+    number,
+    register_mechanism,
+    walk,
+)
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
-from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP
+from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP, PureDP
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,
     PoissonSampled,
     TruncatedPoissonSampled,
     WithReplacement,
 )
-from dpjax.accounting.mechanisms.users import UserLevel, spread
+
+
+@register_mechanism
+class UserLevel(Mechanism):
+    """A mechanism, priced for neighbours that differ in all records of one user.
+
+    ADD_REMOVE adds or removes up to `records` records at once, REPLACE_ONE replaces up to as many.
+    Priced exactly where the displacement grows with the number of records (Gaussian and Laplace
+    noise) and for Poisson samples of Gaussians, whose pair is `Σ_j Bin(k, q)(j) N(j, σ²)` against
+    `N(0, σ²)` under ADD_REMOVE and against `Σ_j Bin(k, q)(j) N(−j, σ²)` under REPLACE_ONE. For
+    batches of fixed size with and without replacement upper ends are those of fixed batches of
+    displacement 2j, the number j of the user's records released, and lower ends those where it is
+    hidden. Everything else is charged k steps of its own adjacency: ε becomes kε and δ becomes
+    `δ(e^{kε} − 1)/(e^ε − 1)`.
+
+    It goes around sampling, never inside: records are sampled, not users. Where a user's summed
+    contribution is clipped once, and users are sampled, the user is the record, and no `UserLevel`
+    is needed.
+
+    Fields:
+        mechanism: what is released of the records.
+        records: the most records of one user, a whole number in [1, 1e9].
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> acc.UserLevel(acc.PoissonSampled(acc.Gaussian(1.1), rate=0.01), records=4).records
+        4
+
+    References:
+        Vadhan 2017, Lemma 2.2 (group privacy); Dong, Roth, Su 2022, Theorem 2.14; Ganesh 2024
+        (arXiv 2401.10294); Balle, Barthe, Gaboardi 2018, Theorem 10; derived for dpjax
+        (`pairs/dominating.py`).
+    """
+
+    mechanism: Mechanism
+    records: Real = number(1.0, 1e9, whole=True)
+
+    released = "for users of up to {records} records each: {mechanism}"
+    rests_on = ("no user owns more than the stated number of records",)
+
+
+def unwrapped(run: Mechanism) -> Mechanism:
+    """The release that a user's neighbours meet, where it is one of the kinds there are.
+
+    Users of users are one group; what is neither stays as it is.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> unwrapped(acc.UserLevel(acc.UserLevel(acc.PureDP(0.5), 2), 3)).epsilon.round(6)
+        np.float64(3.0)
+    """
+    while isinstance(run, UserLevel):
+        inner, k = run.mechanism, run.records
+        if _of_one(run):
+            run = inner
+        elif isinstance(inner, UserLevel):
+            run = built(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
+        else:
+            met = inner.for_group(k + 0.0)  # pyrefly: ignore
+            return run if met is None else met
+    return run
+
+
+def _of_one(run: UserLevel) -> bool:
+    """A user of one record is that record."""
+    k = run.records
+    return np.ndim(k) == 0 and not is_traced(k) and bool(k == 1)
+
+
+def spread(step: UserLevel) -> Mechanism:
+    """A composition's group privacy is the composition of its parts'; other steps as `unwrapped`.
+
+    Neighbours by a whole user stay neighbours by that user in every part.
+    """
+    run = unwrapped(step)
+    if not isinstance(run, UserLevel):
+        return run
+    inner, k = run.mechanism, run.records
+    if isinstance(inner, Repeated):
+        own = built(UserLevel, {"mechanism": inner.mechanism, "records": k})
+        return built(Repeated, {"mechanism": own, "steps": inner.steps})
+    if isinstance(inner, Composed):
+        parts = (built(UserLevel, {"mechanism": p, "records": k}) for p in inner.mechanisms)
+        return built(Composed, {"mechanisms": tuple(parts)})
+    return run
+
+
+def reached(run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether neighbours by a user reach what `unwrapped` says, so that lower ends may be read off.
+
+    Not of a guarantee: a chain of ε-private steps does not end at the pair of one kε-private step,
+    nor do the two steps of a replacement.
+    """
+    implied = any(getattr(s, "adjacency", AS_ASKED) not in (AS_ASKED, adjacency) for s in walk(run))
+    return not implied and not any(
+        isinstance(part, PureDP | ApproximateDP)
+        for step in walk(run)
+        if isinstance(step, UserLevel) and not _of_one(step)
+        for part in walk(step)
+    )
+
 
 _LISTED = 1e6  # records of a user, or of a batch, whose chances are multiplied
 

@@ -35,8 +35,7 @@ from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mean_ratio import law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import Plain, ndtr
-from dpjax.accounting.pairs.outcomes import Outcomes
-from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.protocol import Discretisable, Scheme, Sided
 
 _U = 2.0**-53

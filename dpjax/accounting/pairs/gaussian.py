@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.toeplitz import summed_columns2
-from dpjax.accounting.last_iterate.shifted_interpolation import least2, position2
+from dpjax._numerics.arrays import namespace, summed_columns2
+from dpjax.accounting.gaussian.shifted_interpolation import least2, position2
 from dpjax.accounting.mechanisms import (
     Composed,
     Gaussian,

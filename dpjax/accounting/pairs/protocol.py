@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.pairs.finite import Finite
+from dpjax.accounting.pairs.discrete import Finite
 
 
 class Steps(NamedTuple):

@@ -11,12 +11,12 @@ its neighbour the same with ω'_j: by joint convexity it is dominated by the pai
 with j, drawn from v, released. A batch of m draws of the others, j of which are turned into x, or
 into x', couples ω₀, ω_j and ω'_j: given it they are normal laws whose means lie within j times the
 replace-one diameter μ of each other. So (1 − η)ω₀ + ηω_j against (1 − η)ω₀ + ηω'_j is a fixed
-batch's step of displacement jμ and rate η, which C_η(G_{jμ}) dominates (`pairs/fixed_batch.py`).
+batch's step of displacement jμ and rate η, which C_η(G_{jμ}) dominates (`pairs/batches.py`).
 For ε ≥ 0 and ε' = log(1 + η(e^ε − 1)) the profile is that of Balle, Barthe and Gaboardi 2018,
 Theorem 10: δ'(ε') = Σ_{j>0} w_j δ_{jμ}(ε).
 
 A record whose replacement contributes what all others do attains Σ_j w_j N(jμ, 1) against N(0, 1),
-where j stays hidden (`pairs/group.py`): the lower end. It does not dominate: at ε = 0, of two
+where j stays hidden (`pairs/dominating.py`): the lower end. It does not dominate: at ε = 0, of two
 records of opposite contributions among others of none, the total variation is Σ_j w_j TV_j, which
 is what the bound says and more than the hidden mixture's.
 
@@ -41,6 +41,29 @@ between losses are the weighted sums of the pairs' own.
 References:
   Balle, Barthe, Gaboardi 2018 (joint convexity).
   Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorems 2 and 10; Dong, Roth, Su 2022 (C_q).
+
+A Poisson batch that is cut at a capacity: a mixture of two sampled pairs.
+
+Let the larger of two neighbours have n records, z being the one that differs, b ~ Bin(n−1, q) the
+number of others that are drawn, and K the capacity, with a uniform choice of which K to keep.
+
+* If b < K nothing is cut, and z adds its contribution with probability q.
+* If b ≥ K, the others that are kept are a uniform set of K of all n − 1, independently of b. With z
+  in the data they are that set, or, with probability qK/(b+1), z takes the place of one of them,
+  which moves the sum by up to two clip norms.
+
+Who is told which of the two happened, and the others' batch, sees with probability τ = P(b ≥ K)
+the sampled pair of displacement 2 at the rate c = E[qK/(b+1) | b ≥ K] = (K/n)·P(Bin(n, q) > K)/τ,
+and otherwise the one of displacement 1 at rate q; by joint convexity their mixture dominates
+(Ganesh and McKenna 2025 have the antipodal pair in place of the one-sided one; derived for dpjax).
+For a replaced record both of its contributions lie within two clip norms of the record that it
+displaces, so that the antipodal pair of that displacement dominates.
+
+At rate 1 a batch of exactly K of n records without replacement is priced, under add/remove.
+
+References:
+  Ganesh, McKenna 2025 (arXiv 2508.15089); dp_accounting 0.6,
+  `from_truncated_subsampled_gaussian_mechanism`; Balle, Barthe, Gaboardi 2018 (joint convexity).
 """
 
 from __future__ import annotations
@@ -52,12 +75,11 @@ import numpy as np
 
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import WithReplacement
+from dpjax.accounting.mechanisms import TruncatedPoissonSampled, WithReplacement
 from dpjax.accounting.pairs import mixtures
-from dpjax.accounting.pairs.counts import Law, above, drawn, few, mass_error
-from dpjax.accounting.pairs.fixed_batch import Symmetrised
+from dpjax.accounting.pairs.batches import Law, Symmetrised, above, drawn, few, mass_error
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.mixtures import Mixture, Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
 from dpjax.accounting.pairs.protocol import Discretisable, Known, Sided
 
@@ -327,3 +349,62 @@ def labelled(
     revealed, kept = order[rare], np.sort(order[~rare])
     parts = [Part(float(own[i]), float(j[1:][i] * mu), rate) for i in kept]
     return Labelled(pair, parts, rate * float(own[revealed].sum()))
+
+
+_BETA_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
+
+
+class Cut:
+    """A step whose batch is cut, as a `release.Laid`.
+
+    Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
+    τ, the probability that the batch of the others fills the capacity; c, the record's own rate
+    then; and 1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`. Both probabilities are
+    rounded up, as either of the two pairs may be the one that counts.
+    """
+
+    kind = TruncatedPoissonSampled
+    tight = True
+    sampled = False
+
+    def known(self, step: TruncatedPoissonSampled, adjacency: Adjacency) -> Known | None:
+        inner = step.mechanism
+        if type(inner) not in DOMINATED or not samplable(inner):
+            return None
+        if not is_traced(inner):  # arrays divide by 0
+            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        with np.errstate(divide="ignore"):
+            pair = gaussian_pair(inner)
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        # Antipodal displacements of half the replace-one diameter, if that is the larger.
+        mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
+        fields = (step.rate, step.population, step.capacity)
+        rate, n, k = (np.asarray(v, np.float64) for v in fields)
+        mu = np.sqrt(np.asarray(mu2, np.float64))
+        return Known(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
+
+    def grid(self, own: Known) -> Discretisable:
+        mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
+        pair: Discretisable = Replace() if replaced else Poisson()
+        return Labelled(pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)])
+
+
+CUT = Cut()
+
+
+def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
+    """1 − τ, τ and c, rounded up."""
+    from scipy import special
+
+    left = np.maximum(n - k, 1.0)
+    full = np.where(n > k, special.betainc(k, left, rate), 0.0)
+    free = np.where(n > k, special.betaincc(k, left, rate), 1.0)
+    # The larger of two complements by the smaller, which is the more exact.
+    cut = np.where(full < 0.5, full * _BETA_ROUND, 1 - free / _ROUND)
+    uncut = np.where(full < 0.5, 1 - full / _BETA_ROUND, free * _ROUND)
+    # P(Bin(n, q) > K) = I_q(K + 1, n − K).
+    kept = k / n * special.betainc(k + 1.0, left, rate) * _BETA_ROUND
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(full > 0, kept / full * _BETA_ROUND, 0.0)
+    # As n records are in the data, and K are kept, c ≤ min(q, K/(K + 1)).
+    return uncut, cut, np.minimum(np.where(np.isfinite(found), found, rate), rate)

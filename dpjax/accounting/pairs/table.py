@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpjax.accounting.pairs import allocation, fixed_batch, mixtures
+from dpjax.accounting.pairs import allocation, batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
-from dpjax.accounting.pairs.fixed_batch import Symmetrised
+from dpjax.accounting.pairs.batches import Symmetrised
 from dpjax.accounting.pairs.mixtures import Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Plain
 from dpjax.accounting.pairs.protocol import Discretisable, Pair, Scheme
@@ -15,5 +15,5 @@ PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Sym
 GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {
     scheme.kind: scheme
-    for scheme in (mixtures.SCHEME, allocation.SCHEME, fixed_batch.SCHEME, mixtures.CYCLIC)
+    for scheme in (mixtures.SCHEME, allocation.SCHEME, batches.SCHEME, mixtures.CYCLIC)
 }

@@ -45,8 +45,8 @@ from dpjax.accounting.contour.tilt import log_aliases, sector
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import Atoms, by_pair
-from dpjax.accounting.pairs.counts import Binomial, few, mass_error
-from dpjax.accounting.pairs.group import ADDED, GROUP
+from dpjax.accounting.pairs.batches import Binomial, few, mass_error
+from dpjax.accounting.pairs.dominating import ADDED, GROUP
 from dpjax.accounting.pairs.protocol import Steps
 from dpjax.accounting.pairs.table import PAIRS
 

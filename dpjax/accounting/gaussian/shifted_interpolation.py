@@ -149,7 +149,7 @@ def programme_mu(
         μ of the last iterate, rounded up.
 
     Example:
-        >>> from dpjax.accounting.last_iterate.shifted_interpolation import programme_mu
+        >>> from dpjax.accounting.gaussian.shifted_interpolation import programme_mu
         >>> print(f"{programme_mu([0.5] * 3, [1.0] * 3, [1.0] * 3):.6f}")
         1.527525
 

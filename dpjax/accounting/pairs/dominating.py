@@ -44,6 +44,10 @@ References:
   Ganesh 2024 (arXiv 2401.10294), "Tight group-level DP guarantees for DP-SGD with sampling via
   mixture of Gaussians mechanisms"; Zhu, Dong, Wang 2022, "Optimal accounting of differential
   privacy via characteristic function".
+
+From a step to the release whose pair is known, through whatever samples it.
+
+`LAID` has the steps whose pair is laid on a grid: a new one is a file and a line here.
 """
 
 from __future__ import annotations
@@ -57,10 +61,11 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import UserLevel, WithReplacement
+from dpjax.accounting.mechanisms import Mechanism, Shuffled, UserLevel, WithReplacement
+from dpjax.accounting.pairs import replacement
 from dpjax.accounting.pairs.atoms import atom_kind
-from dpjax.accounting.pairs.counts import Binomial, Hypergeometric, Law, drawn
-from dpjax.accounting.pairs.protocol import Discretisable, Known
+from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, drawn
+from dpjax.accounting.pairs.protocol import Discretisable, Known, Laid
 from dpjax.accounting.pairs.replacement import DRAWN, Copies, Opposed, Users
 from dpjax.accounting.pairs.table import SCHEMES
 
@@ -131,3 +136,24 @@ class Group:
 
 
 GROUP = Group()
+
+
+LAID: dict[type, Laid] = {laid.kind: laid for laid in (replacement.CUT, replacement.DRAWN, GROUP)}
+
+
+def known(step: Mechanism, adjacency: Adjacency) -> Known | None:
+    """The release by whose pair one step is priced; None where no theorem gives one.
+
+    A way of sampling says what it makes of a release. A pass over disjoint batches costs what one
+    of them costs.
+    """
+    if step.release is not None:
+        numbers = step.release.numbers(step, adjacency)
+        return None if numbers is None else Known(step.release, numbers)
+    if isinstance(step, Shuffled):
+        return known(step.mechanism, adjacency)
+    sampled = getattr(step, "mechanism", None)
+    if type(step) not in SCHEMES or sampled is None:
+        return None
+    inner = known(sampled, adjacency)
+    return None if inner is None else SCHEMES[type(step)].amplify(step, adjacency, inner)

@@ -1,1 +1,0 @@
-"""Noise in balls and on angles."""

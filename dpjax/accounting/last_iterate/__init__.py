@@ -1,1 +1,0 @@
-"""Runs of which only the last iterate is released."""
