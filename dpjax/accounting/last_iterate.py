@@ -55,7 +55,6 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.mechanisms.whole_runs import NoisyGradientDescent
 from dpjax.accounting.method import Method, ask, least, ranked
 from dpjax.accounting.pairs.atoms import lowers
 from dpjax.accounting.renyi import method as renyi

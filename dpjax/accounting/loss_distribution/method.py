@@ -61,7 +61,7 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.discrete` says, one without a finite list of outcomes the grid that it names, and a sampled
+    `pairs.discrete` says, one without a finite list of outcomes the grid it names, and a sampled
     Gaussian step the pair that its scheme names: for a lower end one that mechanisms of the kind
     attain, for an upper end one that covers an adversary who changes direction between steps.
     """
