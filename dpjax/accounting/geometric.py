@@ -48,8 +48,7 @@ from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled,
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
 from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import groups, lowers, prepare, split, times
-from dpjax.accounting.pairs.table import PAIRS, SCHEMES
+from dpjax.accounting.pairs.atoms import PAIRS, SCHEMES, groups, lowers, prepare, split, times
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]

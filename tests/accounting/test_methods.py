@@ -16,7 +16,7 @@ import pytest
 import dpjax
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
-from dpjax.accounting.pairs.table import PAIRS, SCHEMES
+from dpjax.accounting.pairs.atoms import PAIRS, SCHEMES
 from tests.accounting.mechanism_examples import EXAMPLES
 
 _ROOT = Path(dpjax.__file__).parent
@@ -100,7 +100,7 @@ def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
     code = """
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms.base import number
-from dpjax.accounting.pairs import table
+from dpjax.accounting.pairs import atoms as table
 from dpjax.accounting.pairs.mixtures import Poisson
 from dpjax.accounting.pairs.protocol import Scheme
 

@@ -13,7 +13,7 @@ from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import half, line, saddle
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.pairs import on_grid as ratio
-from dpjax.accounting.pairs.table import PAIRS
+from dpjax.accounting.pairs.atoms import PAIRS
 
 # NumPy is told not to warn where the accountant asks, too.
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")

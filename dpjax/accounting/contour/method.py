@@ -41,6 +41,8 @@ from dpjax.accounting.contour.saddle import Group, Run
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
+    PAIRS,
+    SCHEMES,
     Atoms,
     atom_kind,
     by_pair,
@@ -52,7 +54,6 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.mixtures import moves
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import PAIRS, SCHEMES
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.

@@ -25,12 +25,11 @@ from dpjax.accounting.contour.saddle import Group, Run, look
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import lowers
+from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, lowers
 from dpjax.accounting.pairs.batches import mass_error
 from dpjax.accounting.pairs.dominating import ADDED, REPLACED
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.replacement import Users
-from dpjax.accounting.pairs.table import GRIDS, PAIRS
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
 _LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]

@@ -36,10 +36,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
 from dpjax.accounting.pairs.on_grid import ndtr
 from dpjax.accounting.pairs.protocol import Discretisable
-from dpjax.accounting.pairs.table import GRIDS
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
@@ -55,7 +55,7 @@ class Pair(NamedTuple):
     """One kind of step: its pair, displacement over noise, sampling rate, multiplicity.
 
     Fields:
-        family: the name of its pair in `pairs.table.GRIDS`, or the pair itself.
+        family: the name of its pair in `pairs.atoms.GRIDS`, or the pair itself.
         sign: +1 for direction remove, −1 for add; only directed pairs look at it.
         mu, rate, count: as of `pairs.protocol.Steps`.
     """

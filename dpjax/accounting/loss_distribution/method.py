@@ -18,6 +18,7 @@ from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
 from dpjax.accounting.mechanisms.steps import reached, unwrapped
 from dpjax.accounting.method import Method, ask, asked
 from dpjax.accounting.pairs.atoms import (
+    GRIDS,
     Atoms,
     all_settings,
     by_pair,
@@ -29,7 +30,6 @@ from dpjax.accounting.pairs.atoms import (
 from dpjax.accounting.pairs.discrete import Discrete, repeated
 from dpjax.accounting.pairs.dominating import LAID, known
 from dpjax.accounting.pairs.protocol import Known
-from dpjax.accounting.pairs.table import GRIDS
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most

@@ -5,11 +5,12 @@ priced. `base` has what they share; the other files define them.
 """
 
 from dpjax.accounting.mechanisms.base import (
+    Composed,
     Mechanism,
+    Repeated,
     register_mechanism,
     registered_mechanisms,
 )
-from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
     CyclicPoissonCorrelated,

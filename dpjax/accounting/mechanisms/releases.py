@@ -21,12 +21,12 @@ from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
     Real,
+    Repeated,
     built,
     choice,
     number,
     register_mechanism,
 )
-from dpjax.accounting.mechanisms.composition import Repeated
 from dpjax.accounting.pairs import discrete
 from dpjax.accounting.pairs import releases as pairs
 

@@ -3,7 +3,8 @@
 What remains of each step of a run is an *atom*, the pair of distributions that dominates it: a
 Gaussian pair, N(0, 1) against N(μ, 1), all of which compose exactly into one by adding μ²
 (`pairs/gaussian.py` lists what such a pair dominates), or a sampled one, whose displacement, rate
-and pair its scheme says (`pairs/table.py` lists the schemes).
+and pair its scheme says. The tables below list pairs and schemes: a new one is a file and a
+line there.
 """
 
 from __future__ import annotations
@@ -32,9 +33,22 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import map_axes, walk
+from dpjax.accounting.pairs import allocation, batches, mixtures
+from dpjax.accounting.pairs.allocation import ALLOCATION
+from dpjax.accounting.pairs.batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import GRIDS, PAIRS, SCHEMES
+from dpjax.accounting.pairs.mixtures import Poisson, Replace
+from dpjax.accounting.pairs.on_grid import Plain
+from dpjax.accounting.pairs.protocol import Discretisable, Pair, Scheme, Steps
+
+# What contour integration and Rényi curves read.
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+# What loss distributions read.
+GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": ALLOCATION}
+SCHEMES: dict[type, Scheme] = {
+    scheme.kind: scheme
+    for scheme in (mixtures.SCHEME, allocation.SCHEME, batches.SCHEME, mixtures.CYCLIC)
+}
 
 
 class Atoms(NamedTuple):

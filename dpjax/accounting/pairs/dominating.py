@@ -63,11 +63,10 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism, Shuffled, UserLevel, WithReplacement
 from dpjax.accounting.pairs import replacement
-from dpjax.accounting.pairs.atoms import atom_kind
+from dpjax.accounting.pairs.atoms import SCHEMES, atom_kind
 from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, drawn
 from dpjax.accounting.pairs.protocol import Discretisable, Known, Laid
 from dpjax.accounting.pairs.replacement import DRAWN, Copies, Opposed, Users
-from dpjax.accounting.pairs.table import SCHEMES
 
 
 class Sample(NamedTuple):

@@ -4,7 +4,7 @@ A pair is two distributions (P, Q) on the line that are at least as easy to tell
 neighbours' outputs of one step, with the loss L(y) = log dP/dQ. In units of the noise's standard
 deviation its parameters are μ, how far a record can move the sum, and the sampling rate q. Contour
 integration, Rényi curves and loss distributions know no pair by name: a new one is a class with
-these methods in a file of its own, and a line in `pairs/table.py`.
+these methods in a file of its own, and a line in `pairs/atoms.py`.
 
 What a release says of itself whose pair of distributions is known is its class's `release`, an
 object with the methods of `Release`: loss distributions then compose it with everything else,
@@ -45,7 +45,7 @@ class Discretisable(Protocol):
     `sign` is +1 for (P, Q) and −1 for the reverse; only pairs that are `directed` look at it.
 
     Fields:
-        name: in `pairs.table.PAIRS`.
+        name: in `pairs.atoms.PAIRS`.
         directed: whether the two directions differ, so that both have to be asked.
         folded: whether the two halves of the line are one function and its mirror image, with an
             atom at loss 0 between them.

@@ -51,6 +51,7 @@ from dpjax.accounting.mechanisms.selection import log_inverse_gamma
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
+    GRIDS,
     all_settings,
     by_pair,
     lowers,
@@ -58,7 +59,6 @@ from dpjax.accounting.pairs.atoms import (
     query,
     split,
 )
-from dpjax.accounting.pairs.table import GRIDS
 from dpjax.accounting.renyi import conversion, moments
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))

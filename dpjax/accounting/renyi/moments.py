@@ -44,11 +44,10 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour.tilt import log_aliases, sector
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.atoms import Atoms, by_pair
+from dpjax.accounting.pairs.atoms import PAIRS, Atoms, by_pair
 from dpjax.accounting.pairs.batches import Binomial, few, mass_error
 from dpjax.accounting.pairs.dominating import ADDED, GROUP
 from dpjax.accounting.pairs.protocol import Steps
-from dpjax.accounting.pairs.table import PAIRS
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
