@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax._numerics import checks
-from dpjax.accounting import geometric, last_iterate
 from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
+from dpjax.accounting.geometric import METHODS as GEOMETRIC
 from dpjax.accounting.implied import envelope, group_privacy
+from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
@@ -30,8 +31,8 @@ METHODS: list[Method] = [
     *renyi.METHODS,
     *objective_perturbation.METHODS,
     *randomized_sensitivity.METHODS,
-    *last_iterate.METHODS,
-    *geometric.METHODS,
+    *LAST_ITERATE,
+    *GEOMETRIC,
 ]
 METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))
