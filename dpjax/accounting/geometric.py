@@ -72,15 +72,17 @@ def _parts(displacement: Array, dimension: Array) -> tuple[Array, Array]:
     displacement, dimension = xp.where(known, displacement, 0.0), xp.where(known, dimension, 1.0)
     x = (dimension + 1.0) / 2
     large, small = xp.maximum(x, 20.0), xp.minimum(x, 20.0)
+    # asymptotic; its first omitted term is below 1e-12 from x = 20
     series = xp.sqrt(large) * xp.polyval(_GAMMA_RATIO[::-1], 1 / large)
-    exact = xp.exp(xp.gammaln(small + 0.5) - xp.gammaln(small))
+    exact = xp.exp(xp.gammaln(small + 0.5) - xp.gammaln(small))  # few digits cancel below 20
     constant = xp.where(x > 20.0, series, exact) / np.sqrt(np.pi)
     # cos^d φ <= exp(−dφ²/2): what lies beyond nine standard deviations is below the rounding.
     end = xp.arcsin(displacement / 2)
     angle = xp.minimum(end, 9.0 / xp.sqrt(dimension))
-    sines = xp.square(xp.sin(angle[..., None] * _NODES))
+    sines = xp.square(xp.sin(angle[..., None] * _NODES))  # cos^d = (1 − sin²)^{d/2}
     powers = xp.exp(dimension[..., None] / 2 * xp.log1p(-sines))
     value = 2 * constant * angle * xp.sum(_WEIGHTS * powers, axis=-1) * _ROUND_UP
+    # d/dΔ of 2κ∫: κ·cos^{d−1}φ, as dφ/dΔ = 1/(2 cos φ)
     slope = constant * xp.exp((dimension - 1) / 2 * xp.log1p(-xp.square(displacement / 2)))
     return xp.where(known, xp.minimum(value, 1.0), 1.0), xp.where(known, slope, 0.0)
 
@@ -118,7 +120,7 @@ def _displacement(delta: Array, dimension: Array) -> Array:
     # δ <= κ_d Δ with κ_d <= √((d+1)/2π), so that this displacement is private enough.
     least = delta * np.sqrt(2 * np.pi) / xp.sqrt(dimension + 1.0) * (1 - 1e-9)
     high = -xp.log(xp.minimum(least, 2.0))
-    low = xp.full_like(high, -np.log(2.0))
+    low = xp.full_like(high, -np.log(2.0))  # Δ = 2: the balls are apart and δ = 1
     return xp.exp(-falling_root(function, high, low, high, tolerance=1e-12))
 
 
@@ -128,7 +130,7 @@ def _displacement_jvp(primals: tuple, tangents: tuple) -> tuple:
     (_, slope), (by_dimension, _) = jax.jvp(
         lambda dimension: _parts(root, dimension), primals[1:], tangents[1:]
     )
-    return root, (tangents[0] - by_dimension) / slope
+    return root, (tangents[0] - by_dimension) / slope  # implicit function theorem
 
 
 def _most_displacement(delta: Array, dimension: Array) -> Array:
@@ -187,7 +189,8 @@ def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
         inner, attained = (_scaled(jax.tree.map(xp.asarray, step.mechanism), 0.5),), False
     total = sum(_log_survival(part, adjacency, attained) for part in inner)
     if share is not None:
-        return xp.log1p(share * xp.expm1(total))
+        return xp.log1p(share * xp.expm1(total))  # 1 − qδ of a sample
+    # independent releases: survivals multiply
     return total * step.steps if isinstance(step, Repeated) else total
 
 
@@ -222,8 +225,9 @@ def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
         total = xp.zeros(())
         for _, step, count in groups(key, leaves):
             lost = _log_survival(step, adjacency, attained)
+            # 0 uses of a certain loss are no loss
             total = total + xp.sum(xp.where(count > 0, count * lost, 0.0))
-        return xp.minimum(-xp.expm1(total) * _ROUND_UP, 1.0)
+        return xp.minimum(-xp.expm1(total) * _ROUND_UP, 1.0)  # 1 − Π(1 − δ_t), rounded up
 
     return core
 
@@ -252,7 +256,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
         # The worst pair reveals everything with probability δ_ball and nothing otherwise.
         usable = spent < delta
         left = xp.where(usable, (delta - spent) / (1 - xp.where(usable, spent, 0.0)), 0.5)
-        left = left * (1 - 1e-12)
+        left = left * (1 - 1e-12)  # rounded down, so that ε is rounded up
         value = _rest("epsilon", rest, left, adjacency)
         return xp.where(usable, value, xp.inf)
     if not traced and not np.all(enough):
@@ -272,6 +276,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     xp: Any = JAX if traced else NUMPY
     if rest.mechanisms:
         other = _rest("delta", rest, epsilon, adjacency)
+        # told with probability δ_ball, else as private as the rest
         return xp.minimum((spent + (1 - spent) * other) * (1 + 1e-15), 1.0)
     if not traced and np.any(np.asarray(epsilon) > 0):
         warnings.warn(
@@ -307,6 +312,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     ball, _ = _split(run)
     never = _total_delta(ball, adjacency, attained=True)
     xp: Any = namespace(never, delta)
+    # rounded down: a lower end claims no more than is true
     value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
     step: Any = run
     if not (_opposite(step, adjacency) and isinstance(step.mechanism, UniformBall)):
@@ -347,7 +353,7 @@ def angles(vector: Array) -> Array:
         Duan et al. 2025, Section III (Equations 5 and 6).
     """
     xp: Any = namespace(vector)
-    squares = xp.cumsum(xp.square(vector)[::-1])[::-1]
+    squares = xp.cumsum(xp.square(vector)[::-1])[::-1]  # tails Σ_{j≥i} g_j²
     rest = xp.sqrt(squares[1:])
     return xp.append(xp.arctan2(rest[:-1], vector[:-2]), xp.arctan2(vector[-1], vector[-2]))
 
@@ -359,7 +365,9 @@ def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array)
     turn = angles(average) - angles(neighbour)
     azimuth = xp.mod(turn[-1:] + np.pi, 2 * np.pi) - np.pi  # of a circle
     turn = xp.concatenate([turn[:-1], azimuth])
+    # √(d+2)·βπσ/B, the noise the paper adds to angles
     angle_std = np.sqrt(dimension + 2.0) * factor * np.pi * noise / batch
+    # what the release of the norm sees
     stretch = xp.linalg.norm(average) - xp.linalg.norm(neighbour)
     return xp.sqrt(xp.sum(xp.square(turn)) / angle_std**2 + (stretch * batch / (clip * noise)) ** 2)
 

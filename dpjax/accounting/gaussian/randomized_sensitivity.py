@@ -40,15 +40,19 @@ def mixture_terms(
 ) -> tuple[Array, Array, Array, Array]:
     """log Σ q_j δ_G(μ_j, ε) over the finite μ_j > 0, and its derivatives by μ_j, q_j and ε."""
     xp: Any = namespace(mus, weights, epsilon)
+    # an ε beyond 1e100·μ has a δ that is no float
     used = (mus > 0) & (mus < 1e150) & (epsilon < 1e100 * mus)
     logs, by_mu, ratio = pair.parts(xp.where(used, mus, 1.0), xp.where(used, epsilon, 1.0))
+    # a component without weight has no say, whatever its μ
     shares = xp.where(used & (weights > 0), weights, 0.0)
     top = xp.max(xp.where(shares > 0, logs, -1e300))
+    # log-sum-exp about the largest term
     total = xp.sum(shares * xp.exp(xp.minimum(logs - top, 0.0)))
     some = total > 0
     value = top + xp.log(xp.where(some, total, 1.0))
     by_weight = xp.where(used & some, xp.exp(logs - value), 0.0)
     by_mu = xp.where(shares > 0, shares * by_weight * by_mu, 0.0)
+    # δ_G is known to a few roundings, the sum to one a term
     rounded = xp.minimum(value + 1e-15 * (8 + xp.abs(top)), 0.0)
     return xp.where(some, rounded, -xp.inf), by_mu, by_weight, -xp.sum(by_mu * ratio)
 
@@ -69,7 +73,8 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
 def _lost(mus: Array, weights: Array) -> Array:
     """The chance of a component without privacy; what is not a number is one."""
     xp: Any = namespace(mus, weights)
-    bad = ~(mus < 1e150) | ~(mus >= 0)
+    bad = ~(mus < 1e150) | ~(mus >= 0)  # written so that NaN is bad
+    # such a component is charged δ = 1, its whole weight
     lost = xp.sum(xp.where(bad, xp.where(weights >= 0, weights, 1.0), 0.0)) * (1 + 1e-12)
     return xp.where(xp.all(weights >= 0), lost, 1.0)
 
@@ -86,7 +91,9 @@ def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Arra
 def _root(mus: Array, weights: Array, log_target: Array) -> Array:
     xp: Any = namespace(mus, weights, log_target)
     worst = xp.max(xp.where((weights > 0) & (mus < 1e150), mus, 0.0))
+    # δ of the mixture is at most that of its worst component
     high = pair.epsilon(worst, xp.exp(log_target))
+    # δ(0) ≤ δ already: ε = 0
     nothing = mixture_terms(mus, weights, xp.zeros_like(high))[0] <= log_target
     high = xp.where(nothing, 0.0, high)
 
@@ -94,7 +101,7 @@ def _root(mus: Array, weights: Array, log_target: Array) -> Array:
         value, _, _, slope = mixture_terms(mus, weights, epsilon)
         return value - log_target, slope
 
-    tolerance = 1e-13 - 2e-15 * log_target
+    tolerance = 1e-13 - 2e-15 * log_target  # what log δ itself is known to
     return falling_root(function, high, xp.zeros_like(high), high, tolerance=tolerance)
 
 
@@ -105,7 +112,7 @@ def _root_jvp(primals: tuple, tangents: tuple) -> tuple:
     mus, weights, _ = primals
     _, by_mu, by_weight, slope = mixture_terms(mus, weights, root)
     moved = xp.sum(by_mu * tangents[0] + by_weight * tangents[1])
-    active = (root > 0) & (slope < 0)
+    active = (root > 0) & (slope < 0)  # at ε = 0 the root stays where it is
     return root, xp.where(active, (tangents[2] - moved) / xp.where(active, slope, 1.0), 0.0)
 
 
@@ -115,7 +122,7 @@ def mixture_epsilon(mus: Components, weights: Components, delta: Scalar) -> Arra
     Components without privacy take their chance from δ.
     """
     xp: Any = namespace(mus, weights, delta)
-    left = delta * (1 - 1e-15) - _lost(mus, weights)
+    left = delta * (1 - 1e-15) - _lost(mus, weights)  # rounded down, so that ε is rounded up
     usable = (left > 0) & (delta < 1)
     root = _root(mus, weights, xp.log(xp.where(usable, left, 0.5)))
     return xp.where(usable, root, xp.where((left > 0) & (delta >= 1), 0.0, xp.inf))
@@ -132,6 +139,7 @@ def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]
     present = weights > 0
     known = xp.all((mus >= 0) & (mus < 1e150) & (weights >= 0) | (weights == 0))
     mus = xp.where(known & present, mus, 0.0)
+    # log E of one component's moment, α(α−1)μ²/2
     exponent = orders[:, None] * gain * xp.square(mus)[None, :] / 2
     top = xp.max(xp.where(present, exponent, 0.0), axis=1, keepdims=True)
     # log1p of the sum of expm1 where everything is tiny, log-sum-exp where anything is large.
@@ -150,6 +158,7 @@ def add_components(
     chance = (weights[:, None] * chances[None, :]).ravel()
     if sums.size > limit and np.ptp(sums) > 0:
         step = np.ptp(sums) / (limit - 1)
+        # upwards: a larger μ is easier to tell apart
         sums = sums.min() + np.ceil((sums - sums.min()) / step * (1 - 1e-12)) * step
     values, place = np.unique(sums, return_inverse=True)
     return values, np.bincount(place.ravel(), chance, minlength=values.size)
@@ -184,18 +193,21 @@ def _sensitivity_core(epochs: int, interval: int | None) -> Any:
         later = m - 1.0 - position  # updates of an epoch after the record's own
 
         def run_epoch(moved: Array, ratio: Array, kick: Array) -> tuple[Array, Array]:
+            # Σ over the epoch's updates, for the average
             total = moved * ratio * _geometric(ratio, 1.0 * m) + kick * _geometric(ratio, later + 1)
+            # the record's own update is contracted by those after it
             return ratio**m * moved + ratio**later * kick, total
 
         def one(state, epoch):
             moved, total, since = state
             since = since + 1
-            step = step_size / since
+            step = step_size / since  # η₀/h in epoch h since the restart
             ratio = _contraction(step, strong_convexity, smoothness)
             moved, sums = run_epoch(moved, ratio, step * diameter / sizes)
             total = total + sums
             if interval is not None:
                 restart = since == interval
+                # distances of averages: convexity of the norm
                 moved = xp.where(restart, total / (m * interval), moved)
                 total = xp.where(restart, 0.0, total)
                 since = xp.where(restart, 0.0, since)
@@ -203,7 +215,7 @@ def _sensitivity_core(epochs: int, interval: int | None) -> Any:
 
         start = (xp.zeros(m), xp.zeros(m), xp.zeros(()))
         (moved, _, _), _ = xp.scan(one, start, xp.arange(epochs))
-        return moved * (1 + 1e-12)
+        return moved * (1 + 1e-12)  # beyond the rounding of as many products as there are epochs
 
     return core
 
@@ -366,6 +378,7 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | N
         if not np.all(np.isfinite(more)) or np.prod(factors) > 10_000:
             return None
         for _ in range(int(np.prod(factors))):
+            # independent draws, all revealed: μ² adds up
             squares, weights = add_components(squares, weights, more, chances, _LIMIT)
     return np.sqrt(squares) * (1 + 1e-14), 1.0, 0.0, weights
 

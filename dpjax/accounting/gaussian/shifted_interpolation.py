@@ -36,6 +36,7 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
     xp: Any = namespace(step_size, strong_convexity, smoothness)
     step_size, smoothness = xp.asarray(step_size), xp.asarray(smoothness)
     strong_convexity = xp.asarray(strong_convexity)
+    # 1 − max(|1 − ηm|, |1 − ηM|), case by case
     gap = xp.minimum(step_size * strong_convexity, 2 - step_size * smoothness)
     sound = (strong_convexity <= smoothness) & (gap > 0)
     # Contracting exactly to a point (gap 1) is rounded to nearly so: the logarithm stays finite.
@@ -45,7 +46,7 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
 def _power(gap: Array, exponent: Array) -> Array:
     """c^k."""
     xp: Any = namespace(gap, exponent)
-    return xp.exp(exponent * xp.log1p(-gap))
+    return xp.exp(exponent * xp.log1p(-gap))  # log1p keeps the digits of a small gap
 
 
 def _sum(gap: Array, count: Array) -> Array:
@@ -65,6 +66,7 @@ def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
         Bok, Su and Altschuler 2024, strongly convex noisy gradient descent.
     """
     xp: Any = namespace(gap, steps, ratio)
+    # (1 − c^t)/(1 − c) is the sum, 1 + c = 2 − gap
     return xp.square(ratio) * _sum(gap, steps) * (2 - gap) / (1 + _power(gap, steps)) * _UP
 
 
@@ -84,17 +86,19 @@ def bounded_descent_mu2(
     relative = xp.where(xp.isfinite(diameter), diameter, 0.0) / safe_shift
     inside = relative * gap < 1
     safe_gap = xp.where(gap > 0, gap, 0.5)
+    # T' at which c^{T'} = 1 − D(1−c)/s
     hit = xp.log1p(-xp.where(inside & (gap > 0), relative * safe_gap, 0.0)) / xp.log1p(-safe_gap)
     best = xp.where(gap > 0, xp.where(inside, hit, steps), relative)
-    best = xp.stop_gradient(best)
+    best = xp.stop_gradient(best)  # a whole number moves by steps only
 
     def value(count: Array) -> Array:
         count = xp.clip(count, 1.0, xp.maximum(steps, 1.0))
         distance = _power(gap, count) * xp.where(xp.isfinite(diameter), diameter, 0.0)
-        distance = distance + shift * _sum(gap, count)
+        distance = distance + shift * _sum(gap, count)  # c^{T'}D + s(1 − c^{T'})/(1 − c)
         weight = _sum(gap, 2 * count) / (2 - gap)  # Σ c^{2k}, k < T'
         return xp.square(distance / noise) / weight
 
+    # unimodal: the best whole T' is next to the root
     least = xp.minimum(value(xp.floor(best)), value(xp.ceil(best)))
     return xp.where(xp.isfinite(diameter), least * _UP, xp.inf)
 
@@ -115,11 +119,15 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
     cycle = _sum(gap, batches)
     total = last * _sum(gap, batches * uses) / cycle
     horizon = (uses - 1) * batches + since
+    # Λ, the slope of the minorant of one piece
     multiplier = total * (2 - gap) / _sum(gap, 2 * xp.maximum(horizon, 1.0))
+    # whether one piece stays below at the last use
     smooth = multiplier * _sum(gap, 2 * since) / (2 - gap) >= last
     earlier = batches * xp.maximum(uses - 1, 0.0)
+    # the last use, absorbed by the r steps after it
     alone = xp.square(last) * (2 - gap) / _sum(gap, 2 * since)
     before = xp.square(_power(gap, batches - 1) / cycle) * (2 - gap)
+    # all uses before it, as one run that ends there
     before = before * _sum(gap, earlier) / (1 + _power(gap, earlier))
     value = xp.where(smooth & (uses > 1), total * multiplier, alone + before)
     # Never worse than composing the record's uses, whatever rounding does.
@@ -172,15 +180,16 @@ def programme_mu(
     after = np.cumprod(np.append(c[1:], 1.0)[::-1])[::-1]
     # What happened so long ago that nothing of it is left to double precision is absorbed first.
     first = int(np.argmax(after > 1e-120))
-    push = after * d
+    push = after * d  # displacements, discounted to the end
     variance = np.square(after[first:] * s[first:])
     forgotten = float(np.sum(push[:first]))
     push = push[first:].copy()
-    push[0] += forgotten
+    push[0] += forgotten  # their displacement is absorbed with the first step kept
     best = _minorant(push, variance)
     if np.isfinite(diameter):
         for start in range(len(push)):
             tail = push[start:].copy()
+            # from here on with z = D, whatever came before
             tail[0] = after[first + start] * (d[first + start] + c[first + start] * diameter)
             best = min(best, _minorant(tail, variance[start:]))
     return float(np.sqrt(best) * _UP)
@@ -190,7 +199,7 @@ def _minorant(push: np.ndarray, variance: np.ndarray) -> float:
     from scipy.optimize import isotonic_regression  # half a second, and only schedules need it
 
     slopes = isotonic_regression(push / variance, weights=variance).x
-    return float(np.sum(variance * np.square(slopes)))
+    return float(np.sum(variance * np.square(slopes)))  # Σ (a_k/s_k)², the slopes being P_k a_k/v_k
 
 
 def sampled_split(
@@ -231,9 +240,10 @@ def sampled_split(
     def total(count: float) -> float:
         return -np.expm1(count * log_c) / gap if gap > 0 else float(count)
 
-    update = ratio / np.sqrt(share)
+    update = ratio / np.sqrt(share)  # a share θ of the noise hides the update map
     if window == steps:
         return 0.0, float(update * _UP)
+    # z: by the set, or by what the past can add up to
     distance = min(diameter_ratio, ratio * total(steps - window))
     past = distance * np.exp(window * log_c) * np.sqrt((2 - gap) / total(2 * window) / (1 - share))
     return float(past * _UP), float(update * _UP)
@@ -243,7 +253,7 @@ def units(run: Any) -> tuple[Array, Array, Array]:
     """Displacement of an update, its noise, and their ratio."""
     xp: Any = namespace(run)
     shift = run.step_size * run.gradient_sensitivity
-    noise = xp.sqrt(2.0 * run.step_size) * run.noise_std
+    noise = xp.sqrt(2.0 * run.step_size) * run.noise_std  # Langevin noise of a step, √(2η)·σ
     quiet = noise <= 0
     ratio = xp.where(quiet, xp.inf, shift / xp.where(quiet, 1.0, noise))
     return shift, noise, xp.where(shift > 0, ratio, 0.0)
@@ -262,8 +272,9 @@ def bounds2(run: Any) -> tuple[Array, Array, Array]:
     def settle(value: Array) -> Array:
         return xp.where(known, value, xp.where(moves, xp.inf, 0.0))
 
-    composition = steps * xp.square(finite) * (1 + 1e-15)
+    composition = steps * xp.square(finite) * (1 + 1e-15)  # every step charged in full
     convex = xp.where(gap > 0, descent_mu2(gap, steps, finite), xp.inf)
+    # η > 2/M: the map may expand, no claim is made
     expands = (run.step_size * run.smoothness > 2) | (run.strong_convexity > run.smoothness)
     bounded = bounded_descent_mu2(
         gap,

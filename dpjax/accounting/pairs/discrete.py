@@ -98,15 +98,16 @@ def sampled(pair: Finite, rate: float) -> Finite:
     if rate == 1:
         return pair
     losses = log_mixture(pair.losses, rate)
+    # log((1 − q) + q e^loss) is log_mixture
     return Finite(losses, (1 - rate) * pair.q + rate * pair.p, pair.q)
 
 
 def symmetrised(pair: Finite, rate: float) -> Finite:
     """Of a pair that is its own mirror image: both directions of the sampled one at once."""
     mixed = sampled(pair, rate)
-    lost = mixed.losses > 0
+    lost = mixed.losses > 0  # the side that ε ≥ 0 reads; the other is its mirror image
     up = Finite(*(v[lost] for v in mixed))
-    rest = max(1.0 - float(np.sum(up.p) + np.sum(up.q)), 0.0)
+    rest = max(1.0 - float(np.sum(up.p) + np.sum(up.q)), 0.0)  # what is left has loss 0 under both
     zero, rest = np.zeros(1), np.array([rest])
     both = zip((zero, rest, rest), up, (-up.losses, up.q, up.p), strict=True)
     return Finite(*(np.concatenate(parts) for parts in both))
@@ -143,8 +144,9 @@ def replace_by_ends(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Fini
     width = np.repeat(high - low, ends - starts + 1)
     above = losses - np.repeat(low, ends - starts + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # the share of P that keeps the mass of Q: two equations
         share = np.where(width > 0, np.expm1(-above) / np.expm1(-width), 0.0)
-    of_q = share * np.exp(above - width)
+    of_q = share * np.exp(above - width)  # the same outcome under Q, e^{−loss} of P
     both = [(p, share), (q, of_q)]
     p, q = (
         np.concatenate([np.add.reduceat(m * (1 - s), starts), np.add.reduceat(m * s, starts)])
@@ -158,6 +160,7 @@ def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     p_sum, q_sum = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
     some = (p_sum > 1e-290) & (q_sum > 1e-290)
     lump = np.log(np.where(some, p_sum, 1.0)) - np.log(np.where(some, q_sum, 1.0))
+    # a mean of likelihood ratios lies between them
     lump = np.where(some, np.clip(lump, losses[starts], losses[ends]), losses[starts])
     return Finite(lump, p_sum, q_sum)
 
@@ -249,7 +252,7 @@ def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Dis
         count.
     """
     losses, masses = np.asarray(pair.losses), np.asarray(pair.p)
-    infinite = float(masses[losses == np.inf].sum())
+    infinite = float(masses[losses == np.inf].sum())  # outcomes that Q never gives
     kept = (masses > 0) & np.isfinite(losses)
     losses, masses = losses[kept], masses[kept]
     if not len(losses):
@@ -261,7 +264,7 @@ def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Dis
     if count * np.abs(losses).max() > 1e300:
         return _nothing(upper)
     if len(losses) > 2 and count * len(losses) <= 4 * _LARGEST:
-        ways = math.comb(int(count) + len(losses) - 1, len(losses) - 1)
+        ways = math.comb(int(count) + len(losses) - 1, len(losses) - 1)  # multisets of losses
         if count > 1 and ways <= _LARGEST:
             return _multinomial(losses, masses, infinite, int(count), upper)
     dropped = 0.0
@@ -270,12 +273,13 @@ def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Dis
         masses = np.array([masses[1] + masses[0] - dropped, masses[2]])
         losses = losses[1:]
     elif len(losses) == 3 and count > 1 and masses[2] <= _RARE:
+        # the chord of e^{−loss} between the loss below and +∞
         stays = masses[2] * (np.exp(losses[1] - losses[2]) if upper else 1.0)
         infinite += masses[2] - stays
         masses = np.array([masses[0], masses[1] + stays])
         losses = losses[:2]
     if len(losses) > 2 or count == 1:
-        slack = 1 + (4 if upper else -4) * _EPS
+        slack = 1 + (4 if upper else -4) * _EPS  # of a mass and its product with the rate
         exact = exact and count == 1
         masses = np.append(masses * slack, infinite if exact else infinite * slack)
         return Discrete(np.append(losses, np.inf), masses, float(count), exact)
@@ -293,9 +297,11 @@ def _two(
     first, mass = binomial(count, odds)
     slack = 12 * _EPS * (len(mass) + count * min(dead, 1.0)) * (1 if upper else -1)
     mass = mass * (np.exp(count * np.log1p(-dead)) if dead < 1 else 0.0) * (1 + slack)
+    # 1 − (1 − m)^n: at least one infinite loss
     beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (1 + slack)
     j = first + np.arange(len(mass))
     total = j * high + (count - j) * low
+    # rounding of two products and a sum, on the safe side
     total += np.sign(slack) * 8 * _EPS * (j * abs(high) + (count - j) * abs(low))
     if upper:
         beyond += _UNDERFLOW
@@ -311,7 +317,7 @@ def _multinomial(losses: Any, masses: Any, infinite: float, count: int, upper: b
     ends = np.full((len(bars), 1), count + len(losses) - 1.0)
     often = np.diff(np.concatenate([np.full((len(bars), 1), -1.0), bars, ends], axis=1)) - 1
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))])
-    terms = often * np.log(masses) - logs[often.astype(int)]
+    terms = often * np.log(masses) - logs[often.astype(int)]  # log of Π m_i^{k_i}/k_i!
     rounding = 8 * _EPS * (logs[-1] + np.abs(terms).sum(axis=1) + 4)
     slack = 1 + (rounding if upper else -rounding)
     mass = np.exp(logs[-1] + terms.sum(axis=1)) * slack
@@ -335,7 +341,7 @@ def binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
     up = np.arange(mode, min(count, mode + reach))
     down = np.arange(mode, max(0.0, mode - reach), -1.0)
     with np.errstate(under="ignore"):
-        above = np.cumprod((count - up) / (up + 1) * odds)
+        above = np.cumprod((count - up) / (up + 1) * odds)  # P(j+1)/P(j) = (n−j)/(j+1)·odds
         below = np.cumprod(down / (count - down + 1) / odds)
     mass = np.concatenate([below[::-1], [1.0], above])
     return mode - len(below), mass / mass.sum()
@@ -349,6 +355,7 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
         if found and len(found[-1].losses) * len(part.losses) <= _LARGEST:
             last = found.pop()
             part = Discrete(
+                # independent: losses add, masses multiply
                 np.add.outer(last.losses, part.losses).ravel(),
                 np.multiply.outer(last.masses, part.masses).ravel(),
             )
@@ -358,7 +365,7 @@ def merged(parts: Iterable[Discrete]) -> list[Discrete]:
 
 def discrete_delta(pair: Discrete, epsilon: float) -> float:
     """δ(ε) = Σ mass·(1 − e^{ε − loss})₊, within a few units of roundoff a term."""
-    gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)
+    gap = np.minimum(epsilon - np.asarray(pair.losses), 0.0)  # losses below ε have no part in δ
     return float(np.sum(pair.masses * (0.0 - np.expm1(gap))))  # 0 − 0 is 0, and −(0) is not
 
 
@@ -384,6 +391,7 @@ def discrete_epsilon(pair: Discrete, delta: float) -> float:
         )
     least, most = points[low] if low >= 0 else 0.0, points[high]
     above = losses >= most
+    # δ(ε) = gap + δ − e^{ε−most}·slope between the two losses
     gap = float(np.sum(masses[above])) - delta
     slope = float(np.sum(masses[above] * np.exp(most - losses[above])))
     if gap <= 0 or slope <= 0:

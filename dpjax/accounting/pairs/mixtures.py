@@ -66,6 +66,7 @@ class Mixture(NamedTuple):
         xp: Any = namespace(self, b)
         low, high = self._ends()
         middle = 0.5 * (low + high)
+        # e^{i(m − middle)b}, each of modulus 1
         angle = (self.means - middle).reshape((-1,) + (1,) * b.ndim) * b
         cos, sin = xp.barrier((xp.cos(angle), xp.sin(angle)))
         parts = []
@@ -74,6 +75,7 @@ class Mixture(NamedTuple):
             rows = share.reshape((share.shape[0],) + (1,) * (b.ndim - 1) + (-1,))
             parts.append((xp.sum(rows * cos[used], axis=0), xp.sum(rows * sin[used], axis=0)))
         (re, im), (re_q, im_q) = parts
+        # arg of p times the conjugate of q
         turn = xp.arctan2(im * re_q - re * im_q, re * re_q + im * im_q)
         sizes = (0.5 * xp.log(u * u + v * v) for u, v in parts)
         return (*sizes, turn)
@@ -91,6 +93,7 @@ class Mixture(NamedTuple):
         """Its derivative is a variance."""
         xp: Any = namespace(self, y)
         _, (m, _, _, _, _, size) = _terms(self.q, self.means, y)
+        # the mean of the m_i under the terms' shares
         return xp.sum(size * m, axis=0) / xp.sum(size, axis=0)
 
     def width(self) -> Any:
@@ -100,6 +103,7 @@ class Mixture(NamedTuple):
     def direction(self) -> Any:
         """p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j."""
         xp: Any = namespace(self)
+        # p_i q_j − p_j q_i for all pairs i, j
         cross = xp.outer(self.q, self.p) - xp.outer(self.p, self.q)
         above = np.triu(np.ones(cross.shape), 1) > 0
         rising, falling = (xp.all(xp.where(above, s * cross, 0.0) >= 0) for s in (1, -1))
@@ -123,7 +127,7 @@ class Mixture(NamedTuple):
 
         def one(weight: Any, change: Any) -> Any:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
-            faster = dw + w * dm * (y - m)
+            faster = dw + w * dm * (y - m)  # d(w e^{x})/e^{x}, dx = (y − m) dm
             term = xp.exp(xp.minimum(m * (y - 0.5 * m) - _terms(weight, self.means, y)[0], 700.0))
             return xp.sum(xp.where(faster == 0, 0.0, faster * term), axis=0)
 
@@ -148,7 +152,7 @@ def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
         exponent = shift + xp.log(w)
         return exponent[0], (m, w, shift, exponent, exponent[0], xp.ones_like(shift))
     exponent = shift + xp.log(w)
-    top = xp.max(exponent, axis=0)
+    top = xp.max(exponent, axis=0)  # log-sum-exp about the largest term
     size = xp.exp(exponent - top)
     return top + xp.log(xp.sum(size, axis=0)), (m, w, shift, exponent, top, size)
 
@@ -160,7 +164,7 @@ def _spread(weight: Any, means: Any, y: Any) -> Spread:
     """
     xp: Any = namespace(weight, means, y)
     plain, (m, w, shift, exponent, top, size) = _terms(weight, means, y)
-    moved = w * xp.expm1(xp.minimum(shift, _SMALL))
+    moved = w * xp.expm1(xp.minimum(shift, _SMALL))  # Σ w_i(e^{x_i} − 1), without cancellation
     excess = xp.sum(moved, axis=0)
     near = (xp.max(xp.where(w > 0, shift, 0.0), axis=0) < _SMALL) & (excess > -0.5)
     value = xp.where(near, xp.log1p(xp.maximum(excess, -0.5)), plain)
@@ -176,6 +180,7 @@ def _spread(weight: Any, means: Any, y: Any) -> Spread:
     # Of e^x − 1 the exponent's error times e^x, and four units of itself; of log(1 + x) four units.
     small = of_shift + (4 + terms) * xp.sum(xp.abs(moved), axis=0) * xp.exp(-value)
     small = small + 4 * xp.abs(value)
+    # the second derivative of log Σ
     variance = xp.sum(share * (m - mean) ** 2, axis=0)
     return Spread(value, share, mean, variance, xp.where(near, small, far))
 
@@ -210,9 +215,11 @@ def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
     """
     xp: Any = namespace(mu, rate)
     one = xp.ones_like(mu)
+    # affine in the rate: the difference of its two ends
     by_rate = tree_map(lambda a, b: a - b, table(mu, one), table(mu, 0.0 * one))
     unit = table(one, rate)
     if isinstance(unit, Folded):
+        # of the atom (1−q)·erf(μ/√8), by μ
         density = xp.exp(-0.125 * mu * mu) / math.sqrt(2 * math.pi)
         return Folded(unit.pair.still(), unit.start, (1 - rate) * density), by_rate
     return unit.still(), by_rate
@@ -238,6 +245,7 @@ def opposed(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     some = number > 0
     nothing = np.sum(weight[~some])
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu
+    # P moves one way, Q the other, alike when none is drawn
     p = np.concatenate([0.0 * weight[some], [nothing], weight[some]])
     return Mixture(means, p, p[::-1].copy())
 
@@ -264,6 +272,7 @@ class Sampled:
         return 0.0
 
     def total_variation(self, mu: Any, rate: Any) -> Any:
+        # q·(2Φ(μ/2) − 1); of means ±μ twice as far apart
         return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
@@ -289,6 +298,7 @@ class Poisson(Sampled):
         if sign > 0:
             y = inverse(losses, mu, rate)
             q = normal_mass(y)
+            # P's mass beyond the last loss
             above = (1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1])
             return (1 - rate) * q + rate * normal_mass(y - mu), q, float(above)
         y = inverse(-losses, mu, rate)[::-1]
@@ -304,7 +314,7 @@ class Poisson(Sampled):
             without, added = normal_mass(edges)[0], normal_mass(edges - mu)[0]
             return sign * float(np.log1p(rate * (added / max(without, 1e-300) - 1)))
 
-        origin = sign * np.log1p(-rate)
+        origin = sign * np.log1p(-rate)  # the least loss, log(1 − q), or its opposite
         for _ in range(40):
             last, origin = origin, lump(origin)
             if not np.isfinite(origin):
@@ -332,7 +342,7 @@ def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
     xp: Any = namespace(step)
     if isinstance(step.mechanism, PoissonSampled):
         mu, rate = _parameters(step.mechanism, adjacency)
-        return mu, rate * step.rate
+        return mu, rate * step.rate  # independent draws: the rates multiply
     pair = gaussian_pair(step.mechanism)
     mu2 = pair.add_remove
     if adjacency is Adjacency.REPLACE_ONE:

@@ -76,7 +76,7 @@ def edges(top: float, step: float = 0.0) -> np.ndarray:
         found = np.concatenate([near, 2 * top - near[::-1]])
     if not step:
         return found - top
-    last = round(top / step)
+    last = round(top / step)  # the lattice's index of the largest loss
     place = np.round(np.minimum(found / (2 * step), last))
     place = np.unique(np.concatenate([place, last - place]))
     return step * (2 * place - last)
@@ -89,7 +89,7 @@ def root_cells(losses: np.ndarray, *, upper: bool) -> tuple[np.ndarray, np.ndarr
     """
     top, width = losses[-1], np.diff(losses)
     if upper:
-        share = np.tanh(width / 4)
+        share = np.tanh(width / 4)  # (1 − e^{−w/2})/(1 + e^{−w/2})
         mass = np.exp((losses - top) / 2)
         return losses, mass * (np.append(share, 0.0) + np.append(0.0, share))
     return 0.5 * (losses[1:] + losses[:-1]), np.exp((losses[1:] - top) / 2) * -np.expm1(-width / 2)
@@ -98,7 +98,7 @@ def root_cells(losses: np.ndarray, *, upper: bool) -> tuple[np.ndarray, np.ndarr
 def _pair(losses: np.ndarray, *, upper: bool) -> Finite:
     top = losses[-1]
     inner, mass = root_cells(losses, upper=upper)
-    ends = 0.5 * np.array([np.exp(-top), 1.0])
+    ends = 0.5 * np.array([np.exp(-top), 1.0])  # the atoms at −θ and θ
     if upper:
         mass = 0.5 * mass
         mass[[0, -1]] += ends
@@ -126,7 +126,7 @@ class LaplaceRelease:
         return _pair(edges(theta), upper=upper) if theta > 0 else NOTHING
 
     def epsilon(self, theta: Any, delta: Any) -> Any:
-        return theta + 2 * namespace(theta, delta).log1p(-delta)
+        return theta + 2 * namespace(theta, delta).log1p(-delta)  # inverse of δ = 1 − e^{(ε−θ)/2}
 
     def delta(self, theta: Any, epsilon: Any) -> Any:
         xp: Any = namespace(theta, epsilon)
@@ -142,6 +142,7 @@ class LaplaceRelease:
             2 * orders - 1
         )
         finite = xp.where(theta < xp.inf, theta, 1.0)
+        # the same moment, counted from its largest term
         far = finite + xp.log((orders + k * xp.exp(-(2 * orders - 1) * finite)) / (2 * k + 1)) / k
         found = xp.where(k * theta < 600, xp.log1p(excess) / k, far)
         return xp.where(theta < xp.inf, xp.minimum(found, finite), xp.inf)
@@ -153,7 +154,7 @@ def _beyond_linear(x: Any) -> Any:
     near = xp.clip(x, -0.5, 0.5)
     series = xp.ones_like(near)
     for n in range(18, 2, -1):
-        series = 1 + near / n * series
+        series = 1 + near / n * series  # Horner: Σ 2x^k/(k+2)!
     return xp.where(abs(x) < 0.5, 0.5 * near * near * series, xp.expm1(x) - x)
 
 
@@ -187,8 +188,8 @@ class DiscreteLaplaceRelease:
         found = -xp.inf
         for more in (-1.0, 0.0, 1.0, 2.0):
             k = xp.clip(xp.floor(shift + xp.log1p(-delta) / t) + more, 1.0, shift)
-            missed = xp.exp(-t * (shift - k + 1))
-            power = (1 + xp.exp(-t)) * (1 - delta) - missed
+            missed = xp.exp(-t * (shift - k + 1))  # r^{a−k+1}, r = e^{−t}
+            power = (1 + xp.exp(-t)) * (1 - delta) - missed  # e^ε r^k of the test y >= k
             good = power > 0
             found = xp.maximum(
                 found, xp.where(good, k * t + xp.log(xp.where(good, power, 1.0)), -xp.inf)
@@ -213,7 +214,7 @@ class DiscreteLaplaceRelease:
         xp: Any = namespace(t, shift, orders)
         t, bad = _usable(t)
         k, rise = orders - 1, (2 * orders - 1) * t
-        theta, last = t * shift, xp.exp(-rise * shift)
+        theta, last = t * shift, xp.exp(-rise * shift)  # s^a
         inner = xp.expm1(-t) * (xp.exp(-rise) - last) / xp.expm1(-rise)
         found = theta + (xp.log1p(last + inner) - xp.log1p(xp.exp(-t))) / k
         found = found + 16 * _EPS * (1 / k + theta)  # what cancels
@@ -263,12 +264,13 @@ class Release:
             y = np.arange(-reach, reach + shift + 1)
         else:
             return unknown(upper=upper)
-        exponent = 0.5 * ((y - shift) / sigma) ** 2
+        exponent = 0.5 * ((y - shift) / sigma) ** 2  # of P; Q is its mirror image about a/2
         p = np.exp(-exponent)
         p = p / p.sum()
         # Rounding: of the exponent, of its exponential, and of the sum.
         slack = _EPS * (16 + 4 * exponent)
         p = p * (1 + (slack if upper else -slack))
+        # a(2y − a)/2σ², without squares that overflow
         losses = (y - 0.5 * shift) / sigma * (shift / sigma)
         return _with_tails(losses, p, upper)
 
@@ -277,10 +279,11 @@ class Release:
         xp: Any = namespace(mu, shift, orders)
         sigma = xp.clip(shift / xp.maximum(mu, 1e-150), 0.02, 3.0)
         moved = orders * shift
-        part = moved - xp.round(moved)
+        part = moved - xp.round(moved)  # f, between −½ and ½
         fall = _log_theta(part, sigma) - _log_theta(0.0 * part, sigma)
         # Beyond σ = 3 the two agree to the last digit.
         known = (shift > 0.02 * mu) & (shift < 3.0 * mu) & (moved < 1e6)
+        # a gain is rounded towards none
         gain = xp.minimum(fall * (1 - 1e-9) + 1e-12, 0.0) / (orders - 1)
         gain = xp.where(known, gain, 0.0)
         return xp.where(mu < xp.inf, 0.5 * orders * mu * mu + gain, xp.inf)
@@ -307,7 +310,7 @@ def _with_tails(losses: np.ndarray, p: np.ndarray, upper: bool) -> Finite:
 def _blocks(sigma: float, shift: float, *, upper: bool) -> Finite:
     """The same for large σ, in blocks of integers that mirror each other."""
     last = np.ceil(_REACH * sigma)
-    width = np.ceil((2 * last + shift + 1) / CELLS)
+    width = np.ceil((2 * last + shift + 1) / CELLS)  # whole numbers of integers a block
     edges = np.arange(-last - 0.5, shift / 2, width)  # between two integers
     edges = np.unique(np.concatenate([edges, shift - edges]))
     rounding = 1e-12 if upper else -1e-12
@@ -320,6 +323,7 @@ def _blocks(sigma: float, shift: float, *, upper: bool) -> Finite:
         p, q = p[kept], q[kept]
         return Finite(np.log(p) - np.log(q) - 1e-12, p, q)
     with np.errstate(divide="ignore", invalid="ignore"):  # a block of one integer has one loss
+        # p = low + top, q = low·e^{−l} + top·e^{−h}
         share = (p - q * np.exp(low)) / -np.expm1(low - high)
     top = np.where(high > low, np.clip(share, 0.0, p), 0.0)
     order = np.argsort(np.concatenate([low, high]), kind="stable")
@@ -351,12 +355,13 @@ class Response:
     def pair(self, epsilon: float, categories: float, *, upper: bool) -> Finite:
         if epsilon == 0:
             return NOTHING
-        likely = 1 / (1 + (categories - 1) * np.exp(-epsilon))
+        likely = 1 / (1 + (categories - 1) * np.exp(-epsilon))  # P of the true category
         rare = 1 / (np.exp(epsilon) + categories - 1)
         return two_sided([-epsilon, 0.0, epsilon], [rare, (categories - 2) * rare, likely])
 
     def epsilon(self, epsilon: Any, categories: Any, delta: Any) -> Any:
         xp: Any = namespace(epsilon, categories, delta)
+        # δ over P(true category) = 1 − e^{ε'−ε}
         lost = delta * (1 + (categories - 1) * xp.exp(-epsilon))
         return epsilon + xp.log1p(-xp.minimum(lost, 1.0))
 
@@ -412,6 +417,7 @@ class Selection:
         xp: Any = namespace(epsilon, delta)
         if flip:
             return LAPLACE.epsilon(epsilon, delta)
+        # inverse of δ = (1 − e^{(ε'−ε)/2})²/(1 − e^{−ε})
         return epsilon + 2 * xp.log1p(-xp.sqrt(delta * -xp.expm1(-epsilon)))
 
     def delta(self, own: Any, flip: Any, epsilon: Any) -> Any:
@@ -432,6 +438,7 @@ class Selection:
         safe = xp.clip(epsilon, 1e-6, 500.0)
         share = xp.expm1(-k * safe) / xp.expm1(-safe)
         a, b = xp.exp(-k * safe) + share, share * xp.exp(-safe)
+        # the best e^t, within what the range allows
         z = xp.clip(k * a / (orders * b), 1.0, xp.exp(safe))
         value = xp.log(z) + xp.log(a - b * z) / k
         value = xp.where(

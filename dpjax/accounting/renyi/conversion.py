@@ -47,6 +47,7 @@ def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> A
     xp: Any = namespace(order, rdp, log_delta)
     if classic:
         return rdp - log_delta / (order - 1)
+    # Canonne, Kamath and Steinke 2020, Proposition 12
     return rdp + xp.log1p(-1 / order) - (log_delta + xp.log(order)) / (order - 1)
 
 
@@ -73,6 +74,7 @@ class _Aim(NamedTuple):
 def _epsilon_sides(order: Any, k: Any, slope: Any, bend: Any, log_delta: Any) -> tuple[Any, ...]:
     xp: Any = namespace(order, log_delta)
     c = order - 1
+    # d/dα of the bound is 0 where the two sides are equal
     return c * slope - k + xp.log(order), -log_delta, c * (c * bend + 1 / order), 0.0
 
 
@@ -103,6 +105,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
     """About K and K': of its first term in q, and of the integral's part at N(αμ). Not a bound."""
     xp: Any = namespace(atoms, orders)
     mu2 = atoms.gaussian_mu2
+    # K and K' of the Gaussian part, exact
     total = [0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2]
     a = orders[:, None]
     for (_, mirrored), steps in sampled_pairs(atoms, adjacency):
@@ -116,7 +119,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
         by_second = rise * wide * (grown + q) / (1 + grown)
         near, by_near = xp.minimum(first, second), xp.where(first < second, by_first, by_second)
         # The integrand's second peak at αμ; only where there is one, and apart from the first.
-        left = (1 - q) * xp.exp(-rise * mu2)
+        left = (1 - q) * xp.exp(-rise * mu2)  # the term without the record, at y = αμ
         far = half * mu2 + a * xp.log(q + left) - 16 / (a * a * mu2) - 16 * left / q
         by_far = rise * mu2 + xp.log(q + left) - a * mu2 * left / (q + left)
         by_far = by_far + 32 / (a**3 * mu2) + 16 * mu2 * left / q
@@ -124,7 +127,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
             other = q * xp.exp(-(a + 0.5) * mu2)
             far = far - (a - 1) * xp.log(1 - q + other)
             by_far = by_far - xp.log(1 - q + other) + (a - 1) * mu2 * other / (1 - q + other)
-        k = xp.logaddexp(near, far)
+        k = xp.logaddexp(near, far)  # the two peaks of the integrand add up
         share = xp.exp(far - k)
         # Where a part is NaN, it has no say.
         for i, part in enumerate((k, by_near + share * (by_far - by_near))):
@@ -142,6 +145,7 @@ def _start(aim: _Aim, atoms: Atoms, adjacency: Adjacency, target: Any) -> tuple[
         orders = 1 + xp.exp(logs)
         up, down, *_ = aim.sides(orders, *_approximate(atoms, adjacency, orders), 0.0, target)
         heights = xp.log(xp.maximum(up, 1e-300) / down)
+        # NaN beyond the range counts as too far
         heights = xp.where(heights == heights, heights, 700.0)
         place = xp.clip(xp.argmax(heights >= 0) - 1, 0, len(_UNIT) - 2)
         low, high = logs[place], logs[place + 1]
@@ -180,8 +184,9 @@ def _search(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> tuple
         k, slope, bend = (v[0] for v in jets)
         up, down, up_slope, down_slope = aim.sides(order, k, slope, bend, target)
         height, steep = xp.log(up / down), up_slope / up - down_slope / down
-        low = xp.where(height < 0, t, state.low)
+        low = xp.where(height < 0, t, state.low)  # the sides cross once: K is convex
         high = xp.where(height < 0, state.high, t)
+        # no step beyond the range where K' bends little
         newton = t - xp.clip(height / steep, -3.0, 3.0)
         # Cubic through the last two points and their slopes, where the root is near them.
         t0, height0, steep0 = state.before
@@ -196,13 +201,14 @@ def _search(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> tuple
         guess = (state.rounds == 0) & (-height > heights[0]) & (-height < heights[-1])
         move = xp.where(guess, xp.interp(-height, heights, logs), move)
         move = xp.where((move > low) & (move < high), move, newton)
+        # bisection where neither stays inside
         move = xp.where((move > low) & (move < high), move, 0.5 * (low + high))
         value = aim.value(order, _rounded(k, order), target)
         # The bound exceeds the least by height²/(4·steep) of itself, or about that.
         settled = (height * height < 1e-12 * steep) | (high - low < 1e-14)
         rounds = state.rounds + 1
         again = ~settled & (height == height) & (rounds < _ROUNDS)
-        least = xp.fmin(value, state.value)
+        least = xp.fmin(value, state.value)  # any order gives a bound: the least seen is one
         best = xp.where(settled, 1 + xp.exp(newton), order)
         best = xp.where(settled | (value <= state.value), best, state.order)
         return _Found(move, low, high, (t, height, steep), least, best, rounds, again)
@@ -230,6 +236,7 @@ def _least(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> Any:
 
 @_least.defjvp
 def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
+    # by the envelope theorem the best order counts as constant
     value, order = _search(aim, adjacency, *jax.lax.stop_gradient(primals))
 
     def at_order(atoms: Atoms, target: Any) -> Any:
@@ -243,6 +250,7 @@ def _releases_nothing(atoms: Atoms) -> Any:
     xp: Any = namespace(atoms)
     idle = atoms.gaussian_mu2 == 0
     for steps in atoms.sampled.values():
+        # no uses, never drawn, or nothing moves
         idle = idle & xp.all((steps.count == 0) | (steps.rate == 0) | (steps.mu == 0))
     return idle
 
