@@ -39,7 +39,7 @@ def _log1p(x: Any) -> Any:
 
 def _polyval(coefficients: Any, x: Any) -> Any:
     """Horner's rule, the highest power first."""
-    value = coefficients[0] + 0.0 * x
+    value = coefficients[0] + 0.0 * x  # of x's shape, and NaN where x is
     for c in coefficients[1:]:
         value = value * x + c
     return value
@@ -82,7 +82,7 @@ class _Jax:
         return jax.lax.lgamma(jnp.asarray(x, float))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(jnp, name)
+        found = getattr(jnp, name)  # kept as an attribute: looked up once
         setattr(self, name, found)
         return found
 
@@ -105,7 +105,7 @@ def _rows(tree: Any, i: int) -> Any:
 
 
 def _first(tree: Any) -> Any:
-    while isinstance(tree, tuple | list | dict):
+    while isinstance(tree, tuple | list | dict):  # the first leaf tells how many rows there are
         tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
     return tree
 
@@ -118,6 +118,7 @@ class _NumPy:
     """NumPy with the same loops, run by Python."""
 
     polyval = staticmethod(_polyval)
+    # 1/(1 + e^{−x}), which never overflows
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
     stop_gradient = staticmethod(lambda x: x)
     barrier = staticmethod(lambda x: x)
@@ -197,7 +198,7 @@ class _NumPy:
 def _each(function: Callable[[float], float], x: Any) -> Any:
     x = np.asarray(x, np.float64)
     if x.ndim == 0:
-        return np.float64(function(float(x)))
+        return np.float64(function(float(x)))  # Python's own is quicker for one number
     return np.array([function(v) for v in x.ravel().tolist()]).reshape(x.shape)
 
 
@@ -250,6 +251,7 @@ class with_derivative:
         return rule
 
     def __call__(self, *args: Any) -> Any:
+        # on NumPy there is nothing to differentiate
         traced = namespace(*args[self._static :]) is JAX
         return (self._traced if traced else self._plain)(*args)
 
@@ -289,11 +291,14 @@ def falling_root(
         x, low, high, done, count = state
         value, slope = function(x)
         safe = value <= 0
+        # the least point known to be above the root
         high = xp.where(safe, xp.minimum(x, high), high)
         low = xp.where(safe, low, xp.maximum(x, low))
+        # aims half a tolerance below 0, to end on the safe side
         newton = x - (value + half) / slope
         inside = (newton > low) & (newton < high) & (count % 8 != 7)
         middle = low + (high - low) / 2
+        # or the bracket's ends are neighbouring floats
         done = done | (safe & (value >= -2 * half)) | ~((low < middle) & (middle < high))
         return xp.where(done, x, xp.where(inside, newton, middle)), low, high, done, count + 1
 
@@ -321,7 +326,7 @@ def gauss_legendre(n: int) -> tuple[np.ndarray, np.ndarray]:
     # w′/w = −2x/(1 − x²) at a root.
     step = -value / slope
     weight = 2 / (below * above * slope**2) * (1 - 2 * x * step / (below * above))
-    place = x + step
+    place = x + step  # rounded once
     return np.append(-place[::-1], place), np.append(weight[::-1], weight)
 
 
@@ -378,11 +383,11 @@ def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
     for _ in range(max(m - 1, 0).bit_length()):  # sums of 2, 4, 8, … terms
         total = total + at(total, place - reach)
         reach = 2 * reach
-    squares = total * total
+    squares = total * total  # rows of the sum over all columns, V_t²
     first = xp.minimum(rows, times * apart)  # rows that see no column too many
     head = xp.sum(xp.where(place < first, squares, 0.0), axis=0)
     below = xp.maximum(first - m, 0.0)
-    periods = xp.floor(below / apart)
+    periods = xp.floor(below / apart)  # whole repetitions of the last period
     rest = below - periods * apart
     late = place >= m - apart
     period = xp.sum(xp.where(late, squares, 0.0), axis=0)
@@ -407,6 +412,7 @@ def solve(column: Float[Array, " m"], right: Float[Array, " n"]) -> Float[Array,
     below = column[1:]
 
     def step(last, value):
+        # row t of Cx = right, with the m − 1 entries before
         x = (value - jnp.sum(below * last)) / column[0]
         return jnp.concatenate([x[None], last[:-1]]) if below.shape[0] else last, x
 

@@ -72,7 +72,7 @@ Part = Literal["epsilon", "delta"]
 @functools.lru_cache(maxsize=512)
 def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
     """A run of one structure whose numbers are all two (a user of one would be none), its kinds."""
-    run = jax.tree.unflatten(tree, [2.0] * tree.num_leaves)
+    run = jax.tree.unflatten(tree, [2.0] * tree.num_leaves)  # support depends on structure alone
     return run, frozenset(type(step) for step in walk(run))
 
 
@@ -100,6 +100,7 @@ class _Ranked(Sequence[Method]):
         self._able, self._found = able, []
 
     def __getitem__(self, place: Any) -> Any:
+        # only as many as are asked for
         self._found += itertools.islice(self._able, max(place + 1 - len(self._found), 0))
         return self._found[place]
 
@@ -122,6 +123,7 @@ def ranked(
     tree = jax.tree.structure(run)
     order = sorted(
         (m for m in methods if getattr(m, part) is not None and kept(m)),
+        # what takes long comes last, whatever its rank
         key=lambda m: (m.dear, np.inf if m.rank is None else m.rank),
     )
     return _Ranked(m for m in order if _is_supported(m.supports, m.needs, tree, adjacency))
@@ -151,7 +153,7 @@ def least(
     if float64.is_traced(run, given):
         return _traced(ask, chosen, nothing, run, given), chosen[0]
     best, used = np.asarray(ask(chosen[0], run, given)), chosen[0]
-    open_ = ~(best < nothing) | (not used.tight)
+    open_ = ~(best < nothing) | (not used.tight)  # NaN counts as no answer
     for method in itertools.islice(chosen, 1, None):
         if not open_.any():
             break
@@ -161,11 +163,11 @@ def least(
             some, part_given = jax.tree.map(
                 functools.partial(chosen_settings, open_), (run, given), (map_axes(run), 0)
             )
-            value = np.full(best.shape, np.inf)
+            value = np.full(best.shape, np.inf)  # settled settings keep what they have
             value[open_] = ask(method, some, part_given)
         if np.all(value < best):
             used = method
-        best = np.fmin(best, value)
+        best = np.fmin(best, value)  # NaN has no say
         open_ = open_ & (~(value < nothing) | (not method.tight))
     return float64.plain(np.asarray(best)), used
 
@@ -214,7 +216,7 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
     """
     leaves, tree = jax.tree.flatten((run, given))
     axes = jax.tree.leaves((map_axes(run), 0))
-    dtype, rank = jax.numpy.zeros(()).dtype, open_.ndim
+    dtype, rank = jax.numpy.zeros(()).dtype, open_.ndim  # float32 in a program of that precision
     traced = [i for i, leaf in enumerate(leaves) if float64.is_traced(leaf)]
     # Ones in front, so that the axes of a vmap stay apart from the sweep's.
     ones = [jax.numpy.asarray(leaves[i], dtype) for i in traced]
@@ -240,10 +242,12 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
         found = []
         for k, value in enumerate(values):
             value = np.asarray(value, np.float64)
+            # one leaf at a time, all settings at once
             ends = [[*values[:k], value * (1 + sign * _STEP), *values[k + 1 :]] for sign in (1, -1)]
             above, below = (bound(np.asarray(open_) > 0, end) for end in ends)
             with np.errstate(invalid="ignore", divide="ignore"):
                 slope = (above - below) / (2 * _STEP * value)
+            # where there is no answer nothing moves
             found.append(np.where(np.isfinite(slope), slope, 0.0))
         return np.stack(found, axis=-1).astype(dtype)
 

@@ -36,7 +36,7 @@ FIXED_IN_ADVANCE = (
 FRESH_NOISE = "the noise is Gaussian, fresh at every step, and drawn independently of the data"
 
 _Class = TypeVar("_Class", bound=type)
-_REGISTRY: dict[str, type] = {}
+_REGISTRY: dict[str, type] = {}  # by the name that certificates write
 
 
 def number(
@@ -111,7 +111,7 @@ class Mechanism:
         for name, allowed in self._ranges.items():
             value = getattr(self, name)
             checked = checks.number(f"{kind}.{name}", value, allowed)
-            if checked is not value:
+            if checked is not value:  # an array was made of a list, or a float of an integer
                 object.__setattr__(self, name, checked)
         for name, options in self._choices.items():
             checks.choice(f"{kind}.{name}", getattr(self, name), options)
@@ -285,7 +285,7 @@ def walk(run: Mechanism) -> Iterator[Mechanism]:
     while stack:
         step = stack.pop()
         yield step
-        stack.extend(reversed(step.parts()))
+        stack.extend(reversed(step.parts()))  # depth first, without recursion: runs may nest deeply
 
 
 # --- the meaning of a whole run -----------------------------------------------------------------
@@ -350,7 +350,7 @@ def together(run: Mechanism, **given: Any) -> None:
     for step in walk(run):
         for name, axes in step.component_axes.items():
             value = getattr(step, name)
-            if type(value) is not float:
+            if type(value) is not float:  # a float broadcasts with anything
                 shape = np.shape(value)
                 shapes.add(shape[: len(shape) - axes])
     try:
@@ -394,7 +394,7 @@ def repaired(run: Mechanism) -> Any:
     with plain_rules():
         for name, good in _traced_fields(run):
             values[name] = jnp.where(good, values[name], run._ranges[name].example())
-        for relation in built(type(run), values).relations():
+        for relation in built(type(run), values).relations():  # asked of the mended ranges
             for name in relation.fields if is_traced(relation.holds) else ():
                 value, good = jnp.asarray(values[name]), relation.holds
                 if run.component_axes[name]:

@@ -29,6 +29,7 @@ class _Correlated(Mechanism):
 
     def __post_init__(self) -> None:
         run: Any = self
+        # certificates keep numbers, never an object
         object.__setattr__(self, "strategy", self._numbers(run.strategy))
         super().__post_init__()
 
@@ -40,6 +41,7 @@ class _Correlated(Mechanism):
         c, xp = run.strategy, namespace(run.strategy)
         begins: Any = xp.sum(c[..., :1], axis=-1) > 0  # of no coefficients the sum is 0
         first = Relation(("strategy",), begins, "one with a first coefficient above 0")
+        # the closed form of the sensitivity needs c₀ ≥ c₁ ≥ …
         falls: Any = xp.all(c[..., 1:] <= c[..., :-1], axis=-1)
         return first, Relation(("strategy",), falls, "coefficients that never increase")
 
@@ -94,8 +96,9 @@ class CorrelatedGaussian(_Correlated):
                 "CorrelatedGaussian.steps must be known where the inverse of the strategy is "
                 "banded, got a traced value: give strategy.column(most steps) as the strategy"
             )
-        allowed = Range(1.0, 1e7, whole=True)
+        allowed = Range(1.0, 1e7, whole=True)  # as many coefficients are kept
         return strategy.column(
+            # of a sweep, as many as its longest run has
             int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
         )
 
@@ -158,12 +161,14 @@ class MatrixGaussian(Mechanism):
                     "MatrixGaussian.steps must be one number, as the separation and the "
                     f"participations, where a strategy is given, got {sizes}"
                 )
+            # found once, when the run is built
             object.__setattr__(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
         super().__post_init__()
 
     def relations(self) -> tuple[Relation, ...]:
         s: Any = self.sensitivities
         steps: Any = self.steps
+        # later rows can only add to what a record moves
         rises: Any = namespace(s).all(s[..., :-1] <= s[..., 1:], axis=-1)
         count = np.shape(s)[-1]
         return (
@@ -222,6 +227,7 @@ class CyclicPoissonCorrelated(_Correlated):
     def relations(self) -> tuple[Relation, ...]:
         bands: int = np.shape(self.strategy)[-1]
         groups: Any = self.groups
+        # else two columns of one record share a row
         fits = Relation(("groups",), groups >= bands, "at least the strategy's bands", float(bands))
         return (*self._decreasing(), fits)
 

@@ -48,6 +48,7 @@ class RandomizedSensitivity(Mechanism):
         # Of float32 weights the sum is off by rounding; a larger gap is another law.
         double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
         traced = is_traced(weights)
+        # in float64 where the values are known
         total = weights.sum(-1) if traced else np.asarray(weights, np.float64).sum(-1)
         good = abs(total - 1.0) <= (1e-9 if double else 1e-5)
         return (Relation(("weights",), good, "probabilities that sum to one along the last axis"),)
@@ -192,6 +193,7 @@ class NoisySampledDescent(_Descent):
     diameter: Real = number(infinite=True, default=math.inf)
 
     def relations(self) -> tuple[Relation, ...]:
+        # a batch without repetition holds no more records than there are
         return (batch_fits(self.batch_size, self.population),)
 
     released = (

@@ -70,11 +70,12 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 @functools.cache
 def atom_kind(tree: Any, adjacency: Adjacency) -> str:
     """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
+    # the structure decides, never the numbers
     return _find_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
 def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
-    if type(step) in DOMINATED:
+    if type(step) in DOMINATED:  # one Gaussian pair, whatever releases it is made of
         return "gaussian"
     if type(step) in SCHEMES:
         scheme = SCHEMES[type(step)]
@@ -122,6 +123,7 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
     if isinstance(step, Repeated):
         return _find_kind(step.mechanism, adjacency)
     if isinstance(step, Composed):
+        # of no steps nothing is released
         kinds = {_find_kind(part, adjacency) for part in step.mechanisms} or {"gaussian"}
         return kinds.pop() if len(kinds) == 1 else "mixed"
     raise _refuse(step, "is not dominated by a Gaussian or subsampled Gaussian pair")
@@ -142,6 +144,7 @@ def exhibited(run: Mechanism) -> bool:
     """
     parts = list(walk(run))
     own = (SCHEMES[type(part)].exhibited(part) for part in parts if type(part) in SCHEMES)
+    # one step whose pair nobody attains spoils the whole
     return all(own) and not (whole_run(run) or any(isinstance(p, Shuffled) for p in parts))
 
 
@@ -172,13 +175,15 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
     mu2 = xp.zeros(())
     found: dict[str, list[Steps]] = {}
     for tree, step, count in groups(key, leaves):
-        kind = atom_kind(tree, adjacency)
+        kind = atom_kind(tree, adjacency)  # all steps of a group are of one kind
         if kind == "gaussian":
             pair = gaussian_pair(step)
             own = pair.add_remove if adjacency is Adjacency.ADD_REMOVE else pair.replace_one
+            # Gaussian pairs compose by adding μ²; 0·∞ is 0 uses
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:
             mu, rate, *times = SCHEMES[type(step)].parameters(step, adjacency)
+            # a scheme may stand for several steps at once
             own = xp.broadcast_arrays(mu, rate, *(count * n for n in times or (1.0,)))
             found.setdefault(kind, []).append(Steps(*(xp.reshape(v, (-1,)) for v in own)))
     return Atoms(mu2, {kind: _joined(parts) for kind, parts in found.items()})
@@ -202,6 +207,7 @@ def by_scheme(slopes: dict[str, Any], atoms: Atoms, adjacency: Adjacency) -> dic
     found, start = {}, dict.fromkeys(slopes, 0)
     for name, steps in atoms.sampled.items():
         pair = _pair_name(name, adjacency, False)
+        # the atoms lie there in the order of by_pair
         first, last = start[pair], start[pair] + steps.mu.shape[0]
         found[name], start[pair] = Steps(*(v[first:last] for v in slopes[pair])), last
     return found
@@ -231,7 +237,7 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
 
     def pull(leaves: Sequence[Array], by_atoms: Atoms) -> tuple[Array, ...]:
         of_leaves = lambda *leaves: atoms(key, adjacency, leaves)  # noqa: E731
-        return jax.vjp(of_leaves, *leaves)[1](by_atoms)
+        return jax.vjp(of_leaves, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
 
     compiled = jax.jit(pull)
 
@@ -242,6 +248,7 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
             by_leaves = pull(leaves, by_atoms)
         else:
             with float64.float64_scope():
+                # concrete: compiled once for each structure
                 by_leaves = tuple(np.asarray(v) for v in compiled(leaves, by_atoms))
         return out, type(out)(*[(*by_leaves, *by_extra)] * len(out))
 
@@ -307,6 +314,7 @@ def one_setting(every: Atoms, index: tuple[int, ...]) -> Atoms:
     """Those of one setting, at an index of a sweep that the run's own broadcasts to."""
     lead = np.shape(every.gaussian_mu2)
     own = index[len(index) - len(lead) :]
+    # an axis of length one serves all settings
     place = tuple(0 if n == 1 else i for n, i in zip(lead, own, strict=True))
     return tree_map(lambda a: a[place], every)
 
@@ -359,15 +367,17 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
     m = factors.shape[0]
     shapes = [leaf.shape[:-1] for leaf in leaves]
+    # where the columns of each leaf lie in a row
     ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
     rows = np.concatenate([leaf.reshape(-1, m) for leaf in leaves] or [np.zeros((0, m))]).T
     unique, inverse = np.unique(rows, axis=0, return_inverse=True)
     counts = np.zeros(len(unique))
+    # equal steps are one, used as often as all together
     np.add.at(counts, inverse.ravel(), np.prod(factors, axis=-1))
-    size = 1 << (len(unique) - 1).bit_length()
+    size = 1 << (len(unique) - 1).bit_length()  # the next power of two
     extra = size - len(unique)
     unique = np.concatenate([unique, np.repeat(unique[-1:], extra, axis=0)])
-    counts = np.concatenate([counts, np.zeros(extra)])
+    counts = np.concatenate([counts, np.zeros(extra)])  # padding is used 0 times
     columns = [
         unique.T[a:b].reshape(*shape, size)
         for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
@@ -385,6 +395,7 @@ def prepare(run: Mechanism) -> Prepared:
         leaves, tree = jax.tree.flatten(step)
         axes = tuple(jax.tree.leaves(map_axes(step)))
         tails = tuple(np.shape(x)[np.ndim(x) - n :] for x, n in zip(leaves, axes, strict=True))
+        # one build and one number of components
         groups.setdefault((tree, axes, tails), []).append((leaves, factors))
     arrays: list[Any] = []
     ndims: list[int] = []
@@ -393,6 +404,7 @@ def prepare(run: Mechanism) -> Prepared:
         columns = [
             _stack(column) for column in zip(*(leaves for leaves, _ in members), strict=True)
         ]
+        # multiplicities of nested repetitions, padded by ones
         depth = max(len(f) for _, f in members)
         padded = [
             _stack([*f, *([1.0] * (depth - len(f)))]) if depth else np.ones(1) for _, f in members
@@ -405,6 +417,7 @@ def prepare(run: Mechanism) -> Prepared:
             not float64.is_traced(c) and np.ndim(c) == 1 + n
             for c, n in zip(columns, axes, strict=True)
         )
+        # a sweep's steps differ from setting to setting: left apart
         if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
             columns, factors = _merge(columns, factors)
         arrays += [*columns, factors]

@@ -124,7 +124,7 @@ class Hypergeometric(NamedTuple):
         others = self.population - larger  # exact, or large beside `most`
         least = max(most - others, 0.0)
         mode = np.floor((most + 1) * ((larger + 1) / (self.population + 2)))
-        mode = float(np.clip(mode, least, most))
+        mode = float(np.clip(mode, least, most))  # rounding may have moved it out
         reach = np.ceil(np.sqrt(345.0 * most)) + 2
         up = np.arange(mode, min(most, mode + reach))
         down = np.arange(mode, max(least, mode - reach), -1.0)
@@ -132,7 +132,7 @@ class Hypergeometric(NamedTuple):
         with np.errstate(under="ignore"):
             above = np.cumprod((most - up) / (up + 1) * ((larger - up) / (left + up + 1)))
             below = np.cumprod(down / (most - down + 1) * ((left + down) / (larger - down + 1)))
-        mass = np.concatenate([below[::-1], [1.0], above])
+        mass = np.concatenate([below[::-1], [1.0], above])  # relative to the mass at the mode
         return mode - len(below), mass / mass.sum()
 
 
@@ -164,12 +164,15 @@ def few(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     below = max(float(below[low - 1]) - nothing, 0.0) if low > 0 else 0.0
     above = float(above[high]) if high < len(mass) else 0.0
     if upper:
+        # the upper tail counts as all records
         j, weight = np.append(j, law.most), np.append(weight, above)
         weight[0] += below
     else:
+        # the tails move down: fewer records
         nothing, weight[-1] = nothing + below, weight[-1] + above
     if len(j) > _PARTS:
         starts = np.linspace(0, len(j), _PARTS + 1).astype(int)[:-1]
+        # neighbours together, at the largest or the smallest of them
         weight = np.add.reduceat(weight, starts)
         j = j[np.append(starts[1:], len(j)) - 1] if upper else j[starts]
     kept = weight > 0
@@ -227,6 +230,7 @@ class Symmetrised(Sampled):
     def masses(
         self, sign: int, mu: float, rate: float, losses: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, float]:
+        # the fold lies at μ/2, where the loss is 0
         y = np.maximum(inverse(np.abs(losses), mu, rate), 0.5 * mu)
         # Above 0 the pair is (g·r, g) on y > μ/2, below 0 its mirror image with P and Q exchanged.
         tail_g = ndtr(-y)
