@@ -153,10 +153,10 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
         if isinstance(event, library.LaplaceDpEvent):
             return Laplace(event.noise_multiplier)
         if isinstance(event, library.DiscreteLaplaceDpEvent) and event.noise_parameter > 0:
-            scale = 1 / event.noise_parameter
+            scale = 1 / event.noise_parameter  # theirs is the decay a whole number
             return DiscreteLaplace(scale / event.sensitivity, event.sensitivity)
         if isinstance(event, library.RandomizedResponseDpEvent) and event.noise_parameter > 0:
-            if event.num_buckets == 1:
+            if event.num_buckets == 1:  # one answer only: nothing is released
                 return Composed(())
             odds = event.num_buckets * (1 - event.noise_parameter) / event.noise_parameter
             return RandomizedResponse(float(np.log1p(odds)), event.num_buckets)
@@ -171,7 +171,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             steps = int(np.max(event.step_counts))
             return Repeated(Gaussian(event.noise_multiplier), steps.bit_length())
         if isinstance(event, library.RepeatAndSelectDpEvent):
-            laws = {shape: law for law, shape in _LAWS.items()}
+            laws = {shape: law for law, shape in _LAWS.items()}  # from their shape
             if event.shape in laws:
                 return BestOf(read(event.event), event.mean, laws[event.shape])
         if isinstance(event, library.ZCDpEvent) and event.xi == 0:
@@ -227,7 +227,7 @@ def _write(library: Any, step: Mechanism, adjacency: Adjacency) -> Any:
     if isinstance(step, Laplace):
         return library.LaplaceDpEvent(number(step, "noise_multiplier"))
     if isinstance(step, DiscreteLaplace) and number(step, "noise_multiplier") > 0:
-        moved = int(number(step, "sensitivity"))
+        moved = int(number(step, "sensitivity"))  # theirs is a whole number
         scale = number(step, "noise_multiplier") * moved
         return library.DiscreteLaplaceDpEvent(1 / scale, moved)
     if isinstance(step, RandomizedResponse):
@@ -347,6 +347,6 @@ def from_bandmf(config: Any) -> Mechanism:
             "accountant must be for a relation under which a record is left out, got REPLACE_ONE"
         )
     column = np.asarray(config.strategy, np.float64)
-    sigma = float(config.noise_multiplier) * float(np.linalg.norm(column))
+    sigma = float(config.noise_multiplier) * float(np.linalg.norm(column))  # theirs is over ‖c‖
     one = CyclicPoissonCorrelated(sigma, column, float(column.size), float(config.sampling_prob))
     return Repeated(one, float(-(-int(config.iterations) // column.size)))

@@ -51,7 +51,7 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
         return pair.moved(place, by)
     both = zip(pair.halves(), place, by.halves(), strict=True)
     columns = zip(*(half.moved(y, change) for half, y, change in both), strict=True)
-    density = xp.exp(-0.5 * pair.start**2) / np.sqrt(2 * np.pi)
+    density = xp.exp(-0.5 * pair.start**2) / np.sqrt(2 * np.pi)  # of N(0, 1) where the fold lies
     atom = (by.atom - 2 * density * by.start) / xp.maximum(pair.atom, 1e-300)
     x, y = (xp.concatenate([*column, atom[None]]) for column in columns)
     return x, y
@@ -61,7 +61,7 @@ def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]
     """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
     xp: Any = namespace(loss, real)
     blocks = real.shape[0]
-    angle = xp.outer(np.arange(blocks) * 1.0, spacing * loss)
+    angle = xp.outer(np.arange(blocks) * 1.0, spacing * loss)  # t_k = (i + blocks·j)·spacing
     cos, sin = xp.cos(angle), xp.sin(angle)
     re, im = real @ cos - imag @ sin, real @ sin + imag @ cos
     cos, sin = xp.cos(blocks * angle), xp.sin(blocks * angle)
@@ -73,7 +73,7 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     # What is left poor on the finest line is blurred there: a longer one is blurred less.
     nodes, blocks = interval.LEVELS[level]
     blocks = 2 * blocks if level == len(interval.LEVELS) - 1 else blocks
-    goal = None if question == "delta" else xp.log(given)
+    goal = None if question == "delta" else xp.log(given)  # the saddle of ε, or of the root
     at = find_saddle(run, goal, guess)
     line, epsilon = lines.evaluate(run, at, nodes, blocks)[0], given
     if question == "epsilon":
@@ -82,18 +82,18 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     c, t = line.c, line.spacing * np.arange(blocks**2)
     cos, sin = xp.cos(t * epsilon), xp.sin(t * epsilon)
     real, imag = line.real.reshape(-1), line.imag.reshape(-1)
-    real, imag = real * cos + imag * sin, imag * cos - real * sin
+    real, imag = real * cos + imag * sin, imag * cos - real * sin  # times e^{−itε}
     total = xp.sum(real)
     # Where the sum is lost in its error it has no derivative worth having.
     total = xp.where(total > line.slack, total, np.nan)
-    real, imag = real / total, imag / total
+    real, imag = real / total, imag / total  # weights of the nodes in δ
 
     def of_step(row: tuple) -> tuple[Any, Any, Any]:
         pair, count, by = row
         step = half.tilt(pair, c, nodes)
         re, im = lines.transform(step.loss, step.weight, line.spacing, blocks)
-        re = 1 + re
-        size = xp.maximum(re * re + im * im, 1e-280)
+        re = 1 + re  # transform gives φ − 1
+        size = xp.maximum(re * re + im * im, 1e-280)  # |φ|²
         v_re, v_im = (real * re + imag * im) / size, (imag * re - real * im) / size
         square = [v.reshape(blocks, blocks) for v in (v_re, v_im, t * v_re, t * v_im)]
         plain, _ = _backwards(step.loss, line.spacing, *square[:2])
@@ -116,7 +116,7 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
             groups.append(tuple(xp.map(of_step, (pair, count, by))))
     # K(z) = μ²z(z + 1)/2 of the plain releases.
     by_mu2 = 0.5 * (xp.sum(real * (c * (c + 1) - t * t)) - imag @ (t * (2 * c + 1)))
-    by_epsilon = imag @ t - c * xp.sum(real)
+    by_epsilon = imag @ t - c * xp.sum(real)  # d/dε of e^{−zε}
     # The worse direction has the larger ε or δ.
     worse = epsilon if question == "epsilon" else lines.log_sum(line, epsilon)[0]
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
@@ -129,7 +129,7 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes
     """
     ((pair, count),), ((by, _),) = run.groups, changes.groups
     pair, by = tree_map(lambda v: v[0], (pair, by))
-    if isinstance(pair, Folded):
+    if isinstance(pair, Folded):  # the profile of its pair, at ε ≥ 0
         pair, by = pair.pair, tuple(change.pair for change in by)
     _, upper, x = interval.single_step_ends(question, pair, given)
     epsilon = upper if question == "epsilon" else given
@@ -185,7 +185,7 @@ def slopes(
     worse = least(-each.size)
     _, by_epsilon, *rest = tree_map(lambda v: xp.where(worse, v.T, 0.0).sum(axis=-1).T, each)
     usable = usable & (by_epsilon < 0)
-    steep = xp.where(usable, by_epsilon, -1.0)
+    steep = xp.where(usable, by_epsilon, -1.0)  # δ falls with ε
     factor = -1 / steep if question == "epsilon" else xp.ones(())
 
     def scale(v: Array) -> Array:

@@ -103,12 +103,12 @@ def compose(mus: Releases) -> Any:
 
 def _compose(mus: Array) -> Array:
     xp: Any = namespace(mus)
-    scale = xp.max(mus, axis=-1)
+    scale = xp.max(mus, axis=-1)  # so that no square overflows
     plain = (scale > 0) & xp.isfinite(scale)
     safe = xp.where(plain, scale, 1.0)
     # The square root of exactly 0 has no derivative.
     squares = xp.where(plain, xp.sum(xp.square(mus / safe), axis=-1), 1.0)
-    value = xp.where(plain, safe * xp.sqrt(squares), scale)
+    value = xp.where(plain, safe * xp.sqrt(squares), scale)  # 0 and ∞ are their own sums
     return xp.where(xp.all(mus >= 0, axis=-1), value, xp.inf)
 
 
@@ -146,7 +146,7 @@ def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
 def _caught(mu: Array, rate: Array) -> Array:
     xp: Any = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
-    shift = xp.ndtri(xp.where(known, rate, 0.5)) + xp.where(known, mu, 0.0)
+    shift = xp.ndtri(xp.where(known, rate, 0.5)) + xp.where(known, mu, 0.0)  # Φ⁻¹(a) + μ
     value = xp.minimum(pair.normal_cdf(shift) * (1 + 1e-12), 1.0)
     return xp.where(known, value, xp.where((rate == 0) & (mu >= 0) & (mu < xp.inf), 0.0, 1.0))
 
@@ -176,8 +176,8 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
 
 def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
     xp: Any = namespace(epsilon, delta, rate)
-    steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)
-    value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)
+    steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)  # 0·∞ is 0
+    value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)  # rounded down
     known = (epsilon >= 0) & (delta >= 0) & (rate >= 0)
     return xp.where(known, xp.clip(value, 0.0, 1.0), 0.0)
 
@@ -208,7 +208,7 @@ def _lower_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
     value = _asked(_lower_kernel, rounding="down")(run, delta, adjacency)
-    return value if exhibited(run) else 0 * value
+    return value if exhibited(run) else 0 * value  # 0 in the shape of the sweep
 
 
 def _delta_kernel(atoms: Atoms, adjacency: Adjacency, epsilon: Array) -> Array:

@@ -121,7 +121,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
         target = xp.log1p(1 / c) * (1 - 1e-12)  # rounded down
         some = xp.log(count) + c * (own + count * profile(target))
         told = xp.where(c * own < 700, count * xp.expm1(xp.minimum(c * own, 700.0)), xp.inf)
-        value = xp.minimum(xp.logaddexp(some, -count), told) / c
+        value = xp.minimum(xp.logaddexp(some, -count), told) / c  # or all runs released
         good = count > 0
     else:
         extra = float64.evaluate(
@@ -130,7 +130,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
             (0, 1, 1),
             rounding="up",
         )
-        value = own + xp.asarray(extra)[..., None] + xp.log(count) / c
+        value = own + xp.asarray(extra)[..., None] + xp.log(count) / c  # their Theorem 2
         good = count >= 1
     # What is not a number, or no admissible mean, has no bound.
     return xp.where(good & (orders > 1) & (value >= 0), value * (1 + 1e-12), xp.inf)
@@ -165,7 +165,7 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
     every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
     found = np.empty(every.shape)
     for index in np.ndindex(*shape):
-        (steps,) = by_pair(one_setting(atoms, index), adjacency).values()
+        (steps,) = by_pair(one_setting(atoms, index), adjacency).values()  # one kind of step
         good = (every[index] > 1) & (every[index] < np.inf)
         c = np.where(good, every[index], 2.0) - 1
         total = np.zeros_like(c)
@@ -241,7 +241,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
         count, one = _count(factors), curve(step, orders, adjacency)
         xp: Any = namespace(count, one)
         total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
-        operations += 2
+        operations += 2  # a product and a sum
     if operations > 1:  # in the program's own precision
         total = total * (1 + operations * float(np.finfo(total.dtype).eps))
     return total
