@@ -120,7 +120,7 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
     batches = int(run.batches)  # pyrefly: ignore
     # Position j of l is last used (t − j) mod l updates before the last one.
     place = np.arange(1, batches + 1)
-    steps = np.asarray(run.steps, np.float64)[..., None]
+    steps = np.asarray(run.steps, np.float64)[..., None]  # the axis of positions comes last
     since_last = np.where(steps >= place, np.mod(steps - place, batches), steps + place)
     return ask(_positions, run, None, since_last, ndims=(1,))
 
@@ -150,7 +150,7 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
     attained = xp.isinf(run.diameter) & (run.step_size * run.strong_convexity <= 1)
-    value = pair.epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)
+    value = pair.epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)  # rounded down
     return xp.where(attained, value, 0.0)
 
 
@@ -171,11 +171,11 @@ def _mixture(batches: int, price: Callable) -> Callable:
     # Positions in order of their last use; of each group the latest, which is the worst, stands
     # for all.
     edges = np.floor(np.arange(groups + 1) * (batches / groups))
-    weights = np.diff(edges) / batches
+    weights = np.diff(edges) / batches  # the share of positions in each group
 
     def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
         xp: Any = namespace(run, given)
-        mus = xp.sqrt(position2(run, xp.asarray(edges[:-1])))
+        mus = xp.sqrt(position2(run, xp.asarray(edges[:-1])))  # the latest use of each group
         return price(mus, xp.asarray(weights), given)
 
     return kernel
@@ -200,7 +200,7 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
     """
     step, curvature = float(run.step_size), float(run.strong_convexity)  # pyrefly: ignore
     smoothness, noise = float(run.smoothness), float(run.noise_std)  # pyrefly: ignore
-    scale = math.sqrt(2 * step) * noise
+    scale = math.sqrt(2 * step) * noise  # Langevin noise of a step
     ratio = step * float(run.gradient_sensitivity) / scale  # pyrefly: ignore
     gap = max(0.0, min(step * curvature, 2 - step * smoothness)) if curvature <= smoothness else 0.0
     past, update = sampled_split(
@@ -238,7 +238,7 @@ def _ask(part: Any) -> Any:
 
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
-        rough = [price(renyi.METHODS[:1], m) for m in options]
+        rough = [price(renyi.METHODS[:1], m) for m in options]  # each is an upper bound by itself
         chosen = options[int(np.argmin([float(np.max(value)) for value in rough]))]
         table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
         return np.minimum(np.min(rough, axis=0), price(table, chosen))
@@ -246,7 +246,7 @@ def _ask(part: Any) -> Any:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         """The settings of a sweep one after the other: each has its own candidates."""
         leaves, tree = jax.tree.flatten((run, given))
-        columns = np.broadcast_arrays(*leaves)
+        columns = np.broadcast_arrays(*leaves)  # every field in the sweep's shape
         rows = zip(*(column.ravel() for column in columns), strict=True)
         asked = (jax.tree.unflatten(tree, row) for row in rows)
         found = [one(each, number, adjacency) for each, number in asked]

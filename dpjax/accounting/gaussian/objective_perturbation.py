@@ -63,7 +63,7 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
     mus = _corners(adjacency, mu2, rho2)
     totals: Any = sum(pair.delta(mu, left) for mu in mus)
     slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
-    worst = xp.argmax(totals)
+    worst = xp.argmax(totals)  # of the cells, all of which are bounds of one corner
     return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
 
 
@@ -87,8 +87,8 @@ def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: 
 
     # Each of the terms is at most that of the largest displacement.
     terms, square = (2.0, 1.0) if adjacency is Adjacency.ADD_REMOVE else (4.0, 4.0)
-    most = xp.sqrt(square * mu2 + rho2)
-    high = offset + pair.epsilon(most, target / (terms * _UP * _UP))
+    most = xp.sqrt(square * mu2 + rho2)  # half-diagonals: s² + t² ≤ (2R)²
+    high = offset + pair.epsilon(most, target / (terms * _UP * _UP))  # δ ≤ terms·δ_G(most) there
     high = xp.where(function(xp.zeros_like(high))[0] <= 0, 0.0, high)
     return falling_root(function, high, xp.zeros_like(high), high, tolerance=1e-12)
 
@@ -104,7 +104,7 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
         tangents[:3],
     )[1]
     mu2, rho2, offset, _ = primals
-    slope = _total(adjacency, mu2, rho2, root - offset)[1]
+    slope = _total(adjacency, mu2, rho2, root - offset)[1]  # of δ by ε
     active = (root > 0) & (slope < 0)
     return root, xp.where(active, (tangents[3] - moved) / xp.where(active, slope, 1.0), 0.0)
 
@@ -133,7 +133,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
     s = scale * run.gradient_bound / safe
-    k = orders - 1
+    k = orders - 1  # α − 1
     value = (
         xp.log1p(run.smoothness / run.regularization)
         + 0.5 * s * s
@@ -151,7 +151,7 @@ def _pure_rdp(run: Any, orders: Array) -> Array:
     # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
     p, q = xp.sigmoid(epsilon), xp.sigmoid(-epsilon)
     value = epsilon + xp.log(p + q * xp.exp(-2 * (orders - 1) * epsilon)) / (orders - 1)
-    return xp.clip(value, 0.0, epsilon)
+    return xp.clip(value, 0.0, epsilon)  # a Rényi divergence is at most ε
 
 
 def _rounded(value: Array, orders: Array) -> Array:

@@ -109,7 +109,7 @@ class Group:
     def known(self, step: UserLevel, adjacency: Adjacency) -> Known | None:
         inner, replaced = step.mechanism, adjacency is Adjacency.REPLACE_ONE
         if isinstance(inner, WithReplacement):
-            one = DRAWN.known(inner, adjacency)
+            one = DRAWN.known(inner, adjacency)  # the pair of one record
             if one is None:
                 return None
             mu, *others = one.numbers
@@ -128,7 +128,7 @@ class Group:
             return Known(REPLACED if replaced else ADDED, (mu, step.records), rate, replaced)
         batch: Any = inner  # fixed batches are priced for replaced records alone
         numbers = (mu, step.records, batch.batch_size, batch.population)
-        return Known(FIXED, numbers, rate, symmetric=True)
+        return Known(FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
 
     def grid(self, own: Known) -> Discretisable:
         return own.release.grid(own)

@@ -84,14 +84,14 @@ def _ball(m: RecentredGaussian | TangentBall) -> GaussianPair:
 
 def _boxed(m: BoxedAngles) -> GaussianPair:
     xp: Any = namespace(m)
-    angle = xp.sqrt(m.dimension + 2.0) * m.bounding_factor * np.pi
+    angle = xp.sqrt(m.dimension + 2.0) * m.bounding_factor * np.pi  # the box's diagonal, √(d+2)·βπ
     return _moved(_ratio2(angle / (2.0 * m.batch_size), m.noise_std))
 
 
 def _anisotropic(m: Anisotropic) -> GaussianPair:
     parallel = _ratio2(m.parallel_radius / m.batch_size, m.parallel_noise_std)
     perpendicular = _ratio2(m.perpendicular_radius / m.batch_size, m.perpendicular_noise_std)
-    return _moved(parallel + perpendicular)
+    return _moved(parallel + perpendicular)  # orthogonal releases: μ² adds up
 
 
 def correlated_mu2(m: Any, rows: Any, apart: Any, times: Any) -> Any:
@@ -111,7 +111,7 @@ def _matrix(m: MatrixGaussian) -> GaussianPair:
     xp: Any = namespace(m)
     listed: Any = m.sensitivities  # along the first axis
     count = listed.shape[0]
-    last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1
+    last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1  # row of the last step
     shape = (count, *np.broadcast_shapes(listed.shape[1:], last.shape))
     listed = xp.broadcast_to(listed, shape)
     moved = xp.take_along_axis(listed, xp.broadcast_to(last, shape[1:])[None], axis=0)[0]
@@ -147,7 +147,7 @@ def gaussian_pair(step: Mechanism) -> GaussianPair:
     """Total Gaussian pair of a step whose kind is `gaussian`, all of it on the same records."""
     if type(step) in DOMINATED:
         return DOMINATED[type(step)].pair(step)
-    if isinstance(step, Shuffled):
+    if isinstance(step, Shuffled):  # one pass over disjoint batches
         return gaussian_pair(step.mechanism)
     if isinstance(step, Repeated):
         inner = gaussian_pair(step.mechanism)

@@ -136,14 +136,14 @@ def atoms(loss: Any, mass: Any, infinite: float = 0.0) -> Atoms:
             f"loss and mass must be equally long lists of finite numbers, got {loss} and {mass}; "
             "give the mass at infinite loss as infinite="
         )
-    total = float(np.sum(mass)) + infinite
+    total = float(np.sum(mass)) + infinite  # of P
     if not (np.all(mass >= 0) and infinite >= 0 and abs(total - 1) <= MASS_ERROR):
         raise ValueError(f"the masses of P must be ≥ 0 and sum to 1 with infinite, got {total}")
-    other = float(np.sum(mass * np.exp(-loss)))
+    other = float(np.sum(mass * np.exp(-loss)))  # of Q, without what P never gives
     if not other <= 1 + MASS_ERROR:
         raise ValueError(f"the masses of Q, those of P times e^−loss, must sum to ≤ 1, got {other}")
-    used = mass > 0
-    never = 0.0 if other >= 1 - MASS_ERROR else 1 - other
+    used = mass > 0  # where P has no mass the loss is −∞: in never
+    never = 0.0 if other >= 1 - MASS_ERROR else 1 - other  # rounding is no mass of Q
     return Atoms(loss[used], mass[used], np.float64(infinite), np.float64(never))
 
 
@@ -183,9 +183,9 @@ class Outcomes(NamedTuple):
         place = np.searchsorted(losses, self.losses, side="right") - 1
         place = np.where(self.losses == losses[-1], len(losses) - 2, place)
         inside, above = (place >= 0) & (place < len(losses) - 1), place >= len(losses) - 1
-        mass = self.mass * (1 + self.slack)
+        mass = self.mass * (1 + self.slack)  # towards the side that is bounded
         at, size = place[inside], len(losses) - 1
-        p = np.bincount(at, mass[inside], size)
+        p = np.bincount(at, mass[inside], size)  # by the cell below each loss
         q = np.bincount(at, mass[inside] * np.exp(-self.losses[inside]), size)
         return p, q, float(mass[above].sum() + self.infinite * (1 + self.slack))
 
