@@ -22,7 +22,7 @@ from dpjax._numerics.normal import normal
 from dpjax.gradients.arguments import boolean_mask
 from dpjax.gradients.per_example import sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.released import current_reader
+from dpjax.transforms.noise import READER
 
 
 @suggests_argument_names
@@ -68,7 +68,7 @@ def clip_per_example(
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             sensitivity = functools.partial(strategy.sensitivity, clip_norm)
             return reader.clip(updates, sensitivity), state
 

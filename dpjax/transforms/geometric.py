@@ -26,8 +26,7 @@ from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighte
 from dpjax.gradients.strategies import Flat
 from dpjax.transforms.clip import count_records, mask_records
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
-from dpjax.transforms.noise import NoiseState, add_scaled, fold_noise_key, noise_start
-from dpjax.transforms.released import current_reader
+from dpjax.transforms.noise import READER, NoiseState, add_scaled, fold_noise_key, noise_start
 
 
 class Release(optax.GradientTransformationExtraArgs):
@@ -210,7 +209,7 @@ def _release(
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
         now, noise = fold_noise_key(state.noise, "+".join(released), updates)
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             return reader.release(updates, released), AnchorState(state.anchor, noise)
         count_records(updates)
         specs = jax.tree.map(partition_spec, state.anchor)

@@ -24,8 +24,7 @@ from dpjax.gradients.arguments import boolean_mask
 from dpjax.gradients.per_example import accumulation_dtype, clip_records, per_record, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.clip import count_records, mask_records, noisy_total
-from dpjax.transforms.noise import add_scaled, fold_noise_key, in_float32, noise_start
-from dpjax.transforms.released import current_reader
+from dpjax.transforms.noise import READER, add_scaled, fold_noise_key, in_float32, noise_start
 
 _GRID = 2**32
 
@@ -250,7 +249,7 @@ def importance_mean(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
     ):
         del params, extra
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             reader.refuse("importance_mean, which is priced by its Guarantee")
         if probabilities is None or sensitivity is None:
             raise ValueError(

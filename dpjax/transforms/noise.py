@@ -5,6 +5,7 @@ Noise that is correlated over the steps leaves less of it in sums of them.
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +22,9 @@ from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import folded
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
-from dpjax.transforms.released import current_reader
+
+# What `released` reads a chain with while it runs one on shapes; None in an ordinary update.
+READER: contextvars.ContextVar[Any] = contextvars.ContextVar("reader", default=None)
 
 
 class NoiseState(NamedTuple):
@@ -72,7 +75,7 @@ def fold_noise_key(
     # refuses two draws of one key and one salt.
     paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates))
     digest = hashlib.sha256("\n".join((kind, *paths)).encode()).digest()  # 64 bits salt the key
-    reader = current_reader()
+    reader = READER.get()
     step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
     return folded(state.key, state.step, *salt), NoiseState(state.key, step)
@@ -197,7 +200,7 @@ def _additive(
     def update(updates, state, params=None):
         del params
         now, after = fold_noise_key(state, kind, updates)
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             return reader.perturb(kind, updates, scale), after
         size = scale(state.step) if callable(scale) else scale  # of this step
         return add_scaled(updates, draw(now, in_float32(updates)), size), after
@@ -320,7 +323,7 @@ def correlated_noise(
 
     def update(updates, state, params=None):
         del params
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             reader.refuse(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
                 "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"

@@ -6,7 +6,6 @@ costs are then the same value, and no noise multiplier is typed twice.
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -19,8 +18,7 @@ from jax.extend.core import Primitive
 
 from dpjax._numerics.keys import bits_of_key
 from dpjax.gradients.ghost.equations import Equation, Program, literal, trace
-
-_CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("reading", default=None)
+from dpjax.transforms.noise import READER
 
 
 class _Refused(ValueError):
@@ -275,11 +273,6 @@ def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -
             )
 
 
-def current_reader() -> ChainReader | None:
-    """Who reads the chain that runs now; None in an ordinary update."""
-    return _CURRENT.get()
-
-
 _MADE_UP = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
 _ALSO_MADE_UP = {"a": {"b": jax.ShapeDtypeStruct((2, 2), jnp.float32)}, **_MADE_UP}
 
@@ -293,14 +286,14 @@ def _read(chain: optax.GradientTransformation, gradient: Any, shapes: Any) -> Ch
         if gradient is not None:
             seen.bounds.append(_read_sensitivity(gradient))
             seen.clipped = {id(leaf): (leaf, 0) for leaf in jax.tree.leaves(updates)}
-        token = _CURRENT.set(seen)
+        token = READER.set(seen)
         try:
             begun = chain.init(params)
             marked = [_mark_begun(place, leaf) for place, leaf in enumerate(_arrays(begun))]
             state = jax.tree.unflatten(jax.tree.structure(begun), marked)
             out, state = chain.update(updates, state, params)
         finally:
-            _CURRENT.reset(token)
+            READER.reset(token)
         seen.same_state = jax.tree.structure(state) == jax.tree.structure(begun)
         found.append(seen)
         return jax.tree.leaves(out), _arrays(state)

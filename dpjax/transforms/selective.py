@@ -12,8 +12,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax.gradients.arguments import boolean_mask
 from dpjax.transforms.clip import noisy_total
-from dpjax.transforms.noise import NoiseState, fold_noise_key, noise_start
-from dpjax.transforms.released import current_reader
+from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, noise_start
 
 
 class SelectiveState(NamedTuple):
@@ -166,7 +165,7 @@ def selective_update(
     def update(
         updates, state, params=None, *, validation_losses=None, validation_mask=None, **extra
     ):
-        if (reader := current_reader()) is not None:
+        if (reader := READER.get()) is not None:
             reader.refuse("selective_update, which is priced by its attempts: tx.charged")
         if params is None or validation_losses is None:
             raise ValueError(
