@@ -14,8 +14,8 @@ import jax
 from dpjax._argument_names import suggests_argument_names
 from dpjax.gradients import arguments
 from dpjax.gradients.ghost import sums
-from dpjax.gradients.ghost.equations import Program, trace
 from dpjax.gradients.ghost.plan import Family, Plan, fitting_gradients, make_plan
+from dpjax.gradients.ghost.programs import Program, trace
 from dpjax.gradients.per_example import additions
 from dpjax.gradients.strategies import Flat, Strategy
 

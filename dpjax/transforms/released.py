@@ -17,7 +17,7 @@ import optax
 from jax.extend.core import Primitive
 
 from dpjax._numerics.keys import bits_of_key
-from dpjax.gradients.ghost.equations import Equation, Program, literal, trace
+from dpjax.gradients.ghost.programs import Equation, Program, literal, trace
 from dpjax.transforms.noise import READER
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import clipped_grad
 from dpjax.gradients import explain
-from dpjax.gradients.ghost import equations, rules
+from dpjax.gradients.ghost import programs, rules
 
 LAYOUTS = {
     "channels last": ("NHWC", "HWIO", "NHWC"),
@@ -53,7 +53,7 @@ def operands(layout, groups=1):
 
 
 def the_equation(function, *args):
-    program, _ = equations.trace(function, *args)
+    program, _ = programs.trace(function, *args)
     (eqn,) = [e for e in program.equations if e.name == rules.CONVOLUTION]
     return eqn
 

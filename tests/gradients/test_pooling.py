@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import clipped_grad
-from dpjax.gradients.ghost import equations, rules
+from dpjax.gradients.ghost import programs, rules
 
 
 def pooled(x, window, strides=(1, 1), padding="VALID", base=(1, 1), dilation=(1, 1)):
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def the_equation(**setting):
-    program, _ = equations.trace(
+    program, _ = programs.trace(
         lambda x: pooled(x, **setting), jax.ShapeDtypeStruct((7, 6), jnp.float32)
     )
     (eqn,) = [e for e in program.equations if e.name == rules.POOLING]
@@ -91,12 +91,12 @@ def test_what_is_not_finite_stays():
 
 
 def test_large_windows_whole_numbers_and_other_backends_are_left_alone(monkeypatch):
-    program, _ = equations.trace(
+    program, _ = programs.trace(
         lambda x: jax.lax.reduce_window(x, jnp.int32(-9), jax.lax.max, (2,), (1,), "VALID"),
         jax.ShapeDtypeStruct((5,), jnp.int32),
     )
     assert all(rules.by_slices(eqn) is None for eqn in program.equations)
-    program, _ = equations.trace(
+    program, _ = programs.trace(
         lambda x: pooled(x, (9, 9)), jax.ShapeDtypeStruct((9, 9), jnp.float32)
     )
     assert all(rules.by_slices(eqn) is None for eqn in program.equations)

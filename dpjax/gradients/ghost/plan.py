@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import jax
 
 from dpjax.gradients.arguments import first_record
-from dpjax.gradients.ghost.equations import Program, trace
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
+from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.ghost.values import Batched, Site
 
 
 class RematPolicy(NamedTuple):

@@ -23,8 +23,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.lax import GatherScatterMode
 from jaxtyping import Array
 
-from dpjax.gradients.ghost.equations import Equation
-from dpjax.gradients.ghost.values import ParameterView
+from dpjax.gradients.ghost.programs import Equation, ParameterView
 
 
 @jax.tree_util.register_dataclass

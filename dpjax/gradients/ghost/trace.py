@@ -17,17 +17,20 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost import rules
-from dpjax.gradients.ghost.equations import Equation, Program, Scan, literal
 from dpjax.gradients.ghost.outer import LOW_RANK_SUM
-from dpjax.gradients.ghost.values import (
+from dpjax.gradients.ghost.programs import (
     Batched,
     Constant,
+    Equation,
     JoinedViews,
     ParameterView,
     Parametric,
+    Program,
+    Scan,
     Site,
     join_views,
     leaf_key,
+    literal,
     one_step,
     per_example_copy,
     rearrange,

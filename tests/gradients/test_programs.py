@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad
-from dpjax.gradients.ghost import equations
+from dpjax.gradients.ghost import programs
 
 
 def loss(w, x):
@@ -30,7 +30,7 @@ X = jax.random.normal(jax.random.key(1), (6, 5, 3))
 def run(program, args):
     """Every equation by its own evaluation, and every called program by its equations."""
     known = dict(program.constants) | dict(zip(program.inputs, args, strict=True))
-    read = lambda v: v.val if equations.literal(v) else known[v]  # noqa: E731
+    read = lambda v: v.val if programs.literal(v) else known[v]  # noqa: E731
     for eqn in program.equations:
         values = list(map(read, eqn.operands))
         called = eqn.called()
@@ -40,13 +40,13 @@ def run(program, args):
 
 
 def test_a_program_computes_what_it_was_traced_from():
-    program, out = equations.trace(loss, W, X[0])
+    program, out = programs.trace(loss, W, X[0])
     assert out.shape == ()
     np.testing.assert_allclose(run(program, [W, X[0]])[0], loss(W, X[0]), rtol=1e-6)
 
 
 def test_the_parts_of_a_program():
-    program, _ = equations.trace(loss, W, X[0])
+    program, _ = programs.trace(loss, W, X[0])
     found = {eqn.name: eqn for eqn in program.equations}
     loop = found["scan"].scan()
     assert (loop.constants, loop.carry, loop.length, loop.reverse) == (1, 1, 4, True)
@@ -68,7 +68,7 @@ def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
 
     expected = clipped_grad(loss, 0.7, "vmap")(W, X)
     assert clipped_grad(loss, 0.7, "ghost")(W, X).norms.shape == (6,)
-    monkeypatch.setattr(equations.Equation, what, renamed)
+    monkeypatch.setattr(programs.Equation, what, renamed)
     with pytest.warns(UserWarning, match="became 'vmap'.*a_field_of_another_name"):
         out = clipped_grad(loss, 0.7, "ghost")(W, X)
     np.testing.assert_array_equal(out.sum, expected.sum)
@@ -76,5 +76,5 @@ def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
 
 
 def test_an_unknown_kind_of_program_is_refused():
-    with pytest.raises(equations.Unknown, match="int has no constvars"):
-        equations._program(3)
+    with pytest.raises(programs.Unknown, match="int has no constvars"):
+        programs._program(3)
