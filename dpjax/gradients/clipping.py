@@ -16,9 +16,9 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients import arguments, explain, per_example
-from dpjax.gradients.explain import Method, PieceSize
+from dpjax.gradients import arguments, methods, per_example
 from dpjax.gradients.ghost import sums
+from dpjax.gradients.methods import Method, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 
 
@@ -130,7 +130,7 @@ def clip_and_sum(
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
         given = like, batch, microbatch_size
-        size = explain.piece_size(explain.BY_VMAP, lambda _, record: one(record), *given)
+        size = methods.piece_size(methods.BY_VMAP, lambda _, record: one(record), *given)
 
         def piece(batch, mask):
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
@@ -261,7 +261,7 @@ def _clipped_gradient(
     keys = None if rng is None else arguments.record_keys(rng, records)  # one a record
     trained, rebuild = arguments.trainable(params)
     one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    choice = explain.choose(method, one, trained, (batch, keys))
+    choice = methods.choose(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
         how = batch_and_keys, mask, clip_norm, strategy, share_of
@@ -274,14 +274,14 @@ def _clipped_gradient(
         return per_example.clipped_sum(gradient, trained, *how)
 
     given = one, trained, (batch, keys), microbatch_size
-    size, compiled = explain.piece_size(choice, *given), run
+    size, compiled = methods.piece_size(choice, *given), run
     inputs = trained, (batch, keys), mask, clip_norm
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs)):
         compiled = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
     some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *inputs[1:3])
-    choice = explain.fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
+    choice = methods.fall_back_if_untraceable(choice, compiled, trained, *some, clip_norm)
     if choice.plan is None:
-        size = explain.piece_size(choice, *given)  # of the method that it is now
+        size = methods.piece_size(choice, *given)  # of the method that it is now
 
     def piece(batch, keys, mask):
         return compiled(trained, (batch, keys), mask, clip_norm)
@@ -353,3 +353,52 @@ def in_pieces(
     (total, _), rest = jax.lax.scan(step, (zero, zero), (*batch_and_keys, mask))
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
     return (structure.unflatten(small.split(total)), *flat)
+
+
+@suggests_argument_names
+def explain_clipping(
+    loss: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    *,
+    method: Method = "auto",
+    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    has_aux: bool = False,
+    rng: Any = None,
+) -> None:
+    """Prints how `clipped_grad` would treat every parameter, and which method it would use.
+
+    The method is tried out on the shapes of the whole batch. Costs are estimates per record, in
+    multiplications (a number that passes through memory counts as eight, and so does one of a
+    kernel's gradient per record on a CPU), of what clipping adds to the backward pass. Rules:
+    "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram" Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is
+    smaller than its factors; "distinct" the sums of a look-up's equal tokens; "copied" one copy per
+    record, differentiated by JAX (biases, scales, and every use without a rule).
+
+    Args:
+        loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpjax import explain_clipping
+        >>> def loss(params, example):
+        ...     x, y = example
+        ...     return (x @ params["w"] + params["b"] - y) ** 2
+        >>> params = {"w": jnp.zeros(100), "b": jnp.zeros(())}
+        >>> explain_clipping(loss, params, (jnp.ones((8, 100)), jnp.ones(8)))
+        parameter  shape   used in         rule     ghost   vmap
+        b          ()      add             copied      24     24
+        w          (100,)  matrix product  vectors    201  2,500
+        method: ghost (costs 8.91 % of vmap)
+    """
+    trained, rebuild = arguments.trainable(params)
+    keys = None if rng is None else arguments.record_keys(rng, arguments.batch_size(batch))
+    one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    choice = methods.choose(method, one, trained, (batch, keys))
+    if choice.plan is not None:
+        run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
+        everyone = jax.ShapeDtypeStruct((arguments.batch_size(batch),), bool)
+        choice = methods.fall_back_if_untraceable(
+            choice, run, trained, (batch, keys), everyone, 1.0
+        )
+    print(choice)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import clipped_grad
-from dpjax.gradients import explain
+from dpjax.gradients import methods
 from dpjax.gradients.ghost import programs, rules
 
 LAYOUTS = {
@@ -220,6 +220,6 @@ def test_small_kernels_are_clipped_by_the_ghost_method_on_a_cpu(monkeypatch):
     def loss(w, x):
         return jnp.sum(jnp.tanh(convolved(x[None], w, layout))), ()
 
-    assert explain.choose("auto", loss, w, records).method == "ghost"
+    assert methods.choose("auto", loss, w, records).method == "ghost"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert explain.choose("auto", loss, w, records).method == "vmap"
+    assert methods.choose("auto", loss, w, records).method == "vmap"

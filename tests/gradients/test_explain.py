@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.gradients import clipped_grad, explain, explain_clipping
+from dpjax.gradients import clipped_grad, explain_clipping, methods
 from dpjax.gradients.arguments import scalar_loss, trainable
-from dpjax.gradients.explain import choose
+from dpjax.gradients.methods import choose
 
 
 def linear(params, x):
@@ -54,7 +54,7 @@ def test_a_loss_that_cannot_be_traced_falls_back_and_says_so(monkeypatch):
         raise NotImplementedError("no such equation")
 
     expected = clipped_grad(linear, 1.0, "vmap")(PARAMS, BATCH)
-    monkeypatch.setattr(explain, "make_plan", fail)
+    monkeypatch.setattr(methods, "make_plan", fail)
     with pytest.warns(UserWarning, match="no such equation"):
         out = clipped_grad(linear, 1.0, "ghost")(PARAMS, BATCH)
     silent = clipped_grad(linear, 1.0, "auto")(PARAMS, BATCH)

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import PerGroup, clipped_grad, low_rank_sum
-from dpjax.gradients.explain import choose
+from dpjax.gradients.methods import choose
 
 RNG = np.random.default_rng(0)
 BASE = RNG.normal(size=(4, 3, 2))

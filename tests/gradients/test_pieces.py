@@ -11,7 +11,7 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
 from dpjax.gradients.clipping import in_pieces
-from dpjax.gradients.explain import Choice, choose, cut, piece_size
+from dpjax.gradients.methods import Choice, choose, cut, piece_size
 
 VMAP = Choice("vmap", "", None, ())
 

@@ -16,7 +16,7 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
 from dpjax.gradients.arguments import scalar_loss, trainable
-from dpjax.gradients.explain import choose
+from dpjax.gradients.methods import choose
 
 RECORDS, LENGTH, WIDTH = 5, 4, 6
 

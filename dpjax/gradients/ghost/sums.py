@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool
 
 from dpjax.gradients import per_example
 from dpjax.gradients.ghost import outer
-from dpjax.gradients.ghost.plan import Family, Plan, walk_inputs
 from dpjax.gradients.ghost.programs import Batched, Constant, Parametric, Site, leaf_key
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.ghost.trace import Interpreter
+from dpjax.gradients.methods import Family, Plan, walk_inputs
 from dpjax.gradients.strategies import Strategy
 
 _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds

@@ -1,0 +1,413 @@
+"""Which method clips a loss's gradients, in which pieces and at what cost.
+
+The plan of the ghost method says which uses of a parameter add up, and in which form norms are
+taken. What `jax.checkpoint` in the loss asks for belongs to it: blocks run again, or small pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from dpjax.gradients import arguments
+from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
+from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
+from dpjax.gradients.ghost.trace import Interpreter
+from dpjax.gradients.per_example import additions
+
+Method = Literal["auto", "ghost", "vmap"]
+PieceSize = int | Literal["auto"] | None
+
+
+class RematPolicy(NamedTuple):
+    """What is remembered of a batch until its norms are known."""
+
+    recompute: bool = False  # whether checkpointed blocks are run again in the backward pass
+    # Records about whose memory the plain gradient takes for the whole batch; None where no block
+    # is checkpointed.
+    fitting: int | None = None
+
+
+def remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematPolicy:
+    """How the checkpoints of a loss of one record are honoured in a batch of so many `records`."""
+    kept, inside, largest, paths = _checkpoints(program, 1, "")
+    if not inside:
+        return RematPolicy()
+    # The plain gradient keeps every block's results, and one block's inner values at a time. Pieces
+    # of the batch take no longer, but are only cut on one device, and no smaller than one record.
+    least = records * (kept + largest)
+    recompute = jax.device_count() > 1 or least < inside
+    if recompute:  # what parameters meet in the blocks is kept besides
+        inside = kept + largest
+        for site in {s.tap: s for s in sites if s.tap.startswith(tuple(paths))}.values():
+            one = math.prod(site.saved.shape) + math.prod(site.out.shape)
+            inside += one * math.prod(length for length, _ in site.scans)
+    return RematPolicy(recompute, min(records, max(1, least // inside)))
+
+
+def fitting_gradients(program: Program, size: int, records: int) -> int | None:
+    """Records whose gradients of `size` numbers fit in the plain gradient's memory of them all."""
+    kept, inside, largest, _ = _checkpoints(program, 1, "")
+    if not inside:
+        return None
+    own = kept + largest
+    return min(records, max(1, records * own // (own + size)))
+
+
+def _checkpoints(program: Program, steps: int, path: str) -> tuple[int, int, int, list[str]]:
+    """Numbers a record: results of checkpointed blocks, values inside all, inside the largest; and
+    how the names of the taps in such blocks begin.
+    """
+    kept, inside, largest, paths = 0, 0, 0, []
+    for number, eqn in enumerate(program.equations):
+        here = f"{path}{number}."
+        if eqn.recomputed:
+            own = sum(map(_written, eqn.programs()))
+            kept += steps * sum(math.prod(aval.shape) for aval in eqn.outs)
+            inside, largest = inside + steps * own, max(largest, own)
+            paths.append(here)
+            continue
+        loop = eqn.scan()
+        for inner in eqn.programs():
+            more = _checkpoints(inner, steps * loop.length if loop else steps, here)
+            kept, inside = kept + more[0], inside + more[1]
+            largest, paths = max(largest, more[2]), paths + more[3]
+    return kept, inside, largest, paths
+
+
+def _written(program: Program) -> int:
+    """Numbers that the equations of a program write, loops in full."""
+    total = 0
+    for eqn in program.equations:
+        loop, inner = eqn.scan(), eqn.programs()
+        if inner:
+            total += (loop.length if loop else 1) * sum(map(_written, inner))
+        else:
+            total += sum(math.prod(aval.shape) for aval in eqn.outs)
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Uses of one piece of one parameter whose outer products add up."""
+
+    sites: tuple[Site, ...]
+    form: Form  # how the squared norm is formed
+    sizes: tuple[int, int, int, int]  # (g, t, k, n) with the scans folded in and the sites joined
+    work: int  # multiplications per record for the norm
+    memory: int  # numbers written per record for the norm
+    side: Side | None = None  # the factor of a low-rank sum, whose uses the sites are, that it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the ghost method will do for one loss and one shape of batch."""
+
+    program: Program  # the loss of one record
+    families: tuple[tuple[Family, ...], ...]  # per parameter; none if it is unused or copied
+    copied: frozenset[int]  # parameters that are copied once per record
+    reasons: Mapping[int, str]  # for every copied parameter, the use that has no rule
+    aux: Any  # the structure of the loss's second output
+    remat: RematPolicy  # how the loss's checkpoints are honoured
+
+
+def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
+    """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
+    leaves, tree = jax.tree.flatten(params)
+    size = jax.tree.leaves(records)[0].shape[0]
+    example = arguments.first_record(records)
+    program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
+    copied: set[int] = set()
+    reasons: dict[int, str] = {}
+    while True:
+        before = set(copied)
+        walk = Interpreter(copied, size, None)
+        outs = walk.run(program, walk_inputs(walk, leaves, program, None), "")
+        walk.as_batched(outs[0], None)
+        families = [_families(walk.sites, index) for index in range(len(leaves))]
+        for index, found in enumerate(families):
+            if found is None:
+                copied.add(index)
+                reasons[index] = "uses that do not add up"
+        for pair, found in _factors(walk.sites, families, leaves).items():
+            if found is None:
+                copied.update(pair)
+                reasons.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
+            else:
+                for index, family in zip(pair, found, strict=True):
+                    families[index] = [family]
+        reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
+        if copied == before:
+            break
+    return Plan(
+        program,
+        tuple(tuple(found or ()) for found in families),
+        frozenset(copied),
+        reasons,
+        jax.tree.structure(out[1]),
+        remat_policy(program, walk.sites.values(), size),
+    )
+
+
+def walk_inputs(
+    walk: Interpreter, leaves: Sequence[Any], program: Program, records: Any
+) -> list[Any]:
+    """The program's inputs in a walk: every parameter, and the numbers of the records, if any."""
+    args = [walk.parameter(index, leaf) for index, leaf in enumerate(leaves)]
+    rest = len(program.inputs) - len(leaves)
+    values = [None] * rest if records is None else jax.tree.leaves(records)
+    return args + [Batched(value) for value in values]
+
+
+def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
+    """The families of one parameter, or None if its uses cannot be told apart or added up."""
+    grouped: dict[Any, list[Site]] = {}
+    for site in sites.values():
+        if site.view.leaf == leaf:
+            if site.rule.name == "table look-up" and site.view.scans:
+                return None
+            grouped.setdefault((site.rule.layout, site.view.box, site.view.scans), []).append(site)
+    for pair in itertools.combinations(grouped.values(), 2):
+        boxes = zip(*(uses[0].view.box for uses in pair), strict=True)
+        if all(a[0] < b[1] and b[0] < a[1] for a, b in boxes):  # they share an entry
+            return None
+    return [_family(tuple(uses)) for uses in grouped.values()]
+
+
+def _factors(
+    sites: dict[Any, Site], families: Sequence[Any], leaves: Sequence[Any]
+) -> dict[tuple[int, int], tuple[Family, Family] | None]:
+    """The families of the factors of every low-rank sum; None where they have to be copied."""
+    used: dict[Any, list[Site]] = {}
+    for site in sites.values():
+        if isinstance(site.view.leaf, tuple):
+            used.setdefault(site.view.leaf, []).append(site)
+    factors = [index for pair in used for index in pair]
+    found: dict[tuple[int, int], tuple[Family, Family] | None] = {}
+    for pair, uses in used.items():
+        sides = find_sides(pair, uses, leaves[pair[0]].shape)
+        alone = all(factors.count(index) == 1 and families[index] == [] for index in pair)
+        found[pair] = None
+        if sides is not None and alone:
+            left, right = (_family(tuple(uses), side) for side in sides)
+            found[pair] = left, right
+    return found
+
+
+def _family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
+    """The uses that add up, with scans folded in; of a low-rank sum, one of its factors."""
+    g, _, k, n = sites[0].rule.sizes
+    g *= math.prod(length for length, scanned in sites[0].scans if scanned)
+    positions = [
+        site.rule.sizes[1] * math.prod(length for length, scanned in site.scans if not scanned)
+        for site in sites
+    ]
+    t = sum(positions)
+    sizes = (g, t, k, n)
+    lookup = side is None and any(site.rule.name == "table look-up" for site in sites)
+    own = sizes if side is None else side.sizes(sizes)
+    form, work, memory = cheapest_form(own, lookup)
+    if side is not None:  # its outer products follow from those of the sum
+        memory += g * t * side.rank
+        work += g * t * side.rank * (n if side.left else k)
+    return Family(sites, form, own, work, memory, side)
+
+
+# A number that goes through memory costs about as much as this many multiplications; per-example
+# gradients are written once and read twice (norm, sum).
+MEMORY_WEIGHT = 8
+_PASSES = 3
+# On a CPU the gradients of one kernel per record (a convolution in groups) cost more than as many
+# multiplications of a matrix product, and within a loop many times as much.
+_CONVOLUTION_WEIGHT = 8
+
+
+class ParameterCost(NamedTuple):
+    """One row of the table."""
+
+    parameter: str  # its path in the tree
+    shape: tuple[int, ...]
+    used_in: str  # the equations it enters, with the model's own scope names where there are any
+    rule: str  # how its per-example norm is formed
+    ghost: int  # estimated cost per record beyond the backward pass, by either method
+    vmap: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What will be done, and why."""
+
+    method: str  # "ghost" or "vmap"
+    reason: str  # in words
+    plan: Plan | None  # None for "vmap"
+    rows: tuple[ParameterCost, ...]  # empty where the loss could not be traced
+
+    def __str__(self) -> str:
+        table = [("parameter", "shape", "used in", "rule", "ghost", "vmap")]
+        table += [(*map(str, r[:4]), f"{r.ghost:,}", f"{r.vmap:,}") for r in self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = []
+        for row in table:
+            cells = [*map(str.ljust, row[:4], widths), *map(str.rjust, row[4:], widths[4:])]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, f"method: {self.method} ({self.reason})"])
+
+
+BY_VMAP = Choice("vmap", "as asked", None, ())
+
+
+def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
+    """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
+    if method == "vmap":
+        return BY_VMAP
+    try:
+        plan = make_plan(loss, params, records)
+    except Exception as error:
+        return _fall_back_to_vmap("not traceable record by record", error)
+    rows = tuple(_rows(plan, params))
+    ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
+    share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
+    if method == "ghost":
+        return Choice("ghost", "as asked", plan, rows)
+    if ghost_cost < vmap_cost:
+        return Choice("ghost", f"costs {share} of vmap", plan, rows)
+    return Choice("vmap", f"ghost would cost {share} of it", None, rows)
+
+
+def fall_back_if_untraceable(choice: Choice, run: Callable[..., Any], *arguments: Any) -> Choice:
+    """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
+    if choice.plan is None:
+        return choice
+    try:
+        jax.eval_shape(run, *arguments)
+    except Exception as error:
+        return _fall_back_to_vmap("the ghost method failed", error)
+    return choice
+
+
+def _fall_back_to_vmap(what: str, error: Exception) -> Choice:
+    # Whatever goes wrong, per-example gradients are right: either they work, or they raise the
+    # error that is the user's own.
+    reason = f"{what}: {type(error).__name__}: {error}".splitlines()[0]
+    return Choice("vmap", reason, None, ())
+
+
+def multiplications(family: Family) -> int:
+    """Of the product that forms one record's gradient from its outer products."""
+    g, t, k, n = family.sizes
+    return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
+
+
+def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
+    rows = []
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
+        name = arguments.path_name(path) or "parameter"
+        size = math.prod(leaf.shape)
+        copies = _PASSES * MEMORY_WEIGHT * size
+        if index in plan.copied:
+            why = plan.reasons[index]
+            rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies))
+            continue
+        sites = [site for family in families for site in family.sites]
+        used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
+        forms = ", ".join(dict.fromkeys(family.form for family in families))
+        costs = [_costs(family) for family in families]
+        ghost, vmap = (sum(cost[k] for cost in costs) for k in (0, 1))
+        vmap += copies if families else 0
+        used, forms = used or "nowhere", forms or "none"
+        rows.append(ParameterCost(name, leaf.shape, used, forms, ghost, vmap))
+    return rows
+
+
+def _costs(family: Family) -> tuple[int, int]:
+    """A record's cost of norm and sum by the ghost method, and of forming its gradient."""
+    product, convolved = multiplications(family), family.sites[0].rule.name == "convolution"
+    slow = convolved and jax.default_backend() == "cpu"
+    if family.form == "direct":  # formed once, for the norm and for the sum
+        g, t, k, _ = family.sizes
+        patches = g * t * k if convolved else 0
+        ghost = family.work + MEMORY_WEIGHT * (_PASSES * family.memory + patches)
+    else:
+        ghost = family.work + MEMORY_WEIGHT * family.memory + product
+    return ghost, product * (_CONVOLUTION_WEIGHT if slow else 1)
+
+
+# What a core keeps close by. Beyond it every pass over the activations goes through memory.
+_CACHE = 16e6
+_LEAST, _MOST = 8, 32
+# Adding a piece to the compensated total reads and writes it and its error.
+_TOTAL_PASSES = 4
+_WORTHWHILE = 0.1
+
+
+def piece_size(
+    choice: Choice, loss: Callable[..., Any], params: Any, batch: Any, given: PieceSize = "auto"
+) -> int:
+    """Records a piece: as given, or all of them, or what the cache holds where that is quicker."""
+    # On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
+    # the cache cost more than adding up a few sums the size of the parameters. Where the loss uses
+    # `jax.checkpoint`, pieces on one device are so small that what is remembered of a piece (by the
+    # ghost method, or the gradients of its records) is about what the plain gradient remembers of
+    # the batch. Elsewhere, and on several devices, the whole batch goes at once.
+    records = jax.tree.leaves(batch)[0].shape[0]
+    if given != "auto" or jax.device_count() > 1:
+        return records if given == "auto" else min(given or records, records)
+    leaves = jax.tree.leaves(params)
+    size = sum(math.prod(leaf.shape) for leaf in leaves)
+    program, allowed = None, records
+    if choice.plan is not None:
+        allowed = choice.plan.remat.fitting or records
+    elif 4 * size * records >= _CACHE / 4:
+        with contextlib.suppress(Exception):  # the call that follows raises the user's own error
+            program = trace(loss, params, arguments.first_record(batch))[0]
+            allowed = fitting_gradients(program, size, records) or records
+    return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
+
+
+def cut(records: int, most: int) -> int:
+    """The size of equal pieces of at most `most` records, within the slack of the whole batch."""
+    if most >= records:
+        return records
+    for pieces in range(-(-records // most), records):
+        size = -(-records // pieces)
+        if additions(size, pieces) <= additions(records):
+            return size
+    return 1
+
+
+def _quickest(
+    choice: Choice, program: Program | None, leaves: list[Any], size: int, records: int
+) -> int:
+    """The size of the pieces as far as time goes; `program` is needed for per-example gradients."""
+    if jax.default_backend() != "cpu":
+        return records
+    plan = choice.plan
+    families = [] if plan is None else [family for found in plan.families for family in found]
+    if plan is None:
+        written = size  # numbers a record leaves in memory: its gradient
+    else:
+        written = sum(math.prod(leaves[i].shape) for i in plan.copied) + sum(
+            math.prod(site.out.shape) * math.prod(length for length, _ in site.scans)
+            for family in families
+            for site in family.sites
+        )
+    per_record = 4 * max(written, 1)  # bytes
+    fitting = min(max(int(_CACHE / per_record), _LEAST), _MOST)
+    if per_record * records < _CACHE / 4 or fitting >= records:
+        return records
+    pieces = -(-records // fitting)
+    if plan is None:
+        # XLA forms per-example gradients of convolutions faster at once.
+        worthwhile = program is not None and not program.contains("conv_general_dilated")
+    else:
+        # Forward, backward and the clipped sum are three products of this size a record.
+        work = 3 * records * sum(multiplications(family) for family in families)
+        worthwhile = _TOTAL_PASSES * MEMORY_WEIGHT * pieces * size <= _WORTHWHILE * work
+    return fitting if worthwhile else records
