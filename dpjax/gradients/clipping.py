@@ -16,7 +16,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
-from dpjax.gradients import arguments, methods, per_example
+from dpjax.gradients import methods, per_example
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import Method, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
@@ -121,11 +121,11 @@ def clip_and_sum(
         return function(record) if has_aux else (function(record), None)
 
     def summed(batch, mask, clip_norm) -> ClippedSum:
-        records = arguments.batch_size(batch)
-        mask = arguments.boolean_mask(records, mask)
+        records = per_example.batch_size(batch)
+        mask = per_example.boolean_mask(records, mask)
         if records == 0:
             return _without_records(lambda batch, _: summed(batch, None, clip_norm), batch)
-        like = jax.eval_shape(lambda record: one(record)[0], arguments.first_record(batch))
+        like = jax.eval_shape(lambda record: one(record)[0], per_example.first_record(batch))
         kinds = [x.dtype for x in jax.tree.leaves(like)]
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
@@ -223,7 +223,7 @@ def clipped_grad(
         _check(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
         specs = ClippedGradient(
-            sum=jax.tree.map(partition_spec, arguments.trainable(params)[0]),
+            sum=jax.tree.map(partition_spec, per_example.trainable(params)[0]),
             norms=along,
             losses=along,
             nonfinite=PartitionSpec(),  # pyrefly: ignore
@@ -253,14 +253,14 @@ def _clipped_gradient(
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux, share_of = settings
-    records = arguments.batch_size(batch)
-    mask = arguments.boolean_mask(records, mask)
+    records = per_example.batch_size(batch)
+    mask = per_example.boolean_mask(records, mask)
     if records == 0:
         summed = functools.partial(_clipped_gradient, settings, params)
         return _without_records(lambda b, r: summed(b, None, r, clip_norm), batch, rng)
-    keys = None if rng is None else arguments.record_keys(rng, records)  # one a record
-    trained, rebuild = arguments.trainable(params)
-    one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
+    trained, rebuild = per_example.trainable(params)
+    one = per_example.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
@@ -334,7 +334,7 @@ def in_pieces(
     *batch_and_keys, mask = stacked
     mask = mask & pad.reshape(pieces, size)  # what was repeated takes no part
 
-    one = arguments.first_record((*batch_and_keys, mask))
+    one = per_example.first_record((*batch_and_keys, mask))
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda one: piece(*typed(one))[0], one))
     small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
@@ -391,13 +391,13 @@ def explain_clipping(
         w          (100,)  matrix product  vectors    201  2,500
         method: ghost (costs 8.91 % of vmap)
     """
-    trained, rebuild = arguments.trainable(params)
-    keys = None if rng is None else arguments.record_keys(rng, arguments.batch_size(batch))
-    one = arguments.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    trained, rebuild = per_example.trainable(params)
+    keys = None if rng is None else per_example.record_keys(rng, per_example.batch_size(batch))
+    one = per_example.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))
     if choice.plan is not None:
         run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
-        everyone = jax.ShapeDtypeStruct((arguments.batch_size(batch),), bool)
+        everyone = jax.ShapeDtypeStruct((per_example.batch_size(batch),), bool)
         choice = methods.fall_back_if_untraceable(
             choice, run, trained, (batch, keys), everyone, 1.0
         )

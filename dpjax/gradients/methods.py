@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from dpjax.gradients import arguments
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.per_example import additions
+from dpjax.gradients.per_example import additions, first_record
+from dpjax.gradients.strategies import path_name
 
 Method = Literal["auto", "ghost", "vmap"]
 PieceSize = int | Literal["auto"] | None
@@ -121,7 +121,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
-    example = arguments.first_record(records)
+    example = first_record(records)
     program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
     copied: set[int] = set()
     reasons: dict[int, str] = {}
@@ -308,7 +308,7 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
-        name = arguments.path_name(path) or "parameter"
+        name = path_name(path) or "parameter"
         size = math.prod(leaf.shape)
         copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
@@ -366,7 +366,7 @@ def piece_size(
         allowed = choice.plan.remat.fitting or records
     elif 4 * size * records >= _CACHE / 4:
         with contextlib.suppress(Exception):  # the call that follows raises the user's own error
-            program = trace(loss, params, arguments.first_record(batch))[0]
+            program = trace(loss, params, first_record(batch))[0]
             allowed = fitting_gradients(program, size, records) or records
     return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
 

@@ -14,7 +14,23 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
-from dpjax.gradients.arguments import path_name, values_of_leaves
+
+
+def path_name(path: Any) -> str:
+    """A leaf's path in a tree as one text, such as "dense_0/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def values_of_leaves(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
+    """The value of every leaf of `params`, from a tree like it or a prefix of it."""
+    try:
+        found = jax.tree.map(lambda x, part: jax.tree.map(lambda _: x, part), prefix, params)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a tree of {of} like params or a prefix of it, got "
+            f"{jax.tree.structure(prefix)}"
+        ) from error
+    return jax.tree.leaves(found)
 
 
 def _round_down(factors: Array) -> Array:

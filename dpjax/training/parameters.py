@@ -16,8 +16,8 @@ from jaxtyping import Array, Key
 from dpjax._numerics.checks import Range, one_number, representable, shown
 from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients import low_rank_sum
-from dpjax.gradients.arguments import path_name, values_of_leaves
 from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.gradients.strategies import path_name, values_of_leaves
 from dpjax.training.devices import put_on_devices
 from dpjax.training.options import check_functions, check_integer, is_from_package
 

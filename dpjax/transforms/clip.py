@@ -19,8 +19,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
-from dpjax.gradients.arguments import boolean_mask
-from dpjax.gradients.per_example import sum_clipped
+from dpjax.gradients.per_example import boolean_mask, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.noise import READER
 

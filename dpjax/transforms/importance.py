@@ -20,8 +20,13 @@ from dpjax import sampling
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
-from dpjax.gradients.arguments import boolean_mask
-from dpjax.gradients.per_example import accumulation_dtype, clip_records, per_record, sum_clipped
+from dpjax.gradients.per_example import (
+    accumulation_dtype,
+    boolean_mask,
+    clip_records,
+    per_record,
+    sum_clipped,
+)
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.clip import count_records, mask_records, noisy_total
 from dpjax.transforms.noise import READER, add_scaled, fold_noise_key, in_float32, noise_start

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dpjax._numerics.checks import positive, scalar, whole
-from dpjax.gradients.arguments import boolean_mask
+from dpjax.gradients.per_example import boolean_mask
 from dpjax.transforms.clip import noisy_total
 from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, noise_start
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, explain_clipping, methods
-from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.methods import choose
+from dpjax.gradients.per_example import scalar_loss, trainable
 
 
 def linear(params, x):

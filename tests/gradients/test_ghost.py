@@ -13,8 +13,8 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import Flat, PerGroup, clipped_grad
-from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.methods import make_plan
+from dpjax.gradients.per_example import scalar_loss, trainable
 
 B = 4
 

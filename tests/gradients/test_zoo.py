@@ -15,8 +15,8 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
-from dpjax.gradients.arguments import scalar_loss, trainable
 from dpjax.gradients.methods import choose
+from dpjax.gradients.per_example import scalar_loss, trainable
 
 RECORDS, LENGTH, WIDTH = 5, 4, 6
 
