@@ -227,6 +227,60 @@ def as_device_type(leaf: Any) -> np.ndarray:
     return host.astype(jax.dtypes.canonicalize_dtype(host.dtype.newbyteorder("=")), copy=False)
 
 
+def sum_over_blocks(placement: Placement, specs: Any, one_block: Callable[..., Any]) -> Any:
+    """`(params, records, *shared) -> (sum, counts)`, added up over `one_block` of every device."""
+    # Parameters divided over the records' axes are gathered, and their sums added where they live.
+    axes = set(placement.records)
+    ours = jax.tree.map(lambda spec: _spec_over_records(spec, axes), specs, is_leaf=is_spec)
+    rows: Any = PartitionSpec(placement.records)
+
+    def on_each_device(params, records, shared):
+        params = jax.tree.map(_gather_parameter, params, ours)
+        total, counts = one_block(params, records, *shared)
+        total = jax.tree.map(lambda x, spec: _reduce_sum(x, spec, placement.records), total, ours)
+        return total, jax.tree.map(lambda x: jax.lax.psum(x, placement.records), counts)
+
+    mapped = jax.shard_map(
+        on_each_device,
+        mesh=placement.mesh,
+        in_specs=(ours, rows, PartitionSpec()),
+        out_specs=(ours, PartitionSpec()),
+        axis_names=axes,
+        check_vma=False,  # a loss may carry constants through its loops
+    )
+    return lambda params, records, *shared: mapped(params, records, shared)
+
+
+def _spec_over_records(spec: PartitionSpec, axes: set[str]) -> PartitionSpec:
+    """The part of a parameter's layout that is along the records' axes."""
+    entries = []
+    for entry in spec:
+        names = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        own = tuple(name for name in names if name in axes)
+        if own and len(own) < len(names):
+            raise ValueError(
+                f"mesh must divide no dimension over axes of records and others, got {spec}"
+            )
+        entries.append(own or None)
+    return PartitionSpec(*entries)
+
+
+def _gather_parameter(leaf: Any, spec: PartitionSpec) -> Any:
+    for dimension, names in enumerate(spec):
+        if names:
+            leaf = jax.lax.all_gather(leaf, names, axis=dimension, tiled=True)
+    return leaf
+
+
+def _reduce_sum(total: Any, spec: PartitionSpec, records: tuple[str, ...]) -> Any:
+    """The sum over all devices, each of which keeps its own share: a reduce-scatter."""
+    left = [axis for axis in records if not any(axis in (names or ()) for names in spec)]
+    for dimension, names in enumerate(spec):
+        if names:
+            total = jax.lax.psum_scatter(total, names, scatter_dimension=dimension, tiled=True)
+    return jax.lax.psum(total, tuple(left)) if left else total
+
+
 def broadcast_from_leader(mesh: Mesh, values: Any) -> Any:
     """The leader's values, bit by bit, on every process; all processes have to ask at once."""
     leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, values))

@@ -19,8 +19,8 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.keys import folded
 from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
-from dpjax.training import fingerprint, options, step_config
 from dpjax.training.data import as_arrays
 from dpjax.training.draws import Batch, Draws, Run, make_block_draws, make_draws, make_loading
 from dpjax.training.parameters import partition_model
@@ -351,7 +351,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         drawn = *drawing.list_flagged(flags, divided.padded), flags.shape[0]
         return sum_records(params, data, drawn, *shared, numbers[0])
 
-    over_blocks = drawing.sum_over_blocks(placement, specs, sum_block)
+    over_blocks = devices.sum_over_blocks(placement, specs, sum_block)
     rows = placement.sharding(PartitionSpec(placement.records))
 
     def sum_blocks(params, data, key, step, frozen, clip_norm):
