@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,17 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpjax._numerics.explicit import (
-    automatic,
-    automatic_in_force,
-    automatic_mesh,
-    on_auto_mesh,
-    on_explicit_mesh,
-    placed_like,
-)
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
-from dpjax.training.data import HostData, as_arrays, wrap_host_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,26 +150,6 @@ def _axes(mesh: Mesh, axes: tuple[str, ...] | None) -> tuple[str, ...]:
     if not axes or not set(axes) <= set(mesh.axis_names):
         raise ValueError(f"axes must be some of the mesh's {mesh.axis_names}, got {axes}")
     return axes
-
-
-def find_placement(mesh: Any, data: Any) -> Placement | None:
-    """The placement asked for, or that of records which are divided over devices already."""
-    if isinstance(mesh, Placement):
-        return mesh
-    if isinstance(mesh, Mesh):
-        return data_parallel(mesh)
-    if mesh is not None:
-        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
-    found = set()
-    for leaf in jax.tree.leaves(data):
-        sharding, placement = getattr(leaf, "sharding", None), None
-        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
-            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
-            if axes is not None and all(entry is None for entry in others):
-                own = axes if isinstance(axes, tuple) else (axes,)
-                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
-        found.add(placement)
-    return found.pop() if len(found) == 1 else None
 
 
 def place_parameters(placement: Placement, params: Any) -> Any:
@@ -342,40 +312,3 @@ def _map_key_words(key: jax.Array, move: Callable[[np.ndarray], Any]) -> jax.Arr
     """A key, typed or not, whose words were moved."""
     bits, typed = bits_of_keys([key])
     return typed([jnp.asarray(move(np.asarray(bits[0])))])[0]
-
-
-def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
-
-    @functools.wraps(train)
-    def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
-        if isinstance(data, Iterator):
-            HostData(data)  # which says why no stream will do
-        data = as_arrays(data)
-        placement = find_placement(mesh, data)
-        devices = None if placement is None else placement.mesh
-        users = options.get("users")
-        records = plan.population if users is None else np.size(users)
-        data = wrap_host_data(data, records, divided=placement is not None) or data
-        with automatic(params, data), automatic_in_force(devices):
-            moved, rows, key = on_auto_mesh((params, data, key))
-            if placement is not None:
-                placement = dataclasses.replace(placement, mesh=automatic_mesh(devices))
-                evaluate = options.get("evaluate")
-                if placement.several and evaluate is not None:
-                    # Every process evaluates the same parameters, on a device of its own.
-                    options["evaluate"] = lambda params: evaluate(
-                        jax.tree.map(jnp.asarray, gather(params))
-                    )
-            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
-
-        def back(tree):
-            if tree is None:
-                return None
-            if mesh is not None:
-                return on_explicit_mesh(tree, devices)
-            return placed_like(tree, params.trained)
-
-        return result._replace(params=back(result.params), average=back(result.average))
-
-    return train_placed

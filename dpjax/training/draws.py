@@ -1,24 +1,35 @@
-"""The records of a run: which a step draws, in pieces of a fixed size, and how they are loaded."""
+"""The records of a run: which a step draws, in pieces of a fixed size, and how they are loaded.
+
+The arrays of a run are placed here too: on one device, over a mesh, or on the host.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax._numerics.checks import Tracer
-from dpjax._numerics.explicit import on_one_device
+from dpjax._numerics.explicit import (
+    automatic,
+    automatic_in_force,
+    automatic_mesh,
+    on_auto_mesh,
+    on_explicit_mesh,
+    on_one_device,
+    placed_like,
+)
 from dpjax._numerics.keys import folded
 from dpjax._numerics.scope import enable_x64
 from dpjax.training import devices
-from dpjax.training.data import HostData, check_representable, per_user
+from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
 from dpjax.training.devices import Placement
 from dpjax.training.plan import Phase, Plan
 from dpjax.training.step_config import SAMPLING, takes_params_alone
@@ -205,6 +216,63 @@ def _count_records(data: Any) -> int:
         if isinstance(leaf, np.memmap):  # the others are checked where `fit` begins
             check_representable(leaf)
     return sizes.pop()
+
+
+def find_placement(mesh: Any, data: Any) -> Placement | None:
+    """The placement asked for, or that of records which are divided over devices already."""
+    if isinstance(mesh, Placement):
+        return mesh
+    if isinstance(mesh, Mesh):
+        return devices.data_parallel(mesh)
+    if mesh is not None:
+        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
+    found = set()
+    for leaf in jax.tree.leaves(data):
+        sharding, placement = getattr(leaf, "sharding", None), None
+        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
+            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
+            if axes is not None and all(entry is None for entry in others):
+                own = axes if isinstance(axes, tuple) else (axes,)
+                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
+        found.add(placement)
+    return found.pop() if len(found) == 1 else None
+
+
+def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
+
+    @functools.wraps(train)
+    def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
+        if isinstance(data, Iterator):
+            HostData(data)  # which says why no stream will do
+        data = as_arrays(data)
+        placement = find_placement(mesh, data)
+        run_mesh = None if placement is None else placement.mesh
+        users = options.get("users")
+        records = plan.population if users is None else np.size(users)
+        data = wrap_host_data(data, records, divided=placement is not None) or data
+        with automatic(params, data), automatic_in_force(run_mesh):
+            moved, rows, key = on_auto_mesh((params, data, key))
+            if placement is not None:
+                placement = dataclasses.replace(placement, mesh=automatic_mesh(run_mesh))
+                evaluate = options.get("evaluate")
+                if placement.several and evaluate is not None:
+                    # Every process evaluates the same parameters, on a device of its own.
+                    options["evaluate"] = lambda params: evaluate(
+                        jax.tree.map(jnp.asarray, devices.gather(params))
+                    )
+            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
+
+        def back(tree):
+            if tree is None:
+                return None
+            if mesh is not None:
+                return on_explicit_mesh(tree, run_mesh)
+            return placed_like(tree, params.trained)
+
+        return result._replace(params=back(result.params), average=back(result.average))
+
+    return train_placed
 
 
 class RunArrays(NamedTuple):

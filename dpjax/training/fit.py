@@ -24,8 +24,8 @@ from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
 from dpjax.training.data import HostData, as_user_array
-from dpjax.training.devices import Placement, on_any_mesh
-from dpjax.training.draws import FromHost, OnDevice, RunArrays, select_records
+from dpjax.training.devices import Placement
+from dpjax.training.draws import FromHost, OnDevice, RunArrays, on_any_mesh, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.options import check_functions, check_integer, check_optimizer
