@@ -40,6 +40,7 @@ from dpjax._numerics.normal import normal_like
 from dpjax.training import step as steps
 from dpjax.training.devices import Placement, place_parameters, place_rows, place_state
 from dpjax.training.loop import zero_totals
+from dpjax.training.step_config import first_state
 
 _FILE = pathlib.Path(__file__).parent / "results" / "scaling.md"
 _CLIP = 1.0
@@ -236,11 +237,11 @@ def loop(task: Task, data: Any, batch: int, placement: Placement | None = None) 
         records, noise_multiplier=1.0, delta=1e-9, steps=1_000, batch_size=batch
     )
     params, rows = task.params, jax.tree.map(jnp.asarray, data)
-    state = steps.first_state(params, plan, optimizer, np.int32(0))
+    state = first_state(params, plan, optimizer, np.int32(0))
     if placement is not None:
         params = place_parameters(placement, params)
         rows = place_rows(placement, data, records)
-        state = steps.first_state(params, plan, optimizer, np.int32(0))
+        state = first_state(params, plan, optimizer, np.int32(0))
         state = place_state(placement, state)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
     recipe = steps.StepConfig(task.loss, params, plan, optimizer, None, "auto", 1e-12)

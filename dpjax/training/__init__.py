@@ -17,7 +17,7 @@ from dpjax._files import write_atomically
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.data import HostData, per_user
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
-from dpjax.training.fit import Fit, fit
+from dpjax.training.fit import Fit, TrainingStep, fit, training_step
 from dpjax.training.loop import progress_line
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
@@ -36,7 +36,6 @@ from dpjax.training.options import augmented, exponential_average, tail_average
 from dpjax.training.parameters import Lora, lora
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
-from dpjax.training.step import TrainingStep, training_step
 
 __all__ = [
     "CheckpointError", "Checkpoints", "Fit", "HostData", "Lora", "Model", "Placement", "Plan",

@@ -32,7 +32,7 @@ from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
 from dpjax.training.devices import Placement
 from dpjax.training.plan import Phase, Plan
-from dpjax.training.step_config import SAMPLING, takes_params_alone
+from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
@@ -434,3 +434,17 @@ class FromHost:
     def _load(self, *drawn: Any) -> Batch:
         with jax.default_device(self._target), enable_x64(self._wide):
             return self._programs.load(self._data, *drawn)
+
+
+def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
+    """What takes the steps of a run on its records."""
+    run_key = key
+    if config.joined is not None:
+        run_key = devices.make_global_key(config.placement, key)
+
+    def advance(state, totals, rows, stop):
+        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)
+
+    if isinstance(arrays.data, HostData):
+        return FromHost(advance, arrays.data, programs, key, config.plan.steps)
+    return OnDevice(advance, arrays.data)

@@ -1,9 +1,13 @@
-"""`fit`: it prepares a run and binds its key; loop.py runs it, and step.py is what it compiles."""
+"""`fit` prepares a run and binds its key; loop.py runs it, and step.py is what it compiles.
+
+`training_step` gives the same step as pure functions, for loops of one's own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import pathlib
 import types
 from collections.abc import Callable, Mapping
@@ -18,21 +22,21 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 import dpjax
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.keys import bits_of_key, might_be_key, name_of_key
+from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
-from dpjax.training.data import HostData, as_user_array
+from dpjax.training.data import HostData, as_arrays, as_user_array
 from dpjax.training.devices import Placement
-from dpjax.training.draws import FromHost, OnDevice, RunArrays, on_any_mesh, select_records
+from dpjax.training.draws import RunArrays, on_any_mesh, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.options import check_functions, check_integer, check_optimizer
-from dpjax.training.parameters import with_partitioned_model
+from dpjax.training.parameters import partition_model, with_partitioned_model
 from dpjax.training.plan import Plan
-from dpjax.training.step import compile_step, digest_programs, state_shardings
-from dpjax.training.step_config import StepConfig, failure_probability, read_sum
+from dpjax.training.step import compile_step, digest_programs, make_update, state_shardings
+from dpjax.training.step_config import StepConfig, failure_probability, first_state, read_sum
 
 
 class Fit(NamedTuple):
@@ -207,9 +211,9 @@ def fit(
         stops_early = store.noted("stop_when", stop_when is not None)
         _name_key(plan, key, store, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
-        _check_own_key(key, progress.state["optimizer"])
+        options.check_own_key(key, progress.state["optimizer"])
         progress = Loop(
-            _compile(config, arrays, key),
+            draws.make_feed(compile_step(config, arrays.example), arrays, key, config),
             Saver(store, checkpoint_every, progress),
             metrics,
             stop_when,
@@ -218,6 +222,88 @@ def fit(
             config.joined,
         ).run(progress)
     return _make_result(progress, metrics, stops_early)
+
+
+class TrainingStep(NamedTuple):
+    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
+
+    Fields:
+        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
+        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
+            `seen` (sum of losses, records, those not finite, those clipped) is private.
+
+    Example:
+        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
+        >>> step.init(1)
+        {'params': 1}
+    """
+
+    init: Callable[[Any], dict[str, Any]]
+    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
+
+
+@suggests_argument_names
+def training_step(
+    loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
+    optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
+    strategy: Strategy = Flat(), trainable: Any = None,  # noqa: B008 (frozen)
+    loss_takes_key: bool = False,
+) -> TrainingStep:  # fmt: skip
+    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
+
+    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
+    give the parameters that `fit` returns for the same key. The plan's clip norm and noise
+    multiplier may be traced, and so may whatever the optimiser is made of: `jax.vmap` over them is
+    one program, priced by `acc.epsilon` of an array of noise multipliers. Noise then allows for
+    rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record; or a function of the parameters that
+            makes a `dpjax.clip_and_sum`, see `fit`.
+        params: any tree, see `fit`.
+        plan: mechanism, clip norm and public constants.
+        optimizer: any optax optimiser.
+        capacity: records worked on at once, see `fit`.
+        method: how per-example gradients are clipped, see `clipped_grad`.
+        strategy: how a gradient is scaled, see `fit`.
+        trainable: which floating-point arrays are trained, see `fit`.
+        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
+
+    Returns:
+        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
+
+    Raises:
+        TypeError, ValueError: `capacity` below 1; an optimiser that needs more than the noisy
+            gradient, such as the exact loss.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from dpjax import training
+        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
+        >>> step = training.training_step(
+        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
+        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
+        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
+        (100,)
+    """
+    # Of traced noise ε is not known: the bounds on rounding are those of any ε.
+    spent = math.inf if plan.is_traced else plan.spent(plan.steps)
+    failure = failure_probability(plan, spent)
+    trained, frozen, join = partition_model(params, trainable)
+    check_optimizer(optimizer, trained)
+    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
+    config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
+    config = read_sum(config, frozen)
+    take_step = make_update(config, draws.make_draws(plan, capacity, failure))
+
+    def init(params):
+        trained = partition_model(params, trainable).trained
+        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
+
+    def update(state, data, key):
+        return take_step(state, as_arrays(data), key, frozen)
+
+    return TrainingStep(init, update)
 
 
 def _choose_key(key: Any, joined: Any) -> Any:
@@ -262,31 +348,6 @@ def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
         state = config.first_state(params, np.int32(0))
         state = state if placement is None else devices.place_state(placement, state)
     return Progress(state, loop.zero_totals(), metrics.table(), np.int32(1))
-
-
-def _check_own_key(key: Any, optimizer_state: Any) -> None:
-    """Refuse an optimiser that draws from the run's keys: it could undo the run's own noise."""
-    theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
-    if not theirs:
-        return
-    own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
-    mine = {bits_of_key(one).tobytes() for one in own}
-    if any(bits_of_key(one).tobytes() in mine for one in theirs):
-        raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
-
-
-def _compile(config: StepConfig, arrays: RunArrays, key: Any) -> Any:
-    """What takes the steps of a run on its records."""
-    programs, run_key = compile_step(config, arrays.example), key
-    if config.joined is not None:
-        run_key = devices.make_global_key(config.placement, key)
-
-    def advance(state, totals, rows, stop):
-        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)
-
-    if isinstance(arrays.data, HostData):
-        return FromHost(advance, arrays.data, programs, key, config.plan.steps)
-    return OnDevice(advance, arrays.data)
 
 
 def _make_result(progress: Progress, metrics: Metrics, stops_early: bool) -> Fit:

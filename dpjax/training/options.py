@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, shown
+from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
 
@@ -122,6 +123,17 @@ def check_key(key: Any) -> None:
         raise ValueError("key must be a key, got a traced one: use training_step")
 
 
+def check_own_key(key: Any, optimizer_state: Any) -> None:
+    """Refuse an optimiser that draws from the run's keys: it could undo the run's own noise."""
+    theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
+    if not theirs:
+        return
+    own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
+    mine = {bits_of_key(one).tobytes() for one in own}
+    if any(bits_of_key(one).tobytes() in mine for one in theirs):
+        raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
+
+
 def check_names(found: Iterable[str], first: Iterable[str] | None = None) -> None:
     """Refuse values of `evaluate` that would hide a row's own, or that change from row to row."""
     names = sorted(found)
@@ -161,6 +173,29 @@ def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
 def is_noise_representable(stddev: Any, is_none: Any) -> Any:
     """Whether float32 holds noise of this standard deviation, or there is to be none."""
     return is_none | _NOISE_RANGE.holds(stddev)
+
+
+def traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
+    """The same of traced numbers: NaN, and so is what is released, where a plan refuses them."""
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    multiplier = jnp.asarray(multiplier)
+    bound, noise = jnp.asarray(clip_norm, dtype), multiplier.astype(dtype)
+    # Up to five roundings of half a unit: of the priced multiplier to this dtype, of the factor
+    # below, of three products.
+    up = (1 + slack) * (1 + 4 * float(jnp.finfo(dtype).eps))
+    stddev = noise * bound * jnp.asarray(up, dtype)
+    # A processor may take a number below the least normal one for 0, and a compiler a test of all
+    # bits for a comparison with 0: such a number is known by its bits' range, 0 is not in it.
+    own = multiplier if jnp.issubdtype(multiplier.dtype, jnp.floating) else noise
+    doubled = jax.lax.bitcast_convert_type(own, f"uint{8 * own.dtype.itemsize}") << 1
+    subnormal = doubled - 1 < 2 ** (jnp.finfo(own.dtype).nmant + 1) - 1
+    good = (
+        (noise >= 0)
+        & ~subnormal
+        & CLIP_NORMS.holds(bound)
+        & is_noise_representable(stddev, noise == 0)
+    )
+    return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
 
 
 def check_noise(

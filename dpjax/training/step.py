@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,17 +14,13 @@ import optax
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
-from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import CLIP_NORMS
 from dpjax._numerics.keys import folded
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
-from dpjax.training.data import as_arrays
 from dpjax.training.draws import Batch, Draws, Run, make_block_draws, make_draws, make_loading
-from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
-from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig, first_state
+from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
@@ -125,88 +120,6 @@ def state_shardings(config: StepConfig) -> Any:
     return placement.state(shapes, placement.specs(config.params))
 
 
-class TrainingStep(NamedTuple):
-    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
-
-    Fields:
-        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
-        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
-            `seen` (sum of losses, records, those not finite, those clipped) is private.
-
-    Example:
-        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
-        >>> step.init(1)
-        {'params': 1}
-    """
-
-    init: Callable[[Any], dict[str, Any]]
-    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
-
-
-@suggests_argument_names
-def training_step(
-    loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
-    optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
-    strategy: gradients.Strategy = gradients.Flat(), trainable: Any = None,  # noqa: B008 (frozen)
-    loss_takes_key: bool = False,
-) -> TrainingStep:  # fmt: skip
-    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
-
-    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
-    give the parameters that `fit` returns for the same key. The plan's clip norm and noise
-    multiplier may be traced, and so may whatever the optimiser is made of: `jax.vmap` over them is
-    one program, priced by `acc.epsilon` of an array of noise multipliers. Noise then allows for
-    rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
-
-    Args:
-        loss: `loss(params, example) -> scalar`, of one record; or a function of the parameters that
-            makes a `dpjax.clip_and_sum`, see `fit`.
-        params: any tree, see `fit`.
-        plan: mechanism, clip norm and public constants.
-        optimizer: any optax optimiser.
-        capacity: records worked on at once, see `fit`.
-        method: how per-example gradients are clipped, see `clipped_grad`.
-        strategy: how a gradient is scaled, see `fit`.
-        trainable: which floating-point arrays are trained, see `fit`.
-        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
-
-    Returns:
-        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
-
-    Raises:
-        TypeError, ValueError: `capacity` below 1; an optimiser that needs more than the noisy
-            gradient, such as the exact loss.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, optax
-        >>> from dpjax import training
-        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
-        >>> step = training.training_step(
-        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
-        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
-        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
-        (100,)
-    """
-    # Of traced noise ε is not known: the bounds on rounding are those of any ε.
-    spent = math.inf if plan.is_traced else plan.spent(plan.steps)
-    failure = step_config.failure_probability(plan, spent)
-    trained, frozen, join = partition_model(params, trainable)
-    options.check_optimizer(optimizer, trained)
-    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
-    config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
-    config = step_config.read_sum(config, frozen)
-    take_step = make_update(config, make_draws(plan, capacity, failure))
-
-    def init(params):
-        trained = partition_model(params, trainable).trained
-        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
-
-    def update(state, data, key):
-        return take_step(state, as_arrays(data), key, frozen)
-
-    return TrainingStep(init, update)
-
-
 def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     """The pure `update(state, data, key, frozen) -> (state, seen)` of one step."""
     plan, placement, average = config.plan, config.placement, config.average
@@ -287,7 +200,7 @@ def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
     """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
     if plan.is_traced:
         return [
-            _traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
+            options.traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
             for phase in plan.phases
         ]
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
@@ -296,29 +209,6 @@ def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
     # Three roundings follow: of this number, of the clip norm, and of their product.
     up = (1 + slack) * (1 + 2 * float(np.finfo(np.float32).eps))
     return [plan.adaptive.gradient_noise(multiplier) * up for multiplier in multipliers]
-
-
-def _traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
-    """The same of traced numbers: NaN, and so is what is released, where a plan refuses them."""
-    dtype = jax.dtypes.canonicalize_dtype(np.float64)
-    multiplier = jnp.asarray(multiplier)
-    bound, noise = jnp.asarray(clip_norm, dtype), multiplier.astype(dtype)
-    # Up to five roundings of half a unit: of the priced multiplier to this dtype, of the factor
-    # below, of three products.
-    up = (1 + slack) * (1 + 4 * float(jnp.finfo(dtype).eps))
-    stddev = noise * bound * jnp.asarray(up, dtype)
-    # A processor may take a number below the least normal one for 0, and a compiler a test of all
-    # bits for a comparison with 0: such a number is known by its bits' range, 0 is not in it.
-    own = multiplier if jnp.issubdtype(multiplier.dtype, jnp.floating) else noise
-    doubled = jax.lax.bitcast_convert_type(own, f"uint{8 * own.dtype.itemsize}") << 1
-    subnormal = doubled - 1 < 2 ** (jnp.finfo(own.dtype).nmant + 1) - 1
-    good = (
-        (noise >= 0)
-        & ~subnormal
-        & CLIP_NORMS.holds(bound)
-        & options.is_noise_representable(stddev, noise == 0)
-    )
-    return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
 
 
 def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
