@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, scalar
+from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, scalar
 from dpjax._numerics.scope import is_traced
 
 
@@ -32,6 +32,17 @@ def count(name: str, value, low: int = 1, high: int | None = None, what: str = "
     if value < low or (high is not None and value > high):
         allowed = f"at least {low}" if high is None else f"between {low} and the {high} {what}"
         raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+def read_epsilon(epsilon) -> Any:
+    """ε of a budget as one number above 0; None, without a budget, stays None."""
+    limits = Range(0.0, open_low=True)
+    return None if epsilon is None else one_number("epsilon", epsilon, limits)
+
+
+def read_delta(delta) -> float:
+    """δ of a budget as one number strictly between 0 and 1."""
+    return one_number("delta", delta, Range(0.0, 1.0, open_low=True, open_high=True))
 
 
 def _positive_number(name: str, value) -> None:

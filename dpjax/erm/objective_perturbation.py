@@ -16,7 +16,6 @@ from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
 from dpjax._numerics import float64
-from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.gaussian import gaussian_dp
@@ -28,8 +27,6 @@ from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
 # Of the Gaussian budget μ, spent on hiding the solver's error: 0.5 % more noise.
 _RESIDUAL_SHARE = 0.1
-_POSITIVE = Range(0.0, open_low=True)
-_BETWEEN = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
 class NotConverged(RuntimeError):
@@ -61,9 +58,7 @@ class ObjectiveHistory(NamedTuple):
 
 def _extra_l2(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
-    extra = 0.0
-    if epsilon is not None:
-        epsilon = one_number("epsilon", epsilon, _POSITIVE)
+    extra, epsilon = 0.0, check.read_epsilon(epsilon)
     if extra_l2 is not None:
         check.positive("extra_l2", extra_l2, allow_zero=True)
         extra = float(extra_l2)
@@ -257,7 +252,7 @@ def approximate_minima_perturbation(
             raise ValueError(
                 "give either noise_std and output_noise_std, or a budget (epsilon, delta)"
             )
-        one_number("delta", budget.delta, _BETWEEN)
+        check.read_delta(budget.delta)
         residual = _RESIDUAL_SHARE * gaussian_budget(budget.epsilon, budget.delta)
         output_noise_std = displacement / residual
     noise, mechanism = budget.resolve(extra_l2=extra, residual=residual)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import Range, one_number
 from dpjax.erm import check
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import Budget, Solution, solver_spec
@@ -62,8 +61,7 @@ def one_vs_rest(
     sides = sides.astype(problem.dtype)
     keys = jax.random.split(key, classes)
 
-    if epsilon is not None:
-        epsilon = one_number("epsilon", epsilon, Range(0.0, open_low=True))
+    epsilon = check.read_epsilon(epsilon)
     pure = epsilon is not None and delta == 0  # pure guarantees add up
     if pure:
         settings = {**hyperparameters, "epsilon": epsilon / classes, "delta": 0}
