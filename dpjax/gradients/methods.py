@@ -34,9 +34,9 @@ class RematPolicy(NamedTuple):
     fitting: int | None = None
 
 
-def remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematPolicy:
+def choose_remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematPolicy:
     """How the checkpoints of a loss of one record are honoured in a batch of so many `records`."""
-    kept, inside, largest, paths = _checkpoints(program, 1, "")
+    kept, inside, largest, paths = _measure_checkpoints(program, 1, "")
     if not inside:
         return RematPolicy()
     # The plain gradient keeps every block's results, and one block's inner values at a time. Pieces
@@ -51,43 +51,45 @@ def remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematP
     return RematPolicy(recompute, min(records, max(1, least // inside)))
 
 
-def fitting_gradients(program: Program, size: int, records: int) -> int | None:
+def count_fitting_gradients(program: Program, size: int, records: int) -> int | None:
     """Records whose gradients of `size` numbers fit in the plain gradient's memory of them all."""
-    kept, inside, largest, _ = _checkpoints(program, 1, "")
+    kept, inside, largest, _ = _measure_checkpoints(program, 1, "")
     if not inside:
         return None
     own = kept + largest
     return min(records, max(1, records * own // (own + size)))
 
 
-def _checkpoints(program: Program, steps: int, path: str) -> tuple[int, int, int, list[str]]:
+def _measure_checkpoints(
+    program: Program, steps: int, path: str
+) -> tuple[int, int, int, list[str]]:
     """Numbers a record: results of checkpointed blocks, values inside all, inside the largest; and
     how the names of the taps in such blocks begin.
     """
     kept, inside, largest, paths = 0, 0, 0, []
     for number, eqn in enumerate(program.equations):
         here = f"{path}{number}."
-        if eqn.recomputed:
-            own = sum(map(_written, eqn.programs()))
+        if eqn.is_checkpoint:
+            own = sum(map(_count_written, eqn.programs()))
             kept += steps * sum(math.prod(aval.shape) for aval in eqn.outs)
             inside, largest = inside + steps * own, max(largest, own)
             paths.append(here)
             continue
         loop = eqn.scan()
         for inner in eqn.programs():
-            more = _checkpoints(inner, steps * loop.length if loop else steps, here)
+            more = _measure_checkpoints(inner, steps * loop.length if loop else steps, here)
             kept, inside = kept + more[0], inside + more[1]
             largest, paths = max(largest, more[2]), paths + more[3]
     return kept, inside, largest, paths
 
 
-def _written(program: Program) -> int:
+def _count_written(program: Program) -> int:
     """Numbers that the equations of a program write, loops in full."""
     total = 0
     for eqn in program.equations:
         loop, inner = eqn.scan(), eqn.programs()
         if inner:
-            total += (loop.length if loop else 1) * sum(map(_written, inner))
+            total += (loop.length if loop else 1) * sum(map(_count_written, inner))
         else:
             total += sum(math.prod(aval.shape) for aval in eqn.outs)
     return total
@@ -106,7 +108,7 @@ class Family:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class GhostPlan:
     """What the ghost method will do for one loss and one shape of batch."""
 
     program: Program  # the loss of one record
@@ -117,7 +119,7 @@ class Plan:
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
 
-def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
+def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
@@ -130,12 +132,12 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
         walk = Interpreter(copied, size, None)
         outs = walk.run(program, walk_inputs(walk, leaves, program, None), "")
         walk.as_batched(outs[0], None)
-        families = [_families(walk.sites, index) for index in range(len(leaves))]
+        families = [_find_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
             if found is None:
                 copied.add(index)
                 reasons[index] = "uses that do not add up"
-        for pair, found in _factors(walk.sites, families, leaves).items():
+        for pair, found in _find_factor_families(walk.sites, families, leaves).items():
             if found is None:
                 copied.update(pair)
                 reasons.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
@@ -145,13 +147,13 @@ def make_plan(loss: Callable, params: Any, records: Any) -> Plan:
         reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
         if copied == before:
             break
-    return Plan(
+    return GhostPlan(
         program,
         tuple(tuple(found or ()) for found in families),
         frozenset(copied),
         reasons,
         jax.tree.structure(out[1]),
-        remat_policy(program, walk.sites.values(), size),
+        choose_remat_policy(program, walk.sites.values(), size),
     )
 
 
@@ -159,13 +161,13 @@ def walk_inputs(
     walk: Interpreter, leaves: Sequence[Any], program: Program, records: Any
 ) -> list[Any]:
     """The program's inputs in a walk: every parameter, and the numbers of the records, if any."""
-    args = [walk.parameter(index, leaf) for index, leaf in enumerate(leaves)]
+    args = [walk.read_parameter(index, leaf) for index, leaf in enumerate(leaves)]
     rest = len(program.inputs) - len(leaves)
     values = [None] * rest if records is None else jax.tree.leaves(records)
     return args + [Batched(value) for value in values]
 
 
-def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
+def _find_families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
     """The families of one parameter, or None if its uses cannot be told apart or added up."""
     grouped: dict[Any, list[Site]] = {}
     for site in sites.values():
@@ -177,10 +179,10 @@ def _families(sites: dict[Any, Site], leaf: int) -> list[Family] | None:
         boxes = zip(*(uses[0].view.box for uses in pair), strict=True)
         if all(a[0] < b[1] and b[0] < a[1] for a, b in boxes):  # they share an entry
             return None
-    return [_family(tuple(uses)) for uses in grouped.values()]
+    return [_make_family(tuple(uses)) for uses in grouped.values()]
 
 
-def _factors(
+def _find_factor_families(
     sites: dict[Any, Site], families: Sequence[Any], leaves: Sequence[Any]
 ) -> dict[tuple[int, int], tuple[Family, Family] | None]:
     """The families of the factors of every low-rank sum; None where they have to be copied."""
@@ -195,12 +197,12 @@ def _factors(
         alone = all(factors.count(index) == 1 and families[index] == [] for index in pair)
         found[pair] = None
         if sides is not None and alone:
-            left, right = (_family(tuple(uses), side) for side in sides)
+            left, right = (_make_family(tuple(uses), side) for side in sides)
             found[pair] = left, right
     return found
 
 
-def _family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
+def _make_family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
     """The uses that add up, with scans folded in; of a low-rank sum, one of its factors."""
     g, _, k, n = sites[0].rule.sizes
     g *= math.prod(length for length, scanned in sites[0].scans if scanned)
@@ -240,12 +242,12 @@ class ParameterCost(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """What will be done, and why."""
 
     method: str  # "ghost" or "vmap"
     reason: str  # in words
-    plan: Plan | None  # None for "vmap"
+    plan: GhostPlan | None  # None for "vmap"
     rows: tuple[ParameterCost, ...]  # empty where the loss could not be traced
 
     def __str__(self) -> str:
@@ -259,10 +261,10 @@ class Choice:
         return "\n".join([*lines, f"method: {self.method} ({self.reason})"])
 
 
-BY_VMAP = Choice("vmap", "as asked", None, ())
+BY_VMAP = MethodChoice("vmap", "as asked", None, ())
 
 
-def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
+def choose(method: Method, loss: Callable, params: Any, records: Any) -> MethodChoice:
     """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
         return BY_VMAP
@@ -270,17 +272,19 @@ def choose(method: Method, loss: Callable, params: Any, records: Any) -> Choice:
         plan = make_plan(loss, params, records)
     except Exception as error:
         return _fall_back_to_vmap("not traceable record by record", error)
-    rows = tuple(_rows(plan, params))
+    rows = tuple(_list_costs(plan, params))
     ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
     share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
     if method == "ghost":
-        return Choice("ghost", "as asked", plan, rows)
+        return MethodChoice("ghost", "as asked", plan, rows)
     if ghost_cost < vmap_cost:
-        return Choice("ghost", f"costs {share} of vmap", plan, rows)
-    return Choice("vmap", f"ghost would cost {share} of it", None, rows)
+        return MethodChoice("ghost", f"costs {share} of vmap", plan, rows)
+    return MethodChoice("vmap", f"ghost would cost {share} of it", None, rows)
 
 
-def fall_back_if_untraceable(choice: Choice, run: Callable[..., Any], *arguments: Any) -> Choice:
+def fall_back_if_untraceable(
+    choice: MethodChoice, run: Callable[..., Any], *arguments: Any
+) -> MethodChoice:
     """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
     if choice.plan is None:
         return choice
@@ -291,20 +295,20 @@ def fall_back_if_untraceable(choice: Choice, run: Callable[..., Any], *arguments
     return choice
 
 
-def _fall_back_to_vmap(what: str, error: Exception) -> Choice:
+def _fall_back_to_vmap(what: str, error: Exception) -> MethodChoice:
     # Whatever goes wrong, per-example gradients are right: either they work, or they raise the
     # error that is the user's own.
     reason = f"{what}: {type(error).__name__}: {error}".splitlines()[0]
-    return Choice("vmap", reason, None, ())
+    return MethodChoice("vmap", reason, None, ())
 
 
-def multiplications(family: Family) -> int:
+def count_multiplications(family: Family) -> int:
     """Of the product that forms one record's gradient from its outer products."""
     g, t, k, n = family.sizes
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
+def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):
@@ -318,7 +322,7 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
         sites = [site for family in families for site in family.sites]
         used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
         forms = ", ".join(dict.fromkeys(family.form for family in families))
-        costs = [_costs(family) for family in families]
+        costs = [_estimate_costs(family) for family in families]
         ghost, vmap = (sum(cost[k] for cost in costs) for k in (0, 1))
         vmap += copies if families else 0
         used, forms = used or "nowhere", forms or "none"
@@ -326,9 +330,9 @@ def _rows(plan: Plan, params: Any) -> list[ParameterCost]:
     return rows
 
 
-def _costs(family: Family) -> tuple[int, int]:
+def _estimate_costs(family: Family) -> tuple[int, int]:
     """A record's cost of norm and sum by the ghost method, and of forming its gradient."""
-    product, convolved = multiplications(family), family.sites[0].rule.name == "convolution"
+    product, convolved = count_multiplications(family), family.sites[0].rule.name == "convolution"
     slow = convolved and jax.default_backend() == "cpu"
     if family.form == "direct":  # formed once, for the norm and for the sum
         g, t, k, _ = family.sizes
@@ -348,7 +352,11 @@ _WORTHWHILE = 0.1
 
 
 def piece_size(
-    choice: Choice, loss: Callable[..., Any], params: Any, batch: Any, given: PieceSize = "auto"
+    choice: MethodChoice,
+    loss: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    given: PieceSize = "auto",
 ) -> int:
     """Records a piece: as given, or all of them, or what the cache holds where that is quicker."""
     # On one CPU device, activations (and per-example gradients, where they are formed) that outgrow
@@ -367,11 +375,13 @@ def piece_size(
     elif 4 * size * records >= _CACHE / 4:
         with contextlib.suppress(Exception):  # the call that follows raises the user's own error
             program = trace(loss, params, first_record(batch))[0]
-            allowed = fitting_gradients(program, size, records) or records
-    return cut(records, min(allowed, _quickest(choice, program, leaves, size, records)))
+            allowed = count_fitting_gradients(program, size, records) or records
+    return cut_evenly(
+        records, min(allowed, _find_quickest_size(choice, program, leaves, size, records))
+    )
 
 
-def cut(records: int, most: int) -> int:
+def cut_evenly(records: int, most: int) -> int:
     """The size of equal pieces of at most `most` records, within the slack of the whole batch."""
     if most >= records:
         return records
@@ -382,8 +392,8 @@ def cut(records: int, most: int) -> int:
     return 1
 
 
-def _quickest(
-    choice: Choice, program: Program | None, leaves: list[Any], size: int, records: int
+def _find_quickest_size(
+    choice: MethodChoice, program: Program | None, leaves: list[Any], size: int, records: int
 ) -> int:
     """The size of the pieces as far as time goes; `program` is needed for per-example gradients."""
     if jax.default_backend() != "cpu":
@@ -408,6 +418,6 @@ def _quickest(
         worthwhile = program is not None and not program.contains("conv_general_dilated")
     else:
         # Forward, backward and the clipped sum are three products of this size a record.
-        work = 3 * records * sum(multiplications(family) for family in families)
+        work = 3 * records * sum(count_multiplications(family) for family in families)
         worthwhile = _TOTAL_PASSES * MEMORY_WEIGHT * pieces * size <= _WORTHWHILE * work
     return fitting if worthwhile else records

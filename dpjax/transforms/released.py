@@ -17,7 +17,7 @@ import optax
 from jax.extend.core import Primitive
 
 from dpjax._numerics.keys import bits_of_key
-from dpjax.gradients.ghost.programs import Equation, Program, literal, trace
+from dpjax.gradients.ghost.programs import Equation, Program, is_literal, trace
 from dpjax.transforms.noise import READER
 
 
@@ -144,7 +144,7 @@ def _dependents(program: Program, sources: Any) -> set[Any]:
 
 
 def _has_any(variables: Any, found: set[Any]) -> bool:
-    return any(not literal(v) and v in found for v in variables)
+    return any(not is_literal(v) and v in found for v in variables)
 
 
 def _hands_out(eqn: Equation) -> bool:
@@ -199,10 +199,10 @@ def _follow(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]
         draws: is added to: the salt of each draw, and the origins of its key and of its step.
     """
     known = dict(zip(program.inputs, given, strict=True))
-    find = lambda v: _ELSE if literal(v) else known.get(v, _ELSE)  # noqa: E731
+    find = lambda v: _ELSE if is_literal(v) else known.get(v, _ELSE)  # noqa: E731
     for eqn in program.equations:
         operands = [find(v) for v in eqn.operands]
-        called, branches = eqn.called(), eqn.branches()
+        called, branches = eqn.find_called(), eqn.branches()
         if eqn.name == _BEGUN.name:
             out = [frozenset({eqn.params["origin"]})]
         elif eqn.name == _DRAW.name:
@@ -231,7 +231,7 @@ def _draws(program: Program) -> list[Equation]:
     found = []
     for eqn in program.equations:
         inside = [draw for inner in eqn.programs() for draw in _draws(inner)]
-        if inside and eqn.called() is None and eqn.branches() is None:
+        if inside and eqn.find_called() is None and eqn.branches() is None:
             raise _Refused(_SEVERAL)
         found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))  # one for each draw inside
     return found

@@ -72,7 +72,7 @@ def test_a_failure_after_the_backward_pass_falls_back_too(monkeypatch, capsys):
         return jnp.sum(jnp.sin(x @ params["w"]))
 
     expected = clipped_grad(loss, 1.0, "vmap")(params, batch)
-    for broken in ("_leaf_squared", "_leaf_total"):
+    for broken in ("_square_leaf", "_sum_leaf"):
         with monkeypatch.context() as patch:
             patch.setattr(sums, broken, fail)
             with pytest.warns(UserWarning, match="axis 2 is out of bounds"):

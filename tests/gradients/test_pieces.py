@@ -11,9 +11,9 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
 from dpjax.gradients.clipping import in_pieces
-from dpjax.gradients.methods import Choice, choose, cut, piece_size
+from dpjax.gradients.methods import MethodChoice, choose, cut_evenly, piece_size
 
-VMAP = Choice("vmap", "", None, ())
+VMAP = MethodChoice("vmap", "", None, ())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_pieces_are_within_the_slack_of_the_whole():
     for records in (*range(1, 400), *range(401, 20_000, 371)):
         whole = rounding_slack(records, 1)
         for most in {1, 2, 32, records // 3 + 1, records // 2 + 1, records - 3, records - 1}:
-            size = cut(records, max(most, 1))
+            size = cut_evenly(records, max(most, 1))
             assert size <= max(most, 1)
             assert rounding_slack(records, 1, microbatch_size=size) <= whole
 

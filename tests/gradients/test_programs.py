@@ -30,10 +30,10 @@ X = jax.random.normal(jax.random.key(1), (6, 5, 3))
 def run(program, args):
     """Every equation by its own evaluation, and every called program by its equations."""
     known = dict(program.constants) | dict(zip(program.inputs, args, strict=True))
-    read = lambda v: v.val if programs.literal(v) else known[v]  # noqa: E731
+    read = lambda v: v.val if programs.is_literal(v) else known[v]  # noqa: E731
     for eqn in program.equations:
         values = list(map(read, eqn.operands))
-        called = eqn.called()
+        called = eqn.find_called()
         outs = run(called, values) if called else eqn.evaluate(values)
         known.update(zip(eqn.results, outs, strict=True))
     return list(map(read, program.outputs))
@@ -53,13 +53,13 @@ def test_the_parts_of_a_program():
     assert len(loop.body.inputs) == 3
     assert len(loop.body.outputs) == 2
     assert len(found["cond"].branches()) == 2
-    assert found["scan"].called() is found["scan"].branches() is found["cond"].scan() is None
+    assert found["scan"].find_called() is found["scan"].branches() is found["cond"].scan() is None
     assert program.contains("tanh")  # inside the loop
     assert program.contains("sin")  # inside a call within a call
     assert not program.contains("cos")
 
 
-@pytest.mark.parametrize("what", ["evaluate", "called", "scan"])
+@pytest.mark.parametrize("what", ["evaluate", "find_called", "scan"])
 def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
     """As after a release that renames a field: the same sums, and a word about it where asked."""
 
@@ -76,5 +76,5 @@ def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
 
 
 def test_an_unknown_kind_of_program_is_refused():
-    with pytest.raises(programs.Unknown, match="int has no constvars"):
+    with pytest.raises(programs.UnknownProgram, match="int has no constvars"):
         programs._program(3)

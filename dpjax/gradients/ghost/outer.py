@@ -85,7 +85,7 @@ def squared_norms(form: Form, first: OuterProducts, *others: OuterProducts) -> F
     squared = inner_products(first, first)
     for other in others:  # ‖a + b‖² = ⟨a, a⟩ + 2⟨a, b⟩ + ⟨b, b⟩
         squared = squared + 2 * inner_products(first, other) + inner_products(other, other)
-    return guarded(squared, (first, *others))
+    return guard_cancellation(squared, (first, *others))
 
 
 def with_distinct_rows(products: OuterProducts) -> OuterProducts:
@@ -131,7 +131,9 @@ def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
     return jnp.sum(rows * columns, axis=(1, 2, 3))
 
 
-def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Float[Array, " b"]:
+def guard_cancellation(
+    squared: Float[Array, " b"], parts: Sequence[OuterProducts]
+) -> Float[Array, " b"]:
     """The squared norm, moved up where its terms cancel so far that rounding errors show."""
     rights = [jnp.sqrt(_square_sum(part.columns, (-1,))) for part in parts]
     lefts = [
@@ -160,7 +162,7 @@ def guarded(squared: Float[Array, " b"], parts: Sequence[OuterProducts]) -> Floa
     # looked up and multiplied by, which are summed apart, to more than twice.
     norm = jnp.maximum(norm, sizes / _CANCELLING**2)
     if len(parts) > 1:
-        apart = [guarded(inner_products(part, part), [part]) for part in parts]
+        apart = [guard_cancellation(inner_products(part, part), [part]) for part in parts]
         norm = jnp.maximum(norm, functools.reduce(jnp.add, apart) / 4)
     return norm
 
@@ -178,7 +180,7 @@ def weighted_total(
     if products.is_lookup:
         scaled = (columns * factors[:, None, None, None]).reshape(-1, columns.shape[-1])
         number, length = runs(rows.shape[0], share_of)
-        return _rows_total(rows.reshape(-1), scaled, table_rows, number * length, length)[None]
+        return _sum_rows(rows.reshape(-1), scaled, table_rows, number * length, length)[None]
     rows = rows.astype(dtype)
     if rows.shape[-1] < columns.shape[-1]:
         rows = rows * factors[:, None, None, None]
@@ -191,7 +193,7 @@ def weighted_total(
     return pairwise_sum(einsum("rbgtk,rbgtn->rgkn", rows, columns))
 
 
-def _rows_total(tokens: Array, values: Array, rows: int, records: int, length: int) -> Array:
+def _sum_rows(tokens: Array, values: Array, rows: int, records: int, length: int) -> Array:
     """[rows, n]: the sums of the values of each token, rounded no more than in runs of `length`."""
     # A scatter adds one record after the other, so an entry that b records add to is off by up to
     # b·u·Σ|terms|, u the unit round-off: too much where b is more than `length`. There every term
@@ -257,8 +259,10 @@ class Side:
         """The outer products of this factor."""
         other = leaves[self.other]
         if self.left:
-            return OuterProducts(of_sum.rows, _times(of_sum.columns, other.swapaxes(-1, -2)))
-        return OuterProducts(_times(of_sum.rows, other), of_sum.columns)
+            return OuterProducts(
+                of_sum.rows, _multiply_blocks(of_sum.columns, other.swapaxes(-1, -2))
+            )
+        return OuterProducts(_multiply_blocks(of_sum.rows, other), of_sum.columns)
 
     def sizes(self, of_sum: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
         """(g, t, k, n) of this factor."""
@@ -266,7 +270,7 @@ class Side:
         return (g, t, k, self.rank) if self.left else (g, t, self.rank, n)
 
 
-def _times(vectors: Array, matrix: Array) -> Array:
+def _multiply_blocks(vectors: Array, matrix: Array) -> Array:
     """Every block's vectors times the matrix of its layer."""
     dtype, matrix = norms_dtype((vectors, matrix)), matrix.reshape(-1, *matrix.shape[-2:])
     return einsum("bgtn,gnr->bgtr", vectors.astype(dtype), matrix.astype(dtype))

@@ -1,8 +1,8 @@
 """Traced programs as plain values, and what a value in one depends on.
 
 This is the one file that reads JAX's jaxprs. Their fields have had other names from release to
-release: jax 0.7 to 0.12 are known here. On anything else `Unknown` is raised, or an error of JAX's
-own, and `clipped_grad` takes `jax.vmap`.
+release: jax 0.7 to 0.12 are known here. On anything else `UnknownProgram` is raised, or an error of
+JAX's own, and `clipped_grad` takes `jax.vmap`.
 
 A value depends on the record, on parameters alone, or on neither. A `ParameterView` is a rearranged
 piece of one parameter, and knows how a gradient travels back to it.
@@ -25,7 +25,7 @@ _RECOMPUTED = ("remat", "remat2", "checkpoint")
 _INNER = ("jaxpr", "call_jaxpr")
 
 
-class Unknown(Exception):
+class UnknownProgram(Exception):
     """A release of JAX whose traced programs are not as any that is known here."""
 
 
@@ -35,7 +35,7 @@ class Program:
 
     constants: Mapping[Any, Any]  # the values that the trace closed over, by variable
     inputs: Sequence[Any]  # variables
-    outputs: Sequence[Any]  # variables or literals; `literal` tells them apart
+    outputs: Sequence[Any]  # variables or literals; `is_literal` tells them apart
     jaxprs: Sequence[Any]  # what `equations` reads
 
     @property
@@ -85,18 +85,18 @@ class Equation:
             out = primitive.bind(*functions, *values, **params)
         return list(out) if primitive.multiple_results else [out]
 
-    def called(self) -> Program | None:
+    def find_called(self) -> Program | None:
         """The program that the equation only calls, if that is what it does."""
         if self.name not in _CALLS:
             return None
         return _program(next(self.params[name] for name in _INNER if name in self.params))
 
     @property
-    def recomputed(self) -> bool:
+    def is_checkpoint(self) -> bool:
         """Whether the equation is a `jax.checkpoint`: run again rather than remembered."""
         return self.name in _RECOMPUTED
 
-    def checkpointed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_in_checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function under a `jax.checkpoint` like this one."""
         settings = {name: self.params[name] for name in ("policy", "prevent_cse")}
         return jax.checkpoint(function, **settings)
@@ -128,7 +128,7 @@ def trace(function: Callable, *args: Any) -> tuple[Program, Any]:
     return _program(closed), out
 
 
-def literal(variable: Any) -> bool:
+def is_literal(variable: Any) -> bool:
     """Whether this operand or output is a number in the program's text, `variable.val`."""
     return isinstance(variable, core.Literal)
 
@@ -139,7 +139,7 @@ def _program(jaxpr: Any) -> Program:
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     names = ("constvars", "invars", "outvars", "eqns")
     if not all(hasattr(inner, name) for name in names):
-        raise Unknown(f"{type(jaxpr).__name__} has no {', '.join(names)}")
+        raise UnknownProgram(f"{type(jaxpr).__name__} has no {', '.join(names)}")
     constants = dict(zip(inner.constvars, values, strict=True))
     return Program(constants, inner.invars, inner.outvars, inner.eqns)
 
@@ -208,7 +208,7 @@ def leaf_key(index: int) -> str:
     return f"leaf {index}"
 
 
-def one_step(value: Any, scan: Any) -> Any:
+def view_scan_step(value: Any, scan: Any) -> Any:
     """What a scanned-over value is inside the scan's body."""
     if not isinstance(value, Parametric):
         return type(value)(None)
@@ -276,7 +276,7 @@ def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
     return JoinedViews(tuple(zip(views, cuts, strict=True)))
 
 
-def whole_view(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
+def view_whole(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
     """The parameter itself."""
     return ParameterView(leaf, tuple(range(len(shape))), tuple((0, size) for size in shape))
 
@@ -307,7 +307,7 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
         if dim is None:
             return None
         stops = itertools.accumulate(map(int, params["sizes"]), initial=view.box[dim][0])
-        boxes = (_cut(view.box, dim, *ends) for ends in itertools.pairwise(stops))
+        boxes = (_cut_box(view.box, dim, *ends) for ends in itertools.pairwise(stops))
         return [child(index, view.dims, box) for index, box in enumerate(boxes)]
     if name == "slice":
         if view.dims is None or params["strides"] is not None:
@@ -317,7 +317,7 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
             if dim is not None:
                 start = box[dim][0]
                 low, high = params["start_indices"][axis], params["limit_indices"][axis]
-                box = _cut(box, dim, start + low, start + high)
+                box = _cut_box(box, dim, start + low, start + high)
         return [child(0, view.dims, box)]
     if name == "broadcast_in_dim":
         if eqn.outs[0].size != source.size:
@@ -333,17 +333,17 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
     if view.dims is None or name == "rev":
         return [child(0, None)]
     if name == "reshape":
-        return [child(0, _reshaped(view.dims, source.shape, params["new_sizes"]))]
+        return [child(0, _reshape_dims(view.dims, source.shape, params["new_sizes"]))]
     kept = params.get("permutation", range(source.ndim))
     kept = [axis for axis in kept if axis not in params.get("dimensions", ())]
     return [child(0, tuple(view.dims[axis] for axis in kept))]
 
 
-def _cut(box: tuple, dim: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+def _cut_box(box: tuple, dim: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
     return (*box[:dim], (start, stop), *box[dim + 1 :])
 
 
-def _reshaped(dims: tuple, old: tuple, new: tuple) -> tuple | None:
+def _reshape_dims(dims: tuple, old: tuple, new: tuple) -> tuple | None:
     """Dimensions after a reshape that only adds or drops sizes of one; None for any other."""
     wide = [(d, size) for d, size in zip(dims, old, strict=True) if size != 1]
     if [size for _, size in wide] != [size for size in new if size != 1]:

@@ -64,12 +64,16 @@ def find_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None = N
     if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in (*eqn.ins, *eqn.outs)):
         return None
     if eqn.name == "dot_general":
-        return _matrix_product(eqn, slot, view, cut)
-    others = {CONVOLUTION: _convolution, "gather": _gather, "dynamic_slice": _row_slice}
+        return _matrix_product_rule(eqn, slot, view, cut)
+    others = {
+        CONVOLUTION: _convolution_rule,
+        "gather": _gather_rule,
+        "dynamic_slice": _row_slice_rule,
+    }
     return others[eqn.name](eqn, slot, view) if eqn.name in others else None
 
 
-def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
+def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
     contract, batch = eqn.params["dimension_numbers"]
     w, x = eqn.ins[slot], eqn.ins[1 - slot]
     shape_w = list(w.shape)
@@ -91,19 +95,21 @@ def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | No
     out_batch, *both = (tuple(next(dimensions) for _ in of) for of in (w_batch, *free))
     out_w, out_x = both if slot == 0 else reversed(both)
 
-    flip, layout = _orientation(view.dims, w_batch, w_contract, w_free)
+    flip, layout = _orient(view.dims, w_batch, w_contract, w_free)
 
-    def piece(value, along_w, along_value):
+    def cut_piece(value, along_w, along_value):
         if cut is None or cut[0] not in along_w:
             return value
         axis = 1 + along_value[along_w.index(cut[0])]
         return jax.lax.slice_in_dim(value, cut[1], cut[2], axis=axis)
 
     def factor(saved, cotangent):
-        saved = piece(piece(saved, w_contract, x_contract), w_batch, x_batch)
-        cotangent = piece(piece(cotangent, w_free, out_w), w_batch, out_batch)
-        rows = _grouped(saved, (x_batch, x_free, x_contract), sizes[:3])
-        columns = _grouped(cotangent, (out_batch, out_x, out_w), (sizes[0], sizes[1], sizes[3]))
+        saved = cut_piece(cut_piece(saved, w_contract, x_contract), w_batch, x_batch)
+        cotangent = cut_piece(cut_piece(cotangent, w_free, out_w), w_batch, out_batch)
+        rows = _merge_groups(saved, (x_batch, x_free, x_contract), sizes[:3])
+        columns = _merge_groups(
+            cotangent, (out_batch, out_x, out_w), (sizes[0], sizes[1], sizes[3])
+        )
         return OuterProducts(columns, rows) if flip else OuterProducts(rows, columns)
 
     order = w_batch + w_contract + w_free
@@ -123,7 +129,7 @@ def _matrix_product(eqn: Equation, slot: int, view: ParameterView, cut: Cut | No
     )
 
 
-def _orientation(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
+def _orient(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
     """Whether rows and columns are exchanged in the layout of a product's outer products, and that.
 
     In it the parameter's lowest dimension is in the rows: then two uses of one parameter, one of
@@ -137,13 +143,13 @@ def _orientation(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
     return flip, ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
 
 
-def _grouped(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
+def _merge_groups(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
     """[b, ...] with the dimensions of each group brought together and merged."""
     order = (0, *(d + 1 for group in groups for d in group))
     return value.transpose(order).reshape(value.shape[0], *sizes)
 
 
-def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+def _convolution_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     p = eqn.params
     if slot != 1 or p["batch_group_count"] != 1:
         return None
@@ -160,7 +166,7 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
 
     axes = len(kernel)
 
-    def patches(saved):
+    def extract_patches(saved):
         """[b, g, t, k]: what the kernel sees at every output position, channels last."""
         order = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
         value = saved.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c]
@@ -186,7 +192,7 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
         order = (out_spec[0], *out_spec[2:], out_spec[1])
         g = cotangent.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c_out]
         g = g.reshape(g.shape[0], positions, groups, outputs)
-        return OuterProducts(patches(saved), g.transpose(0, 2, 1, 3))
+        return OuterProducts(extract_patches(saved), g.transpose(0, 2, 1, 3))
 
     def unpack(gradient):
         lead = len(gradient.shape[:-3])
@@ -200,12 +206,12 @@ def _convolution(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     return Rule("convolution", layout, factor, unpack, sizes, saved=0)
 
 
-def _wide(tokens: Any) -> Any:
+def _widen_tokens(tokens: Any) -> Any:
     """Numbers of rows in a dtype that holds the number of all rows, which 8 and 16 bits may not."""
     return tokens.astype(jnp.int32) if jnp.iinfo(tokens.dtype).bits < 32 else tokens
 
 
-def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+def _gather_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     numbers, (table, indices) = eqn.params["dimension_numbers"], eqn.ins[:2]
     axes = tuple(numbers.collapsed_slice_dims), tuple(numbers.start_index_map)
     of_rows = axes == ((0,), (0,)) and not numbers.operand_batching_dims
@@ -217,8 +223,8 @@ def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
 
     def factor(saved, cotangent):
-        tokens = _wide(saved).reshape(saved.shape[0], positions)
-        columns = _grouped(cotangent, ((), lead, offset), (1, positions, width))
+        tokens = _widen_tokens(saved).reshape(saved.shape[0], positions)
+        columns = _merge_groups(cotangent, ((), lead, offset), (1, positions, width))
         if mode == GatherScatterMode.CLIP:
             tokens = jnp.clip(tokens, 0, table.shape[0] - 1)
         else:  # rows outside the table are filled, not read: no gradient
@@ -227,23 +233,25 @@ def _gather(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
             tokens = jnp.where(inside, tokens, jnp.zeros_like(tokens))
         return OuterProducts(tokens, columns)
 
-    return _lookup(table, view, factor, positions, width)
+    return _lookup_rule(table, view, factor, positions, width)
 
 
-def _row_slice(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+def _row_slice_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     table = eqn.ins[0]
     if slot != 0 or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
         return None
     width = math.prod(table.shape[1:])
 
     def factor(saved, cotangent):
-        tokens = jnp.clip(_wide(saved).reshape(-1, 1), 0, table.shape[0] - 1)
+        tokens = jnp.clip(_widen_tokens(saved).reshape(-1, 1), 0, table.shape[0] - 1)
         return OuterProducts(tokens, cotangent.reshape(-1, 1, 1, width))
 
-    return _lookup(table, view, factor, 1, width)
+    return _lookup_rule(table, view, factor, 1, width)
 
 
-def _lookup(table: Any, view: ParameterView, factor: Callable, positions: int, width: int) -> Rule:
+def _lookup_rule(
+    table: Any, view: ParameterView, factor: Callable, positions: int, width: int
+) -> Rule:
     def unpack(gradient):
         return gradient.reshape(gradient.shape[:-3] + table.shape)
 
@@ -296,23 +304,23 @@ def in_quick_layout(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] |
     # From [records, space..., channels] to the equation's own order.
     back = [int(place) for place in np.argsort((out[0], *out[2:], out[1]))]
 
-    def plain(x: Array, kernel: Array, swapped: bool = False) -> Array:
+    def convolve_last(x: Array, kernel: Array, swapped: bool = False) -> Array:
         ends = (channel - 1, channel) if swapped else (channel, channel - 1)
         shape = jax.lax.ConvDimensionNumbers(last, (*ends, *(d - 1 for d in space)), last)
         return jax.lax.conv_general_dilated(x, kernel, dimension_numbers=shape, **settings)
 
     @jax.custom_jvp
     def convolve(x: Array, kernel: Array) -> Array:
-        return plain(x, kernel)
+        return convolve_last(x, kernel)
 
     def tangent(primals: Any, tangents: Any) -> tuple[Array, Any]:
         (x, kernel), (dx, dkernel) = primals, tangents
         parts: list[Array] = []
         if not isinstance(dx, SymbolicZero):
             # The derivative's own kernel has in and out exchanged: of this one they are as needed.
-            parts.append(plain(dx, jnp.swapaxes(kernel, -1, -2), swapped=True))
+            parts.append(convolve_last(dx, jnp.swapaxes(kernel, -1, -2), swapped=True))
         if not isinstance(dkernel, SymbolicZero):
-            parts.append(plain(x, dkernel))
+            parts.append(convolve_last(x, dkernel))
         value = convolve(x, kernel)
         return value, sum(parts[1:], start=parts[0])
 

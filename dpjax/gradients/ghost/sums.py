@@ -17,13 +17,13 @@ from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.programs import Batched, Constant, Parametric, Site, leaf_key
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.methods import Family, Plan, walk_inputs
+from dpjax.gradients.methods import Family, GhostPlan, walk_inputs
 from dpjax.gradients.strategies import Strategy
 
 _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
 
 
-class Layered(NamedTuple):
+class LayeredGradients(NamedTuple):
     """What stands for the gradients of a parameter of which each step of a loop has a slice."""
 
     saved: Array  # of its one use, [steps, records, ...]
@@ -35,7 +35,7 @@ class Layered(NamedTuple):
 
 
 def _backward_pass(
-    plan: Plan, leaves: Sequence[Array], records: Any, size: int
+    plan: GhostPlan, leaves: Sequence[Array], records: Any, size: int
 ) -> tuple[Array, Any, dict, dict]:
     """(losses, aux, saved inputs by tap, cotangents by tap): one forward and one backward pass."""
     taps: dict[str, Array] = {
@@ -51,7 +51,7 @@ def _backward_pass(
         args = walk_inputs(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
         losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value
-        return losses, ([_spread(value, size) for value in outs[1:]], walk.saved)
+        return losses, ([_give_batch_axis(value, size) for value in outs[1:]], walk.saved)
 
     losses, backward, (aux, saved) = jax.vjp(forward, taps, has_aux=True)
     (cotangents,) = backward(jnp.ones_like(losses))
@@ -59,7 +59,7 @@ def _backward_pass(
 
 
 def clipped_sum(
-    plan: Plan,
+    plan: GhostPlan,
     params: Any,
     records: Any,
     mask: Bool[Array, " b"],
@@ -78,7 +78,7 @@ def clipped_sum(
     copies = small.join([cotangents[leaf_key(index)] for index in copied])
     owners = [groups[copied[places[0]]] for places in small.groups]  # the group of each array
     parts = [
-        [_part(family, saved, cotangents, leaves) for family in families]
+        [_represent_family(family, saved, cotangents, leaves) for family in families]
         for families in plan.families
     ]
     copies, parts = per_example.round_as_stored((copies, parts))
@@ -86,15 +86,15 @@ def clipped_sum(
     rows = [jnp.zeros(size, dtype)] * (max(groups) + 1)  # squared norms, a group each
     for group, families, part in zip(groups, plan.families, parts, strict=True):
         if families:
-            rows[group] = rows[group] + _leaf_squared(families, part, size, dtype)
+            rows[group] = rows[group] + _square_leaf(families, part, size, dtype)
     for group, copy in zip(owners, copies, strict=True):
         rows[group] = rows[group] + per_example.squared_norm(copy, dtype)
     sizes = per_example.group_sizes(leaves, groups)
     clipping = per_example.clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
-    copies, parts = _zero_left_out((copies, parts), clipping)
+    copies, parts = _zero_records_left_out((copies, parts), clipping)
     sums = [
-        _leaf_total(leaf, families, part, clipping.factors[group], share_of)
+        _sum_leaf(leaf, families, part, clipping.factors[group], share_of)
         for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
     ]
     of_copies = [
@@ -107,31 +107,33 @@ def clipped_sum(
 
 
 @jax.jit  # a loop of its own would be compiled at every call outside a program
-def _zero_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
+def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
     """`parts`, with those of records that are left out cut out if some are not finite."""
     # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
     # over the data in every step for the sake of the rare bad one. A loop of no or one turn works
     # in place, and what follows is compiled once, where each branch of a conditional would have it.
     # Of few numbers the pass costs less than such a loop takes to compile.
-    is_layered = lambda part: isinstance(part, Layered)  # noqa: E731
+    is_layered = lambda part: isinstance(part, LayeredGradients)  # noqa: E731
 
-    def cut(value: Any) -> Any:
-        if isinstance(value, Layered):
-            return Layered(jax.vmap(cut)(value.saved), jax.vmap(cut)(value.cotangent))
+    def zero_rows(value: Any) -> Any:
+        if isinstance(value, LayeredGradients):
+            return LayeredGradients(
+                jax.vmap(zero_rows)(value.saved), jax.vmap(zero_rows)(value.cotangent)
+            )
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
         return jnp.where(per_example.per_record(clipping.kept, value), value, jnp.zeros_like(value))
 
     if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
-        return jax.tree.map(cut, parts, is_leaf=is_layered)
+        return jax.tree.map(zero_rows, parts, is_leaf=is_layered)
 
     def turn(state):
-        return jnp.zeros_like(state[0]), jax.tree.map(cut, state[1], is_leaf=is_layered)
+        return jnp.zeros_like(state[0]), jax.tree.map(zero_rows, state[1], is_leaf=is_layered)
 
     return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]
 
 
-def _spread(value: Any, size: int) -> Any:
+def _give_batch_axis(value: Any, size: int) -> Any:
     """An auxiliary output with its batch axis, whether or not it depends on the record."""
     if isinstance(value, Batched):
         return value.value
@@ -139,11 +141,11 @@ def _spread(value: Any, size: int) -> Any:
     return jnp.broadcast_to(value.value, (size, *jnp.shape(value.value)))
 
 
-def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
+def _represent_family(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
     """What stands for the family's gradients: the gradients, or the outer products they sum."""
-    if _by_steps(family):
+    if _is_by_loop_step(family):
         (site,) = family.sites
-        return Layered(saved[site.tap], cotangents[site.tap])
+        return LayeredGradients(saved[site.tap], cotangents[site.tap])
     products = [_fold_scans(site, saved[site.tap], cotangents[site.tap]) for site in family.sites]
     if family.side is not None:
         products = [family.side.products(p, leaves) for p in products]
@@ -156,7 +158,7 @@ def _part(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) 
     return outer.einsum("bgtk,bgtn->bgkn", joined[0].rows, joined[0].columns)
 
 
-def _by_steps(family: Family) -> bool:
+def _is_by_loop_step(family: Family) -> bool:
     """Whether norms and sums are formed a step of a loop at a time."""
     if len(family.sites) > 1 or family.side is not None or family.form in ("direct", "distinct"):
         return False
@@ -174,7 +176,7 @@ def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
     own = [axis for axis, (_, scanned) in enumerate(site.scans) if scanned]  # become blocks
     shared = [axis for axis, (_, scanned) in enumerate(site.scans) if not scanned]  # positions
 
-    def folded(value: Array) -> Array:
+    def fold(value: Array) -> Array:
         b, g, t, n = range(scans, scans + 4)
         value = value.transpose(b, *own, g, *shared, t, n)
         split = 2 + len(own)
@@ -185,15 +187,15 @@ def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
         return products
     if products.rows.ndim == scans + 2:
         rows = products.rows.transpose(scans, *shared, scans + 1)
-        return OuterProducts(rows.reshape(rows.shape[0], -1), folded(products.columns))
-    return OuterProducts(folded(products.rows), folded(products.columns))
+        return OuterProducts(rows.reshape(rows.shape[0], -1), fold(products.columns))
+    return OuterProducts(fold(products.rows), fold(products.columns))
 
 
-def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
+def _square_leaf(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
     """Per-example squared norms of one parameter's gradients."""
     squared = jnp.zeros(size, dtype)  # families share no entry: their squares add up
     for family, products in zip(families, part, strict=True):
-        if isinstance(products, Layered):
+        if isinstance(products, LayeredGradients):
             norms = functools.partial(outer.squared_norms, family.form)
             own = jnp.sum(products.each(family.sites[0], norms), axis=0)
         elif family.form == "direct":
@@ -204,7 +206,7 @@ def _leaf_squared(families: Sequence[Family], part: Sequence[Any], size: int, dt
     return squared
 
 
-def _leaf_total(
+def _sum_leaf(
     leaf: Array,
     families: Sequence[Family],
     part: Sequence[Any],
@@ -216,7 +218,7 @@ def _leaf_total(
     for family, products in zip(families, part, strict=True):
         given = {"factors": factors, "table_rows": family.sizes[2], "share_of": share_of}
         summed = functools.partial(outer.weighted_total, **given)
-        if isinstance(products, Layered):
+        if isinstance(products, LayeredGradients):
             gradient = products.each(family.sites[0], summed)
             gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
         elif family.form == "direct":

@@ -28,14 +28,14 @@ from dpjax.gradients.ghost.programs import (
     Program,
     Scan,
     Site,
+    is_literal,
     join_views,
     leaf_key,
-    literal,
-    one_step,
     per_example_copy,
     rearrange,
     record_cotangent,
-    whole_view,
+    view_scan_step,
+    view_whole,
 )
 
 
@@ -55,19 +55,19 @@ class Interpreter:
         self.reasons: dict[int, str] = {}  # why a parameter is copied
         self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
-    def dry_run(self) -> Interpreter:
+    def make_dry_run(self) -> Interpreter:
         """One that only finds sites and copies, of its own."""
         return Interpreter(set(self.copied), self.batch, None)
 
-    def inside(self, taps: dict[str, Any]) -> Interpreter:
+    def make_inner(self, taps: dict[str, Any]) -> Interpreter:
         """One for the equations of a block, of the same plan."""
         return Interpreter(self.copied, self.batch, taps, self.recompute)
 
     # -- values ------------------------------------------------------------------------------
 
-    def parameter(self, index: int, leaf: Any) -> Any:
+    def read_parameter(self, index: int, leaf: Any) -> Any:
         if index not in self.copied:
-            return Parametric(leaf, frozenset([index]), whole_view(index, leaf.shape))
+            return Parametric(leaf, frozenset([index]), view_whole(index, leaf.shape))
         return Batched(None if self.dry else per_example_copy(leaf, self.taps[leaf_key(index)]))
 
     def copy(self, value: Parametric, why: str) -> Batched:
@@ -78,10 +78,10 @@ class Interpreter:
         self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
         return Batched(None)
 
-    def constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+    def evaluate_constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
         return [None] * len(eqn.outs) if self.dry else eqn.evaluate([v.value for v in ins])
 
-    def batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
+    def evaluate_batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]  # parameters have no batch axis
@@ -107,48 +107,48 @@ class Interpreter:
         env.update(zip(program.inputs, args, strict=True))
 
         def read(v):
-            return Constant(v.val) if literal(v) else env[v]
+            return Constant(v.val) if is_literal(v) else env[v]
 
         for number, eqn in enumerate(program.equations):
-            outs = self.equation(eqn, [read(v) for v in eqn.operands], f"{path}{number}.")
+            outs = self.evaluate_equation(eqn, [read(v) for v in eqn.operands], f"{path}{number}.")
             env.update(zip(eqn.results, outs, strict=True))
         return [read(v) for v in program.outputs]
 
-    def equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
+    def evaluate_equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
         if not (parametric or batched) or (parametric and eqn.name == "stop_gradient"):
-            return list(map(Constant, self.constant(eqn, ins)))
+            return list(map(Constant, self.evaluate_constant(eqn, ins)))
         if not parametric:  # of records and constants alone
-            called = None if eqn.recomputed else eqn.called()
+            called = None if eqn.is_checkpoint else eqn.find_called()
             if called is not None and any(map(called.contains, (rules.POOLING, rules.CONVOLUTION))):
                 return self.run(called, ins, path)
-            return self.batched(eqn, ins)
-        if pair := _factors(eqn, ins):
+            return self.evaluate_batched(eqn, ins)
+        if pair := _find_factors(eqn, ins):
             # The sum is a parameter of its own, known by its two factors.
-            leaves, (value,) = frozenset(pair), self.constant(eqn, ins)
-            return [Parametric(value, leaves, whole_view(pair, eqn.outs[0].shape))]
-        if called := eqn.called():
-            if eqn.recomputed and self.recompute:
+            leaves, (value,) = frozenset(pair), self.evaluate_constant(eqn, ins)
+            return [Parametric(value, leaves, view_whole(pair, eqn.outs[0].shape))]
+        if called := eqn.find_called():
+            if eqn.is_checkpoint and self.recompute:
                 return _evaluate_recomputed(self, eqn, called, ins, path)
             return self.run(called, ins, path)
         if loop := eqn.scan():
             return _evaluate_scan(self, eqn, loop, ins, path)
         if not batched:  # of parameters and constants alone
-            return self.derived(eqn, ins)
+            return self.derive_views(eqn, ins)
         if branches := eqn.branches():
             return _evaluate_branches(self, eqn, branches, ins, path)
         if len(parametric) == 1:  # the one case that a rule may cover
             slot = next(k for k, v in enumerate(ins) if isinstance(v, Parametric))
             found = _find_rules(eqn, slot, parametric[0].view)
             if found and isinstance(ins[found[0][1].saved], Batched):
-                return [self.with_tap(eqn, ins, found, path)]
+                return [self.add_tap(eqn, ins, found, path)]
         why = f"{eqn.name} {eqn.where}".strip()
         ins = [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
-        return self.batched(eqn, ins)
+        return self.evaluate_batched(eqn, ins)
 
-    def derived(self, eqn: Equation, ins: list[Any]) -> list[Any]:
-        values = self.constant(eqn, ins)
+    def derive_views(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+        values = self.evaluate_constant(eqn, ins)
         leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
         known = [v.view if isinstance(v, Parametric) else None for v in ins]
         views: list[Any] = [join_views(known, eqn)] * len(values)
@@ -162,9 +162,9 @@ class Interpreter:
             for floating, value, view in zip(real, values, views, strict=True)
         ]
 
-    def with_tap(self, eqn: Equation, ins: list[Any], found: list[Any], path: str) -> Batched:
+    def add_tap(self, eqn: Equation, ins: list[Any], found: list[Any], path: str) -> Batched:
         if not self.dry:
-            (out,) = self.batched(eqn, ins)
+            (out,) = self.evaluate_batched(eqn, ins)
             self.saved[path] = ins[found[0][1].saved].value  # [b, ...]
             return Batched(record_cotangent(out.value, self.taps[path]))
         for number, (view, rule) in enumerate(found):
@@ -174,7 +174,7 @@ class Interpreter:
         return Batched(None)
 
 
-def _factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
+def _find_factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
     """The two parameters whose product a low-rank sum adds to what is no parameter."""
     is_sum = eqn.params.get("name") == LOW_RANK_SUM and len(eqn.ins) == 3
     if not is_sum or not isinstance(ins[0], Constant):
@@ -199,8 +199,8 @@ def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, pa
     kinds: list[Any] = []
     saved_keys: list[str] = []
 
-    def inside(values, taps):
-        inner = walk.inside(taps)
+    def run_block(values, taps):
+        inner = walk.make_inner(taps)
         args = [dataclasses.replace(v, value=x) for v, x in zip(ins, values, strict=True)]
         outs = inner.run(block, args, path)  # the same paths, so the same taps
         kinds[:] = [dataclasses.replace(out, value=None) for out in outs]
@@ -208,7 +208,7 @@ def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, pa
         return [out.value for out in outs], list(inner.saved.values())
 
     taps = {key: tap for key, tap in walk.taps.items() if key.startswith(path)}
-    values, saved = eqn.checkpointed(inside)([v.value for v in ins], taps)
+    values, saved = eqn.wrap_in_checkpoint(run_block)([v.value for v in ins], taps)
     walk.saved.update(zip(saved_keys, saved, strict=True))
     return [dataclasses.replace(kind, value=x) for kind, x in zip(kinds, values, strict=True)]
 
@@ -218,7 +218,7 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
     if walk.dry or isinstance(ins[0], Batched):
         return _every_branch(walk, eqn, programs, ins, path)
     # Every branch has to save the same: what the others save is zero, as are their cotangents.
-    dry = walk.dry_run()
+    dry = walk.make_dry_run()
     _every_branch(dry, eqn, programs, ins, path)
     shapes = {
         site.tap: ((*(n for n, _ in site.scans), walk.batch, *site.saved.shape), site.saved)
@@ -226,7 +226,7 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
     }
 
     def branch(number):
-        inner = walk.inside(walk.taps)
+        inner = walk.make_inner(walk.taps)
         outs = inner.run(programs[number], ins[1:], f"{path}{number}.")
         values = [inner.as_batched(o, a).value for o, a in zip(outs, eqn.outs, strict=True)]
         zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
@@ -255,15 +255,15 @@ def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str
 def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: str) -> list[Any]:
     body, n_consts, n_carry = loop.body, loop.constants, loop.carry
     if not any(isinstance(v, Batched) for v in ins):
-        return walk.derived(eqn, ins)
+        return walk.derive_views(eqn, ins)
     carried = slice(n_consts, n_consts + n_carry)
     consts, carry, xs = ins[:n_consts], ins[carried], ins[carried.stop :]
     carry_avals = eqn.ins[carried]
     carry = [walk.copy(v, "carried by a scan") if isinstance(v, Parametric) else v for v in carry]
 
     # Which carried values depend on the record? Grows until it is stable.
-    probe = walk.dry_run()
-    steps = [one_step(v, path) for v in xs]
+    probe = walk.make_dry_run()
+    steps = [view_scan_step(v, path) for v in xs]
     batched, known = [isinstance(v, Batched) for v in carry], None
     while batched != known:
         trial = [Batched(None) if b else Constant(None) for b in batched]
@@ -278,14 +278,14 @@ def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: s
         if not walk.dry:
             return _run_scan(walk, loop, carry_avals, consts, carry, xs, path)
         outs = walk.run(body, [*consts, *carry, *steps], path)
-        outs[:n_carry] = _carried_on(walk, outs, carry, carry_avals)
+        outs[:n_carry] = _match_carry(walk, outs, carry, carry_avals)
         why = "output of a scan"
         return [walk.copy(o, why) if isinstance(o, Parametric) else o for o in outs]
     finally:
         walk.scans = outer
 
 
-def _carried_on(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
+def _match_carry(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
     """What a step hands to the next, of the kinds that it was given."""
     triples = zip(outs[: len(carry)], carry, avals, strict=True)
     return [walk.as_batched(o, a) if isinstance(v, Batched) else o for o, v, a in triples]
@@ -299,12 +299,12 @@ def _run_scan(walk, loop: Scan, avals: list, consts: list, carry: list, xs: list
 
     def step(carried, sliced):
         values, taps = sliced
-        inner = walk.inside(taps)
+        inner = walk.make_inner(taps)
         args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
         for v, x in zip(xs, values, strict=True):
-            args.append(dataclasses.replace(one_step(v, path), value=x))
+            args.append(dataclasses.replace(view_scan_step(v, path), value=x))
         outs = inner.run(loop.body, [*consts, *args], path)
-        next_carry = _carried_on(walk, outs, carry, avals)
+        next_carry = _match_carry(walk, outs, carry, avals)
         kinds[:] = [type(o) for o in outs[n_carry:]]
         saved_keys[:] = list(inner.saved)
         ys = [o.value for o in outs[n_carry:]]
