@@ -277,16 +277,16 @@ def one_run_bound(
             f"got {correct}, {guesses} and {canaries}"
         )
 
-    def refuted(epsilon: float) -> bool:
+    def is_refuted(epsilon: float) -> bool:
         return _p_value(canaries, guesses, correct, epsilon, delta) < 1.0 - confidence
 
     # The p-value grows with ε: below an ε that is refuted all are.
-    low, high = 0.0, 1.0 if guesses > 0 and refuted(0.0) else 0.0
-    while high > low and refuted(high):
+    low, high = 0.0, 1.0 if guesses > 0 and is_refuted(0.0) else 0.0
+    while high > low and is_refuted(high):
         low, high = high, 2.0 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
+        low, high = (middle, high) if is_refuted(middle) else (low, middle)
     evidence = GuessEvidence(canaries, guesses, correct)
     return EmpiricalBound(low, delta, confidence, "one_run", "", evidence)
 

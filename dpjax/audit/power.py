@@ -100,13 +100,13 @@ def _likely_bound(bound: EmpiricalBound) -> Callable[[float], float]:
     """From the true μ to the bound that such an audit exceeds nine times in ten."""
     evidence, delta, level = bound.evidence, bound.delta, (1.0 - bound.confidence) / 2.0
     if isinstance(evidence, GuessEvidence):
-        return lambda mu: _by_guesses(mu, evidence, delta, bound.confidence)
+        return lambda mu: _bound_by_guesses(mu, evidence, delta, bound.confidence)
     if isinstance(evidence, NormalShiftEvidence):
-        return lambda mu: _by_shift(mu, evidence.runs, delta, level)
-    return lambda mu: _by_threshold(mu, evidence.runs, delta, level, bound.method)
+        return lambda mu: _bound_by_shift(mu, evidence.runs, delta, level)
+    return lambda mu: _bound_by_threshold(mu, evidence.runs, delta, level, bound.method)
 
 
-def _by_threshold(mu: float, runs: int, delta: float, level: float, method: str) -> float:
+def _bound_by_threshold(mu: float, runs: int, delta: float, level: float, method: str) -> float:
     """Counts at their 1 − (1 − power)/2 quantiles, at the best of all cuts."""
     cuts = np.linspace(-9.0, mu + 9.0, 800)
     part = 1.0 - (1.0 - POWER) / 2.0
@@ -117,7 +117,7 @@ def _by_threshold(mu: float, runs: int, delta: float, level: float, method: str)
     return gaussian_epsilon(float(np.max(ndtri(1.0 - fpr) - ndtri(fnr))), delta)
 
 
-def _by_shift(mu: float, runs: int, delta: float, level: float) -> float:
+def _bound_by_shift(mu: float, runs: int, delta: float, level: float) -> float:
     """The mean and the variance at their 1 − (1 − power)/2 quantiles."""
     freedom, part = 2 * runs - 2, (1.0 - POWER) / 2.0
     shift = mu + float(ndtri(part)) * math.sqrt(2.0 / runs)
@@ -125,7 +125,7 @@ def _by_shift(mu: float, runs: int, delta: float, level: float) -> float:
     return gaussian_epsilon(shift_limit(shift, std, runs, level), delta)
 
 
-def _by_guesses(mu: float, evidence: GuessEvidence, delta: float, confidence: float) -> float:
+def _bound_by_guesses(mu: float, evidence: GuessEvidence, delta: float, confidence: float) -> float:
     """The guesses at the extremes of a mixture of two normal scores, each right as they are."""
     share = evidence.guesses / (2.0 * evidence.canaries)
     if share == 0.0:

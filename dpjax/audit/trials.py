@@ -76,7 +76,7 @@ def run_trials(
                 "a vector release on the direction in which the two worlds differ"
             )
     chunks = -(-trials // chunk_size)
-    run = functools.partial(_run, mechanism, chunks, chunk_size)
+    run = functools.partial(_run_worlds, mechanism, chunks, chunk_size)
     if not progress:
         scores = run(0, key, dataset, neighbour)
     else:
@@ -106,7 +106,7 @@ _listeners: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count(1)
 
 
-def _finished_chunk(listener: Any, _: Any) -> None:
+def _report_chunk(listener: Any, _: Any) -> None:
     _listeners.get(int(listener), lambda: None)()
 
 
@@ -121,7 +121,7 @@ def _have_one_shape(dataset: PyTree, neighbour: PyTree) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
+def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
     """The scores of both worlds, chunk after chunk."""
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
@@ -129,7 +129,7 @@ def _run(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
 
     def run(keys, data):
         scores = jax.vmap(mechanism, (0, None))(keys, data)
-        jax.debug.callback(_finished_chunk, listener, scores[0])
+        jax.debug.callback(_report_chunk, listener, scores[0])
         return scores
 
     if not _have_one_shape(dataset, neighbour):

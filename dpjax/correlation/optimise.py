@@ -75,7 +75,7 @@ class Workload:
         banded = isinstance(strategy, BandedInverse)
         given = strategy.inverse_coefficients if banded else strategy.coefficients
         with float64_scope():
-            return np.sqrt(np.asarray(_compiled(self, banded)(np.asarray(given[: self.steps]))))
+            return np.sqrt(np.asarray(_compile(self, banded)(np.asarray(given[: self.steps]))))
 
     def error(
         self,
@@ -152,7 +152,7 @@ def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(work: Workload, inverse: bool) -> Callable[[Any], Any]:
+def _compile(work: Workload, inverse: bool) -> Callable[[Any], Any]:
     return jax.jit(functools.partial(squared_errors, work, inverse=inverse))
 
 
@@ -206,7 +206,7 @@ def banded_toeplitz(
         return Toeplitz(tuple(np.cumprod(np.concatenate([[1.0], shares])).tolist()))
 
     settings = bands, steps, workload, separation, participations, kind
-    return _tuned(square_root, search, settings)
+    return _tune(square_root, search, settings)
 
 
 def banded_inverse(
@@ -250,14 +250,14 @@ def banded_inverse(
             return BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
 
     settings = bands, steps, workload, separation, participations, kind
-    return _tuned(inverse_square_root, search, settings)
+    return _tune(inverse_square_root, search, settings)
 
 
 def _from_shares(shares: Any) -> Any:
     """1, d₁, d₂, … from the share that each is of the most at which coefficients still fall."""
     size = shares.shape[0]
 
-    def following(carry: Any, given: Any) -> Any:
+    def add_coefficient(carry: Any, given: Any) -> Any:
         # c_l = Σ (−d_j)·c_{l−j} ≤ c_{l−1} bounds −d_l by c_{l−1} less the other terms.
         weights, past = carry  # −d₁, −d₂, … so far, and c_{l−1}, c_{l−2}, …, c₀
         share, place = given
@@ -267,7 +267,7 @@ def _from_shares(shares: Any) -> Any:
         return (weights, jnp.concatenate([(least + weight)[None], past[:-1]])), weight
 
     first = (jnp.zeros_like(shares), jnp.zeros_like(shares).at[0].set(1.0))
-    weights = lax.scan(following, first, (shares, jnp.arange(size)))[1]
+    weights = lax.scan(add_coefficient, first, (shares, jnp.arange(size)))[1]
     return jnp.concatenate([jnp.ones(1, shares.dtype), -weights])
 
 
@@ -280,7 +280,7 @@ def _to_shares(strategy: BandedInverse) -> Any:
     return np.asarray(found)
 
 
-def _tuned(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ...]) -> Any:
+def _tune(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ...]) -> Any:
     """What a search finds from a first strategy on, by checked arguments."""
     bands, steps, workload, separation, participations, kind = settings
     bands = int(one_number("bands", bands, Range(1.0, whole=True)))

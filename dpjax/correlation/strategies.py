@@ -104,12 +104,12 @@ class Toeplitz:
     def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
         """The first column of C⁻¹ for so many steps; C⁻¹ is Toeplitz as well."""
         with float64_scope():
-            first = jnp.asarray(_padded((1.0,), steps))
+            first = jnp.asarray(_pad((1.0,), steps))
             return np.asarray(solve(jnp.asarray(self.coefficients[:steps]), first))
 
     def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
         """C itself, for checks at small sizes."""
-        column = _padded(self.coefficients, steps)
+        column = _pad(self.coefficients, steps)
         apart = np.subtract.outer(np.arange(steps), np.arange(steps))
         return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
 
@@ -120,7 +120,7 @@ def coefficients(name: str, given: Any, allowed: Range) -> tuple[float, ...]:
     return tuple(np.ravel(np.asarray(number(name, listed, allowed), np.float64)).tolist())
 
 
-def _padded(values: tuple[float, ...], steps: int) -> Float[np.ndarray, " steps"]:
+def _pad(values: tuple[float, ...], steps: int) -> Float[np.ndarray, " steps"]:
     """The first `steps` of the values, and zeros."""
     return np.pad(np.asarray(values[:steps]), (0, max(steps - len(values), 0)))
 
@@ -206,7 +206,7 @@ class BandedInverse:
             )
         # With d_l ≤ 0, c never increases over all steps if it does not over as many as there are
         # bands: c_t − c_{t+1} is a sum of earlier such differences with weights −d_l/d₀ ≥ 0.
-        head = np.asarray(_recursion(d, len(d)))
+        head = np.asarray(_invert(d, len(d)))
         # Equal neighbours may be a rounding apart; `column` is an upper bound all the same.
         if np.any(head[1:] > head[:-1] * (1 + 4 * len(d) ** 2 * _EPS)):
             raise ValueError(
@@ -224,7 +224,7 @@ class BandedInverse:
         """c₀ ≥ c₁ ≥ … for so many steps, rounded up by some units in the last places."""
         rows = int(one_number("steps", steps, Range(1.0, 1e7, whole=True)))
         d = self.inverse_coefficients
-        values = np.asarray(_recursion(d, rows))
+        values = np.asarray(_invert(d, rows))
         # All terms are positive: a step adds at most bands + 1 roundings of half an eps each to
         # what the largest earlier coefficient is off, relatively. This is twice as much.
         values = values * (1 + (np.arange(rows) * (len(d) + 1) + 4) * _EPS)
@@ -241,7 +241,7 @@ class BandedInverse:
 
     def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
         """The first column of C⁻¹ for so many steps: d, and zeros."""
-        return _padded(self.inverse_coefficients, steps)
+        return _pad(self.inverse_coefficients, steps)
 
     def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
         """C itself, for checks at small sizes."""
@@ -249,7 +249,7 @@ class BandedInverse:
 
 
 @functools.lru_cache(maxsize=32)
-def _recursion(d: tuple[float, ...], rows: int) -> tuple[float, ...]:
+def _invert(d: tuple[float, ...], rows: int) -> tuple[float, ...]:
     """C's coefficients for d₀ = 1, from those of C⁻¹; Python's floats, alike on every machine."""
     weights, found = [-x / d[0] for x in d[1:]], [1.0]
     for t in range(1, rows):
@@ -338,7 +338,7 @@ class Tree:
         times = one_number("participations", participations, Range(1.0, whole=True, infinite=True))
         apart = int(min(apart, rows))
         limit = None if times >= -(-rows // apart) else int(times)
-        squares = np.asarray(_squares(rows, apart, limit), np.float64)
+        squares = np.asarray(_squared_sensitivities(rows, apart, limit), np.float64)
         return np.nextafter(np.sqrt(squares), np.inf)  # the root is rounded to nearest
 
     def matrix(self, steps: int) -> Float[np.ndarray, "blocks steps"]:
@@ -351,7 +351,7 @@ class Tree:
 
 
 @functools.lru_cache(maxsize=32)
-def _squares(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
+def _squared_sensitivities(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
     """The square of the sensitivity of the first 1, 2, …, `steps` steps."""
 
     @functools.cache
@@ -366,7 +366,7 @@ def _squares(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
             for k, after, value in block(height - 1, blocked)
             for more, left, rest in block(height - 1, after)
         )
-        return _best(halves, limit)
+        return _drop_dominated(halves, limit)
 
     # Of the first T steps: the blocks of its binary digits, longest first.
     ways: list[tuple[_Outcome, ...]] = [((0, 0, 0),)]
@@ -377,11 +377,11 @@ def _squares(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
             for uses, after, before in ways[end - low]
             for k, left, value in block(low.bit_length() - 1, after)
         )
-        ways.append(_best(longer, limit))
+        ways.append(_drop_dominated(longer, limit))
     return tuple(max(value for _, _, value in found) for found in ways[1:])
 
 
-def _best(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_Outcome, ...]:
+def _drop_dominated(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_Outcome, ...]:
     """Without those that another one is at least as good as for all that may follow."""
     # Fewer blocked steps and a larger square are better, and so are more uses, which count in the
     # blocks around, unless their number is limited.

@@ -97,8 +97,8 @@ def dp_agd(
     # Replacing a record is one less and one more: gradients and losses count double.
     factor = 2.0 if acc.Adjacency(budget.adjacency) is REPLACE_ONE else 1.0
     numbers = mechanism.rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor
-    first = initial_params(problem, init)
-    params, history = _run(problem, key, first, numbers, planned_steps, candidates, max_iterations)
+    init = initial_params(problem, init)
+    params, history = _adapt(problem, key, init, numbers, planned_steps, candidates, max_iterations)
     return Solution(params, mechanism, history)
 
 
@@ -115,7 +115,7 @@ class _State(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
-def _run(problem, key, params, numbers, planned_steps, candidates, max_iterations):
+def _adapt(problem, key, params, numbers, planned_steps, candidates, max_iterations):
     rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor = numbers
     dtype = problem.dtype
     # Round the budget down: float32 sums of costs must not pass the float64 price.

@@ -45,7 +45,7 @@ def read_delta(delta) -> float:
     return one_number("delta", delta, Range(0.0, 1.0, open_low=True, open_high=True))
 
 
-def _positive_number(name: str, value) -> None:
+def _check_positive_number(name: str, value) -> None:
     scalar(name, value)
     positive(name, value)
 
@@ -55,7 +55,7 @@ _RULES: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("steps", "epochs", "passes", "average_every", "max_steps"), count),
     **dict.fromkeys(("planned_steps", "max_iterations"), count),
     **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive),
-    **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _positive_number),
+    **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _check_positive_number),
     "rate": functools.partial(scalar, allowed=Range(0.0, 1.0, open_low=True)),
     "candidates": functools.partial(count, low=2),
     # One number, whose square float32 holds.

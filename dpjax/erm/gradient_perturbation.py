@@ -117,7 +117,7 @@ def dp_gd(
         True
     """
     options = {"rate": None, "average": average, "keep_iterates": keep_iterates}
-    return _run(problem, key, budget, steps, step_size, init, clip_norm, options)
+    return _solve(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_dp_sgd_mechanism)
@@ -148,7 +148,7 @@ def dp_sgd(
         True
     """
     options = {"rate": float(rate), "average": average, "keep_iterates": keep_iterates}
-    return _run(problem, key, budget, steps, step_size, init, clip_norm, options)
+    return _solve(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_sgd_ma_mechanism)
@@ -180,17 +180,17 @@ def sgd_ma(
     return dp_sgd(problem, key, rate=rate, **settings, **budget.keywords())
 
 
-def _run(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
+def _solve(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
     """The run of a solver: its noise follows from the budget, its loop from the kind of noise."""
     noise, mechanism = budget.resolve()
     first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
-    descent, history = (_descend_with_balls, BallHistory) if ball else (_descend, GradientHistory)
+    descent, history = (_add_balls, BallHistory) if ball else (_add_gaussians, GradientHistory)
     params, iterates = descent(problem, key, first, sizes, noise, clip_norm, **options)
     return Solution(params, mechanism, history(noise, iterates))
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "average", "keep_iterates"))
-def _descend(problem, key, params, sizes, noise, clip_norm, rate, average, keep_iterates):
+def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average, keep_iterates):
     noise_key, batch_key = jax.random.split(key)
     clip_norm = jnp.asarray(clip_norm, problem.dtype)
     shake = gaussian_noise(noise_key, problem, jnp.asarray(noise, problem.dtype) * clip_norm)
@@ -256,15 +256,15 @@ def perturbed_gd(
     """
     if budget.noise is None and budget.epsilon is not None and budget.delta is not None:
         check.positive("epsilon", budget.epsilon, allow_zero=True)
-        radius = _radius_for(problem, steps, batch_size, clip_norm, budget.delta)
+        radius = _find_radius(problem, steps, batch_size, clip_norm, budget.delta)
         budget = budget._replace(noise=radius, epsilon=None)
     options = {"batch_size": batch_size, "keep_iterates": keep_iterates}
-    solution = _run(problem, key, budget, steps, step_size, init, clip_norm, options, ball=True)
+    solution = _solve(problem, key, budget, steps, step_size, init, clip_norm, options, ball=True)
     _warn_if_void(solution.mechanism, problem.n, solution.history.noise_radius)
     return solution
 
 
-def _radius_for(problem, steps, batch_size, clip_norm, delta) -> float:
+def _find_radius(problem, steps, batch_size, clip_norm, delta) -> float:
     """The radius at which 1 − (1 − (b/n)·TV)^T = δ: a closed form, since ε plays no part."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
@@ -288,7 +288,7 @@ def _warn_if_void(mechanism, n, noise) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("batch_size", "keep_iterates"))
-def _descend_with_balls(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
+def _add_balls(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
     batch_key, direction_key, size_key = jax.random.split(key, 3)
     dtype, shape = problem.dtype, problem.shape
     radius, clip_norm = jnp.asarray(noise, dtype), jnp.asarray(clip_norm, dtype)

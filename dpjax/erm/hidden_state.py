@@ -136,12 +136,12 @@ def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, in
         check.one_score(problem, "clipping in a hidden-state solver")
     noise, mechanism = budget.resolve()
     init = None if init is None else initial_params(problem, init)
-    params = _descend(problem, key, init, step_size, noise, steps, batches, clip_norm)
+    params = _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_norm)
     return Solution(params, mechanism, HiddenHistory(noise))
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "batches", "clip_norm"))
-def _descend(problem, key, init, step_size, noise, steps, batches, clip_norm):
+def _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_norm):
     init_key, *order_key, noise_key = jax.random.split(key, 2 if batches is None else 3)
     n, dtype = problem.n, problem.dtype
     length = n // (batches or 1)

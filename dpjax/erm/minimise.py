@@ -44,7 +44,7 @@ def gradient_descent(
     """
     check.settings(problem, steps=steps, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
-    return Solution(_descend(problem, None, initial_params(problem, init), sizes), None, None)
+    return Solution(_take_steps(problem, None, initial_params(problem, init), sizes), None, None)
 
 
 def sgd(
@@ -65,12 +65,12 @@ def sgd(
     """
     check.settings(problem, steps=steps, batch_size=batch_size, step_size=step_size)
     sizes = step_sizes(step_size, steps, problem.dtype)
-    params = _descend(problem, key, initial_params(problem, init), sizes, batch_size)
+    params = _take_steps(problem, key, initial_params(problem, init), sizes, batch_size)
     return Solution(params, None, None)
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
-def _descend(problem: Problem, key, params, sizes, batch_size: int | None = None) -> Array:
+def _take_steps(problem: Problem, key, params, sizes, batch_size: int | None = None) -> Array:
     def gradient(params, t):
         if batch_size is None:
             return problem.gradient(params)

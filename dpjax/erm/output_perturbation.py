@@ -93,7 +93,7 @@ def nsgd(
     """
     sizes = _epoch_steps(problem, epochs, batch_size, step_size, None)
     keys = jax.random.split(key)[0], None  # the records keep their order
-    return _run(problem, keys, budget, sizes, batch_size, init)
+    return _perturb(problem, keys, budget, sizes, batch_size, init)
 
 
 @private_solver("noise_std", _rsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
@@ -125,7 +125,7 @@ def rsgd(
         (5,)
     """
     sizes = _epoch_steps(problem, epochs, batch_size, step_size, None)
-    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init)
+    return _perturb(problem, jax.random.split(key), budget, sizes, batch_size, init)
 
 
 @private_solver("noise_std", _rsgd_ar_mechanism, adjacency=REPLACE_ONE, copies_data=True)
@@ -166,7 +166,7 @@ def rsgd_ar(
         True
     """
     sizes = _epoch_steps(problem, epochs, batch_size, step_size, average_every)
-    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init, average_every)
+    return _perturb(problem, jax.random.split(key), budget, sizes, batch_size, init, average_every)
 
 
 def _epoch_steps(problem, epochs, batch_size, step_size, average_every):
@@ -176,7 +176,7 @@ def _epoch_steps(problem, epochs, batch_size, step_size, average_every):
     return jnp.asarray(step_size, problem.dtype) / jnp.asarray(since, problem.dtype)
 
 
-def _run(problem, keys, budget, sizes, batch_size, init, average_every=None):
+def _perturb(problem, keys, budget, sizes, batch_size, init, average_every=None):
     """Cyclic descent and noise on its result; keys of the noise, and of the order or None."""
     check.bounded_gradient(problem)
     noise, mechanism = budget.resolve()
@@ -233,7 +233,7 @@ def output_perturbed_gd(
     check.scalar("step_size", step_size)
     check.step_size_within(step_size, 2.0 / problem.smoothness, "step_size <= 2/L")
     sizes = jnp.full((steps,), jnp.asarray(step_size, problem.dtype))
-    return _run(problem, (key, None), budget, sizes, problem.n, init)
+    return _perturb(problem, (key, None), budget, sizes, problem.n, init)
 
 
 def _schedule(problem, schedule, step_size, passes, batch_size, exponent):
@@ -311,4 +311,4 @@ def output_perturbed_sgd(
     if step_size is not None:
         check.step_size_within(step_size, 2.0 / problem.smoothness, "step_size <= 2/beta")
     sizes = _schedule(problem, schedule, step_size, passes, batch_size, exponent)
-    return _run(problem, jax.random.split(key), budget, sizes, batch_size, init)
+    return _perturb(problem, jax.random.split(key), budget, sizes, batch_size, init)

@@ -271,13 +271,13 @@ class Problem(Objective):
 
     def batch(self, indices: Array) -> Problem:
         """The same problem on the records `indices`."""
-        return self._on(lambda leaf: leaf[indices])
+        return self._select_records(lambda leaf: leaf[indices])
 
     def slice(self, begin: Array, size: int) -> Problem:
         """The same problem on the records begin … begin + size − 1."""
-        return self._on(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size))
+        return self._select_records(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size))
 
-    def _on(self, select: Callable[[Array], Array]) -> Problem:
+    def _select_records(self, select: Callable[[Array], Array]) -> Problem:
         rows, labels = _features.map_rows(self.features, select), select(self.labels)
         return dataclasses.replace(self, features=rows, labels=labels, norms=select(self.norms))
 
@@ -327,7 +327,7 @@ def logistic_regression(
         >>> problem.gradient_bound, problem.gradient_diameter
         (1.0, 2.0)
     """
-    return _problem(features, as_signs(labels), Logistic(), l2, feature_norm, intercept, radius)
+    return _build(features, as_signs(labels), Logistic(), l2, feature_norm, intercept, radius)
 
 
 @suggests_argument_names
@@ -342,8 +342,8 @@ def huber_svm(
         >>> huber_svm([[1.0]], [1], l2=0.5, width=0.5).smoothness
         1.5
     """
-    _positive("width", width)
-    return _problem(
+    _check_positive("width", width)
+    return _build(
         features, as_signs(labels), HuberHinge(float(width)), l2, feature_norm, intercept, radius
     )
 
@@ -362,14 +362,14 @@ def linear_regression(
         >>> linear_regression([[1.0]], [0.5], l2=0.0, radius=2.0).gradient_bound
         3.0
     """
-    _positive("label_bound", label_bound)
+    _check_positive("label_bound", label_bound)
     targets = jnp.asarray(labels)
     if not jnp.issubdtype(targets.dtype, jnp.floating):
         targets = targets.astype(float)
     targets = jnp.clip(jnp.where(jnp.isfinite(targets), targets, 0.0), -label_bound, label_bound)
     # |⟨x, w⟩| ≤ ‖x‖·‖w‖ (Cauchy–Schwarz).
     loss = Squared(float(feature_norm) * float(radius), float(label_bound))
-    return _problem(features, targets, loss, l2, feature_norm, intercept, radius)
+    return _build(features, targets, loss, l2, feature_norm, intercept, radius)
 
 
 @suggests_argument_names
@@ -392,12 +392,12 @@ def softmax_regression(
     if not is_traced(numbers) and np.any(np.asarray(numbers) != np.asarray(given)):
         raise ValueError(f"labels must be whole numbers, got {given.dtype} between them")
     check.class_numbers("labels", numbers, classes)
-    return _problem(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
+    return _build(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
 
 
-def _problem(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
-    _positive("feature_norm", feature_norm)
-    _positive("radius", radius)
+def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
+    _check_positive("feature_norm", feature_norm)
+    _check_positive("radius", radius)
     if not l2 >= 0 or math.isinf(l2):
         raise ValueError(f"l2 must be at least 0 and finite, got {l2}")
     if not math.isfinite(intercept):
@@ -436,6 +436,6 @@ def as_signs(labels) -> Array:
     return jnp.where(values > 0, 1.0, -1.0)  # {0, 1} and {−1, +1} alike
 
 
-def _positive(name: str, value) -> None:
+def _check_positive(name: str, value) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")

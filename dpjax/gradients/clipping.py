@@ -114,18 +114,18 @@ def clip_and_sum(
     References:
         McMahan et al. 2018, "Learning differentially private recurrent language models".
     """
-    _check(clip_norm, microbatch_size)
+    _check_settings(clip_norm, microbatch_size)
     default_clip_norm = clip_norm
 
     def one(record):
         return function(record) if has_aux else (function(record), None)
 
-    def summed(batch, mask, clip_norm) -> ClippedSum:
-        records = per_example.batch_size(batch)
-        mask = per_example.boolean_mask(records, mask)
+    def sum_batch(batch, mask, clip_norm) -> ClippedSum:
+        records = per_example.count_records(batch)
+        mask = per_example.as_boolean_mask(records, mask)
         if records == 0:
-            return _without_records(lambda batch, _: summed(batch, None, clip_norm), batch)
-        like = jax.eval_shape(lambda record: one(record)[0], per_example.first_record(batch))
+            return _sum_no_records(lambda batch, _: sum_batch(batch, None, clip_norm), batch)
+        like = jax.eval_shape(lambda record: one(record)[0], per_example.record_shapes(batch))
         kinds = [x.dtype for x in jax.tree.leaves(like)]
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
@@ -140,12 +140,12 @@ def clip_and_sum(
 
     def fn(batch, mask=None, *, clip_norm=None) -> ClippedSum:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check(clip_norm, microbatch_size)
+        _check_settings(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
         specs: Any = ClippedSum(PartitionSpec(), along, along if has_aux else None)
-        return on_explicit_too(summed, specs, batch, mask, clip_norm)
+        return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
 
-    return _with_bound(fn, clip_norm, strategy)
+    return _with_attributes(fn, clip_norm, strategy)
 
 
 @suggests_argument_names
@@ -212,35 +212,35 @@ def clipped_grad(
         method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
-    _check(clip_norm, microbatch_size)
+    _check_settings(clip_norm, microbatch_size)
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     settings = loss, method, strategy, microbatch_size, has_aux, share_of
-    summed, default_clip_norm = functools.partial(_clipped_gradient, settings), clip_norm
+    sum_batch, default_clip_norm = functools.partial(_clip_gradients, settings), clip_norm
 
     def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check(clip_norm, microbatch_size)
+        _check_settings(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
         specs = ClippedGradient(
-            sum=jax.tree.map(partition_spec, per_example.trainable(params)[0]),
+            sum=jax.tree.map(partition_spec, per_example.split_trainable(params)[0]),
             norms=along,
             losses=along,
             nonfinite=PartitionSpec(),  # pyrefly: ignore
             aux=along if has_aux else None,
         )
-        return on_explicit_too(summed, specs, params, batch, mask, rng, clip_norm)
+        return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
 
-    return _with_bound(fn, clip_norm, strategy)
+    return _with_attributes(fn, clip_norm, strategy)
 
 
-def _with_bound(fn: Any, clip_norm: Any, strategy: Strategy) -> Any:
+def _with_attributes(fn: Any, clip_norm: Any, strategy: Strategy) -> Any:
     """The function with what `transforms.released` reads of it."""
     fn.clip_norm, fn.strategy = clip_norm, strategy
     return fn
 
 
-def _check(clip_norm: Any, microbatch_size: Any) -> None:
+def _check_settings(clip_norm: Any, microbatch_size: Any) -> None:
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
         raise ValueError(
@@ -248,19 +248,19 @@ def _check(clip_norm: Any, microbatch_size: Any) -> None:
         )
 
 
-def _clipped_gradient(
+def _clip_gradients(
     settings: Any, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux, share_of = settings
-    records = per_example.batch_size(batch)
-    mask = per_example.boolean_mask(records, mask)
+    records = per_example.count_records(batch)
+    mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
-        summed = functools.partial(_clipped_gradient, settings, params)
-        return _without_records(lambda b, r: summed(b, None, r, clip_norm), batch, rng)
+        sum_batch = functools.partial(_clip_gradients, settings, params)
+        return _sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
-    trained, rebuild = per_example.trainable(params)
-    one = per_example.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    trained, rebuild = per_example.split_trainable(params)
+    one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
@@ -298,18 +298,18 @@ def _clipped_gradient(
     )
 
 
-def _without_records(summed: Callable[..., Any], batch: Any, rng: Any = None) -> Any:
+def _sum_no_records(sum_batch: Callable[..., Any], batch: Any, rng: Any = None) -> Any:
     """The result for an empty batch: that of one record that takes no part, without the record."""
 
-    def one_more(x):
+    def add_record(x):
         return jax.ShapeDtypeStruct((1, *jnp.shape(x)[1:]), x.dtype)
 
     def empty(x):
         return jnp.zeros((0, *x.shape[1:]) if x.shape else (), x.dtype)
 
     if rng is not None and rng.ndim > (not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)):
-        rng = one_more(rng)
-    one = jax.eval_shape(summed, jax.tree.map(one_more, batch), rng)
+        rng = add_record(rng)
+    one = jax.eval_shape(sum_batch, jax.tree.map(add_record, batch), rng)
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), one.sum)
     return jax.tree.map(empty, one)._replace(sum=total)
 
@@ -334,7 +334,7 @@ def in_pieces(
     *batch_and_keys, mask = stacked
     mask = mask & pad.reshape(pieces, size)  # what was repeated takes no part
 
-    one = per_example.first_record((*batch_and_keys, mask))
+    one = per_example.record_shapes((*batch_and_keys, mask))
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda one: piece(*typed(one))[0], one))
     small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
@@ -391,14 +391,14 @@ def explain_clipping(
         w          (100,)  matrix product  vectors    201  2,500
         method: ghost (costs 8.91 % of vmap)
     """
-    trained, rebuild = per_example.trainable(params)
-    keys = None if rng is None else per_example.record_keys(rng, per_example.batch_size(batch))
-    one = per_example.scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
+    trained, rebuild = per_example.split_trainable(params)
+    keys = None if rng is None else per_example.record_keys(rng, per_example.count_records(batch))
+    one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))
     if choice.plan is not None:
         run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
-        everyone = jax.ShapeDtypeStruct((per_example.batch_size(batch),), bool)
+        every_record = jax.ShapeDtypeStruct((per_example.count_records(batch),), bool)
         choice = methods.fall_back_if_untraceable(
-            choice, run, trained, (batch, keys), everyone, 1.0
+            choice, run, trained, (batch, keys), every_record, 1.0
         )
     print(choice)

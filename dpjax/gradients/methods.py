@@ -18,7 +18,7 @@ import jax
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.per_example import additions, first_record
+from dpjax.gradients.per_example import count_additions, record_shapes
 from dpjax.gradients.strategies import path_name
 
 Method = Literal["auto", "ghost", "vmap"]
@@ -123,7 +123,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
-    example = first_record(records)
+    example = record_shapes(records)
     program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
     copied: set[int] = set()
     reasons: dict[int, str] = {}
@@ -374,7 +374,7 @@ def piece_size(
         allowed = choice.plan.remat.fitting or records
     elif 4 * size * records >= _CACHE / 4:
         with contextlib.suppress(Exception):  # the call that follows raises the user's own error
-            program = trace(loss, params, first_record(batch))[0]
+            program = trace(loss, params, record_shapes(batch))[0]
             allowed = count_fitting_gradients(program, size, records) or records
     return cut_evenly(
         records, min(allowed, _find_quickest_size(choice, program, leaves, size, records))
@@ -387,7 +387,7 @@ def cut_evenly(records: int, most: int) -> int:
         return records
     for pieces in range(-(-records // most), records):
         size = -(-records // pieces)
-        if additions(size, pieces) <= additions(records):
+        if count_additions(size, pieces) <= count_additions(records):
             return size
     return 1
 

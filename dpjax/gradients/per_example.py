@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from dpjax.gradients.strategies import Strategy
 
 
-def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
+def split_trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
     """`params` with None for leaves that have no gradient, and the function that puts them back."""
     leaves, tree = jax.tree.flatten(params)
     floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
@@ -35,10 +35,10 @@ def trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
     return tree.unflatten([x if f else None for x, f in pairs]), rebuild
 
 
-def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
+def make_scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
     """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
 
-    def one(trained, example_and_key):
+    def evaluate(trained, example_and_key):
         example, key = example_and_key
         out = loss(rebuild(trained), example, *([key] if with_key else []))  # on the whole tree
         value, aux = out if has_aux else (out, None)
@@ -49,10 +49,10 @@ def scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool
             )
         return value, aux
 
-    return one
+    return evaluate
 
 
-def batch_size(batch: Any) -> int:
+def count_records(batch: Any) -> int:
     """The number of records: the leading axis that all leaves of the batch share."""
     leaves = jax.tree.leaves(batch)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
@@ -65,12 +65,12 @@ def batch_size(batch: Any) -> int:
     return sizes.pop()
 
 
-def first_record(batch: Any) -> Any:
+def record_shapes(batch: Any) -> Any:
     """The shapes of one record."""
     return jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], batch), batch)
 
 
-def boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
+def as_boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
     """The mask as one boolean a record, all of them True where it is None."""
     if mask is None:
         return jnp.ones(records, bool)  # all take part
@@ -95,7 +95,7 @@ def record_keys(rng: Any, records: int) -> Any:
 _BUDGET = 2**16  # records of a batch, times those that are added up in one run
 
 
-def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
+def run_sizes(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
     """(number of runs, records a run): each is added up, and then the runs are, pairwise."""
     # The error of a sum grows with (records) × (length of a run): short runs for large batches keep
     # the slack at one or two percent in float32. A share of a batch is cut into runs as short as
@@ -105,9 +105,9 @@ def runs(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
     return number, -(-batch_size // number)
 
 
-def additions(batch_size: int, pieces: int = 1) -> int:
+def count_additions(batch_size: int, pieces: int = 1) -> int:
     """Roundings that a term of a sum over so many records meets, in each of so many pieces."""
-    number, length = runs(batch_size)
+    number, length = run_sizes(batch_size)
     # The compensated total of several pieces is off by two round-offs, and some to second order.
     return length + math.ceil(math.log2(number)) + 3 * (pieces > 1)
 
@@ -121,9 +121,9 @@ def pairwise_sum(parts: Array) -> Array:
     return parts[0]
 
 
-def in_runs(value: Array, share_of: int | None = None) -> Array:
+def stack_runs(value: Array, share_of: int | None = None) -> Array:
     """[batch, ...] as [runs, records a run, ...], padded with zeros at the end."""
-    number, length = runs(value.shape[0], share_of)
+    number, length = run_sizes(value.shape[0], share_of)
     padding = number * length - value.shape[0]
     if padding:
         value = jnp.pad(value, [(0, padding)] + [(0, 0)] * (value.ndim - 1))
@@ -177,8 +177,8 @@ def rounding_slack(
     # much: 2·γ·b in units of C.
     u = float(jnp.finfo(dtype).eps) / 2
     pieces = -(-batch_size // (microbatch_size or batch_size))
-    run = additions(microbatch_size if microbatch_size and pieces > 1 else batch_size, pieces)
-    run = max(run, additions(1, batch_size))  # pieces that `clipped_grad` may choose
+    run = count_additions(microbatch_size if microbatch_size and pieces > 1 else batch_size, pieces)
+    run = max(run, count_additions(1, batch_size))  # pieces that `clipped_grad` may choose
     # The factors are made from norms, sums of `dimension` squares; a run that long has no useful
     # worst case, so there the errors are taken as independent with mean zero (Higham and Mary 2019,
     # "A new approach to probabilistic rounding error analysis", Theorem 2.4), for all records and
@@ -207,13 +207,13 @@ def round_as_stored(parts: Any) -> Any:
     # XLA may hand a reader the 32 bits that a 16-bit number was rounded from ("excess precision").
     # Norms of the one and sums of the other would differ by the rounding: a clipped gradient could
     # be longer than its clip norm.
-    def stored(value: Any) -> Any:
+    def round_leaf(value: Any) -> Any:
         if not jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.itemsize >= 4:
             return value
         kind = jnp.finfo(value.dtype)
         return jax.lax.reduce_precision(value, kind.nexp, kind.nmant)
 
-    return jax.tree.map(stored, parts)
+    return jax.tree.map(round_leaf, parts)
 
 
 def flush_error(numbers: int, dtype: Any) -> float:
@@ -227,7 +227,7 @@ def squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " 
     return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
 
 
-def per_record(numbers: Float[Array, " b"], like: Float[Array, "b ..."]) -> Array:
+def expand_like(numbers: Float[Array, " b"], like: Float[Array, "b ..."]) -> Array:
     """One number a record, of a shape that broadcasts over what the records hold."""
     return numbers.reshape((-1,) + (1,) * (like.ndim - 1))
 
@@ -303,7 +303,7 @@ def weighted_sum(
     flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
     if not finite:  # else 0 × gradient is 0 as it is
         flat = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
-    weights, flat = in_runs(weights, share_of), in_runs(flat, share_of)
+    weights, flat = stack_runs(weights, share_of), stack_runs(flat, share_of)
     # A contraction with the factors: no scaled copy of the gradients is ever written.
     sums = jnp.einsum("rb,rbd->rd", weights, flat, precision=jax.lax.Precision.HIGHEST)
     return pairwise_sum(sums).reshape(gradient.shape[1:])

@@ -224,11 +224,11 @@ class PerGroup(Strategy):
 
     def bind(self, params: Any) -> Strategy:
         """This strategy with the bounds of the groups of `params` worked out."""
-        return _Bounded(tuple(self._shares(params)), self.groups(params))
+        return _GroupBounds(tuple(self._shares(params)), self.groups(params))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bounded(Strategy):
+class _GroupBounds(Strategy):
     shares: tuple[float, ...]
     members: tuple[int, ...]
 

@@ -48,17 +48,17 @@ def _step_number(name: str, value: Any, steps: int = 1 << 32) -> Any:
     return value if isinstance(value, jax.Array) else np.uint32(count)
 
 
-def _padded(inclusion: Bool[Array, " population"], capacity: int | None) -> Batch:
+def _make_batch(inclusion: Bool[Array, " population"], capacity: int | None) -> Batch:
     """The records whose flag is set; none of them if they are more than the slots."""
     population = inclusion.shape[0]
-    capacity = population if capacity is None else _at_most("capacity", capacity, population)
+    capacity = population if capacity is None else _check_count("capacity", capacity, population)
     size = jnp.sum(inclusion, dtype=jnp.int32)
     indices = jnp.nonzero(inclusion, size=capacity, fill_value=0)[0].astype(jnp.int32)
     slots = jnp.arange(capacity, dtype=jnp.int32)
     return Batch(indices, (slots < size) & (size <= capacity))
 
 
-def _at_most(name: str, value: Any, high: int, what: str = "records") -> int:
+def _check_count(name: str, value: Any, high: int, what: str = "records") -> int:
     """The value as an int from 1 to the number of what there is."""
     if not 1 <= (count := whole(name, value, -math.inf)) <= high:
         raise ValueError(f"{name} must be between 1 and the {high} {what} there are, got {value}")
@@ -80,7 +80,7 @@ def fixed_batch(
         (4, True)
     """
     population = whole("population", population)
-    batch_size = _at_most("batch_size", batch_size, population)
+    batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
     order = jax.random.permutation(folded(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
@@ -106,14 +106,14 @@ def with_replacement(
         >>> batch.indices.shape, bool((batch.indices < 3).all()), bool(batch.mask.all())
         ((5,), True, True)
     """
-    population = _at_most("population", population, (1 << 31) - 1)
+    population = _check_count("population", population, (1 << 31) - 1)
     batch_size, step = whole("batch_size", batch_size), _step_number("step", step)
     words = jax.random.bits(folded(key, step), (2, batch_size), jnp.uint32)
-    indices = _modulo(words, population).astype(jnp.int32)
+    indices = _reduce_modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))
 
 
-def _modulo(words: UInt[Array, "words draws"], population: int) -> UInt[Array, " draws"]:
+def _reduce_modulo(words: UInt[Array, "words draws"], population: int) -> UInt[Array, " draws"]:
     """The number whose 32-bit digits are the words, modulo the population: long division."""
     # `jax.random.randint` is off by up to population/2³² of a probability beyond 2¹⁶ records.
     width = 32 - population.bit_length()  # bits that a remainder leaves free in a word
@@ -145,7 +145,7 @@ def cyclic_permutation(
         [0, 1, 2, 3, 4]
     """
     population = whole("population", population)
-    batch_size = _at_most("batch_size", batch_size, population)
+    batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
     batches = -(-population // batch_size)
     order = jax.random.permutation(folded(key, 0), population).astype(jnp.int32)
@@ -247,7 +247,7 @@ def poisson(
         >>> batch.indices.shape, 60 < int(batch.mask.sum()) < 140
         ((200,), True)
     """
-    return _padded(poisson_inclusion(key, step, population=population, rate=rate), capacity)
+    return _make_batch(poisson_inclusion(key, step, population=population, rate=rate), capacity)
 
 
 def overflow_probability(population: int, rate: float, capacity: int) -> float:
@@ -331,7 +331,7 @@ def truncated_poisson(
         ((20,), 20, 20)
     """
     population, step = whole("population", population), _step_number("step", step)
-    capacity = _at_most("capacity", capacity, population)
+    capacity = _check_count("capacity", capacity, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
     own = folded(key, _CHOICE, step)
     order = jax.random.permutation(own, population).astype(jnp.int32)
@@ -390,7 +390,7 @@ def random_allocation(
     flags = allocation_inclusion(
         key, epoch, step, population=population, steps=steps, chosen=chosen
     )
-    return _padded(flags, capacity)
+    return _make_batch(flags, capacity)
 
 
 def allocation_inclusion(
@@ -413,7 +413,7 @@ def allocation_inclusion(
     population, steps = whole("population", population), whole("steps", steps)
     if steps >= _MOST:
         raise ValueError(f"steps must be below 2^31, got {steps}")
-    chosen = _at_most("chosen", chosen, steps, "steps")
+    chosen = _check_count("chosen", chosen, steps, "steps")
     epoch, step = _step_number("epoch", epoch), _step_number("step", step, steps)
     own = folded(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
@@ -426,22 +426,22 @@ def allocation_inclusion(
         return functools.reduce(jnp.logical_or, same, jnp.zeros(population, bool))
 
     for draw, last in enumerate(range(steps - chosen, steps)):
-        place = _uniform(bits[draw], last + 1)
+        place = _scale_words(bits[draw], last + 1)
         taken.append(jnp.where(is_taken(place), jnp.uint32(last), place))
     return is_taken(step)
 
 
-def _uniform(bits: Any, count: int) -> Any:
+def _scale_words(bits: Any, count: int) -> Any:
     """⌊count·bits/2^{32·words}⌋, the words from the least significant to the most."""
     carry = jnp.zeros_like(bits[0])
     for word in bits:
-        high, low = _product(word, jnp.uint32(count))
+        high, low = _multiply_words(word, jnp.uint32(count))
         low = low + carry
         carry = high + (low < carry).astype(jnp.uint32)
     return carry
 
 
-def _product(a: Any, b: Any) -> tuple[Any, Any]:
+def _multiply_words(a: Any, b: Any) -> tuple[Any, Any]:
     """The 64 bits of a·b as two words, by halves that do not overflow."""
     half, low_half = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low_half, b >> half, b & low_half

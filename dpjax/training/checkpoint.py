@@ -222,7 +222,7 @@ class Checkpoints:
         for step in reversed(steps):  # the newest first
             try:
                 return step, self._load(step, like)
-            except (OSError, _Damaged) as error:
+            except (OSError, _DamagedFile) as error:
                 reason = getattr(error, "strerror", None) or error
                 warnings.warn(
                     f"{self._path(step)} is passed over ({reason}); the run goes on from the "
@@ -248,7 +248,7 @@ class Checkpoints:
         body = memoryview(content)[:-32]  # SHA-256 has 32 bytes
         code = hmac.new(self._secret, body, hashlib.sha256).digest()
         if not hmac.compare_digest(code, content[-32:]) or not content.startswith(_MAGIC):
-            raise _Damaged("damaged, or of another run")
+            raise _DamagedFile("damaged, or of another run")
         start = content.index(b"\n", len(_MAGIC)) + 1
         specs = json.loads(content[len(_MAGIC) : start])["leaves"]
         leaves, structure = jax.tree.flatten(like)
@@ -261,7 +261,7 @@ class Checkpoints:
         return jax.tree.unflatten(structure, values)
 
 
-class _Damaged(Exception):
+class _DamagedFile(Exception):
     pass
 
 
@@ -294,10 +294,10 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
         check = content.pop("check")
         identity = content["identity"]
         if check != _checksum(content):
-            raise _Damaged("its check sum differs")
+            raise _DamagedFile("its check sum differs")
         words = np.asarray(content["words"], dtype=np.uint32)  # of the key
         key = jax.random.wrap_key_data(jax.numpy.asarray(words), impl=content["implementation"])
-    except (_Damaged, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (_DamagedFile, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{file} is damaged ({error}): without it the run cannot go on with its own noise; "
             "restore the file, or start a new run in another folder"

@@ -439,7 +439,7 @@ class FromHost:
 def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
     """What takes the steps of a run on its records."""
     run_key = key
-    if config.joined is not None:
+    if config.process_mesh is not None:
         run_key = devices.make_global_key(config.placement, key)
 
     def advance(state, totals, rows, stop):

@@ -203,8 +203,8 @@ def fit(
         counted=bool(metrics.private),
     )
     config = read_sum(config, parts.frozen)
-    by_hand, key = key is not None, _choose_key(key, config.joined)
-    with contextlib.closing(_open_folder(folder, config.joined)) as store:
+    by_hand, key = key is not None, _choose_key(key, config.process_mesh)
+    with contextlib.closing(_open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         identify = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
         key = store.bind(key, identify, resume=resume)
@@ -219,7 +219,7 @@ def fit(
             stop_when,
             deadline,
             on_log,
-            config.joined,
+            config.process_mesh,
         ).run(progress)
     return _make_result(progress, metrics, stops_early)
 
@@ -306,11 +306,11 @@ def training_step(
     return TrainingStep(init, update)
 
 
-def _choose_key(key: Any, joined: Any) -> Any:
+def _choose_key(key: Any, process_mesh: Any) -> Any:
     """The key that was given, or a fresh one; that of the leader on all processes."""
     key = fresh_key() if key is None else key
     options.check_key(key)
-    return key if joined is None else devices.broadcast_key(joined, key)
+    return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
 
 
 def _name_key(plan: Plan, key: Any, store: Any, *, by_hand: bool) -> None:
@@ -330,18 +330,18 @@ _NO_FOLDER = types.SimpleNamespace(
 )
 
 
-def _open_folder(folder: str | pathlib.Path | None, joined: Any) -> Any:
+def _open_folder(folder: str | pathlib.Path | None, process_mesh: Any) -> Any:
     """The checkpoints in a folder, of one process or of several."""
     if folder is None:
         return _NO_FOLDER
     where = pathlib.Path(folder)
-    return Checkpoints(where) if joined is None else SharedCheckpoints(where, joined)
+    return Checkpoints(where) if process_mesh is None else SharedCheckpoints(where, process_mesh)
 
 
 def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
     """Before the first step: its row of the metrics is done."""
     placement, params = config.placement, config.params
-    if config.joined is not None:  # made where it lies
+    if config.process_mesh is not None:  # made where it lies
         first = jax.jit(config.first_state, out_shardings=state_shardings(config))
         state = first(params, jnp.int32(0))
     else:

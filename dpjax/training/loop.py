@@ -240,7 +240,7 @@ class Loop:
     stop_when: Callable[[Mapping[str, float]], bool] | None
     deadline: float  # of `time.monotonic`
     on_log: Callable[[dict[str, float]], None] | None  # is shown every row
-    joined: Any  # the mesh of a run of several processes, else None
+    mesh: Any  # of a run of several processes, else None
     is_last_row: bool = False
 
     def __post_init__(self):
@@ -252,7 +252,7 @@ class Loop:
             for reached in self._iterate(progress):
                 progress = reached
         except BaseException:
-            if self.joined is None:  # what one process would save, the others have to hand over
+            if self.mesh is None:  # what one process would save, the others have to hand over
                 self.saver.save_on_error(progress)
             raise
         finally:
@@ -288,8 +288,8 @@ class Loop:
     def _agree(self, *numbers: Any) -> list[int]:
         """The leader's numbers on every process: clocks, and what users' functions say, differ."""
         found = np.array(numbers, np.int64)
-        if self.joined is not None:
-            found = broadcast_from_leader(self.joined, found)
+        if self.mesh is not None:
+            found = broadcast_from_leader(self.mesh, found)
         return found.tolist()
 
     def _advance(self, progress: Progress, step: int, stop: int) -> Progress:

@@ -175,7 +175,7 @@ def is_noise_representable(stddev: Any, is_none: Any) -> Any:
     return is_none | _NOISE_RANGE.holds(stddev)
 
 
-def traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
+def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
     """The same of traced numbers: NaN, and so is what is released, where a plan refuses them."""
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
     multiplier = jnp.asarray(multiplier)

@@ -165,7 +165,7 @@ class Plan:
         """The steps in the order in which they run, equal ones in a row together."""
         found: list[Phase] = []
         for phase in iterate_phases(self.mechanism):  # equal neighbours become one
-            if phase.scheme.correlated and phase.step is not self._correlated:
+            if phase.scheme.correlated and phase.step is not self._correlated_mechanism:
                 raise ValueError(
                     "mechanism must be one run where noise is correlated (CorrelatedGaussian, "
                     "MatrixGaussian or Repeated(CyclicPoissonCorrelated, rounds)), got it within "
@@ -187,7 +187,7 @@ class Plan:
         return []
 
     @property
-    def _correlated(self) -> Any:
+    def _correlated_mechanism(self) -> Any:
         """The mechanism whose noise is correlated over the whole run, or None."""
         run = self.mechanism
         inner = run.mechanism if isinstance(run, acc.Repeated) else run
@@ -197,7 +197,7 @@ class Plan:
     @property
     def strategy(self) -> Toeplitz | BandedInverse | Tree | None:
         """The strategy that correlates the noise over the steps, None where it is fresh."""
-        found = self._correlated
+        found = self._correlated_mechanism
         if self.correlation is not None or found is None:
             return self.correlation
         return Toeplitz(tuple(np.asarray(found.strategy).tolist()))

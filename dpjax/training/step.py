@@ -176,7 +176,7 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
     """`add_noise(total, state, key, number) -> (sum, carried)`, of the step of a phase."""
     stddevs = _noise_stddevs(plan, slack)
 
-    def independent(total, state, key, number):
+    def add_independent(total, state, key, number):
         stddev = Run.choose(stddevs, number)
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
@@ -184,7 +184,7 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         before = transforms.NoiseState(folded(key, NOISE), state["step"])
         return noise.update(total, before)[0], {}
 
-    def correlated(total, state, key, number):
+    def add_correlated(total, state, key, number):
         del number  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
@@ -193,14 +193,14 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         released, after = noise.update(total, before)
         return released, {"noise": after.past}  # pyrefly: ignore
 
-    return independent if plan.strategy is None else correlated
+    return add_independent if plan.strategy is None else add_correlated
 
 
 def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
     """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
     if plan.is_traced:
         return [
-            options.traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
+            options.make_traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
             for phase in plan.phases
         ]
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]

@@ -50,7 +50,7 @@ class StepConfig(NamedTuple):
         try:
             found = self.loss(model, *example_and_key)
         except Exception as error:
-            _explain(error, self.loss, model, *example_and_key)
+            _explain_failure(error, self.loss, model, *example_and_key)
             raise
         leaf = jax.tree_util.all_leaves([found])
         if not leaf or np.shape(found) != ():
@@ -66,7 +66,7 @@ class StepConfig(NamedTuple):
         return first_state(params, self.plan, self.optimizer, step, self.average)
 
     @property
-    def joined(self) -> Any:
+    def process_mesh(self) -> Any:
         """The mesh of a run of several processes, else None."""
         several = self.placement is not None and self.placement.several
         return self.placement.mesh if several else None  # pyrefly: ignore
@@ -88,7 +88,7 @@ class StepConfig(NamedTuple):
         return found.bind(self.params) if hasattr(found, "bind") else found
 
 
-def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -> None:
+def _explain_failure(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -> None:
     """Raise, where a loss failed for a reason that is known, what to write instead."""
     if type(error).__name__ == "TraceContextError":  # of flax.nnx
         raise ValueError(
@@ -99,7 +99,7 @@ def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -
     if (
         isinstance(error, TypeError)
         and isinstance(example, tuple)
-        and _runs(loss, model, *example, *key)
+        and _can_run(loss, model, *example, *key)
     ):
         own = ", key" if key else ""
         raise ValueError(
@@ -120,7 +120,7 @@ def _explain(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -
         ) from error
 
 
-def _runs(function: Any, *arguments: Any) -> bool:
+def _can_run(function: Any, *arguments: Any) -> bool:
     try:
         jax.eval_shape(lambda: function(*arguments))
     except Exception:  # whatever a user's function raises

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from dpjax._numerics.checks import whole
 from dpjax._numerics.normal import squared_norm
-from dpjax.transforms.noise import wide_zeros
+from dpjax.transforms.noise import make_wide_zeros
 
 
 class AverageState(NamedTuple):
@@ -70,7 +70,7 @@ def periodic_average(every: int) -> optax.GradientTransformation:
 
     def init(params):
         # In float32 at least: 16-bit means would stop moving after 256 terms.
-        return AverageState(wide_zeros(params), jnp.zeros((), jnp.int32))
+        return AverageState(make_wide_zeros(params), jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None):
         if params is None:
@@ -79,20 +79,20 @@ def periodic_average(every: int) -> optax.GradientTransformation:
             )
         count = state.count + 1
         weight = 1 / count.astype(jnp.float32)  # a running mean: m + (w − m)/n
-        restart = count == every
+        is_restart = count == every
 
-        def moved(m, p, u):
+        def update_mean(m, p, u):
             # The iterate that this step leads to, as the parameters' dtype will round it.
             following = (p + u.astype(p.dtype)).astype(m.dtype)
             return m + (following - m) * weight.astype(m.dtype)
 
-        def restarted(u, m, p):
-            return jnp.where(restart, (m - p.astype(m.dtype)).astype(u.dtype), u)
+        def restart(u, m, p):
+            return jnp.where(is_restart, (m - p.astype(m.dtype)).astype(u.dtype), u)
 
-        mean = jax.tree.map(moved, state.mean, params, updates)
-        updates = jax.tree.map(restarted, updates, mean, params)
-        mean = jax.tree.map(lambda m: jnp.where(restart, jnp.zeros_like(m), m), mean)
-        return updates, AverageState(mean, jnp.where(restart, jnp.zeros_like(count), count))
+        mean = jax.tree.map(update_mean, state.mean, params, updates)
+        updates = jax.tree.map(restart, updates, mean, params)
+        mean = jax.tree.map(lambda m: jnp.where(is_restart, jnp.zeros_like(m), m), mean)
+        return updates, AverageState(mean, jnp.where(is_restart, jnp.zeros_like(count), count))
 
     return optax.GradientTransformation(init, update)
 
@@ -127,6 +127,6 @@ def shrink_towards(released: PyTree, anchor: PyTree, noise_std: float | Float[Ar
     d = sum(x.size for x in jax.tree.leaves(offset))
     squared = squared_norm(offset)
     noise = jnp.asarray(noise_std, squared.dtype)
-    moved = squared > 0
-    keep = jnp.maximum(0, 1 - max(d - 2, 0) * noise**2 / jnp.where(moved, squared, 1))
+    is_apart = squared > 0
+    keep = jnp.maximum(0, 1 - max(d - 2, 0) * noise**2 / jnp.where(is_apart, squared, 1))
     return jax.tree.map(lambda a, o: a + keep.astype(o.dtype) * o, anchor, offset)

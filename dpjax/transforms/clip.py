@@ -19,7 +19,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
-from dpjax.gradients.per_example import boolean_mask, sum_clipped
+from dpjax.gradients.per_example import as_boolean_mask, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.noise import READER
 
@@ -101,7 +101,7 @@ def count_records(updates: PyTree) -> int:
 
 def mask_records(updates: PyTree, mask: Any) -> tuple[PyTree, Bool[Array, " b"]]:
     """The updates and the mask; an empty batch becomes one record that takes no part."""
-    mask = boolean_mask(count_records(updates), mask)
+    mask = as_boolean_mask(count_records(updates), mask)
     if mask.size:
         return updates, mask
     one = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import log_of_pair, materialised, normal, sine_cosine
-from dpjax.transforms.noise import fold_noise_key, noise_start, refuse_unless_unsafe
+from dpjax.transforms.noise import fold_noise_key, refuse_unless_unsafe, start_noise
 
 _BLOCK = 32
 
@@ -88,8 +88,8 @@ def _spherical_coordinates(tree: PyTree) -> Spherical:
     # Sums of squares are poor below 2^-100, and lost above 2^127: then a scan of hypotenuses.
     smallest = jnp.min(jnp.where(x == 0, 1, squares + jnp.square(x)))
     fine = (smallest > 2.0**-100) & (squares[0] + jnp.square(x[0]) < 2.0**100)
-    opposite = lax.cond(fine, lambda _, s: _root(s), _following_norms, x, squares)
-    norm = _hypotenuse(opposite[0], jnp.abs(x[0]))
+    opposite = lax.cond(fine, lambda _, s: _take_root(s), _suffix_norms, x, squares)
+    norm = _take_hypotenuse(opposite[0], jnp.abs(x[0]))
     signed = (jnp.arange(x.shape[0]) == d - 2) & (x[d - 1] < 0)
     opposite = jnp.where(signed, -opposite, opposite)
     # The derivative of the angle at the origin is undefined; zero is better than NaN.
@@ -154,20 +154,20 @@ def unravel(flat: Float[Array, " n"], like: PyTree) -> PyTree:
     )
 
 
-def _root(x: Array) -> Array:
+def _take_root(x: Array) -> Array:
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
-def _hypotenuse(a: Array, b: Array) -> Array:
+def _take_hypotenuse(a: Array, b: Array) -> Array:
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)
     positive = large > 0
     ratio = jnp.where(positive, small, 0) / jnp.where(positive, large, 1)
     return large * jnp.sqrt(1 + ratio * ratio)
 
 
-def _following_norms(x: Array, _: Array) -> Array:
-    return jnp.pad(lax.associative_scan(_hypotenuse, jnp.abs(x), reverse=True)[1:], (0, 1))
+def _suffix_norms(x: Array, _: Array) -> Array:
+    return jnp.pad(lax.associative_scan(_take_hypotenuse, jnp.abs(x), reverse=True)[1:], (0, 1))
 
 
 def running_sums(x: Float[Array, " n"], reverse: bool = False) -> Float[Array, " n"]:
@@ -194,7 +194,7 @@ def assemble(
 ) -> Float[Array, " n"]:
     """r·cos φ_1⋯cos φ_{z−1}·sin φ_z for z < d, r·cos φ_1⋯cos φ_{d−1} for z = d, then rubbish."""
 
-    def packed(*args):
+    def pack(*args):
         sine, cosine = sine_and_cosine(*args)
         # The logarithm is never positive: its sign is free to carry the cosine's.
         tiny = float(jnp.finfo(cosine.dtype).tiny)
@@ -205,7 +205,7 @@ def assemble(
 
     # (sin φ, cos φ) = sine_and_cosine(*args), in one pass. The products are cumulative sums of
     # log|cos φ|, which neither overflow nor lose digits; signs are counted apart, if there are any.
-    pair = materialised(packed, *args)
+    pair = materialised(pack, *args)
     logarithm, sine = lax.real(pair), lax.imag(pair)
     # e^(s/2) twice: the product with r may be in range where e^s is not.
     half = jnp.exp(0.5 * running_sums(-jnp.abs(logarithm)))
@@ -214,13 +214,13 @@ def assemble(
     end = jnp.where(logarithm[d - 2] > 0, -1, 1).astype(sine.dtype)
     product = radius * half * half * jnp.where(place == d - 1, end, sine)
 
-    def signed(product, pair):
+    def apply_signs(product, pair):
         negative = (lax.real(pair) > 0) & (place < d - 2)
         count = running_sums(negative.astype(product.dtype))  # exact below 2^24
         return product * (1 - 2 * (count % 2))
 
-    turned = jnp.max(jnp.where(place < d - 2, logarithm, -1)) > 0
-    return lax.cond(turned, signed, lambda p, _: p, product, pair)
+    has_signs = jnp.max(jnp.where(place < d - 2, logarithm, -1)) > 0
+    return lax.cond(has_signs, apply_signs, lambda p, _: p, product, pair)
 
 
 _LEAST = 1e-37  # squares below it are zero
@@ -277,10 +277,10 @@ def spherical_noise(
     positive("clip_norm", clip_norm)
     positive("batch_size", batch_size)
     positive("bounding_factor", bounding_factor)
-    start = noise_start(key)
+    start = start_noise(key)
 
     @jax.jit
-    def perturbed(updates, now):
+    def perturb(updates, now):
         flat, d = ravel(updates)
         # Beside the largest number, suffixes below 1e-19 count as zero: their place is lost anyway.
         largest = jnp.max(jnp.abs(flat))
@@ -293,7 +293,7 @@ def spherical_noise(
         radius = norm + jnp.asarray(clip_norm * noise_multiplier, z.dtype) * z[d - 1]
         last = jnp.sign(flat[d - 1])
 
-        def turned(x, following, z, unit, scale, last):
+        def rotate(x, following, z, unit, scale, last):
             # θ + n has the sine sin θ cos n + cos θ sin n, and so on: no angle is formed.
             x, end = x * unit, jnp.arange(x.size) == d - 2
             total = jnp.square(x) + following
@@ -306,12 +306,12 @@ def spherical_noise(
                 cosine * turn_cosine + sine * turn_sine,
             )
 
-        out = assemble(radius, d, turned, flat, following, z, unit, scale, last)
+        out = assemble(radius, d, rotate, flat, following, z, unit, scale, last)
         return unravel(out, updates)
 
     def update(updates, state, params=None):
         del params
         now, state = fold_noise_key(state, "spherical", updates)
-        return perturbed(updates, now), state
+        return perturb(updates, now), state
 
     return optax.GradientTransformation(lambda params: start(), update)

@@ -26,7 +26,7 @@ from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighte
 from dpjax.gradients.strategies import Flat
 from dpjax.transforms.clip import count_records, mask_records
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
-from dpjax.transforms.noise import READER, NoiseState, add_scaled, fold_noise_key, noise_start
+from dpjax.transforms.noise import READER, NoiseState, add_scaled, fold_noise_key, start_noise
 
 
 class Release(optax.GradientTransformationExtraArgs):
@@ -109,7 +109,7 @@ def recentred_clipping(
         >>> tx.released
         {'RecentredGaussian': {'radius': 0.5, 'noise_std': 0.0, 'batch_size': 2}}
     """
-    fields = _checked(radius=radius, noise_std=noise_std, batch_size=batch_size)
+    fields = _check(radius=radius, noise_std=noise_std, batch_size=batch_size)
 
     def estimate(updates, anchor, mask, key):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
@@ -161,7 +161,7 @@ def anisotropic_clipping(
         >>> [f"{x:.2f}" for x in out]
         ['1.00', '0.10']
     """
-    fields = _checked(
+    fields = _check(
         parallel_radius=parallel_radius,
         perpendicular_radius=perpendicular_radius,
         parallel_noise_std=parallel_noise_std,
@@ -170,20 +170,20 @@ def anisotropic_clipping(
     )
 
     def estimate(updates, anchor, mask, key):
-        u = _direction(anchor)
+        u = _find_direction(anchor)
         updates, mask = mask_records(updates, mask)
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
-        along = jax.vmap(lambda g: _inner(g, u))(updates)
+        along = jax.vmap(lambda g: _inner_product(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
         total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
         kept = jnp.where(clipping.kept, along, 0)  # 0·NaN would be NaN
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
         z, z_along = normal_like(key, (anchor, parallel))
-        z_across = _add(z, u, -_inner(z, u))
+        z_across = _add(z, u, -_inner_product(z, u))
         mean = jax.tree.map(lambda s: s / batch_size, total)
         noisy = add_scaled(mean, z_across, perpendicular_noise_std)
         # The sum is across u in exact arithmetic; the projection is free and keeps it so.
-        noisy = _add(noisy, u, -_inner(noisy, u))
+        noisy = _add(noisy, u, -_inner_product(noisy, u))
         return _add(noisy, u, parallel + parallel_noise_std * z_along)
 
     return _release(estimate, key, {"Anisotropic": fields}, anchor_decay)
@@ -198,13 +198,13 @@ def _release(
 ) -> Release:
     """A mechanism from its one step: estimate(updates, anchor, mask, key) -> released average."""
     scalar("anchor_decay", anchor_decay, Range(0.0, 1.0, open_high=True))
-    start = noise_start(key)
+    start = start_noise(key)
     # Computed once: else the anchor's last bits may be those of another sum than was released.
     # Compiled once, where there is no program around it.
     once = jax.jit(functools.partial(materialised, estimate))
 
     def init(params):
-        return AnchorState(jax.tree.map(lambda p: first(_wide(p)), params), start())
+        return AnchorState(jax.tree.map(lambda p: first(_widen(p)), params), start())
 
     def update(updates, state, params=None, *, mask=None, **extra):
         del params, extra
@@ -223,20 +223,20 @@ def _release(
     return tx
 
 
-def _wide(leaf: Array) -> Array:
+def _widen(leaf: Array) -> Array:
     """A leaf of the parameters in float32 at least."""
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         raise ValueError(f"params must be of floats, got {leaf.dtype}")
     return leaf.astype(accumulation_dtype(leaf.dtype))
 
 
-def _checked(**fields: Any) -> dict[str, Any]:
+def _check(**fields: Any) -> dict[str, Any]:
     for name, value in fields.items():
         positive(name, value, allow_zero=name.endswith("noise_std"))
     return fields
 
 
-def _inner(a: PyTree, b: PyTree) -> Float[Array, ""]:
+def _inner_product(a: PyTree, b: PyTree) -> Float[Array, ""]:
     return jax.tree.reduce(jnp.add, jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
 
 
@@ -245,7 +245,7 @@ def _add(a: PyTree, b: PyTree, scale: Array) -> PyTree:
     return jax.tree.map(lambda x, y: x + scale.astype(y.dtype) * y, a, b)
 
 
-def _direction(tree: PyTree) -> PyTree:
+def _find_direction(tree: PyTree) -> PyTree:
     """tree/‖tree‖, or zero where the tree is."""
     # Over the largest number first: squares below 1e-38 vanish, and what is divided by the root of
     # the others is longer than one.
@@ -271,7 +271,7 @@ def angle_between(a: PyTree, b: PyTree) -> Float[Array, ""]:
         >>> f"{angle_between(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])):.4f}"
         '0.7854'
     """
-    u, v = _direction(a), _direction(b)
+    u, v = _find_direction(a), _find_direction(b)
     difference = jnp.sqrt(squared_norm(jax.tree.map(jnp.subtract, u, v)))
     together = jnp.sqrt(squared_norm(jax.tree.map(jnp.add, u, v)))
     return 2 * jnp.arctan2(difference, together).astype(difference.dtype)
@@ -318,7 +318,7 @@ def tangent_ball(
         >>> [f"{x:.3f}" for x in out], sorted(tx.released)
         (['3.000', '4.000'], ['Gaussian', 'TangentBall'])
     """
-    fields = _checked(radius=radius, noise_std=noise_std, batch_size=batch_size)
+    fields = _check(radius=radius, noise_std=noise_std, batch_size=batch_size)
     if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
@@ -338,7 +338,7 @@ def tangent_ball(
         length = jnp.linalg.norm(tangent)  # the angle to go from u
         return jnp.cos(length) * u + jnp.sinc(length / math.pi) * tangent
 
-    return _directed(direction, "TangentBall", fields, clip_norm, norm_noise_std, key)
+    return _release_direction(direction, "TangentBall", fields, clip_norm, norm_noise_std, key)
 
 
 def boxed_angles(
@@ -379,7 +379,7 @@ def boxed_angles(
         ['2.00', '3.00', '6.00']
     """
     dimension = int(one_number("dimension", dimension, Range(2.0, whole=True)))
-    fields = _checked(bounding_factor=bounding_factor, noise_std=noise_std, batch_size=batch_size)
+    fields = _check(bounding_factor=bounding_factor, noise_std=noise_std, batch_size=batch_size)
     fields["dimension"] = dimension
     if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
         raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
@@ -400,10 +400,10 @@ def boxed_angles(
         out = from_spherical(Spherical(jnp.ones((), u.dtype), mean), u)
         return out - scale * _matvec(out, mirror) * mirror
 
-    return _directed(direction, "BoxedAngles", fields, clip_norm, norm_noise_std, key)
+    return _release_direction(direction, "BoxedAngles", fields, clip_norm, norm_noise_std, key)
 
 
-def _directed(
+def _release_direction(
     direction: Callable, name: str, fields: dict, clip_norm: float, norm_noise_std: float, key: Any
 ) -> Release:
     """A mechanism that releases direction(unit, kept, u, key) and, apart from it, a length."""
@@ -412,7 +412,7 @@ def _directed(
 
     def estimate(updates, anchor, mask, key):
         updates, mask = mask_records(updates, mask)
-        flat = jax.vmap(_flat)(jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor))
+        flat = jax.vmap(_flatten)(jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor))
         norms = jnp.linalg.norm(flat, axis=1)
         kept = jnp.isfinite(norms) & mask
         flat = jnp.where(kept[:, None], flat, 0)
@@ -420,7 +420,7 @@ def _directed(
         unit = flat / jnp.where(directed, norms, 1)[:, None]
         for_direction, for_length = jax.random.split(key)
         # A release of length 0 has no direction: then about the first one again.
-        u = _flat(anchor)
+        u = _flatten(anchor)
         u = safe_divide(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
         u = direction(unit, directed, u / jnp.linalg.norm(u), for_direction)
         # Centred at C/2: the term of a record then has length C/2 at most, not C.
@@ -440,5 +440,5 @@ def _matvec(rows: Array, vector: Float[Array, " d"]) -> Array:
     return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
 
 
-def _flat(tree: Any) -> Float[Array, " d"]:
+def _flatten(tree: Any) -> Float[Array, " d"]:
     return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(tree)])

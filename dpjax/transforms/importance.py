@@ -22,14 +22,14 @@ from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
 from dpjax.gradients.per_example import (
     accumulation_dtype,
-    boolean_mask,
+    as_boolean_mask,
     clip_records,
-    per_record,
+    expand_like,
     sum_clipped,
 )
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.clip import count_records, mask_records, noisy_total
-from dpjax.transforms.noise import READER, add_scaled, fold_noise_key, in_float32, noise_start
+from dpjax.transforms.noise import READER, add_scaled, fold_noise_key, start_noise, widen_shapes
 
 _GRID = 2**32
 
@@ -232,22 +232,22 @@ def importance_mean(
     positive("noise_multiplier", noise_multiplier, allow_zero=True)
     whole("population", population, most=2**31 - 1)
     strategy = Flat() if strategy is None else strategy
-    start = noise_start(key)
+    start = start_noise(key)
 
-    def clipped(updates, probabilities, sensitivity, mask):
-        mask = boolean_mask(count_records(updates), mask) & (probabilities > 0)
+    def clip_total(updates, probabilities, sensitivity, mask):
+        mask = as_boolean_mask(count_records(updates), mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         records, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
 
-        def weighted(factors, leaf):
+        def weigh(factors, leaf):
             """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
-            factors = per_record(factors * weights, leaf)
+            factors = expand_like(factors * weights, leaf)
             kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
             # In float32 at least: what is divided by N·p may have no place among float16's numbers.
             wide = accumulation_dtype(leaf.dtype)
             return kept.astype(wide) * factors.astype(wide)
 
-        scaled, mask = mask_records(tree.unflatten([weighted(*pair) for pair in records]), mask)
+        scaled, mask = mask_records(tree.unflatten([weigh(*pair) for pair in records]), mask)
         return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]  # terms ≤ Δ for any p
 
     def update(
@@ -267,9 +267,9 @@ def importance_mean(
                 f"{jnp.shape(probabilities)} and {jnp.shape(sensitivity)}"
             )
         given = (updates, probabilities, sensitivity, mask)
-        total = on_explicit_too(clipped, without_records(updates), *given)
+        total = on_explicit_too(clip_total, without_records(updates), *given)
         now, state = fold_noise_key(state, "importance", total)
         stddev = jnp.asarray(noise_multiplier, jnp.float32) * sensitivity
-        return add_scaled(total, normal_like(now, in_float32(total)), stddev), state
+        return add_scaled(total, normal_like(now, widen_shapes(total)), stddev), state
 
     return optax.GradientTransformationExtraArgs(lambda params: start(), update)

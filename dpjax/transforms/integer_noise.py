@@ -88,13 +88,13 @@ class _ExactSampler:
                 return k
 
 
-def _positive(name: str, value: Any) -> Fraction:
+def _rational(name: str, value: Any) -> Fraction:
     return Fraction(checks.one_number(name, value, checks.Range(0.0, open_low=True)))
 
 
 def _draw(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> np.ndarray:
     """As many numbers of one law, a method of the sampler, as the shape has."""
-    coins, exact, size = _ExactSampler(key), _positive(name, scale), int(np.prod(shape, dtype=int))
+    coins, exact, size = _ExactSampler(key), _rational(name, scale), int(np.prod(shape, dtype=int))
     return np.array([draw(coins, exact) for _ in range(size)], np.int64).reshape(tuple(shape))
 
 
@@ -207,7 +207,7 @@ def select(
     if not exact:
         raise ValueError("scores must be of at least one candidate, got none")
     scale = Fraction(checks.one_number("epsilon", epsilon, checks.Range(0.0)))
-    scale /= _positive("sensitivity", sensitivity) * (1 if monotone else 2)
+    scale /= _rational("sensitivity", sensitivity) * (1 if monotone else 2)
     best, coins = max(exact), _ExactSampler(key)
     left = list(range(len(exact)))
     while True:

@@ -45,7 +45,7 @@ class NoiseState(NamedTuple):
     step: Int[Array, ""]
 
 
-def noise_start(key: Any) -> Callable[[], NoiseState]:
+def start_noise(key: Any) -> Callable[[], NoiseState]:
     """The state before the first draw, for `key`, which is refused unless it is one JAX key."""
     dtype, shape = getattr(key, "dtype", None), jnp.shape(key) if hasattr(key, "dtype") else None
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
@@ -123,7 +123,7 @@ def gaussian_noise(
     """
     if not callable(stddev):
         positive("stddev", stddev, allow_zero=True)
-    return _additive("gaussian", normal_like, stddev, key)
+    return _make_additive("gaussian", normal_like, stddev, key)
 
 
 @suggests_argument_names
@@ -155,7 +155,7 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
         Tholeti and Kalyani 2021, "Privacy-preserving gradient descent with unit-ball noise".
     """
     positive("radius", radius, allow_zero=True)
-    return _additive("ball", ball_like, radius, key)
+    return _make_additive("ball", ball_like, radius, key)
 
 
 def sphere_noise(
@@ -188,14 +188,14 @@ def sphere_noise(
     """
     refuse_unless_unsafe("noise on a sphere", "gaussian_noise", unsafe_no_dp)
     positive("radius", radius, allow_zero=True)
-    return _additive("sphere", sphere_like, radius, key)
+    return _make_additive("sphere", sphere_like, radius, key)
 
 
-def _additive(
+def _make_additive(
     kind: str, draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
     """The transformation that adds scaled draws of one kind."""
-    start = noise_start(key)
+    start = start_noise(key)
 
     def update(updates, state, params=None):
         del params
@@ -203,12 +203,12 @@ def _additive(
         if (reader := READER.get()) is not None:
             return reader.perturb(kind, updates, scale), after
         size = scale(state.step) if callable(scale) else scale  # of this step
-        return add_scaled(updates, draw(now, in_float32(updates)), size), after
+        return add_scaled(updates, draw(now, widen_shapes(updates)), size), after
 
     return optax.GradientTransformation(lambda params: start(), update)
 
 
-def in_float32(updates: PyTree) -> PyTree:
+def widen_shapes(updates: PyTree) -> PyTree:
     """The shapes of the updates, 16-bit floats widened: noise is added before rounding."""
     return jax.tree.map(
         lambda u: u if u.dtype.itemsize >= 4 else jax.ShapeDtypeStruct(u.shape, jnp.float32),
@@ -216,9 +216,9 @@ def in_float32(updates: PyTree) -> PyTree:
     )
 
 
-def wide_zeros(updates: PyTree) -> PyTree:
+def make_wide_zeros(updates: PyTree) -> PyTree:
     """Zeros like the updates, in float32 at least."""
-    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), in_float32(updates))
+    return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), widen_shapes(updates))
 
 
 def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
@@ -311,14 +311,14 @@ def correlated_noise(
             f"got {stddev!r}"
         )
     positive("stddev", stddev, allow_zero=True)
-    start = noise_start(key)
+    start = start_noise(key)
     kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
-    following: Any = _tree_noise
+    draw_next: Any = _tree_noise
     if not isinstance(strategy, Tree):
-        following = _noise_from_redraws(strategy) if kept is None else _noise_from_ring(strategy)  # pyrefly: ignore
+        draw_next = _noise_from_redraws(strategy) if kept is None else _noise_from_ring(strategy)  # pyrefly: ignore
 
     def init(params):
-        past = () if kept is None else jax.tree.map(lambda leaf: _ring(leaf, kept), params)
+        past = () if kept is None else jax.tree.map(lambda leaf: _make_ring(leaf, kept), params)
         return CorrelatedState(*start(), past)
 
     def update(updates, state, params=None):
@@ -328,34 +328,34 @@ def correlated_noise(
                 "correlated_noise, whose steps have no price one by one (price the whole run: "
                 "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
             )
-        noise, past = following(updates, state)  # y for a standard deviation of 1
+        noise, past = draw_next(updates, state)  # y for a standard deviation of 1
         return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
 
     return optax.GradientTransformation(init, update)
 
 
-# The noise of a step by kind of strategy: `following(updates, state) -> (y, past)`.
+# The noise of a step by kind of strategy: `draw_next(updates, state) -> (y, past)`.
 
 
 def _draw_step(updates, state, step):
     """z of a step."""
     now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
-    return normal_like(now, in_float32(updates))
+    return normal_like(now, widen_shapes(updates))
 
 
 def _noise_from_redraws(strategy: BandedInverse):
     """y as the sum of the last z, each drawn again."""
 
-    def following(updates, state):
-        def more(lag, total):
+    def draw_next(updates, state):
+        def add_lag(lag, total):
             z, d = _draw_step(updates, state, state.step - lag), strategy.inverse_coefficients
             return jax.tree.map(lambda s, x: s + jnp.asarray(d, x.dtype)[lag] * x, total, z)
 
         # One program, however many bands; none of the steps before the first.
         last = jnp.minimum(state.step + 1, strategy.bands)
-        return lax.fori_loop(0, last, more, wide_zeros(updates)), ()
+        return lax.fori_loop(0, last, add_lag, make_wide_zeros(updates)), ()
 
-    return jax.jit(following)
+    return jax.jit(draw_next)
 
 
 @jax.jit
@@ -365,12 +365,12 @@ def _tree_noise(updates, state):
     # The digits of `step` that are 1 before its first 0: each is a block that ends in this one.
     ended = lax.population_count(step & ~(step + 1))
 
-    def more(height, total):
+    def add_block(height, total):
         own = height == ended
         z = _draw_step(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
         return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
 
-    return lax.fori_loop(0, ended + 1, more, wide_zeros(updates)), ()
+    return lax.fori_loop(0, ended + 1, add_block, make_wide_zeros(updates)), ()
 
 
 def _noise_from_ring(strategy: Toeplitz):
@@ -379,34 +379,34 @@ def _noise_from_ring(strategy: Toeplitz):
     # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
     ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
 
-    def scaled(z):
+    def divide_by_first(z):
         return z / jnp.asarray(strategy.coefficients[0], z.dtype)
 
-    def following(updates, state):
+    def draw_next(updates, state):
         fresh = _draw_step(updates, state, state.step)
         if not kept:
             unit = strategy.coefficients[0] == 1.0
-            return fresh if unit else jax.tree.map(scaled, fresh), state.past
+            return fresh if unit else jax.tree.map(divide_by_first, fresh), state.past
         slot = state.step % kept  # of the oldest noise, which this one replaces
         # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
         order = (state.step - 1 - jnp.arange(kept)) % kept
 
-        def correlated(z, past):
+        def correlate(z, past):
             # One product: written as a sum of slices, XLA draws z again for each of them.
             weights = jnp.asarray(ratios, z.dtype)[order]
             old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
-            return scaled(z) - old
+            return divide_by_first(z) - old
 
-        noise = jax.tree.map(correlated, fresh, state.past)
+        noise = jax.tree.map(correlate, fresh, state.past)
         past = jax.tree.map(
             lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
         )
         return noise, past
 
-    return following
+    return draw_next
 
 
-def _ring(leaf, kept: int):
+def _make_ring(leaf, kept: int):
     """Zeros for the noise of so many steps, sharded as the leaf is."""
     dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
     placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)

@@ -21,7 +21,7 @@ from dpjax.gradients.ghost.programs import Equation, Program, is_literal, trace
 from dpjax.transforms.noise import READER
 
 
-class _Refused(ValueError):
+class _RefusedChain(ValueError):
     pass
 
 
@@ -92,22 +92,22 @@ class ChainReader:
         traced = isinstance(key, jax.core.Tracer)
         mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
         if mark in self.drawn:
-            raise _Refused(_ONE_KEY)
+            raise _RefusedChain(_ONE_KEY)
         self.drawn[mark] = key
         try:
             return _DRAW.bind(key, jnp.asarray(step), salt=salt)
         except NotImplementedError:
-            raise _Refused(_SEVERAL) from None
+            raise _RefusedChain(_SEVERAL) from None
 
     def refuse(self, what: str) -> None:
         """Says that the chain has a part which no mechanism of one update describes."""
-        raise _Refused(f"chain must be priced by its updates, got one with {what}")
+        raise _RefusedChain(f"chain must be priced by its updates, got one with {what}")
 
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
         """What is known of the updates, which are no longer; nothing after the noise."""
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)] if self.pending else []
         if not all(key in known for key in keys):
-            raise _Refused(
+            raise _RefusedChain(
                 f"chain must be one whose sensitivity is known, got one in which {why}: clip, then "
                 "add noise, with nothing in between; scale and average afterwards"
             )
@@ -115,7 +115,7 @@ class ChainReader:
 
 
 def _independent_zeros(updates: Any) -> Any:
-    # Free of the updates, so that `_dependents` finds what a chain makes of them besides.
+    # Free of the updates, so that `_find_dependents` finds what a chain makes of them besides.
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), updates)
 
 
@@ -134,7 +134,7 @@ _SEVERAL = (
 )
 
 
-def _dependents(program: Program, sources: Any) -> set[Any]:
+def _find_dependents(program: Program, sources: Any) -> set[Any]:
     """The variables that may depend on these: an operation's results on all its operands."""
     found = set(sources)
     for eqn in program.equations:
@@ -155,12 +155,12 @@ def _hands_out(eqn: Equation) -> bool:
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
-def _arrays(state: Any) -> list[Any]:
+def _list_arrays(state: Any) -> list[Any]:
     """The leaves of a state, all of them arrays."""
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
         if not isinstance(leaf, jax.Array):
-            raise _Refused(
+            raise _RefusedChain(
                 "chain must keep a state of JAX arrays, in pytrees, got one that holds "
                 f"{type(leaf).__name__}: what is decided or kept by it cannot be read"
             )
@@ -176,7 +176,7 @@ def _mark_begun(place: int, leaf: Any) -> Any:
     return _BEGUN.bind(leaf, origin=("counter", place)) if counts else leaf
 
 
-def _join(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
+def _join_origins(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
     """The origins of a value that is one of several, each with the draws inside its way.
 
     A way with draws has to count them and one without must not: else what an update draws another
@@ -190,7 +190,7 @@ def _join(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
     return found if counted and None not in found else _ELSE
 
 
-def _follow(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]:
+def _trace_origins(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]:
     """The origins of the outputs, from those of the inputs: of values handed on as they are.
 
     Args:
@@ -209,57 +209,59 @@ def _follow(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]
             out = [frozenset({("draw", len(draws))})]
             draws.append((eqn.params["salt"], *operands))
         elif called is not None:
-            out = _follow(called, operands, draws)
+            out = _trace_origins(called, operands, draws)
         elif branches is not None:
             ways = []
             for branch in branches:
                 before = len(draws)
-                found = _follow(branch, operands[1:], draws)
+                found = _trace_origins(branch, operands[1:], draws)
                 inside = frozenset(("draw", n) for n in range(before, len(draws)))
                 ways.append([(inside, one) for one in found])
-            out = [_join(each) for each in zip(*ways, strict=True)]
+            out = [_join_origins(each) for each in zip(*ways, strict=True)]
         elif eqn.name == "select_n":
-            out = [_join([(frozenset(), one) for one in operands[1:]])]
+            out = [_join_origins([(frozenset(), one) for one in operands[1:]])]
         else:
             out = operands if eqn.name in _KEPT else [_ELSE] * len(eqn.results)
         known.update(zip(eqn.results, out, strict=True))
     return [find(v) for v in program.outputs]
 
 
-def _draws(program: Program) -> list[Equation]:
+def _list_draws(program: Program) -> list[Equation]:
     """The operation around each draw of noise, or the draw itself; refuses a draw in a loop."""
     found = []
     for eqn in program.equations:
-        inside = [draw for inner in eqn.programs() for draw in _draws(inner)]
+        inside = [draw for inner in eqn.programs() for draw in _list_draws(inner)]
         if inside and eqn.find_called() is None and eqn.branches() is None:
-            raise _Refused(_SEVERAL)
+            raise _RefusedChain(_SEVERAL)
         found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))  # one for each draw inside
     return found
 
 
 def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -> None:
     """Refuse what reaches an output around the noise, and noise that the next update repeats."""
-    exact = _dependents(program, program.inputs[:records])
+    exact = _find_dependents(program, program.inputs[:records])
     if any(_has_any(eqn.operands, exact) and _hands_out(eqn) for eqn in program.equations):
-        raise _Refused(
+        raise _RefusedChain(
             "chain must hand on nothing before its noise, got one that gives clipped or raw "
             "gradients to a callback or a mutable array"
         )
     if _has_any(program.outputs, exact):
-        raise _Refused(
+        raise _RefusedChain(
             "chain must clip and perturb every update, got one that hands some on as they are, or "
             "decides by them (a condition around its noise)"
         )
     if not seen.same_state:
-        raise _Refused("chain must keep the structure of its state, got one that changes it")
+        raise _RefusedChain("chain must keep the structure of its state, got one that changes it")
     # A compiled function that is called again is not run again on shapes.
-    if len(_draws(program)) > len(seen.drawn):
-        raise _Refused(_SEVERAL)
+    if len(_list_draws(program)) > len(seen.drawn):
+        raise _RefusedChain(_SEVERAL)
     draws: list[tuple] = []
-    kept = _follow(program, [_ELSE] * len(program.inputs), draws)[len(program.outputs) - state :]
+    kept = _trace_origins(program, [_ELSE] * len(program.inputs), draws)[
+        len(program.outputs) - state :
+    ]
     for number, (salt, key, step) in enumerate(draws):
         if any(salt == other and key & theirs - _ELSE for other, theirs, _ in draws[:number]):
-            raise _Refused(_ONE_KEY)
+            raise _RefusedChain(_ONE_KEY)
         # The number of the draw is a counter of the state as the update found it, and the state
         # then counts this draw, or another at that number: what else is done to a counter may lead
         # back to an earlier one.
@@ -267,7 +269,7 @@ def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -
         after = kept[places[0]] if len(step) == len(places) == 1 else _ELSE
         at_this = {("draw", n) for n, (_, _, theirs) in enumerate(draws) if theirs == step}
         if ("draw", number) not in after or after - step - at_this:
-            raise _Refused(
+            raise _RefusedChain(
                 "chain must keep the state of its noise from update to update, got one that does "
                 "not: every update would add the same noise, and differences are free of it"
             )
@@ -289,21 +291,21 @@ def _read(chain: optax.GradientTransformation, gradient: Any, shapes: Any) -> Ch
         token = READER.set(seen)
         try:
             begun = chain.init(params)
-            marked = [_mark_begun(place, leaf) for place, leaf in enumerate(_arrays(begun))]
+            marked = [_mark_begun(place, leaf) for place, leaf in enumerate(_list_arrays(begun))]
             state = jax.tree.unflatten(jax.tree.structure(begun), marked)
             out, state = chain.update(updates, state, params)
         finally:
             READER.reset(token)
         seen.same_state = jax.tree.structure(state) == jax.tree.structure(begun)
         found.append(seen)
-        return jax.tree.leaves(out), _arrays(state)
+        return jax.tree.leaves(out), _list_arrays(state)
 
     with jax.debug_key_reuse(False):  # a draw in a loop is refused below, in plain words
         program, (_, state) = trace(run, shapes, shapes)
     seen = found[0]
     if seen.pending or not (seen.noises or seen.complete):
         what = "noise" if seen.clipped or gradient is not None else "clipping"
-        raise _Refused(f"chain must clip and perturb every update, got some without {what}")
+        raise _RefusedChain(f"chain must clip and perturb every update, got some without {what}")
     _check_flow(program, len(jax.tree.leaves(shapes)), len(state), seen)
     return seen
 
@@ -368,7 +370,7 @@ def released(
     adjacency = check_adjacency(adjacency)
     try:
         seen = _read(chain, gradient, _MADE_UP if params is None else params)
-    except _Refused as error:
+    except _RefusedChain as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise _ask_for_params(error, params) from error
@@ -377,13 +379,13 @@ def released(
             other = _read(chain, gradient, _ALSO_MADE_UP)
             parts = {tuple(len(v) for v in (s.noises, s.complete, s.bounds)) for s in (seen, other)}
             if len(parts) > 1:
-                raise _Refused("its noise depends on which parameters there are")
+                raise _RefusedChain("its noise depends on which parameters there are")
         except Exception as error:
             raise _ask_for_params(error, params) from error
     mechanisms: list[Any] = []
     gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
     if gaussians:
-        mechanisms.append(acc.Gaussian(_multiplier(gaussians, seen.bounds, step)))
+        mechanisms.append(acc.Gaussian(_noise_multiplier(gaussians, seen.bounds, step)))
     for kind, radius, bounds, size in (noise for noise in seen.noises if noise[0] != "gaussian"):
         if len(seen.noises) > 1 or params is None:
             raise ValueError(
@@ -392,7 +394,7 @@ def released(
                 f"{params!r}"
             )
         # Spheres that are apart, and balls of radius 0, share nothing: as balls that do not meet.
-        reach = _number(radius, step) if kind == "ball" else 0.0
+        reach = _read_scale(radius, step) if kind == "ball" else 0.0
         moved = seen.bounds[next(iter(bounds))](adjacency) / reach if reach else 2.0
         mechanisms.append(acc.UniformBall(moved, size))
     for one in seen.complete:
@@ -413,18 +415,18 @@ def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
         gradient = gradient.__wrapped__  # pyrefly: ignore
     clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
     if strategy is None or hasattr(gradient, "__wrapped__"):
-        raise _Refused(
+        raise _RefusedChain(
             "gradient must be a function that clipped_grad returned (or clip_and_sum), as it is or "
             f"under jax.jit, got {gradient!r}"
         )
     return functools.partial(strategy.sensitivity, clip_norm)
 
 
-def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
+def _noise_multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
     """Noise over clip norm: `Gaussian` itself prices that replacing moves twice as far."""
     weakest: dict[int, float] = {}  # the least noise on what each clipping bounds
     for _, scale, members, _ in noises:
-        stddev = _number(scale, step)
+        stddev = _read_scale(scale, step)
         weakest |= {bound: min(weakest.get(bound, math.inf), stddev) for bound in members}
     # Parts perturbed apart are one Gaussian: squares of sensitivity over noise add up.
     parts = [weakest[k] / float(bounds[k]("add-remove")) for k in sorted(weakest)]
@@ -433,7 +435,7 @@ def _multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float
     return math.fsum(z**-2 for z in parts) ** -0.5
 
 
-def _number(scale: Any, step: int | None) -> float:
+def _read_scale(scale: Any, step: int | None) -> float:
     if callable(scale):
         if step is None:
             raise ValueError("step must be given where the noise follows a schedule, got None")

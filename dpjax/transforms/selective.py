@@ -10,9 +10,9 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dpjax._numerics.checks import positive, scalar, whole
-from dpjax.gradients.per_example import boolean_mask
+from dpjax.gradients.per_example import as_boolean_mask
 from dpjax.transforms.clip import noisy_total
-from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, noise_start
+from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, start_noise
 
 
 class SelectiveState(NamedTuple):
@@ -156,7 +156,7 @@ def selective_update(
     scalar("threshold", threshold)
     if not abs(threshold) <= loss_clip:
         raise ValueError(f"threshold must be within ±loss_clip = ±{loss_clip}, got {threshold!r}")
-    start = noise_start(key)
+    start = start_noise(key)
 
     def init(params):
         del params
@@ -179,7 +179,7 @@ def selective_update(
                 "validation_losses must return one loss per validation record, [b], got shapes "
                 f"{jnp.shape(before)} and {jnp.shape(after)}"
             )
-        valid = boolean_mask(before.shape[0], validation_mask, "validation_mask")
+        valid = as_boolean_mask(before.shape[0], validation_mask, "validation_mask")
         worse = jnp.where(jnp.isfinite(after), after - before, jnp.inf)  # clipped to C in the sum
         worse = jnp.where(jnp.isnan(worse), -jnp.inf, worse)  # only the old loss was not a number
         now, noise = fold_noise_key(state.noise, "selective", updates)

@@ -258,9 +258,9 @@ def test_one_compilation_serves_other_data_keys_and_noises(rows):
     run = functools.partial(erm.dp_gd, steps=4)
     a, b = (erm.logistic_regression(rows[0] * s, rows[1], l2=0.05) for s in (1.0, 0.5))
     run(a, jax.random.key(0), step_size=0.1, noise_multiplier=1.0)
-    before = gradient_perturbation._descend._cache_size()
+    before = gradient_perturbation._add_gaussians._cache_size()
     run(b, jax.random.key(1), step_size=0.3, noise_multiplier=2.0, clip_norm=0.5)
-    assert gradient_perturbation._descend._cache_size() == before
+    assert gradient_perturbation._add_gaussians._cache_size() == before
 
 
 def test_the_same_key_gives_the_same_run_and_another_key_another(logistic):

@@ -41,12 +41,12 @@ def test_every_row_is_the_run_it_names(logistic, rows):
 def test_one_program_per_integer_setting_and_none_more_when_chunked(logistic):
     kept = {"repeats": 4, "key": jax.random.key(1), "noise_multiplier": 2.0, "progress": False}
     whole = erm.sweep(erm.dp_gd, logistic, _GRID, **kept)
-    before = gradient_perturbation._descend._cache_size()
+    before = gradient_perturbation._add_gaussians._cache_size()
     tight = 3.5 * (8 * 203 * 4 + 64 * 6 * 4)  # for three runs at a time
     chunked = erm.sweep(
         erm.dp_gd, logistic, _GRID, memory_budget=tight, **{**kept, "key": jax.random.key(1)}
     )
-    assert gradient_perturbation._descend._cache_size() <= before + 2
+    assert gradient_perturbation._add_gaussians._cache_size() <= before + 2
     np.testing.assert_allclose(whole.params, chunked.params, rtol=1e-5, atol=1e-6)
 
 

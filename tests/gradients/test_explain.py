@@ -8,7 +8,7 @@ import pytest
 
 from dpjax.gradients import clipped_grad, explain_clipping, methods
 from dpjax.gradients.methods import choose
-from dpjax.gradients.per_example import scalar_loss, trainable
+from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 
 
 def linear(params, x):
@@ -23,8 +23,8 @@ PARAMS, BATCH = {"w": jnp.ones(6)}, jnp.arange(18.0).reshape(3, 6)
 
 
 def choice(method, loss):
-    trained, rebuild = trainable(PARAMS)
-    return choose(method, scalar_loss(loss, rebuild, False, False), trained, (BATCH, None))
+    trained, rebuild = split_trainable(PARAMS)
+    return choose(method, make_scalar_loss(loss, rebuild, False, False), trained, (BATCH, None))
 
 
 def test_auto_takes_the_cheaper_method():

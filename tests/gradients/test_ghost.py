@@ -14,7 +14,7 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import Flat, PerGroup, clipped_grad
 from dpjax.gradients.methods import make_plan
-from dpjax.gradients.per_example import scalar_loss, trainable
+from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 
 B = 4
 
@@ -32,8 +32,8 @@ def tokens(i, *shape, vocabulary=6):
 
 
 def plan_of(loss, params, batch):
-    trained, rebuild = trainable(params)
-    return make_plan(scalar_loss(loss, rebuild, False, False), trained, (batch, None))
+    trained, rebuild = split_trainable(params)
+    return make_plan(make_scalar_loss(loss, rebuild, False, False), trained, (batch, None))
 
 
 def compare(loss, params, batch, *, copied=None, rtol=1e-5, strategy=None, clip_norm=None):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, low_rank_sum
-from dpjax.gradients.per_example import additions
+from dpjax.gradients.per_example import count_additions
 from dpjax.training.data import per_user
 from tests.gradients.sensitivity import cases, largest_move
 
@@ -58,7 +58,9 @@ def test_sums_of_look_ups_are_rounded_as_all_others_are(records):
         total = summed(values)
         for token in (0, 2):
             terms = values[np.asarray(tokens) == token].astype(np.float64)
-            allowed = additions(records) * 2.0**-24 + 4 * 2.0**-23  # and the factors' own rounding
+            allowed = (
+                count_additions(records) * 2.0**-24 + 4 * 2.0**-23
+            )  # and the factors' own rounding
             assert abs(float(total[token]) - terms.sum()) <= allowed * terms.sum()
 
 

@@ -16,7 +16,7 @@ import pytest
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
 from dpjax.gradients.methods import choose
-from dpjax.gradients.per_example import scalar_loss, trainable
+from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 
 RECORDS, LENGTH, WIDTH = 5, 4, 6
 
@@ -149,8 +149,8 @@ def test_models_of_every_kind(model):
             params, batch, rng=rng
         )
         total = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out.sum)])
-        trained, rebuild = trainable(params)
-        one = scalar_loss(loss, rebuild, False, with_key)
+        trained, rebuild = split_trainable(params)
+        one = make_scalar_loss(loss, rebuild, False, with_key)
         choice = choose("ghost", one, trained, (batch, rng))
     assert choice.method == "ghost", choice.reason
     copied = {row.parameter for row in choice.rows if row.rule == "copied"}

@@ -64,7 +64,7 @@ def test_batch_sizes_vary_as_a_binomial():
 def test_the_choice_is_exact_in_integers(count):
     words = np.random.default_rng(0).integers(0, 2**32, (3, 500), dtype=np.uint32)
     words[:, 0], words[:, 1], words[1:, 2] = 2**32 - 1, 0, 2**32 - 1
-    found = np.asarray(samplers._uniform(jnp.asarray(words), count))
+    found = np.asarray(samplers._scale_words(jnp.asarray(words), count))
     whole = [int(a) + (int(b) << 32) + (int(c) << 64) for a, b, c in words.T]
     assert found.tolist() == [count * w >> 96 for w in whole]
 

@@ -21,7 +21,7 @@ from dpjax import gradients, sampling, training, transforms
 from dpjax.correlation import Toeplitz
 from dpjax.training import step as step_module
 from dpjax.training.loop import Progress, zero_totals
-from dpjax.training.options import SHOWN, traced_stddev
+from dpjax.training.options import SHOWN, make_traced_stddev
 from dpjax.training.step_config import failure_probability, first_state, rounding_sensitivity
 
 RECORDS, FEATURES = 60, 4
@@ -538,7 +538,7 @@ def test_traced_noise_is_never_below_the_priced_one(slack):
     """In exact arithmetic, over the float32 numbers that the program is given."""
     rng = np.random.default_rng(0)
     priced, clip_norms = rng.uniform(0.01, 20, 500), rng.uniform(1e-3, 1e3, 500).astype(np.float32)
-    of_traced = jax.jit(jax.vmap(lambda noise, bound: traced_stddev(noise, bound, slack)))
+    of_traced = jax.jit(jax.vmap(lambda noise, bound: make_traced_stddev(noise, bound, slack)))
     found = np.asarray(of_traced(priced, clip_norms))
     for stddev, noise, bound in zip(found, priced, clip_norms, strict=True):
         least = Fraction(float(noise)) * Fraction(float(bound)) * (1 + Fraction(slack))

@@ -21,10 +21,10 @@ from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.per_example import (
     accumulation_dtype,
     flush_error,
-    in_runs,
     norms_dtype,
     pairwise_sum,
-    runs,
+    run_sizes,
+    stack_runs,
 )
 
 Form = Literal["vectors", "direct", "gram", "distinct"]
@@ -179,14 +179,14 @@ def weighted_total(
     columns = columns.astype(dtype)
     if products.is_lookup:
         scaled = (columns * factors[:, None, None, None]).reshape(-1, columns.shape[-1])
-        number, length = runs(rows.shape[0], share_of)
+        number, length = run_sizes(rows.shape[0], share_of)
         return _sum_rows(rows.reshape(-1), scaled, table_rows, number * length, length)[None]
     rows = rows.astype(dtype)
     if rows.shape[-1] < columns.shape[-1]:
         rows = rows * factors[:, None, None, None]
     else:
         columns = columns * factors[:, None, None, None]
-    rows, columns = in_runs(rows, share_of), in_runs(columns, share_of)
+    rows, columns = stack_runs(rows, share_of), stack_runs(columns, share_of)
     if rows.shape[2] == 1:  # without the axis of blocks the product is a plain matrix product
         product = einsum("rbtn,rbtk->rnk", columns[:, :, 0], rows[:, :, 0])
         return jnp.swapaxes(pairwise_sum(product), 0, 1)[None]

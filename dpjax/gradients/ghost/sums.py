@@ -122,7 +122,9 @@ def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
             )
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
-        return jnp.where(per_example.per_record(clipping.kept, value), value, jnp.zeros_like(value))
+        return jnp.where(
+            per_example.expand_like(clipping.kept, value), value, jnp.zeros_like(value)
+        )
 
     if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
         return jax.tree.map(zero_rows, parts, is_leaf=is_layered)
