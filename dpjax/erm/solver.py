@@ -208,9 +208,5 @@ def calibrate_noise(
     """
     spec = solver_spec(solver)
     adjacency = spec.adjacency if adjacency is None else adjacency
-    return acc.calibrate(
-        lambda noise: spec.mechanism(problem, noise, adjacency=adjacency, **hyperparameters),
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-    )
+    make = functools.partial(spec.mechanism, problem, adjacency=adjacency, **hyperparameters)
+    return acc.calibrate(make, epsilon=epsilon, delta=delta, adjacency=adjacency)
