@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what `__getattr__` loads later, for editors and type checkers
     from dpjax import accounting as accounting
     from dpjax import audit as audit
     from dpjax import correlation as correlation
@@ -40,7 +40,7 @@ _PACKAGES = (
     "training",
     "transforms",
 )
-_DEFINED_IN = {
+_DEFINED_IN = {  # names of the top, and where each is defined
     "ClippedGradient": "gradients",
     "clip_and_sum": "gradients",
     "clipped_grad": "gradients",
@@ -51,7 +51,7 @@ __all__ = ["__version__", *_PACKAGES, *_DEFINED_IN]
 
 def __getattr__(name: str):
     if name in _PACKAGES:
-        return importlib.import_module(f"dpjax.{name}")
+        return importlib.import_module(f"dpjax.{name}")  # which makes it an attribute: asked for once
     if name in _DEFINED_IN:
         return getattr(importlib.import_module(f"dpjax.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module 'dpjax' has no attribute {name!r}")

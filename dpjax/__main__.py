@@ -15,7 +15,7 @@ def main() -> None:
         >>> main.__module__
         'dpjax.__main__'
     """
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, _leave)  # before anything slow is imported
     from dpjax.cli import main as command
 
     command()
@@ -23,10 +23,10 @@ def main() -> None:
 
 def _leave(number: int, frame: Any) -> None:
     """End at once: nothing is begun, and modules that are half loaded answer in errors."""
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # a program without a console has none
         sys.stderr.write("\ninterrupted; nothing was written\n")
         sys.stderr.flush()
-    os._exit(130)
+    os._exit(130)  # 128 + SIGINT, as shells expect of an interrupted command
 
 
 if __name__ == "__main__":

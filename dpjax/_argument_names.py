@@ -130,7 +130,7 @@ def complaint(name: str, wrong: str, known: Any) -> str | None:
     """What is said of an argument that no function of dpjax takes; None if nothing is."""
     if wrong in REFUSED:
         return f"{name}() takes no {wrong!r}: {REFUSED[wrong]}"
-    for ours in OURS.get(wrong, ()):
+    for ours in OURS.get(wrong, ()):  # the likeliest first
         if ours in known:
             unit = UNITS.get((wrong, ours))
             tail = f" ({unit})" if unit else ""

@@ -21,6 +21,6 @@ class extra:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ImportError):
+        if isinstance(error, ImportError):  # any other error passes as it is
             advice = f'install it with: pip install "dpjax[{self._name}]"'
             raise ImportError(f"{error}; {advice}", name=error.name) from error

@@ -54,7 +54,7 @@ def remove_partial(path: pathlib.Path) -> None:
 
 
 def _write(path: pathlib.Path, content: bytes | Iterable[Any], private: bool) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for the owner alone
     try:
         with os.fdopen(handle, "wb") as file:
             for part in [content] if isinstance(content, bytes) else content:
@@ -62,11 +62,11 @@ def _write(path: pathlib.Path, content: bytes | Iterable[Any], private: bool) ->
             file.flush()
             os.fsync(file.fileno())
         if not private:
-            umask = os.umask(0)
+            umask = os.umask(0)  # to be read it has to be set
             os.umask(umask)
             os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
+        os.replace(name, path)  # in one step: old or new, nothing in between
+    except BaseException:  # an interrupt leaves no partial file either
         pathlib.Path(name).unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)

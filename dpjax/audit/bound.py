@@ -210,7 +210,7 @@ def _errors(first, second, cuts, above: bool):
     """False positives and false negatives of every cut; the scores are sorted."""
     side = "right" if above else "left"  # a score at the cut has not passed it, on either side
     one, other = (np.searchsorted(world, cuts, side) for world in (first, second))
-    return (first.size - one, other) if above else (one, second.size - other)
+    return (first.size - one, other) if above else (one, second.size - other)  # one per cut
 
 
 def _candidates(first: np.ndarray, second: np.ndarray, count: int = 256) -> np.ndarray:

@@ -72,7 +72,7 @@ def orthogonal_canaries(
             f"got {count}"
         )
     draw = jax.random.normal(key, (dimension, count))
-    basis, _ = jnp.linalg.qr(draw)
+    basis, _ = jnp.linalg.qr(draw)  # [dimension, count], orthonormal columns
     return norm * basis.T
 
 
@@ -106,8 +106,8 @@ def canary_score(
         Array(0.5, dtype=float32)
     """
     size = jnp.linalg.norm(canary)
-    along = releases @ canary / size
-    ratio = (2.0 * along * size - size**2) / (2.0 * noise_std**2)
+    along = releases @ canary / size  # x_t: of a step nothing else tells the two apart
+    ratio = (2.0 * along * size - size**2) / (2.0 * noise_std**2)  # ln N(x; Δ, s²)/N(x; 0, s²)
     if rate == 1.0:
         return jnp.sum(ratio)
     return jnp.sum(jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + ratio))
@@ -163,7 +163,7 @@ def one_run(
             f"guesses must be even and between 2 and canaries = {canaries}, got {guesses}"
         )
     coin, run = jax.random.split(key)
-    included = jax.random.bernoulli(coin, 0.5, (canaries,))
+    included = jax.random.bernoulli(coin, 0.5, (canaries,))  # the fair coins of the theorem
     scores = mechanism(run, included)
     if scores.shape != (canaries,):
         raise ValueError(f"mechanism must return shape ({canaries},), got shape {scores.shape}")
@@ -283,8 +283,8 @@ def one_run_bound(
     # The p-value grows with ε: below an ε that is refuted all are.
     low, high = 0.0, 1.0 if guesses > 0 and is_refuted(0.0) else 0.0
     while high > low and is_refuted(high):
-        low, high = high, 2.0 * high
-    for _ in range(60):
+        low, high = high, 2.0 * high  # doubled until it is not refuted
+    for _ in range(60):  # bisection: a lower end above 0 is refuted
         middle = (low + high) / 2
         low, high = (middle, high) if is_refuted(middle) else (low, middle)
     evidence = GuessEvidence(canaries, guesses, correct)
@@ -294,10 +294,10 @@ def one_run_bound(
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Upper bound on the chance of so many right guesses under (ε, δ)-differential privacy."""
     # Steinke et al., Theorem 5.2, with the tail and the masses of B.
-    accuracy = 1.0 / (1.0 + math.exp(-epsilon))
-    tail = binom.sf(correct - 1, guesses, accuracy)
+    accuracy = 1.0 / (1.0 + math.exp(-epsilon))  # the most that ε-privacy lets a guess be right
+    tail = binom.sf(correct - 1, guesses, accuracy)  # P(B ≥ v)
     if delta == 0.0 or correct == 0:
         return min(float(tail), 1.0)
     steps = np.arange(1, correct + 1)
-    below = np.cumsum(binom.pmf(correct - steps, guesses, accuracy))
+    below = np.cumsum(binom.pmf(correct - steps, guesses, accuracy))  # P(v − i ≤ B < v), by i
     return min(float(tail + 2.0 * canaries * delta * np.max(below / steps)), 1.0)

@@ -49,7 +49,7 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
         raise ValueError(f"claim must be at least 0, got {claim}")
     if bound.delta <= 0.0:
         raise ValueError(f"delta must be positive for a Gaussian mechanism, got {bound.delta}")
-    claimed = gaussian_mu(claim, bound.delta)
+    claimed = gaussian_mu(claim, bound.delta)  # μ_c of the Gaussian that just keeps the claim
     if claimed == 0.0 or claimed == math.inf:
         return math.inf
     shown = _likely_bound(bound)
@@ -58,10 +58,10 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
     high, low = next((mu for mu in grid if shown(mu) > claim), math.inf), claimed
     if high == math.inf:
         return math.inf
-    for _ in range(30):
+    for _ in range(30):  # bisection
         middle = (low + high) / 2
         low, high = (low, middle) if shown(middle) > claim else (middle, high)
-    return max(high / claimed, 1.0)
+    return max(high / claimed, 1.0)  # noise divided by f is f times μ_c
 
 
 def describe_power(bound: EmpiricalBound, claim: float) -> str:
@@ -91,7 +91,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     if math.isinf(epsilon):
         return math.inf
     high = 1.0
-    while gaussian_epsilon(high, delta) <= epsilon:
+    while gaussian_epsilon(high, delta) <= epsilon:  # ε rises with μ
         high *= 2.0
     return float(brentq(lambda mu: gaussian_epsilon(mu, delta) - epsilon, 0.0, high, xtol=1e-9))  # pyrefly: ignore[bad-argument-type]
 
@@ -108,8 +108,8 @@ def _likely_bound(bound: EmpiricalBound) -> Callable[[float], float]:
 
 def _bound_by_threshold(mu: float, runs: int, delta: float, level: float, method: str) -> float:
     """Counts at their 1 − (1 − power)/2 quantiles, at the best of all cuts."""
-    cuts = np.linspace(-9.0, mu + 9.0, 800)
-    part = 1.0 - (1.0 - POWER) / 2.0
+    cuts = np.linspace(-9.0, mu + 9.0, 800)  # no score is 9 deviations from its mean
+    part = 1.0 - (1.0 - POWER) / 2.0  # by the union bound over the two counts
     counts = (binom.ppf(part, runs, rate) for rate in (ndtr(-cuts), ndtr(cuts - mu)))
     fpr, fnr = (upper_limit(count, runs, level) for count in counts)
     if method == "threshold":
@@ -120,19 +120,19 @@ def _bound_by_threshold(mu: float, runs: int, delta: float, level: float, method
 def _bound_by_shift(mu: float, runs: int, delta: float, level: float) -> float:
     """The mean and the variance at their 1 − (1 − power)/2 quantiles."""
     freedom, part = 2 * runs - 2, (1.0 - POWER) / 2.0
-    shift = mu + float(ndtri(part)) * math.sqrt(2.0 / runs)
+    shift = mu + float(ndtri(part)) * math.sqrt(2.0 / runs)  # variance 1/n in each world
     std = math.sqrt(float(chi2.ppf(1.0 - part, freedom)) / freedom)
     return gaussian_epsilon(shift_limit(shift, std, runs, level), delta)
 
 
 def _bound_by_guesses(mu: float, evidence: GuessEvidence, delta: float, confidence: float) -> float:
     """The guesses at the extremes of a mixture of two normal scores, each right as they are."""
-    share = evidence.guesses / (2.0 * evidence.canaries)
+    share = evidence.guesses / (2.0 * evidence.canaries)  # of the canaries at either extreme
     if share == 0.0:
         return 0.0
     tail: Callable[[float], float] = lambda cut: (ndtr(-cut) + ndtr(mu - cut)) / 2.0 - share  # noqa: E731
     cut = float(brentq(tail, -60.0, mu + 60.0)) if share < 0.5 else mu / 2.0  # pyrefly: ignore[bad-argument-type]
-    accuracy = float(ndtr(mu - cut)) / (2.0 * share)
+    accuracy = float(ndtr(mu - cut)) / (2.0 * share)  # Bayes' rule for a canary beyond the cut
     correct = int(binom.ppf(1.0 - POWER, evidence.guesses, min(accuracy, 1.0)))
     settings = {"canaries": evidence.canaries, "guesses": evidence.guesses, "correct": correct}
     return one_run_bound(**settings, delta=delta, confidence=confidence).epsilon

@@ -66,7 +66,7 @@ def run_trials(
         raise ValueError(f"trials and chunk_size must be positive, got {trials} and {chunk_size}")
     worlds = {"dataset": dataset, "neighbour": neighbour}
     if _have_one_shape(dataset, neighbour):
-        del worlds["neighbour"]
+        del worlds["neighbour"]  # one program runs both: to look at its score once is enough
     for world, data in worlds.items():
         score = jax.eval_shape(mechanism, key, data)
         leaves = jax.tree.leaves(score)
@@ -78,20 +78,20 @@ def run_trials(
     chunks = -(-trials // chunk_size)
     run = functools.partial(_run_worlds, mechanism, chunks, chunk_size)
     if not progress:
-        scores = run(0, key, dataset, neighbour)
+        scores = run(0, key, dataset, neighbour)  # a number that nobody listens to
     else:
         with extra("cli"):
             from rich.progress import Progress
 
         with Progress(transient=True) as bar:
-            total = chunks * (2 // len(worlds))
+            total = chunks * (2 // len(worlds))  # of one shape, the worlds run one after the other
             task = bar.add_task(f"{2 * trials} runs", total=total)
             shown = next(_numbers)
             _listeners[shown] = functools.partial(bar.advance, task)
             try:
                 scores = run(shown, key, dataset, neighbour)
                 jax.block_until_ready(scores)
-                jax.effects_barrier()
+                jax.effects_barrier()  # what every chunk reports has arrived
             finally:
                 del _listeners[shown]
     first, second = (np.asarray(world, np.float64)[:trials] for world in scores)
@@ -125,11 +125,11 @@ def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour
     """The scores of both worlds, chunk after chunk."""
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
-    first, second = (world.reshape(shape) for world in keys)
+    first, second = (world.reshape(shape) for world in keys)  # one key a run
 
     def run(keys, data):
         scores = jax.vmap(mechanism, (0, None))(keys, data)
-        jax.debug.callback(_report_chunk, listener, scores[0])
+        jax.debug.callback(_report_chunk, listener, scores[0])  # once the chunk is done
         return scores
 
     if not _have_one_shape(dataset, neighbour):
@@ -145,10 +145,10 @@ def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour
     # One program for both worlds, told which one it runs in.
     def chunk(item):
         keys, world = item
-        choose = functools.partial(jax.lax.select_n, world)
+        choose = functools.partial(jax.lax.select_n, world)  # the first argument in world 0
         return run(keys, jax.tree.map(choose, dataset, neighbour))
 
-    number = jnp.repeat(jnp.arange(2), chunks)
+    number = jnp.repeat(jnp.arange(2), chunks)  # 0 for the data set, 1 for its neighbour
     scores = jax.lax.map(chunk, (jnp.concatenate([first, second]), number))
     return scores[:chunks].reshape(-1), scores[chunks:].reshape(-1)
 
