@@ -51,7 +51,7 @@ __all__ = ["__version__", *_PACKAGES, *_DEFINED_IN]
 
 def __getattr__(name: str):
     if name in _PACKAGES:
-        return importlib.import_module(f"dpjax.{name}")  # which makes it an attribute: asked for once
+        return importlib.import_module(f"dpjax.{name}")  # an attribute from then on
     if name in _DEFINED_IN:
         return getattr(importlib.import_module(f"dpjax.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module 'dpjax' has no attribute {name!r}")

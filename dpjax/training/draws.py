@@ -438,9 +438,8 @@ class FromHost:
 
 def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
     """What takes the steps of a run on its records."""
-    run_key = key
-    if config.process_mesh is not None:
-        run_key = devices.make_global_key(config.placement, key)
+    several = config.process_mesh is not None
+    run_key = devices.make_global_key(config.placement, key) if several else key
 
     def advance(state, totals, rows, stop):
         return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)

@@ -47,9 +47,8 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
     paths, structure = jax.tree_util.tree_flatten_with_path(model)
     wanted = _read_trainable(trainable, paths, model)  # one answer a leaf
     kinds = [_find_kind(leaf, asked) for (_, leaf), asked in zip(paths, wanted, strict=True)]
-    halves: dict[int, list[Any]] = {_TRAINED: [], _FROZEN: [], _STATIC: []}
-    for (_, leaf), kind in zip(paths, kinds, strict=True):
-        halves[kind].append(leaf)
+    pairs = list(zip(kinds, (leaf for _, leaf in paths), strict=True))
+    halves = {kind: [leaf for own, leaf in pairs if own == kind] for kind in range(3)}
     _check_trained(paths, kinds)
     _check_modules(model, iter(kind == _TRAINED for kind in kinds))
     frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])

@@ -336,6 +336,8 @@ class Plan:
             facts["noise_multiplier"] = self.noise_multiplier
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
+        assumptions = [SECRET_KEY, GAUSSIAN_NOISE]
+        assumptions += [OF_USERS] * (self.unit == "user") + [ADAPTIVE] * (self.adaptive is not None)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         certificate = acc.certify(
             run,
@@ -343,12 +345,7 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=extra,
             not_covered=tuple(dict.fromkeys([*not_covered, *by_hand])),
-            assumptions=(
-                SECRET_KEY,
-                GAUSSIAN_NOISE,
-                *((OF_USERS,) if self.unit == "user" else ()),
-                *((ADAPTIVE,) if self.adaptive is not None else ()),
-            ),
+            assumptions=tuple(assumptions),
             declared=facts,
         )
         if not self._named_budget:

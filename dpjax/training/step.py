@@ -122,7 +122,7 @@ def state_shardings(config: StepConfig) -> Any:
 
 def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     """The pure `update(state, data, key, frozen) -> (state, seen)` of one step."""
-    plan, placement, average = config.plan, config.placement, config.average
+    plan, placement = config.plan, config.placement
     slack = step_config.rounding_sensitivity(
         config.params, draws.capacity, draws.largest, config.failure, config.paid_devices
     )
@@ -138,17 +138,22 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         if plan.adaptive is not None:
             carried["clip_norm"] = _move_clip_norm(plan, clip_norm, within, seen[1], key, step)
         released, after = add_noise(total, state, key, number)  # what privacy is priced for
-        carried |= after
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
         mean = _divide(released, Run.choose(divisors, number), params)
-        updates, inner = config.optimizer.update(mean, state["optimizer"], params)
-        new = optax.apply_updates(params, updates)
-        if average is not None:
-            carried["average"] = options.next_average(state["average"], new, average(step + 1))
-        return {"params": new, "optimizer": inner, "step": step + 1, **carried}, tuple(seen)
+        return _step_optimizer(config, mean, state) | carried | after, tuple(seen)
 
     return update
+
+
+def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]:
+    """The parameters after the optimiser's step along the noisy mean, its state, the average."""
+    updates, inner = config.optimizer.update(mean, state["optimizer"], state["params"])
+    new = optax.apply_updates(state["params"], updates)
+    out = {"params": new, "optimizer": inner, "step": state["step"] + 1}
+    if config.average is not None:
+        out["average"] = options.next_average(state["average"], new, config.average(out["step"]))
+    return out
 
 
 def _divide(released: Any, divisor: Any, params: Any) -> Any:
@@ -198,12 +203,9 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
 
 def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
     """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
-    if plan.is_traced:
-        return [
-            options.make_traced_stddev(phase.scheme.noise_multiplier, plan.clip_norm, slack)
-            for phase in plan.phases
-        ]
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
+    if plan.is_traced:
+        return [options.make_traced_stddev(own, plan.clip_norm, slack) for own in multipliers]
     if plan.adaptive is None:
         return [multiplier * (1 + slack) * plan.clip_norm for multiplier in multipliers]
     # Three roundings follow: of this number, of the clip norm, and of their product.
