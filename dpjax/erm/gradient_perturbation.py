@@ -117,7 +117,7 @@ def dp_gd(
         True
     """
     options = {"rate": None, "average": average, "keep_iterates": keep_iterates}
-    return _solve(problem, key, budget, steps, step_size, init, clip_norm, options)
+    return _perturb(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_dp_sgd_mechanism)
@@ -148,7 +148,7 @@ def dp_sgd(
         True
     """
     options = {"rate": float(rate), "average": average, "keep_iterates": keep_iterates}
-    return _solve(problem, key, budget, steps, step_size, init, clip_norm, options)
+    return _perturb(problem, key, budget, steps, step_size, init, clip_norm, options)
 
 
 @_perturbs_gradients(_sgd_ma_mechanism)
@@ -180,7 +180,7 @@ def sgd_ma(
     return dp_sgd(problem, key, rate=rate, **settings, **budget.keywords())
 
 
-def _solve(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
+def _perturb(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
     """The run of a solver: its noise follows from the budget, its loop from the kind of noise."""
     noise, mechanism = budget.resolve()
     first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
@@ -259,7 +259,7 @@ def perturbed_gd(
         radius = _find_radius(problem, steps, batch_size, clip_norm, budget.delta)
         budget = budget._replace(noise=radius, epsilon=None)
     options = {"batch_size": batch_size, "keep_iterates": keep_iterates}
-    solution = _solve(problem, key, budget, steps, step_size, init, clip_norm, options, ball=True)
+    solution = _perturb(problem, key, budget, steps, step_size, init, clip_norm, options, ball=True)
     _warn_if_void(solution.mechanism, problem.n, solution.history.noise_radius)
     return solution
 
