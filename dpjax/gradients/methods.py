@@ -63,9 +63,8 @@ def count_fitting_gradients(program: Program, size: int, records: int) -> int | 
 def _measure_checkpoints(
     program: Program, steps: int, path: str
 ) -> tuple[int, int, int, list[str]]:
-    """Numbers a record: results of checkpointed blocks, values inside all, inside the largest; and
-    how the names of the taps in such blocks begin.
-    """
+    """The size of checkpointed blocks, and how the names of the taps within them begin."""
+    # In numbers a record: the blocks' results, the values inside all of them, inside the largest.
     kept, inside, largest, paths = 0, 0, 0, []
     for number, eqn in enumerate(program.equations):
         here = f"{path}{number}."
@@ -243,7 +242,7 @@ class ParameterCost(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MethodChoice:
-    """What will be done, and why."""
+    """The method that clips a loss's gradients, and the reason."""
 
     method: str  # "ghost" or "vmap"
     reason: str  # in words
@@ -309,6 +308,7 @@ def count_multiplications(family: Family) -> int:
 
 
 def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
+    """The rows of the table that `explain_clipping` prints."""
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     for index, ((path, leaf), families) in enumerate(zip(leaves, plan.families, strict=True)):

@@ -217,7 +217,7 @@ def round_as_stored(parts: Any) -> Any:
 
 
 def flush_error(numbers: int, dtype: Any) -> float:
-    """The most that a sum of so many squares or products lacks where small ones become zero."""
+    """The most that a sum of so many products can lack where small ones are flushed to zero."""
     # Processors may flush what lies below the smallest normal number to zero.
     return numbers * float(jnp.finfo(dtype).tiny)
 
@@ -233,7 +233,7 @@ def expand_like(numbers: Float[Array, " b"], like: Float[Array, "b ..."]) -> Arr
 
 
 class Clipping(NamedTuple):
-    """What becomes of every record."""
+    """The factor and the norm of every record, and which of them take part."""
 
     factors: Float[Array, "groups b"]
     kept: Bool[Array, " b"]  # not masked, finite, and scaled to at most the clip norm

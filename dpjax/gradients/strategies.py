@@ -229,6 +229,8 @@ class PerGroup(Strategy):
 
 @dataclasses.dataclass(frozen=True)
 class _GroupBounds(Strategy):
+    """`PerGroup` with the shares and the members of its groups worked out."""
+
     shares: tuple[float, ...]
     members: tuple[int, ...]
 

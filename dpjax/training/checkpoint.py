@@ -1,4 +1,4 @@
-"""Checkpoints, the secret key beside them, and what that key is bound to."""
+"""Checkpoints of a run, and the file of its secret key, bound to the settings it is used with."""
 
 from __future__ import annotations
 
@@ -244,6 +244,7 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _load(self, step: int, like: Any) -> Any:
+        """The state of a step, placed as `like`; raises where its code does not verify."""
         content = self._path(step).read_bytes()
         body = memoryview(content)[:-32]  # SHA-256 has 32 bytes
         code = hmac.new(self._secret, body, hashlib.sha256).digest()
@@ -289,6 +290,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any]]:
+    """The key, and the settings that it is bound to, from the text of the key file."""
     try:
         content = json.loads(text)
         check = content.pop("check")
@@ -306,7 +308,7 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
 
 
 class SharedCheckpoints:
-    """`Checkpoints` of a run of several processes: the leader writes, all hear what it found."""
+    """`Checkpoints` of a run of several processes: the leader reads and writes, all are told."""
 
     def __init__(self, folder: pathlib.Path, mesh: Mesh):
         self._mesh = mesh

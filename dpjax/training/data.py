@@ -259,7 +259,7 @@ def _make_reader(source: Any, records: int, arrays: bool) -> Callable[[np.ndarra
 
 
 def _make_batch_reader(source: Any) -> Callable[[np.ndarray], Any]:
-    """Asked for ascending numbers, each once: h5py takes no others, and some sort in silence."""
+    """A reader that asks for ascending, distinct numbers: h5py takes no others."""
 
     def read(rows):
         asked, back = np.unique(rows, return_inverse=True)  # and where each was asked for

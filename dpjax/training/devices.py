@@ -1,4 +1,4 @@
-"""Where a run's arrays live on a mesh of devices, and what several processes agree on."""
+"""Placement of a run's arrays on a mesh of devices, and what its processes tell one another."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _largest_draw(plan: Plan, rows: int, failure: float) -> int:
 def select_records(
     loss: Any, data: Any, plan: Plan, users: Any, most: int | None, parts: Any, placement: Any
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Loss and data of the plan's records, and of users whose they are and the most of one."""
+    """The loss and the data by record or by user, and what a checkpoint must know of the users."""
     check, rows = getattr(loss, "check_data", None), data
     if (users is None) != (plan.unit == "record"):
         given = "none" if users is None else "some"
@@ -239,7 +239,7 @@ def find_placement(mesh: Any, data: Any) -> Placement | None:
 
 
 def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Arrays on explicit axes train on automatic ones of the same devices, and come back."""
+    """Decorator: arrays on explicit axes train on automatic ones, and results are moved back."""
 
     @functools.wraps(train)
     def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
@@ -276,7 +276,7 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RunArrays(NamedTuple):
-    """The arrays of a run where it works on them."""
+    """The arrays of a run on the devices that it uses."""
 
     data: Any  # a tree of arrays, or `HostData`
     params: Any  # what is trained
@@ -364,6 +364,7 @@ def _load_batch(draws: Draws, data: HostData, indices: Any, size: Any) -> Batch:
 
 
 def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any) -> Batch:
+    """The batch of a step over a mesh: each process loads the blocks of its own devices."""
     drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]
     counts = np.array([len(own) for own in drawn], np.int32)  # of every block
     slots = _count_slots(counts.max(), draws)
@@ -437,7 +438,7 @@ class FromHost:
 
 
 def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
-    """What takes the steps of a run on its records."""
+    """What advances a run on its records, which are on the device or come from the host."""
     several = config.process_mesh is not None
     run_key = devices.make_global_key(config.placement, key) if several else key
 

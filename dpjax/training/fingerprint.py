@@ -96,7 +96,7 @@ def _address_free_text(value: Any) -> bytes:
 
 
 def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
-    """Of a jaxpr, and of the values of a closed one's constants before it."""
+    """Adds a jaxpr to the digest, after the values of its constants where it is closed."""
     if hasattr(jaxpr, "consts"):
         for value in jaxpr.consts:
             _digest_array(digest, value)
@@ -131,6 +131,7 @@ def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
 
 
 def _digest_parameter(digest: Any, value: Any, exact: bool) -> None:
+    """Adds a parameter of an equation; an exact digest refuses functions of Python's."""
     if hasattr(value, "eqns"):
         _digest_jaxpr(digest, value, exact)
     elif isinstance(value, Mapping):

@@ -339,7 +339,7 @@ def _open_folder(folder: str | pathlib.Path | None, process_mesh: Any) -> Any:
 
 
 def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
-    """Before the first step: its row of the metrics is done."""
+    """The progress before the first step, with the first row of the metrics."""
     placement, params = config.placement, config.params
     if config.process_mesh is not None:  # made where it lies
         first = jax.jit(config.first_state, out_shardings=state_shardings(config))
@@ -352,14 +352,12 @@ def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
 
 def _make_result(progress: Progress, metrics: Metrics, stops_early: bool) -> Fit:
     """The result of a run that has come so far."""
-    looks = len(metrics.stops) - 1 if stops_early else 1
-    state = progress.state
+    looks, state = len(metrics.stops) - 1 if stops_early else 1, progress.state
     stops = metrics.stops[: int(progress.rows)]
     epsilons = np.asarray([metrics.plan.spent(int(stop)) for stop in stops])
     columns = {"step": stops, "epsilon": epsilons, **metrics.columns(progress)}
     clip_norm = float(state["clip_norm"]) if "clip_norm" in state else None
-    steps = int(state["step"])
-    return Fit(state["params"], columns, state.get("average"), steps, looks, clip_norm)
+    return Fit(state["params"], columns, state.get("average"), int(state["step"]), looks, clip_norm)
 
 
 # What decides the numbers of a key and the bits of a sum. They are compared first: under another of

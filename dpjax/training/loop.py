@@ -1,4 +1,4 @@
-"""The loop of a run: calls of half a second, rows of the metrics, checkpoints, stopping, speed."""
+"""The training loop: calls of the compiled step, metrics, checkpoints, early stopping, speed."""
 
 from __future__ import annotations
 

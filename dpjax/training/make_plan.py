@@ -1,4 +1,4 @@
-"""A plan from what a user knows: a budget or a noise, a batch size, a number of steps or epochs."""
+"""`make_plan`: a plan from a budget or a noise, a batch size, and a number of steps or epochs."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _group_steps(relative: list, sizes: list, steps: int, length: int) -> list[t
 
 
 def _warn_of_weak_budget(epsilon: float | None, delta: float, population: int, unit: str) -> None:
-    """Warn of a budget that permits what nobody wants."""
+    """Warn of a δ above 1/population, and of an ε above 10."""
     if delta > 1 / population:  # releasing one record whole would be allowed
         warnings.warn(
             f"delta must be below 1 / {population} {unit}s to mean anything, got {delta:g}: such a "

@@ -1,4 +1,4 @@
-"""Checks of what a user gives, the adaptive clip norm, averages of the iterates, augmentation."""
+"""Checks of arguments, the noise that float32 holds, averages of the iterates, augmentation."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def clip_norm_range(clip_norm: float) -> tuple[float, float]:
 
 
 def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
-    """The same with numbers alone: a trace may leave them open, a run may not."""
+    """The quantile tracker with Python's numbers for its fields; traced ones are refused."""
     if not isinstance(adaptive, AdaptiveQuantile):
         raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {shown(adaptive)}")
     found = {}
@@ -176,7 +176,7 @@ def is_noise_representable(stddev: Any, is_none: Any) -> Any:
 
 
 def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
-    """The same of traced numbers: NaN, and so is what is released, where a plan refuses them."""
+    """The noise's standard deviation of traced numbers; NaN where a plan would refuse them."""
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
     multiplier = jnp.asarray(multiplier)
     bound, noise = jnp.asarray(clip_norm, dtype), multiplier.astype(dtype)

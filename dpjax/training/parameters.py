@@ -137,6 +137,7 @@ def _check_modules(model: Any, trains: Iterator[bool]) -> None:
 
 
 def _read_trainable(trainable: Any, paths: Any, model: Any) -> list[bool]:
+    """Whether each leaf is to be trained, from a function, a tree of booleans or None for all."""
     if trainable is None:
         return [True] * len(paths)
     # A tree of booleans may be a module, and be callable too.

@@ -1,4 +1,4 @@
-"""One value says how a run samples, clips and perturbs, and what its certificate declares."""
+"""`Plan`: the mechanism of a run, what has to be public to execute it, and its certificate."""
 
 from __future__ import annotations
 
@@ -138,6 +138,7 @@ class Plan:
             ) from error
 
     def _check_phases(self) -> None:
+        """Refuse steps, a strategy or an adaptive clip norm that is not run as it is priced."""
         if not self.phases:
             raise ValueError(f"mechanism must have at least one step, got {self.mechanism}")
         for phase in self.phases:
@@ -253,9 +254,9 @@ class Plan:
             return 0.0
         query = acc.epsilon, self._price_first(steps), self._remaining_delta, self.adjacency
         try:
-            return _cached_epsilon(*query)
+            return _price(*query)
         except TypeError:  # a field that is an array has no hash
-            return _cached_epsilon.__wrapped__(*query)
+            return _price.__wrapped__(*query)
 
     def _price_first(self, steps: Any) -> Any:
         """The mechanism of the first steps, of one number of them without the phases not begun."""
@@ -354,7 +355,7 @@ class Plan:
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
-    """Warn of a budget that permits what nobody wants."""
+    """Warn of an ε above 10."""
     if epsilon > 10:
         warnings.warn(
             f"epsilon should be at most 10, got {epsilon:g}: it lets an outcome be e^{epsilon:g} "
@@ -396,9 +397,7 @@ def _is_same_step(one: Any, other: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _cached_epsilon(
-    query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency
-) -> float:
+def _price(query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency) -> float:
     return float(query(run, delta, adjacency=adjacency))
 
 

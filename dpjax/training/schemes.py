@@ -333,7 +333,7 @@ class Cyclic(Scheme):
 
 
 class CyclicMatrix(Cyclic):
-    """The same with a strategy of which the mechanism knows the sensitivities alone."""
+    """Cyclic batches under a strategy of which the mechanism knows the sensitivities alone."""
 
     def check_correlation(self, strategy):
         if not isinstance(strategy, Tree):

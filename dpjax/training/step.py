@@ -166,13 +166,11 @@ def _divide(released: Any, divisor: Any, params: Any) -> Any:
     return jax.tree.map(divide, released, params)
 
 
-def _move_clip_norm(
-    plan: Plan, clip_norm: Any, within: Any, records: Any, key: Any, step: Any
-) -> Any:
+def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any, step: Any) -> Any:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
     adaptive: Any = plan.adaptive
     counting = folded(key, COUNT, step)
-    count = 2 * within - records.astype(jnp.int32)  # of records, each ±1: halves are exact
+    count = 2 * within - size.astype(jnp.int32)  # of records, each ±1: halves are exact
     moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
     return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
 
@@ -202,7 +200,7 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
 
 
 def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
-    """Of every phase, the noise's standard deviation; over the clip norm where that is adaptive."""
+    """The noise's standard deviation in each phase, over the clip norm where that is adaptive."""
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
     if plan.is_traced:
         return [options.make_traced_stddev(own, plan.clip_norm, slack) for own in multipliers]
@@ -348,7 +346,7 @@ def _clip_gradients(config: StepConfig, share_of: int) -> Callable[..., Any]:
 
 
 def _clip_sums(config: StepConfig) -> Callable[..., Any]:
-    """The same of what the user's `clip_and_sum` gives; its second output counts as losses."""
+    """`clip(...)` by the user's `clip_and_sum`, whose second output counts as losses."""
 
     def clip(params, frozen, batch, mask, keys, bound):
         del keys

@@ -1,4 +1,4 @@
-"""What a step is made of, the state it carries, and what rounding adds to its sensitivity."""
+"""The settings of a step, its first state, and the sensitivity that float rounding adds to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLING, NOISE, LOSS, COUNT = 0, 1, 2, 3
 
 
 class StepConfig(NamedTuple):
-    """What a step is made of."""
+    """The settings of a step."""
 
     loss: Any  # of one record
     params: Any  # the first parameters, for their shapes and where they lie

@@ -81,6 +81,7 @@ def to_spherical(tree: PyTree) -> Spherical:
 
 @jax.jit  # whose conditionals would be compiled at every call outside a program
 def _spherical_coordinates(tree: PyTree) -> Spherical:
+    """The coordinates of a tree, by sums of squares or, where these fail, by hypotenuses."""
     x, d = ravel(tree)
     # With the products left out, r·sin φ = x_z, and r·cos φ is the norm of what follows x_z; for
     # z = d − 1 the signed x_d itself.

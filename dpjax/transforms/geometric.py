@@ -1,4 +1,4 @@
-"""Geometric mechanisms that hold: clipping about an anchor, which earlier releases provide.
+"""Geometric mechanisms with a proven price: clipping about an anchor from earlier releases.
 
 The anchor is a function of previous noisy outputs and public data. Given it, each record adds one
 term from a set of known diameter, whatever the other records are: with noise the sum of the terms

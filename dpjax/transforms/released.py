@@ -38,7 +38,7 @@ _JITTED = type(jax.jit(lambda: None))
 
 
 class ChainReader:
-    """What the transformations of a chain say while `released` runs it on shapes."""
+    """Records what the transformations of a chain report while `released` runs it on shapes."""
 
     # A leaf of the updates is known by identity: a transformation of another library that touches
     # it hands on another array. Only what reaches clipping untouched, and noise untouched after
@@ -104,7 +104,7 @@ class ChainReader:
         raise _RefusedChain(f"chain must be priced by its updates, got one with {what}")
 
     def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
-        """What is known of the updates, which are no longer; nothing after the noise."""
+        """Removes and returns what is known of the updates; nothing once all of them are noisy."""
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)] if self.pending else []
         if not all(key in known for key in keys):
             raise _RefusedChain(
@@ -177,11 +177,9 @@ def _mark_begun(place: int, leaf: Any) -> Any:
 
 
 def _join_origins(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
-    """The origins of a value that is one of several, each with the draws inside its way.
-
-    A way with draws has to count them and one without must not: else what an update draws another
-    draws again.
-    """
+    """The origins of a value that is one of several, each with the draws inside its way."""
+    # A way with draws has to count them and one without must not: else what an update draws another
+    # draws again.
     found = frozenset().union(*(one for _, one in ways))
     if all(one == found for _, one in ways):
         return found
@@ -191,13 +189,8 @@ def _join_origins(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
 
 
 def _trace_origins(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]:
-    """The origins of the outputs, from those of the inputs: of values handed on as they are.
-
-    Args:
-        program: of the chain, or a part of it that is called.
-        given: a set of origins for every input.
-        draws: is added to: the salt of each draw, and the origins of its key and of its step.
-    """
+    """The origins of the outputs, from those of the inputs: of values handed on as they are."""
+    # To `draws` are added the salt of each draw, and the origins of its key and of its step.
     known = dict(zip(program.inputs, given, strict=True))
     find = lambda v: _ELSE if is_literal(v) else known.get(v, _ELSE)  # noqa: E731
     for eqn in program.equations:
@@ -409,6 +402,7 @@ def _ask_for_params(error: Exception, params: Any) -> Exception:
 
 
 def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
+    """From the adjacency to the sensitivity of a function that `clipped_grad` returned."""
     # jax.jit(clipped_grad(...)) has the sum of what it compiles; a function or an object that wraps
     # it (functools.wraps copies attributes too) may have any other.
     while isinstance(gradient, _JITTED):
@@ -436,6 +430,7 @@ def _noise_multiplier(noises: list[Any], bounds: list[Any], step: int | None) ->
 
 
 def _read_scale(scale: Any, step: int | None) -> float:
+    """The standard deviation or radius of noise in this step of its schedule."""
     if callable(scale):
         if step is None:
             raise ValueError("step must be given where the noise follows a schedule, got None")

@@ -69,7 +69,7 @@ def einsum(spec: str, *operands: Array) -> Array:
 
 
 def _square_sum(value: Array, axes: tuple[int, ...]) -> Array:
-    """At least the sum of the squares, whatever of them becomes zero by being too small."""
+    """An upper bound on the sum of the squares, of which small ones may become zero."""
     # One factor's squares may vanish where the other's are so large that their product does not.
     dtype = accumulation_dtype(value.dtype)
     numbers = math.prod(value.shape[axis] for axis in axes)
@@ -134,7 +134,7 @@ def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:
 def guard_cancellation(
     squared: Float[Array, " b"], parts: Sequence[OuterProducts]
 ) -> Float[Array, " b"]:
-    """The squared norm, moved up where its terms cancel so far that rounding errors show."""
+    """The squared norm, raised where its terms cancel so far that rounding errors matter."""
     rights = [jnp.sqrt(_square_sum(part.columns, (-1,))) for part in parts]
     lefts = [
         jnp.ones_like(right) if part.is_lookup else jnp.sqrt(_square_sum(part.rows, (-1,)))

@@ -74,6 +74,7 @@ def find_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None = N
 
 
 def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut | None) -> Rule:
+    """The rule of `dot_general`: rows from the other operand, columns from the cotangent."""
     contract, batch = eqn.params["dimension_numbers"]
     w, x = eqn.ins[slot], eqn.ins[1 - slot]
     shape_w = list(w.shape)
@@ -130,11 +131,9 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
 
 
 def _orient(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
-    """Whether rows and columns are exchanged in the layout of a product's outer products, and that.
-
-    In it the parameter's lowest dimension is in the rows: then two uses of one parameter, one of
-    them transposed, still add up.
-    """
+    """The layout of a product's outer products, and whether it exchanges rows and columns."""
+    # The parameter's lowest dimension is in the rows: then two uses of one parameter, one of them
+    # transposed, still add up.
     if dims is None:
         return False, object()
     named = [tuple(dims[d] for d in group) for group in groups]
@@ -150,6 +149,7 @@ def _merge_groups(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence
 
 
 def _convolution_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    """The rule of a convolution: rows are the patches that the kernel sees."""
     p = eqn.params
     if slot != 1 or p["batch_group_count"] != 1:
         return None
@@ -212,6 +212,7 @@ def _widen_tokens(tokens: Any) -> Any:
 
 
 def _gather_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    """The rule of a table look-up by `gather`: rows are one-hot, given by their numbers."""
     numbers, (table, indices) = eqn.params["dimension_numbers"], eqn.ins[:2]
     axes = tuple(numbers.collapsed_slice_dims), tuple(numbers.start_index_map)
     of_rows = axes == ((0,), (0,)) and not numbers.operand_batching_dims
@@ -237,6 +238,7 @@ def _gather_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
 
 
 def _row_slice_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
+    """The rule of a look-up of one row by `dynamic_slice`."""
     table = eqn.ins[0]
     if slot != 0 or tuple(eqn.params["slice_sizes"]) != (1, *table.shape[1:]):
         return None

@@ -24,7 +24,7 @@ _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
 
 
 class LayeredGradients(NamedTuple):
-    """What stands for the gradients of a parameter of which each step of a loop has a slice."""
+    """Saved inputs and cotangents of a parameter that a loop slices, one slice a step."""
 
     saved: Array  # of its one use, [steps, records, ...]
     cotangent: Array
@@ -169,8 +169,8 @@ def _is_by_loop_step(family: Family) -> bool:
 
 
 def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
-    """Outer products of one site: a scan's steps are further positions t of a shared parameter, and
-    further blocks g of one that is sliced."""
+    """The outer products of one site, with the steps of the loops around it folded in."""
+    # Steps are further positions t of a parameter that they share, blocks g of one that is sliced.
     factor, scans = site.rule.factor, len(site.scans)
     for _ in range(scans):
         factor = jax.vmap(factor)

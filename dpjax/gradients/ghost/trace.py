@@ -56,11 +56,11 @@ class Interpreter:
         self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
     def make_dry_run(self) -> Interpreter:
-        """One that only finds sites and copies, of its own."""
+        """Another interpreter, which evaluates nothing and only finds sites and copies."""
         return Interpreter(set(self.copied), self.batch, None)
 
     def make_inner(self, taps: dict[str, Any]) -> Interpreter:
-        """One for the equations of a block, of the same plan."""
+        """An interpreter of the same plan for the equations of a block, with these taps."""
         return Interpreter(self.copied, self.batch, taps, self.recompute)
 
     # -- values ------------------------------------------------------------------------------
@@ -103,6 +103,7 @@ class Interpreter:
     # -- equations ---------------------------------------------------------------------------
 
     def run(self, program: Program, args: list[Any], path: str) -> list[Any]:
+        """The outputs of a program for these arguments; `path` names its place in the loss."""
         env: dict[Any, Any] = {v: Constant(value) for v, value in program.constants.items()}
         env.update(zip(program.inputs, args, strict=True))
 
@@ -115,6 +116,7 @@ class Interpreter:
         return [read(v) for v in program.outputs]
 
     def evaluate_equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
+        """The results of an equation, by the kinds of its operands."""
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
         if not (parametric or batched) or (parametric and eqn.name == "stop_gradient"):
@@ -240,7 +242,7 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
 
 
 def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
-    """What vmap makes of a condition that differs by record."""
+    """Every branch for every record, and a selection among their results, as vmap does it."""
     results = []
     for number, branch in enumerate(programs):
         outs = walk.run(branch, ins[1:], f"{path}{number}.")
@@ -253,6 +255,7 @@ def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str
 
 
 def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: str) -> list[Any]:
+    """A loop, whose carried values are batched where they depend on the record."""
     body, n_consts, n_carry = loop.body, loop.constants, loop.carry
     if not any(isinstance(v, Batched) for v in ins):
         return walk.derive_views(eqn, ins)
@@ -286,7 +289,7 @@ def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: s
 
 
 def _match_carry(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
-    """What a step hands to the next, of the kinds that it was given."""
+    """The carried results of a step, batched where the carried arguments are."""
     triples = zip(outs[: len(carry)], carry, avals, strict=True)
     return [walk.as_batched(o, a) if isinstance(v, Batched) else o for o, v, a in triples]
 
