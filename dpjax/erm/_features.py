@@ -36,10 +36,8 @@ def is_sparse(features: Any) -> TypeIs[sparse.BCOO]:
 
 
 def as_features(features) -> Features:
-    """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis.
-
-    Of 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
-    """
+    """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
+    # Of 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
     if not is_sparse(features):
         features = features if hasattr(features, "dtype") else np.asarray(features)
     if not any(jnp.issubdtype(features.dtype, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):
@@ -56,6 +54,7 @@ def as_features(features) -> Features:
 
 
 def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
+    """The matrix with its rows as a batch axis, every row padded to the longest one."""
     n, d = features.shape
     rows, columns = np.asarray(features.indices).T
     values = np.asarray(features.data)

@@ -103,6 +103,8 @@ def dp_agd(
 
 
 class _State(NamedTuple):
+    """What a round hands to the next."""
+
     params: Array
     average: Array  # precision-weighted mean of the gradients measured at params, unnormalised
     precision: Array  # zCDP already spent on them; 0 right after an update
@@ -116,6 +118,7 @@ class _State(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
 def _adapt(problem, key, params, numbers, planned_steps, candidates, max_iterations):
+    """(parameters, history) once the next round would exceed the budget."""
     rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor = numbers
     dtype = problem.dtype
     # Round the budget down: float32 sums of costs must not pass the float64 price.

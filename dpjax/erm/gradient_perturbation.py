@@ -191,6 +191,7 @@ def _perturb(problem, key, budget, steps, step_size, init, clip_norm, options, b
 
 @functools.partial(jax.jit, static_argnames=("rate", "average", "keep_iterates"))
 def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average, keep_iterates):
+    """Descent along clipped sums with Gaussian noise, of all records or of Poisson samples."""
     noise_key, batch_key = jax.random.split(key)
     clip_norm = jnp.asarray(clip_norm, problem.dtype)
     shake = gaussian_noise(noise_key, problem, jnp.asarray(noise, problem.dtype) * clip_norm)
@@ -210,6 +211,7 @@ def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average,
 
 
 def _ball_mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
+    """Steps of uniform noise in a ball on fixed batches."""
     # Replacing one record moves the batch average by 2C/b. A ball of radius 0 hides nothing: any
     # displacement of two radii or more is total variation 1.
     displacement = 2.0 * clip_norm / batch_size
@@ -276,6 +278,7 @@ def _find_radius(problem, steps, batch_size, clip_norm, delta) -> float:
 
 
 def _warn_if_void(mechanism, n, noise) -> None:
+    """Warn of a δ of at least 1/n, which protects nobody."""
     if is_traced(noise, mechanism) or noise == 0:
         return
     lost = acc.delta(mechanism, epsilon=0.0, adjacency=REPLACE_ONE)
@@ -289,6 +292,7 @@ def _warn_if_void(mechanism, n, noise) -> None:
 
 @functools.partial(jax.jit, static_argnames=("batch_size", "keep_iterates"))
 def _add_balls(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
+    """Descent along clipped averages of fixed batches with noise from a ball."""
     batch_key, direction_key, size_key = jax.random.split(key, 3)
     dtype, shape = problem.dtype, problem.shape
     radius, clip_norm = jnp.asarray(noise, dtype), jnp.asarray(clip_norm, dtype)

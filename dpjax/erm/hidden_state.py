@@ -142,6 +142,7 @@ def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, in
 
 @functools.partial(jax.jit, static_argnames=("steps", "batches", "clip_norm"))
 def _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_norm):
+    """The last iterate of noisy descent over all records, or over disjoint batches in turn."""
     init_key, *order_key, noise_key = jax.random.split(key, 2 if batches is None else 3)
     n, dtype = problem.n, problem.dtype
     length = n // (batches or 1)

@@ -71,6 +71,8 @@ def sgd(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _take_steps(problem: Problem, key, params, sizes, batch_size: int | None = None) -> Array:
+    """Descent along full gradients, or along those of batches drawn with replacement."""
+
     def gradient(params, t):
         if batch_size is None:
             return problem.gradient(params)
@@ -159,11 +161,9 @@ class Minimum(NamedTuple):
 
 
 def in_float64(run: Callable, problem: Problem, *args):
-    """`run(problem, *args)` with the data in float64, unless a trace is under way.
-
-    The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules here need
-    less. Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.
-    """
+    """`run(problem, *args)` with the data in float64, unless a trace is under way."""
+    # The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules need less.
+    # Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.
     if jnp.result_type(float) == jnp.float64 or is_traced(problem, *args):
         return run(problem, *args)
     with enable_x64(), jax.numpy_dtype_promotion("standard"):
@@ -179,11 +179,9 @@ def in_float64(run: Callable, problem: Problem, *args):
 def minimise(
     problem: Problem, linear: Array, extra_l2, tolerance, *, max_steps: int = 500
 ) -> Minimum:
-    """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², to a gradient of norm at most `tolerance`.
-
-    Newton's method with a line search for one score a record and few parameters, else L-BFGS. It
-    may fail to get there: the caller must look at the norm it returns.
-    """
+    """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², to a gradient of norm at most `tolerance`."""
+    # Newton's method with a line search for one score a record and few parameters, else L-BFGS. It
+    # may fail to get there: the caller must look at the norm it returns.
     extra_l2 = jnp.asarray(extra_l2, problem.dtype)
     tolerance = jnp.asarray(tolerance, problem.dtype)
 
@@ -203,6 +201,7 @@ def minimise(
 
 
 def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
+    """Newton's method with backtracking, from the origin, for one score a record."""
     identity = jnp.eye(problem.dimension, dtype=problem.dtype)
 
     def hessian(params):

@@ -84,6 +84,7 @@ def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
 
 
 def _check(problem, name: str) -> None:
+    """Refuse several scores a record, gradients without a bound, and a radius."""
     check.one_score(problem, name)
     check.bounded_gradient(problem)
     if math.isfinite(problem.radius):
@@ -140,6 +141,7 @@ def objective_perturbation(
 
 
 def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
+    """The minimiser tilted by N(0, noise²I), with N(0, output_std²I) added to it."""
     tilt_key, output_key = jax.random.split(key)
     dtype = problem.dtype
     linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
@@ -149,6 +151,7 @@ def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
 
 
 def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
+    """The minimiser tilted by a vector of Gamma length in a uniform direction."""
     size_key, direction_key = jax.random.split(key)
     dtype = problem.dtype
     size = jnp.sum(exponential(size_key, (problem.dimension,), dtype))  # Gamma(d, 1)
@@ -159,6 +162,7 @@ def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
 
 
 def _solve(problem, linear, extra_l2, tolerance):
+    """(minimiser, NaN where the tolerance is missed; norm of the gradient there; tolerance)."""
     # One limit for the solver and for the check, fixed before the data are seen. Solve a little
     # past it.
     if tolerance is None:
@@ -170,6 +174,7 @@ def _solve(problem, linear, extra_l2, tolerance):
 
 
 def _release(out, mechanism, noise, extra) -> Solution:
+    """The solution, unless its gradient is above the tolerance."""
     params, norm, limit = out
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
         raise NotConverged(
@@ -181,6 +186,7 @@ def _release(out, mechanism, noise, extra) -> Solution:
 
 
 def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
+    """Pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
     check.positive("epsilon", epsilon)
     if acc.Adjacency(adjacency) is not REPLACE_ONE:
         raise ValueError(
@@ -268,11 +274,9 @@ def gaussian_budget(epsilon: float, delta: float) -> float:
 
 
 def chaudhuri_constants(*, n: int, l2: float, smoothness: float, epsilon: float):
-    """(ε', extra l2) of pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2).
-
-    `ε' = ε − ln(1 + 2c/(nΛ) + c²/(nΛ)²)`, extra = 0; if that is not positive, extra =
-    `c/(n(e^{ε/4} − 1)) − Λ` and ε' = ε/2.
-    """
+    """(ε', extra l2) of pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
+    # ε' = ε − ln(1 + 2c/(nΛ) + c²/(nΛ)²), extra = 0; if that is not positive, ε' = ε/2 and
+    # extra = c/(n(e^{ε/4} − 1)) − Λ.
     # 1 + 2c/(nΛ) + c²/(nΛ)² = (1 + c/(nΛ))².
     prime = epsilon - 2.0 * math.log1p(smoothness / (n * l2))
     if prime > 0:

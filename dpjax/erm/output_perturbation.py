@@ -38,6 +38,7 @@ class OutputHistory(NamedTuple):
 
 
 def _rsgd_mechanism(problem, noise, *, epochs, step_size, batch_size, average_every=None, **_):
+    """Gaussian noise on a sensitivity that the random position of a record decides."""
     sizes = descent.batch_sizes(problem.n, batch_size)
     moves = batch_sensitivities(
         sizes, epochs=epochs, step_size=step_size, average_every=average_every,
@@ -237,6 +238,7 @@ def output_perturbed_gd(
 
 
 def _schedule(problem, schedule, step_size, passes, batch_size, exponent):
+    """The step sizes of a schedule of Wu et al. (2017), one a batch."""
     batches = len(descent.batch_sizes(problem.n, batch_size))
     times = np.arange(1.0, passes * batches + 1.0)
     beta = problem.smoothness

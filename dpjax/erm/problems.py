@@ -396,6 +396,7 @@ def softmax_regression(
 
 
 def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
+    """The problem on prepared rows, with its constants checked."""
     _check_positive("feature_norm", feature_norm)
     _check_positive("radius", radius)
     if not l2 >= 0 or math.isinf(l2):
@@ -416,6 +417,7 @@ def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Probl
 
 
 def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
+    """The rows with the intercept appended, scaled down to norm `feature_norm` at most."""
     # The constant is part of the row that is clipped, so that ‖x‖ ≤ feature_norm with it.
     rows = _features.as_features(features)
     if intercept != 0:
@@ -424,6 +426,7 @@ def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
 
 
 def as_signs(labels) -> Array:
+    """Labels of two classes as −1 and +1."""
     values = jnp.asarray(labels)
     if values.dtype == bool:
         values = values.astype(int)

@@ -59,6 +59,8 @@ def scheduled_sensitivities(
 
 @functools.lru_cache(maxsize=128)
 def _scheduled_core(sizes, diameter, convexity, smoothness):
+    """The sensitivities as a function of the step sizes, for one set of constants."""
+
     def core(steps):
         xp = namespace(steps)
         rho = contraction_factor(steps, convexity, smoothness)

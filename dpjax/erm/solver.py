@@ -1,4 +1,4 @@
-"""What makes a function a private solver: its noise or a budget, declared here once."""
+"""The decorator of private solvers, and the budget that a solver's noise follows from."""
 
 from __future__ import annotations
 
@@ -42,22 +42,14 @@ class Solution(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """The noise of a run, or the budget that it follows from: exactly one of the two.
+    """The noise of a run, or the budget that it follows from: exactly one of the two."""
 
-    Fields:
-        name: of the solver's noise argument.
-        noise: its value, or None.
-        epsilon, delta: of the budget, or None.
-        adjacency: of the budget.
-        mechanism: (noise, **changed hyperparameters) -> what the run costs.
-    """
-
-    name: str
-    noise: Any
-    epsilon: Any
-    delta: Any
-    adjacency: Any
-    mechanism: Callable[..., Any]
+    name: str  # of the solver's noise argument
+    noise: Any  # its value, or None
+    epsilon: Any  # of the budget, or None
+    delta: Any  # of the budget, or None
+    adjacency: Any  # of the budget
+    mechanism: Callable[..., Any]  # (noise, **changed hyperparameters) -> what the run costs
 
     def resolve(self, **changed: Any) -> tuple[Any, Any]:
         """(noise, mechanism): the noise given, or the smallest that keeps the budget."""
@@ -84,36 +76,24 @@ class Budget(NamedTuple):
 
 
 class SolverSpec(NamedTuple):
-    """What a sweep must know of a solver.
+    """What a sweep must know of a solver."""
 
-    Fields:
-        noise: name of its noise argument.
-        mechanism: (problem, noise, **hyperparameters) -> mechanism.
-        adjacency: its default.
-        broadcasts: whether `mechanism` takes an array for every hyperparameter.
-        traced: hyperparameters that may vary within one compiled program.
-        concrete: whether it wants float64, and so must not be traced.
-        copies_data: whether every run permutes a copy of the data.
-    """
-
-    noise: str
-    mechanism: Callable[..., Any]
-    adjacency: Any = acc.Adjacency.ADD_REMOVE
-    broadcasts: bool = False
-    traced: tuple[str, ...] = ("step_size",)
-    concrete: bool = False
-    copies_data: bool = False
+    noise: str  # name of its noise argument
+    mechanism: Callable[..., Any]  # (problem, noise, **hyperparameters) -> mechanism
+    adjacency: Any = acc.Adjacency.ADD_REMOVE  # unless told otherwise
+    broadcasts: bool = False  # whether `mechanism` takes an array for every hyperparameter
+    traced: tuple[str, ...] = ("step_size",)  # what may vary within one compiled program
+    concrete: bool = False  # whether it wants float64, and so must not be traced
+    copies_data: bool = False  # whether every run permutes a copy of the data
 
 
 _SPECS: dict[Callable, SolverSpec] = {}
 
 
 def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
-    """Make `solve(problem, key, budget, **hyperparameters)` a private solver; see `SolverSpec`.
-
-    The public function takes the noise argument, `epsilon`, `delta` and `adjacency` by keyword
-    where `solve` takes a `Budget`; its signature and docstring say so.
-    """
+    """Make `solve(problem, key, budget, **hyperparameters)` a private solver; see `SolverSpec`."""
+    # The public function takes the noise argument, `epsilon`, `delta` and `adjacency` by keyword
+    # where `solve` takes a `Budget`; its signature and docstring say so.
     spec = SolverSpec(noise, mechanism, **declared)
     defaults = {noise: None, "epsilon": None, "delta": None, "adjacency": spec.adjacency}
 
