@@ -209,7 +209,7 @@ def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
         scaled = problem.features * curvature[:, None]  # ∇²F = Xᵀ diag(ℓ'') X/n + μI
         return scaled.T @ problem.features / problem.n + (problem.l2 + extra_l2) * identity
 
-    def more(state):
+    def is_unfinished(state):
         _, slope, t, moving = state
         return (jnp.linalg.norm(slope) > tolerance) & (t < max_steps) & moving
 
@@ -238,4 +238,4 @@ def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
 
     start = problem.zeros()
     state = (start, gradient(start), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    return jax.lax.while_loop(more, step, state)[0]
+    return jax.lax.while_loop(is_unfinished, step, state)[0]

@@ -135,7 +135,7 @@ def clip_and_sum(
         def piece(batch, mask):
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
 
-        total, norms, _, values = in_pieces(piece, (batch,), mask, size)
+        total, norms, _, values = map_pieces(piece, (batch,), mask, size)
         return ClippedSum(total, norms, values)
 
     def fn(batch, mask=None, *, clip_norm=None) -> ClippedSum:
@@ -286,7 +286,7 @@ def _clip_gradients(
     def piece(batch, keys, mask):
         return compiled(trained, (batch, keys), mask, clip_norm)
 
-    total, norms, kept, (losses, aux) = in_pieces(piece, (batch, keys), mask, size)
+    total, norms, kept, (losses, aux) = map_pieces(piece, (batch, keys), mask, size)
     if method == "ghost" and choice.plan is None:
         warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=4)
     return ClippedGradient(
@@ -317,7 +317,7 @@ def _sum_no_records(sum_batch: Callable[..., Any], batch: Any, rng: Any = None) 
 _JOINED = 1 << 16  # numbers of a leaf whose sums are joined with others': copied in microseconds
 
 
-def in_pieces(
+def map_pieces(
     piece: Callable[..., Any], batch_and_keys: Any, mask: Bool[Array, " b"], size: int
 ) -> Any:
     """`piece` over the batch at once, or over pieces of `size` records in a loop."""

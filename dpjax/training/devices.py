@@ -116,7 +116,7 @@ def data_parallel(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
         >>> data_parallel(jax.make_mesh((1,), ("data",))).blocks
         1
     """
-    return Placement(mesh, _axes(mesh, axes))
+    return Placement(mesh, _check_axes(mesh, axes))
 
 
 def fully_sharded(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
@@ -136,7 +136,7 @@ def fully_sharded(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
         >>> placement.specs({"w": np.zeros((64, 64))}) == {"w": PartitionSpec()}
         True
     """
-    axes = _axes(mesh, axes)
+    axes = _check_axes(mesh, axes)
     return Placement(mesh, axes, axes)
 
 
@@ -145,7 +145,7 @@ def is_spec(value: Any) -> bool:
     return isinstance(value, PartitionSpec)
 
 
-def _axes(mesh: Mesh, axes: tuple[str, ...] | None) -> tuple[str, ...]:
+def _check_axes(mesh: Mesh, axes: tuple[str, ...] | None) -> tuple[str, ...]:
     axes = tuple(mesh.axis_names) if axes is None else tuple(axes)
     if not axes or not set(axes) <= set(mesh.axis_names):
         raise ValueError(f"axes must be some of the mesh's {mesh.axis_names}, got {axes}")

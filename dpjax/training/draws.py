@@ -242,7 +242,7 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: arrays on explicit axes train on automatic ones, and results are moved back."""
 
     @functools.wraps(train)
-    def train_placed(loss, params, data, plan, *, key=None, mesh=None, **options):
+    def train_on_mesh(loss, params, data, plan, *, key=None, mesh=None, **options):
         if isinstance(data, Iterator):
             HostData(data)  # which says why no stream will do
         data = as_arrays(data)
@@ -272,7 +272,7 @@ def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
 
         return result._replace(params=back(result.params), average=back(result.average))
 
-    return train_placed
+    return train_on_mesh
 
 
 class RunArrays(NamedTuple):

@@ -147,11 +147,11 @@ def _has_any(variables: Any, found: set[Any]) -> bool:
     return any(not is_literal(v) and v in found for v in variables)
 
 
-def _hands_out(eqn: Equation) -> bool:
+def _has_side_exit(eqn: Equation) -> bool:
     """Whether what an operation is given can leave it by another way than its results."""
     by_reference = any("Ref" in type(aval).__name__ for aval in eqn.ins)
     names = ("callback", "debug_print")
-    inside = any(_hands_out(inner) for program in eqn.programs() for inner in program.equations)
+    inside = any(_has_side_exit(inner) for program in eqn.programs() for inner in program.equations)
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
@@ -233,7 +233,7 @@ def _list_draws(program: Program) -> list[Equation]:
 def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -> None:
     """Refuse what reaches an output around the noise, and noise that the next update repeats."""
     exact = _find_dependents(program, program.inputs[:records])
-    if any(_has_any(eqn.operands, exact) and _hands_out(eqn) for eqn in program.equations):
+    if any(_has_any(eqn.operands, exact) and _has_side_exit(eqn) for eqn in program.equations):
         raise _RefusedChain(
             "chain must hand on nothing before its noise, got one that gives clipped or raw "
             "gradients to a callback or a mutable array"

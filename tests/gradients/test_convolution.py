@@ -112,7 +112,7 @@ def by_hand(x, kernel, weights, eqn):
 def test_values_and_derivatives(layout, setting):
     x, kernel = operands(layout, setting.get("feature_group_count", 1))
     eqn = the_equation(lambda x, kernel: convolved(x, kernel, layout, **setting), x, kernel)
-    evaluate = rules.in_quick_layout(eqn)
+    evaluate = rules.find_quick_convolution(eqn)
     assert evaluate is not None
     weights = np.random.default_rng(1).integers(-4, 5, eqn.outs[0].shape).astype(np.float32)
     values, to_x, to_kernel = by_hand(np.asarray(x), np.asarray(kernel), weights, eqn)
@@ -133,7 +133,7 @@ def test_the_derivative_with_respect_to_one_operand_does_not_form_the_other():
     layout = LAYOUTS["channels first"]
     arrays = operands(layout)
     eqn = the_equation(lambda *a: convolved(*a, layout), *arrays)
-    evaluate = rules.in_quick_layout(eqn)
+    evaluate = rules.find_quick_convolution(eqn)
 
     def convolutions(*differentiated):
         def total(*a):
@@ -153,15 +153,15 @@ def test_what_is_no_such_convolution_is_left_alone(monkeypatch):
     def plain(x, kernel, **setting):
         return the_equation(lambda *a: convolved(*a, layout, **setting), x, kernel)
 
-    assert rules.in_quick_layout(plain(x, kernel)) is not None
+    assert rules.find_quick_convolution(plain(x, kernel)) is not None
     by_channel = plain(x, jnp.ones((3, 3, 1, 8)), feature_group_count=8)
     pairs = plain(x, jnp.ones((3, 3, 2, 8)), feature_group_count=4)
     of_batches = plain(x, kernel, batch_group_count=2)
     whole = plain(x.astype(jnp.int32), kernel.astype(jnp.int32))
     for eqn in (by_channel, pairs, of_batches, whole):
-        assert rules.in_quick_layout(eqn) is None
+        assert rules.find_quick_convolution(eqn) is None
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert rules.in_quick_layout(plain(x, kernel)) is None
+    assert rules.find_quick_convolution(plain(x, kernel)) is None
 
 
 def network(layout):

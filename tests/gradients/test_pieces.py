@@ -10,7 +10,7 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
-from dpjax.gradients.clipping import in_pieces
+from dpjax.gradients.clipping import map_pieces
 from dpjax.gradients.methods import MethodChoice, choose, cut_evenly, piece_size
 
 VMAP = MethodChoice("vmap", "", None, ())
@@ -96,7 +96,7 @@ def test_the_error_of_many_pieces_is_that_of_two_roundings():
 
     exact = np.sum(np.asarray(values, np.float64))
     unit = np.finfo(np.float32).eps / 2
-    (total,) = jax.jit(lambda v: in_pieces(piece, (v, v), jnp.ones(v.shape, bool), 1))(values)
+    (total,) = jax.jit(lambda v: map_pieces(piece, (v, v), jnp.ones(v.shape, bool), 1))(values)
     assert abs(float(total) - exact) <= 2.1 * unit * exact
     plain, _ = jax.lax.scan(lambda s, x: (s + x, None), jnp.float32(0), values)
     assert abs(float(plain) - exact) > 10 * unit * exact  # so the check above can fail

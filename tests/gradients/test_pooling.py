@@ -62,7 +62,7 @@ def by_hand(x, weights, p):
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_values_and_derivatives(setting):
     eqn = the_equation(**setting)
-    evaluate = rules.by_slices(eqn)
+    evaluate = rules.find_quick_pooling(eqn)
     assert evaluate is not None
     rng = np.random.default_rng(0)
     weights = rng.integers(1, 64, eqn.outs[0].shape)  # exact sums
@@ -86,7 +86,7 @@ def test_what_is_not_finite_stays():
         for value in (jnp.nan, jnp.inf, -jnp.inf):
             damaged = x.at[place].set(value)
             np.testing.assert_array_equal(
-                rules.by_slices(eqn)([damaged])[0], eqn.evaluate([damaged])[0]
+                rules.find_quick_pooling(eqn)([damaged])[0], eqn.evaluate([damaged])[0]
             )
 
 
@@ -95,13 +95,13 @@ def test_large_windows_whole_numbers_and_other_backends_are_left_alone(monkeypat
         lambda x: jax.lax.reduce_window(x, jnp.int32(-9), jax.lax.max, (2,), (1,), "VALID"),
         jax.ShapeDtypeStruct((5,), jnp.int32),
     )
-    assert all(rules.by_slices(eqn) is None for eqn in program.equations)
+    assert all(rules.find_quick_pooling(eqn) is None for eqn in program.equations)
     program, _ = programs.trace(
         lambda x: pooled(x, (9, 9)), jax.ShapeDtypeStruct((9, 9), jnp.float32)
     )
-    assert all(rules.by_slices(eqn) is None for eqn in program.equations)
+    assert all(rules.find_quick_pooling(eqn) is None for eqn in program.equations)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert rules.by_slices(the_equation(window=(2, 2))) is None
+    assert rules.find_quick_pooling(the_equation(window=(2, 2))) is None
 
 
 def test_windows_that_do_not_fit_and_dtypes_without_infinity_are_left_alone():

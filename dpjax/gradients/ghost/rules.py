@@ -267,7 +267,7 @@ _MOST_GROUPS = 8  # of channels, each of which is a convolution to compile
 _LEAST_CHANNELS = 4  # of a group, below which XLA's own program is the quicker one
 
 
-def in_quick_layout(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
+def find_quick_convolution(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
     """What evaluates a convolution quickly within a loop, if that is what `eqn` is."""
     # XLA's quick program for CPUs takes channels last and kernels as [space..., in, out]. It brings
     # other layouts into that one, and the derivative with respect to the input is always of
@@ -343,7 +343,7 @@ POOLING = "reduce_window_max"
 _MOST = 64  # entries of a window, each of which is a slice to compile
 
 
-def by_slices(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
+def find_quick_pooling(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
     """What evaluates a pooling of maxima with a quick derivative, if that is what `eqn` is."""
     # XLA's derivative (a select-and-scatter) visits a window at a time, which takes a CPU 8 to 30
     # times as long as comparing one slice of the operand for each entry of the window. Values and
