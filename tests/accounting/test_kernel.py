@@ -14,6 +14,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
 from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.contour.tilt import EPS, round_weights
 from dpjax.accounting.pairs.batches import Binomial, few
 from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, users
 from dpjax.accounting.pairs.pair import Atoms, atoms
@@ -137,6 +138,46 @@ def test_one_step_is_what_quadrature_says(pair, epsilon):
     truth = _mixture_delta(pair, epsilon)
     _holds(interval.delta(_run((pair, 1)), epsilon), truth, 1e-11)
     _holds(interval.epsilon(_run((pair, 1)), truth), epsilon, 2e-10)
+
+
+def test_ten_million_steps_with_one_rare_outcome_are_what_a_binomial_sum_says():
+    # Rounded by 1e-16 of what the loss turns a weight by, not of the weight: else 3e-7 wide.
+    count, rare, gain, mp = 10**7, 1e-7, 3e-2, mpmath.mp.clone()
+    mp.dps = 40
+    p = mp.mpf(rare)
+    usual = mp.log((1 - p) / (1 - p * mp.exp(-gain)))
+    pair = atoms([gain, float(usual)], [rare, 1 - rare])
+
+    def delta(epsilon):
+        found, chance = mp.mpf(0), (1 - p) ** count
+        for k in range(120):
+            loss = k * mp.mpf(gain) + (count - k) * usual
+            found += chance * max(-mp.expm1(epsilon - loss), 0)
+            chance *= p / (1 - p) * (count - k) / (k + 1)
+        return float(found)
+
+    for epsilon in (0.03, 0.15, 0.25):
+        _holds(interval.delta(_run((pair, count)), epsilon), delta(epsilon), 8e-8)
+
+
+def test_rounded_weights_move_a_transform_by_no_more_than_they_are_charged():
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        n = int(rng.integers(2, 60))
+        weight = rng.dirichlet(np.full(n, 0.3))
+        loss = rng.normal(size=n) * 10.0 ** rng.uniform(-6, 2, n)
+        units = 10.0 ** rng.uniform(0, 4, n)
+        common = 10.0 ** rng.uniform(0, 4)
+        # The worst signs, or any: the weights as if they were rounded so, then normalised.
+        turn = np.exp(1j * rng.uniform(0, 2 * np.pi))
+        t = 10.0 ** rng.uniform(-3, 6)
+        moved = np.expm1(1j * t * loss)
+        sign = np.sign(np.real(turn * moved)) if rng.random() < 0.7 else rng.choice([-1, 1], n)
+        rounded = weight * (1 + sign * units * 1e-9)
+        rounded /= rounded.sum() * (1 + rng.choice([-1, 1]) * common * 1e-9)
+        whole, by_loss = round_weights(weight, units, common, loss) / EPS * 1e-9
+        off = abs((rounded - weight) @ moved)
+        assert off <= min(2 * whole, t * by_loss) * (1 + 1e-4) + 1e-14
 
 
 def test_few_rare_steps_have_their_ends_in_order():

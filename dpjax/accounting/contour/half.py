@@ -81,7 +81,8 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     moment = top + xp.log(total)
     weight = weight / total
     units = xp.concatenate([half.units for half in halves] + [8 * xp.abs(atom) + 8])
-    units = weight @ (units + xp.abs(size - top)) + 2 * xp.abs(moment) + math.sqrt(nodes) + 12
+    common = 2 * xp.abs(moment) + math.sqrt(nodes) + 12
+    rounding = tilts.round_weights(weight, units + xp.abs(size - top), common, loss)
     moved = xp.concatenate([half.moved for half in halves] + [0.0 * atom])
     cut = xp.exp(log_sum(xp.stack([half.path.cut for half in halves])) - moment)
     paths = [
@@ -92,8 +93,8 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     turn = xp.concatenate([half.turn for half in halves], axis=1)
     fold = tilts.Fold(level, turn, (paths[0], paths[1]), weight[-1])
     place = xp.stack([half.y for half in halves])
-    spread, bounds = weight @ xp.abs(loss), (EPS * units + cut, EPS * (weight @ moved))
-    return Tilted(moment, loss, weight, *bounds, spread, place, fold)
+    spread, per_t = weight @ xp.abs(loss), EPS * (weight @ moved)
+    return Tilted(moment, loss, weight, cut, per_t, rounding, spread, place, fold)
 
 
 def _half(pair: Any, start: Any, c: Any, nodes: int) -> _Half:

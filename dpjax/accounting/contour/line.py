@@ -51,6 +51,7 @@ class Line(NamedTuple):
         density_real, density_imag, density_slack, density_moment: the same without 1/(z(z + 1)): of
             the density of the loss under P.
         weight_error: bound on how far P's mass may be from 1, for LEFT.
+        rounding: bound on what `scale` is rounded by, and its steps' moments.
     """
 
     c: Any
@@ -69,6 +70,7 @@ class Line(NamedTuple):
     density_slack: Any
     density_moment: Any
     weight_error: Any
+    rounding: Any
 
 
 def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, Any]:
@@ -108,10 +110,15 @@ def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[
     step = half.tilt(pair, c, nodes)
     re, im = transform(step.loss, step.weight, spacing, blocks)
     bound = chords(t, knots, tilts.quadrature_error(step, knots)) + step.constant + t * step.per_t
+    # Weights that are off by e_j move φ/e^K by Σ w_j e_j|F_j| only, as Σ w_j = 1, |F| ≤ min(2, t|L|).
     # Rounding of F: sums of n terms in any order are off by n·EPS/2·√2(|F_aF_b| + |F_a| + |F_b|),
-    # at most 2.2n·EPS·t|L|; its angles by a unit of t|L|.
+    # at most 2.2n·EPS·t|L|; its angles by a unit of t|L|. Of 1 + F and its modulus eight units more
+    # are lost where that is below 0.7, thus t·E|L| at least 0.29.
+    whole, by_loss = step.rounding
     moved = (2.5 * len(step.loss) + 40) * xp.minimum(t * step.spread, 4.0)
-    bound = or_infinite(bound + EPS * (moved + 8 * t * step.spread + 8))
+    bound = bound + xp.minimum(2 * whole, t * by_loss) + EPS * (moved + 8 * t * step.spread)
+    bound = or_infinite(bound)
+    off = bound[0] + whole
     # |φ|² = 1 + square, which loses |φ| to the 1 where that is small: there it is taken itself.
     square = 2 * re + re * re + im * im
     size = xp.sqrt(xp.maximum((1 + re) ** 2 + im * im, 1e-300))
@@ -124,8 +131,9 @@ def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[
         "size": log_size,
         "angle": angle,
         "lost": lost,
-        "rho": xp.log(tilts.decay(step, knots[1:], bound[0])),
-        "off": bound[0],
+        "rho": xp.log(tilts.decay(step, knots[1:], off)),
+        "off": off,
+        "rounding": whole,
     }
 
 
@@ -138,6 +146,7 @@ def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
         "lost": 8 * EPS * mu2 * t * (t + 2 * c + 1),
         "rho": -0.5 * mu2 * ends**2,
         "off": 4 * EPS * mu2 * c * (c + 1),
+        "rounding": 0.0 * c,
     }
 
 
@@ -170,7 +179,8 @@ def bound_moment(run: Run, s: Any, nodes: int) -> Any:
     def one(pair: Any, _: Any) -> Any:
         step = half.tilt(pair, s, nodes)
         errors = tilts.quadrature_error(step, xp.zeros(1))
-        return step.moment + step.constant + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
+        off = step.constant + step.rounding[0]
+        return step.moment + off + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
     mu2 = run.gaussian_mu2
     return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
@@ -319,6 +329,7 @@ def _finish(
         density_slack=or_infinite(off),
         density_moment=steep @ t,
         weight_error=weight_error,
+        rounding=xp.expm1(sums["rounding"]),
     )
 
 
@@ -353,8 +364,8 @@ def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
     # Rounding: of sums of 2·blocks terms, of the angles, of the exponent in front.
     slack = line.slack + EPS * ((4 * blocks + 32) * line.size[0])
     slack = slack + 4 * EPS * xp.abs(epsilon) * line.size[1]
-    units = xp.abs(line.scale) + line.c * xp.abs(epsilon)
-    slack = slack + 4 * EPS * units * (xp.abs(total) + line.slack)
+    units = 4 * EPS * (xp.abs(line.scale) + line.c * xp.abs(epsilon)) + line.rounding
+    slack = slack + units * (xp.abs(total) + slack)
     period = 2 * math.pi / line.spacing
     aliases = left_aliases(line, front, period) + right_aliases(line, epsilon, period)
     low = total - slack - aliases * _FURTHER
@@ -398,8 +409,8 @@ def time_value(line: Line, epsilon: Any) -> Any:
     total, _ = _waves(line.density_real, line.density_imag, line.spacing, epsilon)
     front = line.scale - line.c * epsilon
     off = line.density_slack + 4 * EPS * xp.abs(epsilon) * line.density_moment
-    units = xp.abs(line.scale) + line.c * xp.abs(epsilon)
-    off = off + 4 * EPS * units * (xp.abs(total) + off)
+    units = 4 * EPS * (xp.abs(line.scale) + line.c * xp.abs(epsilon)) + line.rounding
+    off = off + units * (xp.abs(total) + off)
     more = line.blur * xp.exp(0.125 * line.blur + front) * (xp.maximum(total, 0.0) + off)
     return or_infinite(more * _FURTHER)
 

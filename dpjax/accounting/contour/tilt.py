@@ -97,10 +97,13 @@ def shorten(x: Any) -> Any:
 
 
 def add_up(x: Any) -> Any:
-    """Return Σ x in two stages, in which no term is rounded more than 2√n times."""
+    """Return Σ x in two stages, in which no term is rounded more than 3√n times."""
     xp: Any = namespace(x)
-    rows = 2 ** (round(math.log2(x.shape[-1])) // 2)
-    return xp.sum(xp.sum(x.reshape(rows, -1), axis=-1)) if x.shape[-1] % rows == 0 else xp.sum(x)
+    n = x.shape[-1]
+    rows = 2 ** (round(math.log2(n)) // 2)
+    if n % rows:
+        x = xp.concatenate([x, xp.zeros(rows - n % rows)])
+    return xp.sum(xp.sum(x.reshape(rows, -1), axis=-1))
 
 
 # ------------------------------------------------------------------------------ inequalities
@@ -158,7 +161,9 @@ class Tilted(NamedTuple):
     Fields:
         moment: about K(c) = log E_P[e^{cL}]; its error is part of the bounds at t = 0.
         loss, weight: of the nodes; the weights sum to 1.
-        constant, per_t: bound on rounding and on the mass that is cut, constant + t·per_t.
+        constant, per_t: bound on what is cut and on losses' rounding, constant + t·per_t.
+        rounding: bound on how far e^K, and each weight over it, are rounded, relative; and the mean
+            of the latter times |L|.
         spread: E|L|.
         place: of the nodes on the line, of a folded pair in two rows; None for atoms.
         line: what bounds are made of; None for atoms, which have no quadrature.
@@ -169,6 +174,7 @@ class Tilted(NamedTuple):
     weight: Any
     constant: Any
     per_t: Any
+    rounding: Any
     spread: Any
     place: Any
     line: Any
@@ -279,13 +285,31 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
 def _tilted_atoms(pair: Atoms, c: Any) -> Tilted:
     xp: Any = namespace(pair, c)
     exponent = c * pair.loss + xp.log(pair.mass)
-    moment = log_sum(exponent)
-    weight = xp.exp(exponent - moment)
+    top = xp.max(exponent)
+    weight = xp.exp(exponent - top)
+    total = add_up(weight)
+    moment = top + xp.log(total)
+    weight = weight / total
     spread = weight @ xp.abs(pair.loss)
-    # Of the exponents half a unit a product and a sum, two an exponential; of their sum n halves.
-    units = weight @ (2 * xp.abs(exponent) + xp.abs(c * pair.loss)) + 2 * len(exponent)
-    units = 4 * EPS * (units + xp.abs(moment) + 4)
-    return Tilted(moment, pair.loss, weight, units, EPS * spread, spread, None, None)
+    # Of the exponents half a unit a product, a logarithm and a sum, two an exponential.
+    units = 2 * xp.abs(exponent) + 2 * xp.abs(c * pair.loss) + xp.abs(exponent - top) + 3
+    common = 1.5 * math.sqrt(len(exponent)) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
+    rounding = round_weights(weight, xp.where(weight > 0, units, 0.0), common, pair.loss)
+    return Tilted(moment, pair.loss, weight, 0.0 * c, EPS * spread, rounding, spread, None, None)
+
+
+def round_weights(weight: Any, units: Any, common: Any, loss: Any) -> Any:
+    """Return what e^K is rounded by, relative, and a bound on Σ w_j e_j |L_j|.
+
+    Args:
+        weight: w, summing to 1.
+        units: what every weight is rounded by before it is normalised, in units of eps.
+        common: the same of their sum and of its logarithm.
+        loss: L.
+    """
+    xp: Any = namespace(weight, units, loss)
+    whole = weight @ units + common
+    return EPS * xp.stack([whole, weight @ ((units + whole) * xp.abs(loss))])
 
 
 def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
@@ -302,14 +326,16 @@ def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
     weight = weight / total
     # Rounding: y is exact; of log p what `spread` says, products once each, sums 2√n times.
     units = (c + 1) * (p.rounding + 1.5 * xp.abs(a)) + c * (q.rounding + 1.5 * xp.abs(b))
-    units = weight @ (units + 0.5 * y * y + xp.abs(size) + xp.abs(size - top) + 3)
-    units = units + math.sqrt(nodes) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
+    units = units + 0.5 * y * y + xp.abs(size) + xp.abs(size - top) + 3
+    common = math.sqrt(nodes) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
+    rounding = round_weights(weight, units, common, loss)
     edge = _edge(pair, c, step, weight, cut - moment)
     wave, width = 2 * math.pi / step, pair.width()
-    constant = EPS * units + xp.exp(lost - moment) + edge
+    constant = xp.exp(lost - moment) + edge
     per_t = EPS * (weight @ (p.rounding + q.rounding)) + edge * width / wave
     line = path(pair, c, step, size - (top + xp.log(total)), p, q, cut - moment)
-    return Tilted(moment, loss, weight, constant, per_t, weight @ xp.abs(loss), y, line)
+    spread = weight @ xp.abs(loss)
+    return Tilted(moment, loss, weight, constant, per_t, rounding, spread, y, line)
 
 
 def _shifts(width: Any, step: Any) -> tuple[Any, Any]:
