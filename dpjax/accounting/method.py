@@ -157,19 +157,24 @@ def least(
     for method in itertools.islice(chosen, 1, None):
         if not open_.any():
             break
-        if best.ndim == 0 or open_.all() or not lowers(run, adjacency):
-            value = np.asarray(ask(method, run, given))
-        else:
-            some, part_given = jax.tree.map(
-                functools.partial(chosen_settings, open_), (run, given), (map_axes(run), 0)
-            )
-            value = np.full(best.shape, np.inf)  # settled settings keep what they have
-            value[open_] = ask(method, some, part_given)
+        value = ask_open(functools.partial(ask, method), run, given, adjacency, open_, np.inf)
         if np.all(value < best):
             used = method
         best = np.fmin(best, value)  # NaN has no say
         open_ = open_ & (~(value < nothing) | (not method.tight))
     return float64.plain(np.asarray(best)), used
+
+
+def ask_open(
+    ask: Callable, run: Mechanism, given: Any, adjacency: Adjacency, open_: np.ndarray, other: float
+) -> np.ndarray:
+    """Return the answers of the open settings of a sweep, and a number for the others."""
+    if open_.ndim == 0 or open_.all() or not lowers(run, adjacency):
+        return np.asarray(ask(run, given))
+    value = np.full(open_.shape, other)
+    chosen = functools.partial(chosen_settings, open_)
+    value[open_] = ask(*jax.tree.map(chosen, (run, given), (map_axes(run), 0)))
+    return value
 
 
 def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:

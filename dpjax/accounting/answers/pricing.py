@@ -28,8 +28,9 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import admit, invalid, map_axes, repaired, together, walk
 from dpjax.accounting.mechanisms.steps import reached, revealed, unwrapped
-from dpjax.accounting.method import Method, chosen_settings, least, ranked
+from dpjax.accounting.method import Method, ask_open, chosen_settings, least, ranked
 
+_CLOSE = 0.999  # of the upper end, from which on a lower end is not looked for elsewhere
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)
 EPSILONS = checks.Range(0.0, infinite=True)
@@ -351,11 +352,16 @@ def epsilon_interval(
     for method in able:
         if method.dear and float64.is_traced(run, delta):
             continue
-        found = method.epsilon_lower(run, delta, adjacency)  # pyrefly: ignore
-        xp: Any = namespace(found, upper)
-        lower = xp.fmax(lower, found)
-        if not float64.is_traced(lower) and np.all(lower > 0):
+        ask: Any = functools.partial(method.epsilon_lower, adjacency=adjacency)  # pyrefly: ignore
+        if float64.is_traced(run, delta):
+            found = ask(run, delta)
+            lower = namespace(found, upper).fmax(lower, found)
+            continue
+        # Where ends are close no other method is worth its time.
+        apart = ~(np.asarray(lower) >= _CLOSE * np.asarray(upper))
+        if not apart.any():
             break
+        lower = np.fmax(lower, ask_open(ask, run, delta, adjacency, apart, 0.0))
     # Both ends hold; where rounding crosses them, neither may be above the other.
     lower = namespace(lower, upper).minimum(lower, upper)
     lower = lower if float64.is_traced(lower) else float64.plain(np.asarray(lower))

@@ -110,7 +110,7 @@ def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[
     step = half.tilt(pair, c, nodes)
     re, im = transform(step.loss, step.weight, spacing, blocks)
     bound = chords(t, knots, tilts.quadrature_error(step, knots)) + step.constant + t * step.per_t
-    # Weights that are off by e_j move φ/e^K by Σ w_j e_j|F_j| only, as Σ w_j = 1, |F| ≤ min(2, t|L|).
+    # Weights off by e_j move φ/e^K by Σ w_j e_j|F_j| at most, as Σ w_j = 1; |F| ≤ min(2, t|L|).
     # Rounding of F: sums of n terms in any order are off by n·EPS/2·√2(|F_aF_b| + |F_a| + |F_b|),
     # at most 2.2n·EPS·t|L|; its angles by a unit of t|L|. Of 1 + F and its modulus eight units more
     # are lost where that is below 0.7, thus t·E|L| at least 0.29.

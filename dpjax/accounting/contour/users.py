@@ -21,13 +21,14 @@ from dpjax._numerics.arrays import tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.method import USABLE
-from dpjax.accounting.contour.saddle import Group, Run, look
+from dpjax.accounting.contour.saddle import Group, Run, find_saddle, look
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, lowers
 from dpjax.accounting.pairs.batches import mass_error
 from dpjax.accounting.pairs.dominating import ADDED, REPLACED
+from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.replacement import Users
 
@@ -35,6 +36,10 @@ from dpjax.accounting.pairs.replacement import Users
 _LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
 _GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
+# Pairs of which rare steps are rounded to outcomes, as the lines of their densities are too short.
+_ROUNDED = ("poisson", "replace")
+_GOOD_OF_ROUNDED = 2e-5
+_RARE, _MOST_KINDS = 3.0, 16  # draws of a record in all steps; kinds of steps
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -98,12 +103,37 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     return Group(tree_map(lambda v: np.asarray(v)[None], found), np.array([float(pair.count)])), off
 
 
-def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
+def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
+    """Return the run with its sampled steps by few outcomes, where those of the answer weigh."""
+    asked = question == "epsilon"
+    at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
+    # What lies beyond is charged to δ, of which it is then a millionth.
+    rare = (1e-6 * given if asked else 1e-30) / sum(float(count[0]) for _, count in run.groups)
+    groups = []
+    for pair, count in run.groups:
+        found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, float(at.c))
+        groups.append(Group(tree_map(lambda v: np.asarray(v)[None], found), count))
+    return Run(run.gaussian_mu2, tuple(groups))
+
+
+def _is_rare(pairs: list[grids.Pair]) -> bool:
+    """Whether these are few kinds of sampled steps by which a record is hardly ever drawn."""
+    sampled = [pair for pair in pairs if pair.family != "gaussian"]
+    drawn = sum(pair.count * pair.rate for pair in sampled)
+    known = all(pair.family in _ROUNDED for pair in sampled)
+    return known and 0 < len(sampled) <= _MOST_KINDS and drawn <= _RARE
+
+
+def _bound(
+    pairs: list[grids.Pair], given: float, question: str, *, upper: bool, as_atoms: bool = False
+) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
     mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
     pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
     allocations = [pair for pair in pairs if pair.family in _LAWS]
     nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
+    if as_atoms and not _is_rare(pairs):
+        return nothing
     for pair in pairs:
         if pair.family == "gaussian":
             mu2 += pair.count * pair.mu**2
@@ -119,10 +149,12 @@ def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool)
     sign = 1.0 if upper else -1.0
     if question == "epsilon" and not 1e-290 < given < 1:
         return nothing if given < 1 else 0.0
-    if allocations:
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        if allocations:
             run = _with_allocations(run, allocations, given, question, upper)
-    good = _GOOD_OF_LAWS if allocations else interval.GOOD
+        if as_atoms:
+            run = _rounded(run, given, question, upper)
+    good = _GOOD_OF_LAWS if allocations else _GOOD_OF_ROUNDED if as_atoms else interval.GOOD
     if question == "epsilon":
         found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)
         ends = found.upper + shift, max(found.lower - shift, 0.0)
@@ -133,28 +165,34 @@ def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool)
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
     # A loose bound is valid, but another method may do better.
     usable = 1 - max(10 * good, USABLE)
-    if upper and not (usable * found.upper <= found.lower and found.upper < np.inf):
+    if upper and not (as_atoms or (usable * found.upper <= found.lower and found.upper < np.inf)):
         return nothing
     return float(ends[0] if upper else ends[1])
 
 
-_EPSILON, _DELTA = (functools.partial(_bound, question=q) for q in ("epsilon", "delta"))
+def _epsilon_upper(
+    run: Mechanism, delta: float, adjacency: Adjacency, as_atoms: bool = False
+) -> np.ndarray:
+    bound = functools.partial(_bound, question="epsilon", as_atoms=as_atoms)
+    return grids.each_setting(bound, run, delta, adjacency, upper=True)
 
 
-def _epsilon_upper(run: Mechanism, delta: float, adjacency: Adjacency) -> np.ndarray:
-    return grids.each_setting(_EPSILON, run, delta, adjacency, upper=True)
-
-
-def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> np.ndarray:
+def _epsilon_lower(
+    run: Mechanism, delta: float, adjacency: Adjacency, as_atoms: bool = False
+) -> np.ndarray:
     """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
-    known = grids.is_attained(run, adjacency)
-    bound = _EPSILON if known else lambda pairs, given, *, upper: 0.0
+    bound: Any = functools.partial(_bound, question="epsilon", as_atoms=as_atoms)
+    if not grids.is_attained(run, adjacency):
+        bound = lambda pairs, given, *, upper: 0.0  # noqa: E731
     return grids.each_setting(bound, run, delta, adjacency, upper=False)
 
 
-def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> np.ndarray:
+def _delta_upper(
+    run: Mechanism, epsilon: Any, adjacency: Adjacency, as_atoms: bool = False
+) -> np.ndarray:
     epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
-    return grids.each_setting(_DELTA, run, epsilon, adjacency, upper=True)
+    bound = functools.partial(_bound, question="delta", as_atoms=as_atoms)
+    return grids.each_setting(bound, run, epsilon, adjacency, upper=True)
 
 
 METHODS = (
@@ -170,5 +208,16 @@ METHODS = (
         describe="privacy profile by contour integration, random allocation by the law of its "
         "density ratio in convex order, a user's records in a Poisson sample by mixtures of "
         "Gaussians, all errors bounded and added",
+    ),
+    Method(
+        "pld",
+        rank=19.0,
+        dear=True,
+        supports=lambda run, adjacency: lowers(run, adjacency, _ROUNDED),
+        epsilon=functools.partial(_epsilon_upper, as_atoms=True),
+        delta=functools.partial(_delta_upper, as_atoms=True),
+        epsilon_lower=functools.partial(_epsilon_lower, as_atoms=True),
+        describe="privacy-loss distributions of few rare steps, rounded to finitely many outcomes "
+        "in convex order and composed by contour integration",
     ),
 )

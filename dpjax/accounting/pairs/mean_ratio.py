@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax.accounting.pairs.on_grid import ndtr, normal_mass
+from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
 
 _U = 2.0**-53
-_NDTR = 1e-13  # relative error of scipy's normal tails (Cephes found 5.7e-14 at most)
 _FINE = 0.02  # spacing of the lattice, in standard deviations of X, and of X − 1 far out
 _CHARGED = 3e-4  # of δ: what is put at an infinite loss
 _LONGEST = 1 << 19  # points of the transform
@@ -224,23 +223,14 @@ class Law(NamedTuple):
 
 
 def _cells(edges: np.ndarray, mu: float) -> tuple[np.ndarray, ...]:
-    """Masses of X between edges, E[X] there, and bounds on the errors of both.
-
-    A tail Φ(−x) is off by _NDTR of itself, and by what the rounding of its argument changes: the
-    hazard φ(x)/Φ(−x) is at most x + 1.
-    """
+    """Masses of X between edges, E[X] there, and bounds on the errors of both."""
     with np.errstate(divide="ignore"):
         log = np.log(edges)
     z = (log + 0.5 * mu * mu) / mu
     moved = 4 * _U * (1 + np.abs(np.where(np.isfinite(log), log, 0.0)) + mu * mu) / mu
     found: list[np.ndarray] = []
     for at in (z, z - mu):
-        x = np.abs(at)
-        tail = ndtr(-x)
-        error = np.where(tail > 0, tail * (_NDTR + (np.minimum(x, 1e3) + 1) * moved), 0.0)
-        mass = normal_mass(at)
-        around = (at[:-1] <= 0) & (at[1:] > 0)  # 1 less both tails
-        found += [mass, error[1:] + error[:-1] + 2 * _U * np.where(around, 1.0, mass)]
+        found += [normal_mass(at), normal_mass_error(at, moved)]
     return found[0], found[2], found[1], found[3]
 
 

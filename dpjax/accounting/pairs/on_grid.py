@@ -10,15 +10,24 @@ PLACES  The place of a loss is found by Newton's method kept between two points 
 FAINT   Against the term that is largest at one end of an interval the logarithms of others are
         straight lines, so that one that is small against it at both ends is small throughout.
 LUMP    Outcomes that are told together have the loss log(P/Q) of their total masses.
+
+Such a pair is also rounded to finitely many outcomes (`round_to_atoms`), one for each cell of y:
+
+SPLIT   δ(ε) = Σ(p − e^ε q)₊ is convex in the p and q of an outcome, which may thus be split between
+        the ends a < b of its cell's losses where both keep their sums: of a cell's p and q the
+        share (p − e^a q)/(1 − e^{a − b}) goes to b. For a lower bound a cell is a LUMP.
+ORDER   δ grows with the law of the loss under P: masses may go to larger losses for an upper bound.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax.accounting.pairs.pair import Atoms
 
 _ROWS = 1 << 12  # points worked on at a time
 _TABLE = 2049
@@ -26,6 +35,7 @@ _NOWHERE = 39.0  # standard deviations, beyond which a normal law has less than 
 _FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
 _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
 _EPS = float(np.finfo(np.float64).eps)
+_CELLS = 2048
 
 
 def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
@@ -79,6 +89,28 @@ def normal_mass(edges: np.ndarray) -> np.ndarray:
     # Right of 0 the tails fall; around it both are what is left out.
     around = ~right[:-1] & right[1:]
     return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))
+
+
+def tail_error(x: Any) -> Any:
+    """Bound the relative error of a computed Φ(−x), x ≥ 0.
+
+    It is half of erfc(t), t = x/√2 off by a unit of roundoff u of its constant and one of the
+    product: t² = x²/2 by 2x²u at most, and by x²u/2 when it is squared; e^{−t²} and a ratio of
+    polynomials by units that do not grow. Against 40 digits: at most (2x² + 11)u.
+    """
+    return 0.5 * _EPS * (2.5 * x * x + 16)
+
+
+def normal_mass_error(edges: np.ndarray, moved: Any) -> np.ndarray:
+    """Bound what `normal_mass` is off by, of edges that are off by `moved`.
+
+    What the error of its argument changes a tail by: the hazard φ(x)/Φ(−x) is at most x + 1. A
+    difference is rounded, and around 0 two are taken off 1. Below 1e-300 a tail has fewer digits.
+    """
+    x = np.minimum(np.abs(edges), 1e3)
+    error = ndtr(-x) * (tail_error(x) + (x + 1) * moved) + 1e-300
+    around = (edges[:-1] <= 0) & (edges[1:] > 0)
+    return error[1:] + error[:-1] + _EPS * np.where(around, 1.0, normal_mass(edges))
 
 
 def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -177,6 +209,67 @@ def _hermite(x: Any, y: Any, slope: Any, k: np.ndarray, at: np.ndarray) -> np.nd
     t = (at - x[k]) / width
     ends = y[k] * (1 + 2 * t) * (1 - t) ** 2 + y[k + 1] * t * t * (3 - 2 * t)
     return ends + width * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
+
+
+@np.errstate(all="ignore")
+def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> Atoms:
+    """Return a larger pair of finitely many outcomes, or a smaller one: SPLIT, LUMP, ORDER.
+
+    Args:
+        pair: a `Mixture` whose loss rises or falls.
+        rare: normal tail beyond which all of P, from the outermost means, is one outcome.
+        upper: which way to round.
+        tilt: where e^{tilt·loss} weighs cells are small.
+    """
+    from scipy.special import ndtri
+
+    means, p, q = pair = pair if pair.direction() >= 0 else pair.turned_round()
+    reach = -float(ndtri(max(rare, 1e-280)))
+    y = np.linspace(means.min() - reach, means.max() + reach, 16 * _CELLS)
+    # A chord is off by width³ times the density, which is to be about the same everywhere.
+    log_p, log_q = pair.logs(y)
+    size = log_p - 0.5 * y * y + tilt * (log_p - log_q)
+    share = np.exp((size - size.max()) / 3) * np.cbrt(np.diff(log_p - log_q, prepend=0.0)) ** 2
+    share[0] = 0.0
+    place = np.cumsum(share / share.sum() + 0.1 / len(y))
+    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS)[1:-1])
+    y = y[np.unique(np.concatenate([[0], edges, [len(y) - 1]]))]
+    # Of log P/Q next to nothing only the weights' differences keep digits. They sum to 0, so that
+    # the largest weight's is what the others' leave.
+    more = p - q
+    common = np.argmax(np.minimum(p, q))
+    if p[common] > 0 and q[common] > 0:
+        more[common] -= math.fsum(more)
+    mass, of_q, excess = (mixed_mass(y, means, w) for w in (p, q, more))
+    each = [
+        normal_mass_error(y - m, _EPS * np.abs(y - m)) + _EPS * normal_mass(y - m) for m in means
+    ]
+    off_q, off = (np.abs(w) @ np.array(each) for w in (q, more))
+    # What lies above a point is a sum of tails, each of which is known to this, relative.
+    x = np.max(np.abs(y)) + np.max(np.abs(means))
+    slack = 2 * tail_error(x) + 4 * _EPS * (x + 2) ** 2
+    if not upper:
+        ratio = (excess - off) / np.maximum(of_q + np.where(excess > off, off_q, -off_q), 1e-300)
+        good = (of_q > 2 * off_q) & (ratio > -1) & (mass > 0)
+        loss = np.log1p(ratio[good])
+        loss = loss - 4 * _EPS * np.abs(loss)
+        return Atoms(loss, mass[good] * (1 - slack), np.float64(0.0), np.float64(0.0))
+    known = pair.spread(y)
+    loss = known[0].value - known[1].value
+    blur = _EPS * (known[0].rounding + known[1].rounding + np.abs(loss))
+    low, gap = loss[:-1], -np.expm1(loss[:-1] - loss[1:])
+    share = excess - of_q * np.expm1(low)
+    lost = off + (off_q + 4 * _EPS * of_q) * np.abs(np.expm1(low)) + 4 * _EPS * np.abs(excess)
+    lost = lost + of_q * np.exp(low) * blur[:-1] + np.abs(share) * (blur[:-1] + blur[1:]) / gap
+    up = (np.maximum(share, 0.0) + lost) / gap
+    up = np.where(up < mass, up, mass)  # also where a cell is too narrow for its losses to differ
+    infinite = float(mixed_tail(y[-1], means, p)) * (1 + slack)
+    found = np.append(0.0, up)
+    found[:-1] += mass - up
+    found[1:] *= 1 + slack
+    # What lies below, too; and what 1 is rounded by.
+    found[0] = max(1 - infinite - math.fsum(found[1:]), 0.0) + 2 * _EPS
+    return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
 
 
 class Plain:
