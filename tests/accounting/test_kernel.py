@@ -14,7 +14,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
 from dpjax.accounting.contour.saddle import Group, Run
-from dpjax.accounting.contour.tilt import EPS, round_weights
+from dpjax.accounting.contour.tilt import EPS, normalise
 from dpjax.accounting.pairs.batches import Binomial, few
 from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, users
 from dpjax.accounting.pairs.pair import Atoms, atoms
@@ -161,23 +161,23 @@ def test_ten_million_steps_with_one_rare_outcome_are_what_a_binomial_sum_says():
 
 
 def test_rounded_weights_move_a_transform_by_no_more_than_they_are_charged():
-    rng = np.random.default_rng(5)
+    rng, tightest = np.random.default_rng(5), 0.0
     for _ in range(200):
         n = int(rng.integers(2, 60))
-        weight = rng.dirichlet(np.full(n, 0.3))
         loss = rng.normal(size=n) * 10.0 ** rng.uniform(-6, 2, n)
-        units = 10.0 ** rng.uniform(0, 4, n)
-        common = 10.0 ** rng.uniform(0, 4)
-        # The worst signs, or any: the weights as if they were rounded so, then normalised.
+        size, units = 10 * rng.normal(size=n), 10.0 ** rng.uniform(0, 7, n)
+        moment, weight, (whole, by_loss), _ = normalise(size, units, loss)
+        # The worst signs, or any.
+        moved = np.expm1(1j * 10.0 ** rng.uniform(-3, 6) * loss)
+        t = np.max(np.abs(moved) / np.abs(loss))
         turn = np.exp(1j * rng.uniform(0, 2 * np.pi))
-        t = 10.0 ** rng.uniform(-3, 6)
-        moved = np.expm1(1j * t * loss)
         sign = np.sign(np.real(turn * moved)) if rng.random() < 0.7 else rng.choice([-1, 1], n)
-        rounded = weight * (1 + sign * units * 1e-9)
-        rounded /= rounded.sum() * (1 + rng.choice([-1, 1]) * common * 1e-9)
-        whole, by_loss = round_weights(weight, units, common, loss) / EPS * 1e-9
-        off = abs((rounded - weight) @ moved)
-        assert off <= min(2 * whole, t * by_loss) * (1 + 1e-4) + 1e-14
+        exact = np.exp(size + sign * units * EPS - moment)
+        assert abs(np.sum(exact) - 1) <= whole
+        off = abs((exact / np.sum(exact) - weight) @ moved)
+        assert off <= min(2 * whole, t * by_loss) * (1 + 1e-6) + 1e-14
+        tightest = max(tightest, off / min(2 * whole, t * by_loss))
+    assert tightest > 0.3
 
 
 def test_few_rare_steps_have_their_ends_in_order():

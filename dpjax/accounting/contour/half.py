@@ -75,14 +75,8 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     atom = xp.maximum(xp.log(pair.atom), _LEAST)[None]
     size = xp.concatenate([half.size for half in halves] + [atom])
     loss = xp.concatenate([half.loss for half in halves] + [0.0 * atom])
-    top = xp.max(size)
-    weight = xp.exp(size - top)
-    total = tilts.add_up(weight[:-1]) + weight[-1]
-    moment = top + xp.log(total)
-    weight = weight / total
     units = xp.concatenate([half.units for half in halves] + [8 * xp.abs(atom) + 8])
-    common = 2 * xp.abs(moment) + math.sqrt(nodes) + 12
-    rounding = tilts.round_weights(weight, units + xp.abs(size - top), common, loss)
+    moment, weight, rounding, spread = tilts.normalise(size, units, loss)
     moved = xp.concatenate([half.moved for half in halves] + [0.0 * atom])
     cut = xp.exp(log_sum(xp.stack([half.path.cut for half in halves])) - moment)
     paths = [
@@ -93,8 +87,7 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     turn = xp.concatenate([half.turn for half in halves], axis=1)
     fold = tilts.Fold(level, turn, (paths[0], paths[1]), weight[-1])
     place = xp.stack([half.y for half in halves])
-    spread, per_t = weight @ xp.abs(loss), EPS * (weight @ moved)
-    return Tilted(moment, loss, weight, cut, per_t, rounding, spread, place, fold)
+    return Tilted(moment, loss, weight, cut, EPS * (weight @ moved), rounding, spread, place, fold)
 
 
 def _half(pair: Any, start: Any, c: Any, nodes: int) -> _Half:

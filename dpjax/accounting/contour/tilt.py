@@ -96,16 +96,6 @@ def shorten(x: Any) -> Any:
     return jax.lax.reduce_precision(x, 11, 23)  # a cast to float32 and back may be compiled away
 
 
-def add_up(x: Any) -> Any:
-    """Return Σ x in two stages, in which no term is rounded more than 3√n times."""
-    xp: Any = namespace(x)
-    n = x.shape[-1]
-    rows = 2 ** (round(math.log2(n)) // 2)
-    if n % rows:
-        x = xp.concatenate([x, xp.zeros(rows - n % rows)])
-    return xp.sum(xp.sum(x.reshape(rows, -1), axis=-1))
-
-
 # ------------------------------------------------------------------------------ inequalities
 
 
@@ -162,8 +152,7 @@ class Tilted(NamedTuple):
         moment: about K(c) = log E_P[e^{cL}]; its error is part of the bounds at t = 0.
         loss, weight: of the nodes; the weights sum to 1.
         constant, per_t: bound on what is cut and on losses' rounding, constant + t·per_t.
-        rounding: bound on how far e^K, and each weight over it, are rounded, relative; and the mean
-            of the latter times |L|.
+        rounding: bounds on what e^K is rounded by, and on the mean of what weights are times |L|.
         spread: E|L|.
         place: of the nodes on the line, of a folded pair in two rows; None for atoms.
         line: what bounds are made of; None for atoms, which have no quadrature.
@@ -284,32 +273,30 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
 
 def _tilted_atoms(pair: Atoms, c: Any) -> Tilted:
     xp: Any = namespace(pair, c)
-    exponent = c * pair.loss + xp.log(pair.mass)
-    top = xp.max(exponent)
-    weight = xp.exp(exponent - top)
-    total = add_up(weight)
-    moment = top + xp.log(total)
-    weight = weight / total
-    spread = weight @ xp.abs(pair.loss)
-    # Of the exponents half a unit a product, a logarithm and a sum, two an exponential.
-    units = 2 * xp.abs(exponent) + 2 * xp.abs(c * pair.loss) + xp.abs(exponent - top) + 3
-    common = 1.5 * math.sqrt(len(exponent)) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
-    rounding = round_weights(weight, xp.where(weight > 0, units, 0.0), common, pair.loss)
+    size = c * pair.loss + xp.log(pair.mass)
+    units = 2 * xp.abs(size) + 2 * xp.abs(c * pair.loss)  # a product, a logarithm and a sum
+    moment, weight, rounding, spread = normalise(size, units, pair.loss)
     return Tilted(moment, pair.loss, weight, 0.0 * c, EPS * spread, rounding, spread, None, None)
 
 
-def round_weights(weight: Any, units: Any, common: Any, loss: Any) -> Any:
-    """Return what e^K is rounded by, relative, and a bound on Σ w_j e_j |L_j|.
+def normalise(size: Any, units: Any, loss: Any) -> tuple[Any, Any, Any, Any]:
+    """Return log Σ e^size, e^size over that sum, and `Tilted.rounding` and `.spread`.
 
-    Args:
-        weight: w, summing to 1.
-        units: what every weight is rounded by before it is normalised, in units of eps.
-        common: the same of their sum and of its logarithm.
-        loss: L.
+    The units, of eps, are what `size` is rounded by.
     """
-    xp: Any = namespace(weight, units, loss)
-    whole = weight @ units + common
-    return EPS * xp.stack([whole, weight @ ((units + whole) * xp.abs(loss))])
+    xp: Any = namespace(size, units, loss)
+    n, top = size.shape[-1], xp.max(size)
+    weight = xp.exp(size - top)
+    # In two stages no term is rounded more than 3√n times, half a unit each.
+    rows = 2 ** (round(math.log2(n)) // 2)
+    more = weight if n % rows == 0 else xp.concatenate([weight, xp.zeros(rows - n % rows)])
+    total = xp.sum(xp.sum(more.reshape(rows, -1), axis=-1))
+    moment, weight = top + xp.log(total), weight / total
+    units = xp.where(weight > 0, units + xp.abs(size - top) + 3, 0.0)
+    whole = weight @ units + 1.5 * math.sqrt(n) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
+    # A weight is off by its own units and by those of the sum.
+    size, spread = xp.abs(loss), weight @ xp.abs(loss)
+    return moment, weight, EPS * xp.stack([whole, weight @ (units * size) + whole * spread]), spread
 
 
 def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
@@ -318,23 +305,15 @@ def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
     p, q = xp.barrier(pair.spread(y))
     a, b = p.value, q.value
     loss = a - b
-    size = (c + 1) * a - c * b - 0.5 * y * y
-    top = xp.max(size)
-    weight = xp.exp(size - top)
-    total = add_up(weight)
-    moment = top + xp.log(total) + xp.log(step / math.sqrt(2 * math.pi))
-    weight = weight / total
-    # Rounding: y is exact; of log p what `spread` says, products once each, sums 2√n times.
+    size = (c + 1) * a - c * b - 0.5 * y * y + xp.log(step / math.sqrt(2 * math.pi))
+    # Rounding: y is exact; of log p what `spread` says, products and sums once each.
     units = (c + 1) * (p.rounding + 1.5 * xp.abs(a)) + c * (q.rounding + 1.5 * xp.abs(b))
-    units = units + 0.5 * y * y + xp.abs(size) + xp.abs(size - top) + 3
-    common = math.sqrt(nodes) + 2 * (xp.abs(top) + xp.abs(moment)) + 4
-    rounding = round_weights(weight, units, common, loss)
+    units = units + 0.5 * y * y + 1.5 * xp.abs(size) + 2
+    moment, weight, rounding, spread = normalise(size, units, loss)
     edge = _edge(pair, c, step, weight, cut - moment)
-    wave, width = 2 * math.pi / step, pair.width()
     constant = xp.exp(lost - moment) + edge
-    per_t = EPS * (weight @ (p.rounding + q.rounding)) + edge * width / wave
-    line = path(pair, c, step, size - (top + xp.log(total)), p, q, cut - moment)
-    spread = weight @ xp.abs(loss)
+    per_t = EPS * (weight @ (p.rounding + q.rounding)) + edge * pair.width() * step / (2 * math.pi)
+    line = path(pair, c, step, size - moment, p, q, cut - moment)
     return Tilted(moment, loss, weight, constant, per_t, rounding, spread, y, line)
 
 
