@@ -20,9 +20,9 @@ for the target, so that rounding is relative to the mass that matters and δ = 1
 1e-5; what wraps around the window is bounded by Chernoff's inequality, and the transform's rounding
 by Higham's. Discrete losses alone are multiplied out, without a grid.
 
-Host code: pocketfft in NumPy's float64 is several times faster than XLA's on a CPU, and a fall-back
-need not be traced. Memory is bounded by the number of bins, whatever the noise: where losses spread
-more widely the grid is coarser, and the answer still a bound.
+Host code: pocketfft is several times faster than XLA's on a CPU. Memory is bounded by the number of
+bins, whatever the noise: where losses spread more widely the grid is coarser, and the answer still
+a bound.
 
 References:
   Koskela, Jälkö, Honkela 2020 (FFT); Gopi, Lee, Wutschitz 2021; Doroshenko, Ghazi, Kamath, Kumar,
@@ -38,11 +38,12 @@ import numpy as np
 
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
-from dpjax.accounting.pairs.on_grid import ndtr
+from dpjax.accounting.pairs.on_grid import loss_units, mass_units, ndtr
 from dpjax.accounting.pairs.protocol import Discretisable
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
+_MOST_STEPS = 2.0**53  # from which on the roundoff of one step, counted as often, is the whole
 _TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
 _TRIES = np.array([-6, -3, 0, 3])
 _TAUS = np.exp(np.linspace(np.log(0.05), np.log(30.0), 24))
@@ -135,7 +136,8 @@ def discretise(
         mass[-first if atom else 0] += atom
         # All that is unaccounted for, the left tail and rounding, goes to the lowest point.
         mass[0] += max(0.0, 1.0 - above - mass.sum())
-        return Discretised(origin, first, mass, above * (1 + 1e-12), 0.0)
+        # `mass_units` are 4e-13 where a tail is the least float.
+        return Discretised(origin, first, mass, above * (1 + 4e-12), 0.0)
     mass[min(max(-first, 0), last - first)] += atom
     mass[-1] += above
     lump = np.zeros(len(p), bool)
@@ -291,7 +293,8 @@ def compose(
         step = discretise(pair, h, reach, upper=upper)
         place = np.nonzero(step.mass)[0]
         losses = step.origin + h * (step.start + place)
-        exponent = np.log(step.mass[place]) + c * losses
+        log_mass = np.log(step.mass[place])
+        exponent = log_mass + c * losses
         moment = float(_log_sum(exponent))
         log_tilted = exponent - moment
         tilted = np.exp(log_tilted)
@@ -299,8 +302,9 @@ def compose(
         log_alive += pair.count * np.log1p(-step.infinite)
         shift += pair.count * step.shift
         origin += pair.count * step.origin
-        # A unit of roundoff of every exponent, and a few of every mass.
-        relative += 2 * _EPS * pair.count * (8 + abs(moment) + float(tilted @ np.abs(exponent)))
+        # δ grows with the law of the loss under P: it is off by what all above each point is.
+        units = 2 * abs(moment) + tilted @ (2 * np.abs(exponent) + mass_units(log_mass)) + 8
+        relative += _EPS * pair.count * float(units)
         peak = int(place[np.argmax(tilted)])
         wrap_up += pair.count * _log_sum(log_tilted + near_up[:, None] * losses)
         wrap_down += pair.count * _log_sum(log_tilted - near_down[:, None] * losses)
@@ -432,14 +436,13 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     return most * (1 + 1e-13), min(infinite * up, 1.0)
 
 
-def _too_many(pairs: Steps) -> bool:
-    """Whether the roundoff of one step, counted as often, is more than the whole."""
-    return sum(p.count for p in pairs) > 2.0**53
-
-
 def _slack(pairs: Steps, epsilon: float) -> float:
-    """By how much rounding may move ε: an ulp of a step's mean loss, and the grid's points."""
-    return 1e-13 * (1 + abs(epsilon)) + 3e-15 * sum(p.count for p in pairs)
+    """By how much rounding may move ε: by what the losses of all steps and ε itself are off by."""
+    units = 0.0
+    for pair in pairs:
+        mean = 0.0 if isinstance(pair, Discrete) else getattr(pair.family, "most", pair.mu)
+        units += pair.count * loss_units(float(np.abs(loss_range(pair, 36.0)).max()), mean)
+    return 1e-13 * (1 + abs(epsilon)) + _EPS * units
 
 
 def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
@@ -451,7 +454,7 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
         return np.inf if upper else 0.0
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         found = discrete_epsilon(live[0], delta * (1 - 1e-12 if upper else 1 + 1e-12))
-    elif _too_many(live):
+    elif sum(p.count for p in live) > _MOST_STEPS:
         found = np.inf if upper else 0.0
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
@@ -475,6 +478,6 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
     most, infinite = _largest(live)
     if upper and at >= most:
         return infinite
-    if _too_many(live):
+    if sum(p.count for p in live) > _MOST_STEPS:
         return 1.0 if upper else 0.0
     return _grid_delta(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

@@ -365,9 +365,11 @@ def raised(x: Any, t: int, product: Callable = operator.mul) -> Any:
 def _masses(whole: _Sum, first: int, n: int, tilt: float, upper: bool) -> np.ndarray:
     """Bounds on the masses of S = first … first + n − 1, from masses tilted by e^{tilt·k}.
 
-    FFT: a stage of radix 2 adds a product with a rounded root and a sum to each output, off by at
-    most 5u of Σ|x| = 1. |φ^t − φ̂^t| ≤ t(|φ̂| + e)^{t−1}e, and the mean of those over all
-    frequencies bounds every mass. Frequencies of which less than e^{−80} is left are left out.
+    FFT: in a stage of radix r an output is a sum of r products with roots of unity. A product is
+    off by 3.3u with its root (Brent, Percival, Zimmermann 2007), the sum of r = 2, 4, 3 or 5 by 1,
+    2, 4 or 6u: together at most 5u·log₂ r of Σ|x| = 1. |φ^t − φ̂^t| ≤ t(|φ̂| + e)^{t−1}e, and the
+    mean of those over all frequencies bounds every mass. Frequencies of which less than e^{−80} is
+    left are left out.
     WRAP: what lies n further comes back (Chernoff); it is taken off a lower bound.
     """
     from scipy import fft

@@ -101,6 +101,27 @@ def tail_error(x: Any) -> Any:
     return 0.5 * _EPS * (2.5 * x * x + 16)
 
 
+def mass_units(log_mass: np.ndarray) -> np.ndarray:
+    """Bound by its mass, in units of eps, what a cell and all above it is off by, relative.
+
+    It is a sum of tails at y less a mean, rounded: their arguments x are off by xu, hence they by
+    x(x + 1)u, and none is less than the mass, so that x² ≤ −2 log m. Sums add up to 2 units. That
+    the loss at y is not quite the grid's is charged to ε.
+    """
+    x = np.sqrt(np.maximum(-2 * log_mass, 0.0))
+    return tail_error(x) / _EPS + 0.5 * x * (x + 1) + 2
+
+
+def loss_units(largest: float, mean: float) -> float:
+    """Bound, in units of eps, what the losses at the places of a grid are off by.
+
+    A loss is a logarithm of sums of e^{my − m²/2}, |m| ≤ `mean` and |y| ≤ 37 + |m|, beyond which
+    there are no numbers: y moves an exponent by |my|u, exponents and logarithms are rounded.
+    Against 40 digits: half of it.
+    """
+    return 2 + largest + mean * (37 + mean)
+
+
 def normal_mass_error(edges: np.ndarray, moved: Any) -> np.ndarray:
     """Bound what `normal_mass` is off by, of edges that are off by `moved`.
 
