@@ -1,9 +1,8 @@
 """Privacy-loss distributions on a grid, composed by FFT: bounds of any composition of steps.
 
-The fall-back and the cross-check of contour integration, and the tight answer where a loss has
-atoms. Each step is discretised one way or the other; composition is monotone in each factor's
-profile (δ₁₂(ε) = E_{L₂}[δ₁(ε − L₂)], and E over L₁ likewise), so that the composed grid bounds the
-truth on either side.
+The fall-back and the cross-check of contour integration. Each step is discretised one way or the
+other; composition is monotone in each factor's profile (δ₁₂(ε) = E_{L₂}[δ₁(ε − L₂)], and E over L₁
+likewise), so that the composed grid bounds the truth on either side.
 
 A step is rounded upwards by connecting the dots: mass between two grid points is split so that P
 and Q both keep theirs, and the privacy profile becomes its own chord in e^ε. What lies beyond the
@@ -136,8 +135,7 @@ def discretise(
         mass[-first if atom else 0] += atom
         # All that is unaccounted for, the left tail and rounding, goes to the lowest point.
         mass[0] += max(0.0, 1.0 - above - mass.sum())
-        # `mass_units` are 4e-13 where a tail is the least float.
-        return Discretised(origin, first, mass, above * (1 + 4e-12), 0.0)
+        return Discretised(origin, first, mass, above * (1 + 4e-12), 0.0)  # far out 4e-13 are lost
     mass[min(max(-first, 0), last - first)] += atom
     mass[-1] += above
     lump = np.zeros(len(p), bool)
@@ -302,7 +300,7 @@ def compose(
         log_alive += pair.count * np.log1p(-step.infinite)
         shift += pair.count * step.shift
         origin += pair.count * step.origin
-        # δ grows with the law of the loss under P: it is off by what all above each point is.
+        # δ grows with the law of the loss under P: off by what all above each point is.
         units = 2 * abs(moment) + tilted @ (2 * np.abs(exponent) + mass_units(log_mass)) + 8
         relative += _EPS * pair.count * float(units)
         peak = int(place[np.argmax(tilted)])
@@ -441,7 +439,7 @@ def _slack(pairs: Steps, epsilon: float) -> float:
     units = 0.0
     for pair in pairs:
         mean = 0.0 if isinstance(pair, Discrete) else getattr(pair.family, "most", pair.mu)
-        units += pair.count * loss_units(float(np.abs(loss_range(pair, 36.0)).max()), mean)
+        units += pair.count * loss_units(max(map(abs, loss_range(pair, 36.0))), mean)
     return 1e-13 * (1 + abs(epsilon)) + _EPS * units
 
 
