@@ -20,8 +20,7 @@ for the target, so that rounding is relative to the mass that matters and δ = 1
 by Higham's. Discrete losses alone are multiplied out, without a grid.
 
 Host code: pocketfft is several times faster than XLA's on a CPU. Memory is bounded by the number of
-bins, whatever the noise: where losses spread more widely the grid is coarser, and the answer still
-a bound.
+bins: where losses spread more widely the grid is coarser, and the answer still a bound.
 
 References:
   Koskela, Jälkö, Honkela 2020 (FFT); Gopi, Lee, Wutschitz 2021; Doroshenko, Ghazi, Kamath, Kumar,
