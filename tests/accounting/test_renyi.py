@@ -231,3 +231,43 @@ def test_monotone_in_noise_rate_and_order(sigma, rate, order, factor):
 def test_a_users_records_at_a_rate_without_digits_have_no_curve_but_infinity():
     user = acc.UserLevel(acc.PoissonSampled(acc.Gaussian(0.05), 1e-200), 7)
     assert np.all(np.isinf(acc.rdp(user, [2.0, 1000.0])))  # E r^α ≥ q^{kα} e^{α(α−1)k²/2σ²}
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "records", "order"), [(3.4, 3.1e-5, 222, 1.85), (2.0, 1e-3, 40, 1.3)]
+)
+def test_a_users_many_records_of_which_hardly_any_is_drawn_cost_little(sigma, rate, records, order):
+    # Where the tail of how many are drawn counted as all of them, the first was 3,736.
+    mp = mpmath.mp.clone()
+    mp.dps = 30
+    mu, q = 1 / mp.mpf(sigma), mp.mpf(rate)
+    law = [mp.binomial(records, j) * q**j * (1 - q) ** (records - j) for j in range(records + 1)]
+
+    def moment(power):
+        def density(y):
+            ratio = sum(w * mp.exp(mu * j * (y - mu * j / 2)) for j, w in enumerate(law[:41]))
+            return mp.npdf(y) * ratio**power
+
+        return mp.quad(density, [-12, -6, 0, 3, 6, 12, 24])
+
+    truth = max(float(mp.log(moment(p)) / (order - 1)) for p in (order, 1 - order))
+    found = acc.rdp(acc.UserLevel(acc.PoissonSampled(acc.Gaussian(sigma), rate), records), [order])
+    assert truth <= found[0] <= truth * (1 + 1e-6)
+
+
+def test_numbers_of_records_that_are_hardly_ever_drawn_are_bounded_together():
+    # Σ of at most ten binomial weights times norms, by 30 digits.
+    mp = mpmath.mp.clone()
+    mp.dps = 30
+    for mu, records, rate, first, order in [(0.5, 9, 0.01, 4, 3.0), (2.0, 30, 1e-4, 25, 1.1)]:
+        truth = mp.log(
+            sum(
+                mp.binomial(records, j)
+                * mp.mpf(rate) ** j
+                * (1 - mp.mpf(rate)) ** (records - j)
+                * mp.exp((mp.mpf(order) - 1) * (mu * j) ** 2 / 2)
+                for j in range(first, records + 1)
+            )
+        )
+        (found,) = moments._log_rare(mu, records, rate, first, np.array([order]))
+        assert truth <= found <= truth + 1e-9

@@ -56,6 +56,7 @@ _REACH = 10.0  # standard deviations kept on either side: a cut end holds about 
 _ALIAS = 48.0  # aliases are below e^-48 unless that needs more than _MOST nodes
 _MOST = 8192  # nodes
 _CELLS = 16  # pairs of order and step worked on at a time, if there are many
+_LISTED = 1e5  # records of a user, of whose numbers each is listed
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 LOUDEST = 1e3  # μ beyond which no finite bound is looked for on the host
 
@@ -372,6 +373,23 @@ def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarra
     return found
 
 
+def _log_rare(
+    mu: float, records: float, rate: float, first: float, order: np.ndarray
+) -> np.ndarray:
+    """Return log Σ w_j ‖N(jμ, 1)/N(0, 1)‖ over the numbers from `first` on, rounded up.
+
+    The norm is that of the order: e^{(order − 1)(jμ)²/2}.
+    """
+    from scipy.special import gammaln
+
+    j = np.arange(first, records + 1)[:, None]
+    parts = gammaln(records + 1), -gammaln(j + 1), -gammaln(records - j + 1)
+    terms = [*parts, j * np.log(rate), (records - j) * np.log1p(-rate)]
+    terms = [*terms, 0.5 * (order - 1) * (mu * j) ** 2]
+    units = 8 * sum(np.abs(term) for term in terms) + 8
+    return np.logaddexp.reduce(sum(terms) + units * 2.0**-52, axis=0) + 1e-10
+
+
 def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
     if mu == 0 or records == 0 or rate == 0:
         return np.zeros_like(order)
@@ -380,6 +398,11 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
         return np.full_like(order, np.inf)
     law = Binomial(float(records), float(rate))
     number, weight = few(law, True)
+    log_tail = np.full_like(order, -np.inf)
+    if records <= _LISTED:  # what was moved to all records there would count far too much
+        last = len(number) - int(number[-1] == records and weight[-1] < 1e-39)
+        number, weight = number[:last], weight[:last]
+        log_tail = _log_rare(mu, records, rate, number[-1] + 1, order)
     # Moved to where they count most; together they are one.
     taking = weight[1:] * (1 + mass_error(law))
     rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
@@ -388,5 +411,8 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
     size = np.floor(np.log2(order - 1))  # orders of one size share a line
     for some in (size == one for one in np.unique(size)):
         removed, added = (_integrals(kind, table, order[some])[0] for kind in _DIRECTIONS)
-        found[some] = np.maximum(removed, added)
+        # MINKOWSKI: the norm of a sum is at most the sum of the norms. Of one added P is smaller
+        # without those terms, hence Q/P larger.
+        both = order[some] * np.logaddexp(removed / order[some], log_tail[some])
+        found[some] = np.maximum(both, added)
     return np.maximum(found, 0.0)
