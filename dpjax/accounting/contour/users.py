@@ -28,6 +28,7 @@ from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, lowers
 from dpjax.accounting.pairs.batches import mass_error
 from dpjax.accounting.pairs.dominating import ADDED, REPLACED
+from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.replacement import Users
@@ -36,10 +37,9 @@ from dpjax.accounting.pairs.replacement import Users
 _LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
 _GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
-# Pairs of which rare steps are rounded to outcomes, as the lines of their densities are too short.
-_ROUNDED = ("poisson", "replace")
+# Of steps that are rounded to outcomes, where the lines of their densities are too short.
 _GOOD_OF_ROUNDED = 2e-5
-_RARE, _MOST_KINDS = 3.0, 16  # draws of a record in all steps; kinds of steps
+_RARE, _MOST_KINDS, _LOUDEST = 3.0, 16, 1e3  # draws of a record in all steps, kinds of steps, μ
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -107,21 +107,22 @@ def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
     """Return the run with its sampled steps by few outcomes, where those of the answer weigh."""
     asked = question == "epsilon"
     at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
+    tilt = float(at.c) if np.isfinite(at.c) else 0.0
     # What lies beyond is charged to δ, of which it is then a millionth.
     rare = (1e-6 * given if asked else 1e-30) / sum(float(count[0]) for _, count in run.groups)
     groups = []
     for pair, count in run.groups:
-        found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, float(at.c))
+        found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, tilt)
         groups.append(Group(tree_map(lambda v: np.asarray(v)[None], found), count))
     return Run(run.gaussian_mu2, tuple(groups))
 
 
-def _is_rare(pairs: list[grids.Pair]) -> bool:
+def _is_rare(pairs: list[grids.Pair], groups: list[Group]) -> bool:
     """Whether these are few kinds of sampled steps by which a record is hardly ever drawn."""
-    sampled = [pair for pair in pairs if pair.family != "gaussian"]
-    drawn = sum(pair.count * pair.rate for pair in sampled)
-    known = all(pair.family in _ROUNDED for pair in sampled)
-    return known and 0 < len(sampled) <= _MOST_KINDS and drawn <= _RARE
+    drawn = sum(pair.count * pair.rate for pair in pairs if pair.family != "gaussian")
+    known = all(isinstance(group.pair, Mixture) for group in groups)
+    known = known and all(pair.mu < _LOUDEST for pair in pairs)
+    return known and 0 < len(groups) <= _MOST_KINDS and drawn <= _RARE
 
 
 def _bound(
@@ -132,8 +133,6 @@ def _bound(
     pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
     allocations = [pair for pair in pairs if pair.family in _LAWS]
     nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
-    if as_atoms and not _is_rare(pairs):
-        return nothing
     for pair in pairs:
         if pair.family == "gaussian":
             mu2 += pair.count * pair.mu**2
@@ -144,7 +143,7 @@ def _bound(
         shift += pair.count * (math.log1p(off) - math.log1p(-off))
         scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
     run = Run(np.float64(mu2), tuple(groups))
-    if not (np.isfinite(mu2) and 0 <= given < np.inf):
+    if not (np.isfinite(mu2) and 0 <= given < np.inf) or (as_atoms and not _is_rare(pairs, groups)):
         return nothing
     sign = 1.0 if upper else -1.0
     if question == "epsilon" and not 1e-290 < given < 1:
@@ -213,7 +212,7 @@ METHODS = (
         "pld",
         rank=19.0,
         dear=True,
-        supports=lambda run, adjacency: lowers(run, adjacency, _ROUNDED),
+        supports=lambda run, adjacency: lowers(run, adjacency),
         epsilon=functools.partial(_epsilon_upper, as_atoms=True),
         delta=functools.partial(_delta_upper, as_atoms=True),
         epsilon_lower=functools.partial(_epsilon_lower, as_atoms=True),

@@ -252,9 +252,9 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     size = log_p - 0.5 * y * y + tilt * (log_p - log_q)
     share = np.exp((size - size.max()) / 3) * np.cbrt(np.diff(log_p - log_q, prepend=0.0)) ** 2
     share[0] = 0.0
-    place = np.cumsum(share / share.sum() + 0.1 / len(y))
-    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS)[1:-1])
-    y = y[np.unique(np.concatenate([[0], edges, [len(y) - 1]]))]
+    place = np.cumsum(np.nan_to_num(share / share.sum()) + 0.1 / len(y))
+    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS))
+    y = y[np.unique(np.clip(np.append(edges, 0), 0, len(y) - 1))]
     # Of log P/Q next to nothing only the weights' differences keep digits. They sum to 0, so that
     # the largest weight's is what the others' leave.
     more = p - q
