@@ -45,12 +45,26 @@ def _polyval(coefficients: Any, x: Any) -> Any:
     return value
 
 
+# (−1)ⁿ/(n!(2n + 1)), the highest power first; at 1/2 the next term is 1e−17 of the sum.
+_ERF = [(-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(12, -1, -1)]
+
+
+def _erf(x: Any) -> Any:
+    """erf(x), within four units in the last place: by its series, or by erfc beyond 1/2.
+
+    With the one of JAX 0.7 no program can be exported.
+    """
+    near = jnp.clip(x, -0.5, 0.5)
+    series = 2 / math.sqrt(math.pi) * near * _polyval(_ERF, near * near)
+    return jnp.where(abs(x) < 0.5, series, jnp.sign(x) * (1 - jax.lax.erfc(abs(x))))
+
+
 class _Jax:
     """`jax.numpy` and the loops of `jax.lax`."""
 
     log1p = staticmethod(_log1p)
     polyval = staticmethod(_polyval)
-    erf = staticmethod(jax.lax.erf)
+    erf = staticmethod(_erf)
     erfc = staticmethod(jax.lax.erfc)
     sigmoid = staticmethod(jax.nn.sigmoid)
     stop_gradient = staticmethod(jax.lax.stop_gradient)

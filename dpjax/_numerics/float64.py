@@ -2,16 +2,15 @@
 trace.
 
 Accounting in float32 is off by 0.2 % to 170×, yet a library must not switch its user's program to
-float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace,
-gathers, sorts and special functions fail at lowering. Hence three roads, chosen by the arguments:
+float64. JAX's x64 switch only works as the outermost scope: entered inside a float32 trace, what is
+lowered by being traced anew (`argmin`, `cumsum`) fails. Hence two roads, chosen by the arguments:
 
 * concrete arguments: NumPy for a few settings, a jitted function inside the x64 scope for a sweep,
   worked through by all processors; results as NumPy float64;
-* traced arguments in a float32 program, and in any program where finer cores may be needed:
-  `jax.pure_callback` to the first road, so that the traced answer is the concrete one, with a
-  `custom_jvp` whose Jacobian is the core's, compiled in float64 and evaluated by the same roads (so
-  it nests to any order), or the one that the caller gives;
-* other traced arguments in a float64 program: inlined.
+* traced arguments: one operation of the program (`scope.ask_in_float64`), which is the first road
+  where that runs on a CPU, and the core's operations, compiled in float64, elsewhere and in what is
+  exported. Its `custom_jvp` has the core's Jacobian, by the same roads (so it nests to any order),
+  or the one that the caller gives.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from dpjax._numerics import arrays
 from dpjax._numerics.arrays import count_numbers, push_tangents
 from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.scope import Rounding as Rounding
+from dpjax._numerics.scope import ask_in_float64 as ask_in_float64
 from dpjax._numerics.scope import (
     best_device,
+    compile_for_host,
     cpu,
     enable_x64,
-    plain_rules,
     processors,
     sweep_devices,
 )
-from dpjax._numerics.scope import call_host as call_host
 from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
 from dpjax._numerics.scope import narrow as narrow
@@ -48,10 +47,21 @@ from dpjax._numerics.scope import narrow as narrow
 _FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
 _FEW_POOR = 128  # the same of those that are repeated with a finer core
 _BLOCK = 16  # batches that a thread of a sweep works through at a time
-# XLA uses half of a vector unit of 512 bits unless it is told to use all of it. And on CPUs a
-# program takes half the time to compile without the emitters, where a release can do without them.
-_WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
-_OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
+
+
+class Ladder(NamedTuple):
+    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
+
+    Fields:
+        cores: same signature and result as the first core, ever more costly.
+        poor: from the result, arrays with one axis for the whole sweep or for a batch of it (none
+            for a single setting), to a mask of that axis.
+        merge: from an old and a finer result to the one that is kept; by default the finer.
+    """
+
+    cores: tuple[Callable, ...]
+    poor: Callable[[Any], np.ndarray]
+    merge: Callable[[Any, Any], Any] = lambda old, new: new
 
 
 def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
@@ -61,22 +71,44 @@ def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _settings(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
+def one_setting(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
     """What one setting of each argument is."""
     shapes = [np.shape(a)[np.ndim(a) - n :] for a, n in zip(args, ndims, strict=True)]
     return [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
 
 
-def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
-    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time."""
+def batched(
+    core: Callable, ndims: tuple[int, ...], batch: int, ladder: Ladder | None = None
+) -> Callable:
+    """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
+
+    A finer core of the ladder runs where one of a batch needs it, and counts for those that do.
+    """
+    finer = () if ladder is None else ladder.cores
+
+    def climb(out: Any, row: Sequence[jax.Array], many: bool) -> Any:
+        for core in finer:
+            poor = ladder.poor(out)  # pyrefly: ignore
+
+            def refined(out: Any, core: Callable = core, poor: Any = poor) -> Any:
+                new = ladder.merge(out, (jax.vmap(core) if many else core)(*row))  # pyrefly: ignore
+
+                def pick(a: Any, b: Any) -> Any:
+                    mask = poor.reshape(poor.shape + (1,) * (a.ndim - poor.ndim))
+                    return jnp.where(mask, b, a)
+
+                return jax.tree.map(pick, out, new)
+
+            out = jax.lax.cond(jnp.any(poor), refined, lambda out: out, out)
+        return out
 
     def run(*args: jax.Array) -> Any:
         lead = leading(args, ndims)
         if lead == ():
-            return core(*args)
+            return climb(core(*args), args, many=False)
         size = math.prod(lead)
         if size == 0:
-            one = jax.eval_shape(core, *_settings(args, ndims))
+            one = jax.eval_shape(core, *one_setting(args, ndims))
             return jax.tree.map(lambda s: jnp.zeros(lead + s.shape, s.dtype), one)
         # Settings are padded to whole batches, so that only one batch shape is compiled.
         width = min(batch, size)
@@ -89,23 +121,13 @@ def batched(core: Callable, ndims: tuple[int, ...], batch: int) -> Callable:
             return flat[index].reshape((blocks, width, *tail))
 
         rows = tuple(spread(a, n) for a, n in zip(args, ndims, strict=True))
-        out = jax.lax.map(lambda row: jax.vmap(core)(*row), rows)
+        out = jax.lax.map(lambda row: climb(jax.vmap(core)(*row), row, many=True), rows)
         return jax.tree.map(
             lambda o: o.reshape((blocks * width, *o.shape[2:]))[:size].reshape(lead + o.shape[2:]),
             out,
         )
 
     return run
-
-
-def _compiled(lowered: Any) -> Any:
-    """The program, by the first options that this release of XLA has."""
-    for options in _OPTIONS:
-        try:
-            return lowered.compile(options)
-        except Exception:  # no such option, or an error that comes again below
-            continue
-    return lowered.compile()
 
 
 class Program:
@@ -150,7 +172,7 @@ class Program:
             alone = on_one_device() if devices else contextlib.nullcontext()
             with jax.disable_jit(False), float64_scope(device), alone:
                 lowered = function.trace(*arguments).lower()
-            self._compiled[key] = _compiled(lowered), places
+            self._compiled[key] = compile_for_host(lowered), places
         compiled, places = self._compiled[key]
         # What is compiled does not see the caller's trace.
         alone = on_one_device() if devices else contextlib.nullcontext()
@@ -180,21 +202,6 @@ class Program:
 def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
     """The one `Program` of these arguments."""
     return Program(core, ndims, batch)
-
-
-class Ladder(NamedTuple):
-    """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
-
-    Fields:
-        cores: same signature and result as the first core, ever more costly.
-        poor: from the result, NumPy arrays with one axis for the whole sweep (none for a single
-            setting), to a mask of that axis.
-        merge: from an old and a finer result to the one that is kept; by default the finer.
-    """
-
-    cores: tuple[Callable, ...]
-    poor: Callable[[Any], np.ndarray]
-    merge: Callable[[Any, Any], Any] = lambda old, new: new
 
 
 def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
@@ -358,14 +365,10 @@ def evaluate(
     ndims = tuple(ndims)
     if not is_traced(*args):
         return concrete(core, args, ndims, batch, best_device(), ladder, alone=False)
-    if jax.config.read("jax_enable_x64") and ladder is None and derivative is None:
-        with plain_rules():
-            arrays = [jnp.asarray(a, jnp.float64) for a in args]
-            return batched(core, ndims, batch)(*arrays)
-    return _callback(core, args, ndims, batch, rounding, ladder, derivative)
+    return _traced(core, args, ndims, batch, rounding, ladder, derivative)
 
 
-def _callback(
+def _traced(
     core: Callable,
     args: Sequence[Any],
     ndims: tuple[int, ...],
@@ -386,7 +389,7 @@ def _callback(
     args = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
     traced = [i for i, a in enumerate(args) if is_traced(a)]
 
-    cores = _settings(args, ndims)
+    cores = one_setting(args, ndims)
     if derivative is not None:
         inner = derivative.out
     else:
@@ -394,34 +397,49 @@ def _callback(
             inner = jax.eval_shape(core, *cores)
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
-    def host(*values: Any) -> Any:
-        full, extra = list(args), 0
+    def answer(xp: Any, run: Callable, values: Sequence[Any]) -> Any:
+        full, more = list(args), ()
         for i, value in zip(traced, values, strict=True):
-            full[i] = np.asarray(value, np.float64)
-            extra = full[i].ndim - ndims[i] - len(lead)
+            full[i] = value.astype(np.float64)
+            more = value.shape[: value.ndim - ndims[i] - len(lead)]  # axes that vmap put in front
         for i, a in enumerate(full):
-            if i not in traced:  # under vmap the traced ones grew axes in front
-                full[i] = a.reshape((1,) * (extra + len(lead) - (a.ndim - ndims[i])) + a.shape)
-        out = concrete(core, full, ndims, batch, cpu(), ladder)
-        wanted = np.broadcast_shapes(*(np.shape(v)[:extra] for v in values)) + lead
+            if i not in traced:
+                full[i] = a.reshape((1,) * (len(more + lead) - (a.ndim - ndims[i])) + a.shape)
         return jax.tree.map(
-            lambda o, s: np.broadcast_to(narrow(o, dtype, rounding), wanted + s.shape), out, inner
+            lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), more + lead + s.shape),
+            run(*full),
+            inner,
         )
+
+    def host(*values: Any) -> Any:
+        return answer(np, lambda *a: concrete(core, a, ndims, batch, cpu(), ladder), values)
+
+    def operations(*values: jax.Array) -> Any:
+        return answer(jnp, batched(core, ndims, batch, ladder), values)
 
     @jax.custom_jvp
     def call(*values: jax.Array) -> Any:
-        return call_host(host, spec, values, "expand_dims")
+        return ask_in_float64(host, operations, spec, values)
 
     @call.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
-        out = call(*primals)
         moving = [k for k, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
         if not moving:
+            out = call(*primals)
             return out, jax.tree.map(jnp.zeros_like, out)
         given = dict(zip(traced, primals, strict=True))
         full = [given.get(i, a) for i, a in enumerate(args)]
         wrt = tuple(traced[k] for k in moving)
-        jacobian = _find_jacobian(core, full, ndims, batch, ladder, derivative, cores, inner, wrt)
+        if derivative is not None:  # the answer and its derivatives from one question
+            out, jacobian = _given(derivative, full, ndims, batch, rounding, cores, wrt)
+        else:
+            out = call(*primals)
+            if ladder is not None:
+                raise NotImplementedError("a core with a ladder needs a derivative of its own")
+            # By JAX, the cheaper way around.
+            many = count_numbers(inner) >= count_numbers([cores[i] for i in wrt])
+            both = _with_jacobian(core, wrt, reverse=not many)
+            jacobian = _traced(both, full, ndims, batch, "nearest", None, None)[1]
         flat, tree = jax.tree.flatten(out)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
         each = zip(flat, jax.tree.leaves(inner), tree.flatten_up_to(jacobian), strict=True)
@@ -431,48 +449,24 @@ def _callback(
     return call(*(args[i] for i in traced))
 
 
-def _find_jacobian(
-    core: Callable,
-    args: Sequence[Any],
-    ndims: tuple[int, ...],
-    batch: int,
-    ladder: Ladder | None,
-    derivative: Derivative | None,
-    cores: Sequence[jax.ShapeDtypeStruct],
-    inner: Any,
-    wrt: tuple[int, ...],
-) -> Any:
-    """The derivatives by some arguments: the core's own, or by JAX the cheaper way around."""
-    if derivative is not None:
-        return _given(derivative, args, ndims, batch, cores, wrt)
-    if ladder is not None:
-        raise NotImplementedError("a core with a ladder needs a derivative of its own")
-    many = count_numbers(inner) >= count_numbers([cores[i] for i in wrt])
-    both = _with_jacobian(core, wrt, reverse=not many)
-    return _callback(both, args, ndims, batch, "nearest", None, None)[1]
-
-
 def _given(
     derivative: Derivative,
     args: Sequence[Any],
     ndims: tuple[int, ...],
     batch: int,
+    rounding: Rounding,
     cores: Sequence[jax.ShapeDtypeStruct],
     wrt: tuple[int, ...],
-) -> Any:
+) -> tuple[Any, Any]:
+    """The answer with the derivatives that are given of it."""
     if derivative.core is None:
         raise NotImplementedError("this bound is differentiable once, not twice")
     shapes = (derivative.out, jax.tree.map(lambda _: tuple(cores), derivative.out))
-    _, jacobian = evaluate(
-        derivative.core,
-        args,
-        ndims,
-        batch=batch,
-        ladder=derivative.ladder,
-        derivative=Derivative(None, None, shapes),
-    )
+    once = Derivative(None, None, shapes)
+    out, jacobian = _traced(derivative.core, args, ndims, batch, rounding, derivative.ladder, once)
     tree = jax.tree.structure(derivative.out)
-    return tree.unflatten([tuple(one[i] for i in wrt) for one in tree.flatten_up_to(jacobian)])
+    some = [tuple(one[i] for i in wrt) for one in tree.flatten_up_to(jacobian)]
+    return out, tree.unflatten(some)
 
 
 def plain(value: Any) -> Any:

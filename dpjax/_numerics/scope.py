@@ -12,6 +12,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 from dpjax._numerics import checks
 
@@ -132,20 +135,18 @@ def sweep_devices() -> tuple[Any, ...]:
     return () if devices and is_traced(jax.device_put(_ZERO)) else devices
 
 
-def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: str) -> Any:
+def _call_host(function: Callable, specs: tuple, args: Sequence[Any]) -> list[Any]:
     """`jax.pure_callback` whose float64 stays float64.
 
     JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
     what comes out to float32: float64 travels as pairs of 32-bit words. `function` takes and
-    returns NumPy arrays; `spec` is the tree of shapes and types of its result.
+    returns NumPy arrays; `specs` are the shapes and types of its result.
     """
-    leaves, tree = jax.tree.flatten(spec)
-    wide = [np.dtype(a.dtype) == np.float64 for a in args]
-    wide_out = [np.dtype(s.dtype) == np.float64 for s in leaves]
+    wide, wide_out = ([np.dtype(a.dtype) == np.float64 for a in row] for row in (args, specs))
 
     def host(*values: Any) -> tuple:
         values = tuple(
-            np.array(v).view(np.float64)[..., 0] if w else v
+            np.array(v).view(np.float64)[..., 0] if w else np.asarray(v)
             for v, w in zip(values, wide, strict=True)
         )
         found = jax.tree.leaves(function(*values))
@@ -158,28 +159,121 @@ def call_host(function: Callable, spec: Any, args: Sequence[Any], vmap_method: s
         jax.lax.bitcast_convert_type(a, jnp.uint32) if w else a
         for a, w in zip(args, wide, strict=True)
     ]
-    specs = tuple(
+    types = tuple(
         jax.ShapeDtypeStruct((*s.shape, 2), jnp.uint32) if w else s
-        for s, w in zip(leaves, wide_out, strict=True)
+        for s, w in zip(specs, wide_out, strict=True)
     )
-    found = jax.pure_callback(host, specs, *words, vmap_method=vmap_method)
-    return jax.tree.unflatten(
-        tree,
-        [
-            jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
-            for o, w in zip(found, wide_out, strict=True)
-        ],
-    )
+    found = jax.pure_callback(host, types, *words)
+    return [
+        jax.lax.bitcast_convert_type(o, jnp.float64) if w else o
+        for o, w in zip(found, wide_out, strict=True)
+    ]
 
 
-def narrow(value: np.ndarray, dtype: Any, rounding: Rounding) -> np.ndarray:
+# XLA uses half of a vector unit of 512 bits unless it is told to use all of it. And on CPUs a
+# program takes half the time to compile without the emitters, where a release can do without them.
+_WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
+_OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
+
+
+def compile_for_host(lowered: Any) -> Any:
+    """The program, by the first options that this release of XLA has."""
+    for options in _OPTIONS:
+        try:
+            return lowered.compile(options)
+        except Exception:  # no such option, or an error that comes again below
+            continue
+    return lowered.compile()
+
+
+# What a traced program asks in float64, as one operation. JAX lowers `argmin`, `cumsum` and special
+# functions by tracing them anew, in the precision of the program: within this one that is float64.
+_ask_p = Primitive("ask_in_float64")
+_ask_p.multiple_results = True
+
+
+def ask_in_float64(
+    host: Callable, operations: Callable | None, spec: Any, args: Sequence[Any]
+) -> Any:
+    """The answer to a question that a traced program asks in float64.
+
+    A program compiled for a CPU calls NumPy, which answers as soon, and need not be compiled. One
+    that is exported, or compiled for another platform, has the operations in it.
+
+    Args:
+        host: from NumPy arrays to a tree of them; further axes in front of all arguments, which
+            vmap adds, are in front of the answer.
+        operations: the same of traced arrays, within the float64 scope; None where there are none:
+            then the host is called wherever the program runs.
+        spec: the tree of shapes and types of the answer.
+        args: arrays or tracers.
+    """
+    leaves, tree = jax.tree.flatten(spec)
+    specs = tuple(jax.ShapeDtypeStruct(s.shape, s.dtype) for s in leaves)
+    found = _ask_p.bind(*args, host=host, operations=operations, specs=specs)
+    return jax.tree.unflatten(tree, found)
+
+
+@_ask_p.def_impl
+def _(*values: Any, host: Callable, operations: Any, specs: tuple) -> list[Any]:
+    found = jax.tree.leaves(host(*map(np.asarray, values)))
+    return [jnp.asarray(o, s.dtype) for o, s in zip(found, specs, strict=True)]
+
+
+@_ask_p.def_abstract_eval
+def _(*avals: Any, specs: tuple, **_: Any) -> list[Any]:
+    return [jax.core.ShapedArray(s.shape, s.dtype) for s in specs]
+
+
+def _batch(values: Sequence[Any], axes: Sequence[Any], *, specs: tuple, **how: Any) -> tuple:
+    mapped = zip(values, axes, strict=True)
+    (size,) = {v.shape[a] for v, a in mapped if a is not None}
+    values = [
+        jnp.broadcast_to(v, (size, *v.shape)) if a is None else jnp.moveaxis(v, a, 0)
+        for v, a in zip(values, axes, strict=True)
+    ]
+    specs = tuple(jax.ShapeDtypeStruct((size, *s.shape), s.dtype) for s in specs)
+    return _ask_p.bind(*values, specs=specs, **how), [0] * len(specs)
+
+
+batching.primitive_batchers[_ask_p] = _batch
+
+
+def _lower(ctx: Any, *values: Any, host: Callable, operations: Any, specs: tuple) -> Any:
+    module = ctx.module_context
+    exported = module.lowering_parameters.for_export
+    if operations is None or (tuple(module.platforms) == ("cpu",) and not exported):
+        return mlir.lower_fun(lambda *v: _call_host(host, specs, v))(ctx, *values)
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_in]
+    with float64_scope():
+        block = export.export(jax.jit(operations), platforms=module.platforms)(*specs)
+    return mlir.lower_fun(lambda *v: jax.tree.leaves(block.call(*v)))(ctx, *values)
+
+
+mlir.register_lowering(_ask_p, _lower)
+
+
+def narrow(value: Any, dtype: Any, rounding: Rounding) -> Any:
     """Cast to a narrower float without crossing to the unsafe side."""
     if dtype == np.float64:
         return value
+    limit = np.asarray(np.inf if rounding == "up" else -np.inf, dtype)
+    if isinstance(value, jax.Array):
+        # A cast to float32 and back may be compiled away.
+        near = jax.lax.reduce_precision(value, 8, 23)
+        single = near.astype(dtype)
+        if rounding == "nearest":
+            return single
+        unsafe = near < value if rounding == "up" else near > value
+        single = jnp.where(unsafe, jnp.nextafter(single, limit), single)
+        # Below the least normal number float32 may be taken for 0: one further out, or 0, is safe.
+        tiny = np.finfo(dtype).tiny
+        out = (value > 0) == (rounding == "up")
+        least = jnp.where(out, jnp.sign(value).astype(dtype) * tiny, jnp.zeros_like(single))
+        return jnp.where(abs(value) < tiny, least, single)
     with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
         narrow = value.astype(dtype)
     if rounding == "nearest":
         return narrow
     unsafe = narrow < value if rounding == "up" else narrow > value
-    limit = np.asarray(np.inf if rounding == "up" else -np.inf, dtype)
     return np.where(unsafe, np.nextafter(narrow, limit), narrow)

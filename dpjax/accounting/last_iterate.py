@@ -359,6 +359,7 @@ METHODS = (
         "hidden_state",
         rank=2.0,
         tight=True,
+        complete=True,
         epsilon_lower=_epsilon_lower,
         supports=_hidden,
         needs=(NoisyGradientDescent, NoisyCyclicDescent),

@@ -41,6 +41,8 @@ class Method(NamedTuple):
         describe: one sentence for certificates: the bound and its source.
         tight: where it has an answer, no other method of the table is below by more than 1e-5 of
             it: `"best"` then asks no further.
+        complete: a setting that it has no answer to has none by any other method that supports the
+            run, and tight: under a trace, where all that may be asked is compiled, it is the last.
         dear: takes a second rather than milliseconds a setting, and concrete values: asked where
             the others have no tight answer, under a trace through a callback.
         needs: kinds of mechanism, of which a run that is supported holds one, or an attribute that
@@ -62,6 +64,7 @@ class Method(NamedTuple):
     tradeoff: Callable[..., Any] | None = None
     describe: str = ""
     tight: bool = False
+    complete: bool = False
     dear: bool = False
     needs: tuple[type, ...] | str = ()
 
@@ -189,6 +192,8 @@ def _traced(
     """The same under a trace: a later method runs only if a setting is open."""
     dear = [method for method in chosen if method.dear]
     cheap = [method for method in chosen if not method.dear]
+    if cheap and cheap[0].complete:
+        return ask(cheap[0], run, given)
     leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((map_axes(run), 0))
     fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
     shape = np.broadcast_shapes(*fronts)
@@ -205,7 +210,7 @@ def _traced(
 
         best, open_ = jax.lax.cond(xp.any(open_), more, lambda *same: same, best, open_)
     for method in dear:
-        value = _by_callback(functools.partial(ask, method), open_, run, given)
+        value = _on_host(functools.partial(ask, method), open_, run, given, bool(cheap))
         best = xp.where(value < best, value, best)
         open_ = open_ & (~(value < nothing) | (not method.tight))
     return best
@@ -214,10 +219,13 @@ def _traced(
 _STEP = 1e-4  # of central differences, relative
 
 
-def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: Any) -> Array:
+def _on_host(
+    ask: Callable[..., Any], open_: Array, run: Mechanism, given: Any, spared: bool
+) -> Array:
     """A method that needs concrete values, for the open settings; +inf for the others.
 
-    Its derivatives are central differences: it has none of its own.
+    Its derivatives are central differences: it has none of its own. It is spared, and +inf
+    everywhere, where the operations of the program are asked for and another method has an answer.
     """
     leaves, tree = jax.tree.flatten((run, given))
     axes = jax.tree.leaves((map_axes(run), 0))
@@ -256,17 +264,22 @@ def _by_callback(ask: Callable[..., Any], open_: Array, run: Mechanism, given: A
             found.append(np.where(np.isfinite(slope), slope, 0.0))
         return np.stack(found, axis=-1).astype(dtype)
 
-    def call(function: Callable, shape: tuple[int, ...], args: Sequence[Array]) -> Array:
-        spec = jax.ShapeDtypeStruct(shape, dtype)
-        return float64.call_host(function, spec, args, "broadcast_all")
+    def call(
+        function: Callable, tail: tuple[int, ...], nothing: float, args: Sequence[Array]
+    ) -> Array:
+        def operations(open_: Array, *values: Array) -> Array:
+            return jax.numpy.full((*open_.shape, *tail), nothing, dtype)
+
+        spec = jax.ShapeDtypeStruct((*args[0].shape, *tail), dtype)
+        return float64.ask_in_float64(function, operations if spared else None, spec, args)
 
     @jax.custom_jvp
     def priced(open_: Array, *values: Array) -> Array:
-        return call(host, open_.shape, (open_, *values))
+        return call(host, (), np.inf, (open_, *values))
 
     @priced.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
-        by_leaf = call(slopes, (*primals[0].shape, len(traced)), primals)
+        by_leaf = call(slopes, (len(traced),), 0.0, primals)
         moved = sum(by_leaf[..., k] * tangent for k, tangent in enumerate(tangents[1:]))
         return priced(*primals), moved
 

@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
@@ -69,13 +69,16 @@ _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the le
 # Here the steps of `Atoms` go by the names of their pairs, not of their schemes.
 
 
+def _is_single(run: Atoms) -> bool:
+    """Whether there is one kind of steps with one set of numbers, which may be used many times."""
+    return [np.shape(group.count) for group in run.sampled.values()] == [(1,)]
+
+
 def _is_one_step(run: Atoms) -> Any:
     """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
-    xp: Any = namespace(run)
-    groups = list(run.sampled.values())
-    if len(groups) != 1 or groups[0].count.shape[0] != 1:
-        return xp.zeros(()) > 0
-    group = groups[0]
+    if not _is_single(run):
+        return namespace(run).zeros(()) > 0
+    (group,) = run.sampled.values()
     return (group.count[0] == 1) & (run.gaussian_mu2 == 0) & (group.mu[0] <= _MOST_MU)
 
 
@@ -207,7 +210,8 @@ def _slopes_kernel(question: str, level: int):
     def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Any:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
         run, signs = compose(atoms, adjacency, False)
-        if at is None and not _is_one_step(run):
+        one = _is_one_step(run)
+        if at is None and (not _is_single(run) or (namespace(one) is NUMPY and not one)):
             return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
         clean = _clean(run)
         both = _as_run(clean, _table), _as_run(clean, moves)
@@ -220,11 +224,12 @@ def _slopes_kernel(question: str, level: int):
 
 def _keep(old: Any, new: Any) -> Any:
     """Of bounds with their slopes: the slopes go with the upper end that is kept."""
+    xp: Any = namespace(old, new)
     better = new[0].upper < old[0].upper
 
     def pick(a: Any, b: Any) -> Any:
-        mask = np.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
-        return np.where(mask, b, a)
+        mask = xp.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
+        return xp.where(mask, b, a)
 
     return _merge(old[0], new[0]), tree_map(pick, old[1], new[1])
 
@@ -241,14 +246,15 @@ def _width(bounds: Bounds) -> Any:
 
 
 def _poor(bounds: Bounds, good: float = GOOD) -> Any:
-    huge = (bounds.upper >= _HUGE) & np.isfinite(bounds.upper)
+    huge = (bounds.upper >= _HUGE) & (bounds.upper < np.inf)
     return ~(_width(bounds) <= good) & ~huge
 
 
 def _merge(old: Bounds, new: Bounds) -> Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
-    upper, lower = np.fmin(old.upper, new.upper), np.fmax(old.lower, new.lower)
-    return Bounds(np.minimum(lower, upper), upper)  # pyrefly: ignore
+    xp: Any = namespace(old, new)
+    upper, lower = xp.fmin(old.upper, new.upper), xp.fmax(old.lower, new.lower)
+    return Bounds(xp.minimum(lower, upper), upper)
 
 
 def _bounds(

@@ -257,6 +257,7 @@ METHODS = (
         "gdp",
         rank=3.0,
         tight=True,
+        complete=True,
         supports=only_gaussian,
         epsilon=_asked(_epsilon_kernel),
         delta=_asked(_delta_kernel),
