@@ -270,7 +270,7 @@ def narrow(value: Any, dtype: Any, rounding: Rounding) -> Any:
         tiny = np.finfo(dtype).tiny
         out = (value > 0) == (rounding == "up")
         least = jnp.where(out, jnp.sign(value).astype(dtype) * tiny, jnp.zeros_like(single))
-        return jnp.where(abs(value) < tiny, least, single)
+        return jnp.where(abs(value) < float(tiny), least, single)
     with np.errstate(over="ignore"):  # beyond the narrow range is infinity, which is what we mean
         narrow = value.astype(dtype)
     if rounding == "nearest":

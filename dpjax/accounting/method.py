@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import JAX
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import map_axes, walk
@@ -197,8 +197,9 @@ def _traced(
     leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((map_axes(run), 0))
     fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
     shape = np.broadcast_shapes(*fronts)
-    best = ask(cheap[0], run, given) if cheap else jax.numpy.full(shape, nothing)
-    xp: Any = namespace(best)
+    xp: Any = JAX
+    best = xp.asarray(ask(cheap[0], run, given) if cheap else nothing)
+    best = xp.broadcast_to(best, shape)
     open_ = ~(best < nothing) | (not (cheap and cheap[0].tight))
     for method in cheap[1:]:
 

@@ -5,13 +5,14 @@ import threading
 
 import chex
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.float64 import Derivative, Ladder, evaluate, is_traced
-from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.scope import ask_in_float64, enable_x64, narrow
 
 
 def _core(x, y):
@@ -200,6 +201,58 @@ def test_derivatives_are_those_of_the_core_that_answered_in_float64(wide):
             price(np.float64(np.float32(1e-3))) if not wide else price(1e-3),
             rtol=1e-7,
         )
+
+
+@pytest.mark.parametrize("rounding", ["up", "down", "nearest"])
+def test_a_program_rounds_to_the_side_that_numpy_rounds_to(rounding):
+    rng = np.random.default_rng(0)
+    size = np.exp(rng.uniform(-87, 88, 2_000))
+    x = np.concatenate([size, -size, [0.0, np.inf, -np.inf, np.nan, 1e39, -1e39, 1.0]])
+    small = np.array([1e-39, -1e-39, 1e-45, -1e-45, 1e-60, -1e-60, 1e-300])
+    with enable_x64():
+        rounded = jax.jit(lambda v: narrow(v, np.float32, rounding))
+        found, tiny = np.asarray(rounded(x)), np.asarray(rounded(small))
+    np.testing.assert_array_equal(found, narrow(x, np.float32, rounding))
+    # Below the least normal number: further out, or 0, on the same side.
+    if rounding != "nearest":
+        sign = 1 if rounding == "up" else -1
+        assert np.all(sign * tiny.astype(np.float64) >= sign * small)
+        least = np.finfo(np.float32).tiny
+        assert np.all(np.isin(np.abs(tiny), [0, least]))
+
+
+def test_operations_that_are_lowered_by_being_traced_anew_stand_in_a_float32_program():
+    def operations(x):  # each fails to lower within `enable_x64` alone, or loses digits
+        x = x.astype(np.float64) * 1e-12 + jnp.arange(3.0)[::-1]
+        least = jnp.argmin(x) + 0.0 * x[0]
+        found = (jnp.cumsum(x)[-1] - 3.0) * 1e12 + least + jnp.argsort(x)[0]
+        return [found.astype(np.float32)]
+
+    number = jax.ShapeDtypeStruct((), np.float32)
+
+    def ask(x):
+        return ask_in_float64(lambda x: [np.full(x.shape, -1.0)], operations, [number], (x,))[0]
+
+    exported = jax.export.export(jax.jit(ask), platforms=("cpu", "cuda", "tpu"))(number)
+    assert exported.call(2.0) == pytest.approx(6.0 + 2 + 2, rel=1e-3)
+    assert jax.jit(ask)(2.0) == ask(jnp.float32(2.0)) == -1.0  # on a CPU the host is asked
+
+
+def test_a_ladder_within_a_program_repeats_the_poor():
+    def rough(x):
+        xp = namespace(x)
+        return x, xp.where(x > 2, 1.0, 0.0)
+
+    ladder = Ladder((lambda x: (10 * x, 0 * x),), lambda out: out[1] > 0)
+
+    def ask(v):
+        return evaluate(rough, (v,), (0,), batch=2, ladder=ladder)[0]
+
+    for shape in ((), (5,)):
+        exported = jax.export.export(jax.jit(ask))(jax.ShapeDtypeStruct(shape, np.float32))
+        values = jnp.arange(5.0) if shape else jnp.float32(3.0)
+        want = [0, 1, 2, 30, 40] if shape else 30
+        np.testing.assert_array_equal(exported.call(values), want)
 
 
 def test_threads_agree_and_callers_keep_their_precision():

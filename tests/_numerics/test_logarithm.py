@@ -1,4 +1,4 @@
-"""log(1 + x) against 50 digits, on all sides of the interval where XLA's own is off."""
+"""log(1 + x) and erf(x) against 50 digits, on all sides of where they change their form."""
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,15 @@ import pytest
 from dpjax._numerics.arrays import JAX
 from dpjax._numerics.scope import enable_x64
 
-log1p = JAX.log1p
+log1p, erf = JAX.log1p, JAX.erf
 
 EPS = float(np.finfo(np.float64).eps)
 
 
-def _units(found, x):
+def _units(found, x, function=mpmath.log1p):
     """Error in units of the last place of the true value, at most."""
     with mpmath.workdps(50):
-        exact = [mpmath.log1p(mpmath.mpf(float(v))) for v in x]
+        exact = [function(mpmath.mpf(float(v))) for v in x]
         errors = [
             abs((mpmath.mpf(float(f)) - e) / e) / EPS for f, e in zip(found, exact, strict=True)
         ]
@@ -47,3 +47,16 @@ def test_derivative():
         for x in (-0.9, -0.4, -0.3, -0.1, 2.0):
             np.testing.assert_allclose(jax.grad(log1p)(x), 1 / (1 + x), rtol=1e-14)
         assert jnp.isfinite(jax.grad(log1p)(-0.5))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-300, 1e-9), (1e-9, 0.5), (0.49, 0.51), (0.5, 7.0)])
+def test_erf_to_four_units_in_the_last_place(low, high):
+    x = np.exp(np.random.default_rng(0).uniform(np.log(low), np.log(high), 500))
+    with enable_x64(True):
+        for sign in (1, -1):
+            assert _units(np.asarray(jax.jit(erf)(sign * x)), sign * x, mpmath.erf) < 4
+        ends = np.asarray(erf(np.array([0.0, np.inf, -np.inf, np.nan])))
+        for v in (0.0, 0.3, 0.5, -0.5, 2.0):
+            slope = 2 / np.sqrt(np.pi) * np.exp(-(v**2))
+            np.testing.assert_allclose(jax.grad(erf)(v), slope, rtol=1e-13)
+    np.testing.assert_array_equal(ends, [0.0, 1.0, -1.0, np.nan])

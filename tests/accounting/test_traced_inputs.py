@@ -129,3 +129,11 @@ def test_derivatives_of_good_settings_are_untouched():
     assert traced == pytest.approx(exact, rel=1e-4)
     run = jax.grad(lambda run: acc.epsilon(run, 1e-5))(acc.Repeated(acc.Gaussian(2.0), 3.0))
     assert run.mechanism.noise_multiplier < 0 < run.steps
+
+
+def test_every_number_of_a_mechanism_may_be_traced():
+    """A method that wants one of them known leaves the answer to the others."""
+    run = acc.NoisyCyclicDescent(10, 0.1, 0.1, 0.1, 1.0, 2.0, 5, 3.0)
+    found = jax.jit(lambda run: acc.epsilon(run, 1e-5, adjacency=REPLACE))(run)
+    known = acc.epsilon(run, 1e-5, adjacency=REPLACE, method="hidden_state")
+    assert acc.epsilon(run, 1e-5, adjacency=REPLACE) < known <= found <= known * (1 + 1e-6)
