@@ -32,6 +32,7 @@ if __name__ == "__main__":  # read when the rivals' libraries are first loaded
         os.environ.setdefault(_name, "1")
 
 import jax
+import jax.export
 import numpy as np
 
 from dpjax import accounting as acc
@@ -347,6 +348,54 @@ def distinct(sizes: Sizes) -> str:
     return _table(f"{n:,} distinct steps", ["method", "time", "ε"], rows)
 
 
+def traced(sizes: Sizes) -> str:
+    """Queries in a float32 program: on a CPU they call NumPy, exported they are operations."""
+
+    def gaussian(sigma):
+        return acc.epsilon(acc.Repeated(acc.Gaussian(sigma), 1_000), 1e-5)
+
+    def renyi(sigma):
+        return acc.epsilon(_run(sigma, 0.01, 1_000), 1e-5, method="rdp")
+
+    def contour(sigma):
+        return acc.epsilon(_run(sigma, 0.01, 1_000), 1e-5, method="contour")
+
+    queries = {"Gaussian": gaussian, "Rényi": renyi, "contour": contour}
+    if sizes.repeats > 1:  # half a minute or more to compile
+        queries["contour, derivative"] = jax.value_and_grad(contour)
+    else:
+        queries.pop("contour")
+    rows, number = [], jax.ShapeDtypeStruct((), np.float32)
+    for name, query in queries.items():
+        row = [name]
+        for exported in (False, True):
+            start = time.process_time()
+            function = query
+            if exported:
+                platforms = ("cpu", "cuda", "tpu")
+                function = jax.export.export(jax.jit(query), platforms=platforms)(number).call
+                row.append(_seconds(time.process_time() - start))
+                start = time.process_time()
+            program = jax.jit(function).lower(number).compile()
+            row.append(_seconds(time.process_time() - start))
+            call = lambda: jax.block_until_ready(program(np.float32(1.0)))  # noqa: B023, E731
+            call()
+            seconds, value = median_time(call, 3 * sizes.repeats)
+            row.append(_seconds(seconds))
+        row.append(f"{jax.tree.leaves(value)[0]:.7f}")
+        rows.append(row)
+    columns = [
+        "query (σ = 1, δ = 1e-5)",
+        "calls NumPy: compiled in",
+        "a call",
+        "operations: exported in",
+        "compiled in",
+        "a call",
+        "ε",
+    ]
+    return _table("Queries within a float32 program, on a CPU", columns, rows)
+
+
 def logarithm(sizes: Sizes) -> str:
     """Error of log(1 + x) in units of the last place, against NumPy's long double."""
     functions = {"jax.numpy": jax.numpy.log1p, "dpjax": JAX.log1p}
@@ -435,6 +484,7 @@ SECTIONS: dict[str, Callable[[Sizes], str]] = {
     "distinct": distinct,
     "compare": compare,
     "soundness": soundness,
+    "traced": traced,
     "logarithm": logarithm,
 }
 _STAMP = re.compile(r"^<!-- (\w+): .*-->\n", re.MULTILINE)

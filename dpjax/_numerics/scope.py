@@ -244,9 +244,9 @@ def _lower(ctx: Any, *values: Any, host: Callable, operations: Any, specs: tuple
     exported = module.lowering_parameters.for_export
     if operations is None or (tuple(module.platforms) == ("cpu",) and not exported):
         return mlir.lower_fun(lambda *v: _call_host(host, specs, v))(ctx, *values)
-    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_in]
+    given = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_in]
     with float64_scope():
-        block = export.export(jax.jit(operations), platforms=module.platforms)(*specs)
+        block = export.export(jax.jit(operations), platforms=module.platforms)(*given)
     return mlir.lower_fun(lambda *v: jax.tree.leaves(block.call(*v)))(ctx, *values)
 
 

@@ -27,8 +27,8 @@ _COMPUTING = ("_numerics", "correlation", "gradients", "sampling", "training", "
 # These can be called, and their text says all there is to them.
 _SAFE_REPR_TYPES = (jax.sharding.Mesh, jax.sharding.AbstractMesh)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-# Primitives whose functions decide values: those of the host, and rules of `jax.vmap`.
-_CALLING = re.compile("callback|custom_vmap")
+# Primitives whose functions decide values: those of the host, prices, and rules of `jax.vmap`.
+_CALLING = re.compile("callback|custom_vmap|ask_in_float64")
 
 
 class UnhashableProgram(Exception):

@@ -160,6 +160,7 @@ CALLS = {
         lambda y: jax.pure_callback(np.sin, _SCALAR, y, vmap_method="expand_dims"), x[None]
     )[0])),
     "rule of vmap": _called(_RULE),
+    "price": _called(lambda x: dpjax.accounting.delta(dpjax.accounting.Gaussian(2.0), jnp.abs(x))),
 }  # fmt: skip
 
 
