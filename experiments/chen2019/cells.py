@@ -65,6 +65,7 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         (method, row)
         for method in variants(name, settings, problem)
         for row in comparison.calibrate(method, problem, settings["epsilon"], DELTA)
+        if np.isfinite(row["noise"])  # otherwise no noise is enough for this way of accounting
     ]
     # More draws of noise at the end cost next to nothing.
     draws = settings["draws to choose"] * (5 if priced[0][0].at_the_end else 1)
@@ -88,6 +89,7 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                 "data set": settings["data"],
                 "task": settings["task"],
                 "method": method.name,
+                "prices": "2019" if method.noise else "today",
                 "epsilon": row["epsilon"],
                 "records": problem.n,
                 "accuracy": float(runs.accuracy.mean()),
@@ -109,12 +111,13 @@ def _runs(
 ) -> list[_Runs]:
     """The draws of every (method, row of its calibration)."""
     out: list[_Runs | None] = [None] * len(priced)
-    for members in _together(priced):
+    for number, members in enumerate(_together(priced)):
         method = priced[members[0]][0]
         if orders is not None and method.at_the_end:
             method = dataclasses.replace(method, orders=orders)
         rows = [priced[i][1] for i in members]
-        for i, runs in zip(members, _drawn(method, problem, test, rows, repeats, key), strict=True):
+        own = jax.random.fold_in(key, number)
+        for i, runs in zip(members, _drawn(method, problem, test, rows, repeats, own), strict=True):
             out[i] = runs
     return [runs for runs in out if runs is not None]
 

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 
-from experiments.chen2019.methods import BATCH, even_batch
+from experiments.chen2019.methods import ADDED_2019, AS_2019, BATCH, even_batch
 from experiments.chen2019.published import FIGURE_3, FIGURES_1_2, TABLE1
 from experiments.report import (
     FAILS,
@@ -24,12 +24,14 @@ from experiments.report import (
     table,
 )
 
-_AS_2019 = ("RSGD-AR, priced as in 2019", "SGD-MA, add/remove as in 2019")
 _BASELINES = ("NSGD", "ObjPert", "OutPert-GD", "DP-AGD")
 _EXACT = ("non-private", "non-private, unit rows")  # of the rivals that clip, and of the others
 _LEVEL = 0.5  # points behind that are still competitive
 _HELPS = 0.1  # points that are a help
-_LEAST_2019 = math.log(1e8) / 32
+_REPRICED = (
+    "still *does not hold*, from other numbers: RSGD-AR and SGD-MA alone had the prices of 2019, "
+    "and SGD-MA, unlike its accountant of 2019, reached below ε = 0.58"
+)
 _SCALE = "a9a and Bank whole, 1 split, 3 of its ε, 20 of 100 runs, 8 settings a method"
 
 
@@ -38,7 +40,7 @@ def _cases(tables: tuple[pd.DataFrame, ...], own: str, rivals) -> tuple[list[Cas
 
     Args:
         tables: baseline, figure1 and figure2.
-        rivals: the names that compete at an ε.
+        rivals: the names that compete, where they have a row.
     """
     levels = tables[0].set_index(["data set", "task", "method"])["accuracy"]
     found, left, told = [], 0, []
@@ -47,7 +49,7 @@ def _cases(tables: tuple[pd.DataFrame, ...], own: str, rivals) -> tuple[list[Cas
             rows = mine.set_index("method")
             exact = min(levels[data, task, m] for m in _EXACT)
             majority = levels[data, task, "majority"]
-            others = rows.loc[[r for r in rivals(epsilon) if r in rows.index], "accuracy"]
+            others = rows.loc[[r for r in rivals if r in rows.index], "accuracy"]
             rival, subject = str(others.idxmax()), float(rows.loc[own, "accuracy"])
             # Nothing can be seen where no privacy, or the subject, is close to the majority.
             if exact - majority < 0.01 or subject - majority <= 1e-3:
@@ -84,21 +86,24 @@ def _contest(tables, claim: str, own: str, rivals, line: float, changed: str = "
 
 
 def competes_at_2019(*tables: pd.DataFrame) -> Verdict:
-    """RSGD-AR against the others, RSGD-AR and SGD-MA as priced in 2019."""
+    """RSGD-AR against the others, all at their bounds of 2019."""
+    # Replace-one, as the paper has it, but for SGD-MA, whose accountant knew add/remove alone; and
+    # that has no row at an ε where its accountant has no noise.
+    rivals = (*(name + AS_2019 for name in _BASELINES), "SGD-MA" + ADDED_2019)
     return _contest(
         tables,
-        f"{FIGURES_1_2[0]} (RSGD-AR and SGD-MA at their prices of 2019)",
-        _AS_2019[0],
-        # SGD-MA's accountant of 2019 stops at order 32: ε ≥ ln(1/δ)/32 even without a loss.
-        lambda epsilon: _BASELINES + _AS_2019[1:] * (epsilon >= _LEAST_2019),
+        f"{FIGURES_1_2[0]} (every method priced by the bounds of 2019)",
+        "RSGD-AR" + AS_2019,
+        rivals,
         -_LEVEL,
+        _REPRICED,
     )
 
 
 def competes_now(*tables: pd.DataFrame) -> Verdict:
     """RSGD-AR against the others, all priced tightly."""
     claim = "RSGD-AR still performs competitively, every method priced tightly"
-    return _contest(tables, claim, "RSGD-AR", lambda _: (*_BASELINES, "SGD-MA"), -_LEVEL)
+    return _contest(tables, claim, "RSGD-AR", (*_BASELINES, "SGD-MA"), -_LEVEL)
 
 
 def averaging_helps(*tables: pd.DataFrame) -> Verdict:
@@ -107,7 +112,7 @@ def averaging_helps(*tables: pd.DataFrame) -> Verdict:
         tables,
         "Averaging and restarts help RSGD-AR (against permuted SGD without them)",
         "RSGD-AR",
-        lambda _: ("RSGD (no averaging)",),
+        ("RSGD (no averaging)",),
         _HELPS,
         "still *holds under conditions*, in one case instead of four: being level counted as help",
     )

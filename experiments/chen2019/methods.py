@@ -1,33 +1,40 @@
-"""The algorithms that chen2019 compares, with the grids they are tuned over."""
+"""The algorithms that chen2019 compares: their grids, their prices today and those of 2019.
+
+2019's are what the authors had and their public code of the year before has (DP-AGD's): Proposition
+3 for permuted SGD, Rényi orders with the conversion of 2017, the moments accountant up to order 32,
+zCDP, and the closed forms of Kifer et al. (2012) and Zhang et al. (2017). Where one record moves a
+gradient by R if it is added and by 2R if it is replaced, there is a line for each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import erm
+from dpjax.erm.sensitivity import zhang_sensitivity
 from dpjax.erm.solver import Budget, private_solver, solver_spec
-from experiments.chen2019.routes import noise_as_published
+from experiments.chen2019 import routes
 from experiments.comparison import Method
 
 BATCH = 4000
+AS_2019, ADDED_2019 = ", as in 2019", ", add/remove as in 2019"
 STYLES = {
     "RSGD-AR": ("#1f4e79", "o"),
-    "RSGD-AR, priced as in 2019": ("#7fa8d1", "o"),
     "RSGD (no averaging)": ("#2c7a4b", "v"),
     "NSGD": ("#7cb342", "s"),
     "ObjPert": ("#b5542b", "^"),
     "OutPert-GD": ("#d99a2b", "D"),
     "DP-AGD": ("#7b4fa0", "P"),
     "SGD-MA": ("#c2185b", "X"),
-    "SGD-MA, add/remove as in 2019": ("#e9a0bd", "X"),
 }
-# Every line of the figures but those that are another price of the same run.
-METHODS = ("RSGD-AR", "RSGD (no averaging)", "NSGD", "ObjPert", "OutPert-GD", "DP-AGD", "SGD-MA")
+METHODS = tuple(STYLES)
 ORDERS = 4  # of the batches, that a setting's draws of noise at the end share
 
 
@@ -70,22 +77,49 @@ def rsgd_ar(
     )
 
 
-def _noise_of_2019(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
-    """RSGD-AR's σ by the paper's route: Proposition 3, then the classic conversion."""
-    run: Any = erm.mechanism_of(rsgd_ar, problem, 1.0, **setting)
-    return noise_as_published(run.sensitivities, run.weights, epsilon=epsilon, delta=delta)
+def _permuted_noise_of_2019(solver: Callable) -> Callable:
+    def noise(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
+        """σ by Proposition 3 (NSGD: Lemma 1), then the conversion of 2017."""
+        run: Any = erm.mechanism_of(solver, problem, 1.0, **setting)
+        target = {"epsilon": epsilon, "delta": delta}
+        return routes.noise_as_published(run.sensitivities, run.weights, **target)
+
+    return noise
+
+
+def _objective_noise_of_2019(moved: float) -> Callable:
+    def noise(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
+        """σ by Kifer et al. (2012), of a gradient that moves by R or 2R."""
+        return routes.objective_noise_of_2012(moved * problem.gradient_bound, epsilon, delta)
+
+    return noise
+
+
+def _output_noise_of_2019(
+    problem: erm.Problem, epsilon: float, delta: float, setting: dict
+) -> float:
+    """σ by Zhang et al. (2017): the lesser of 3RηT/n and 5R(L + μ)/(nμL), η at most 1/L."""
+    found: dict[str, float] = {
+        "gradient_bound": problem.gradient_bound,
+        "smoothness": problem.smoothness,
+        "strong_convexity": problem.strong_convexity,
+    }
+    flat = 3.0 * problem.gradient_bound * setting["step_size"] * setting["steps"] / problem.n
+    move = min(flat, zhang_sensitivity(problem.n, **found))
+    return routes.output_noise_of_2017(move, epsilon, delta)
+
+
+def _adaptive_noise_of_2019(
+    problem: erm.Problem, epsilon: float, delta: float, setting: dict
+) -> float:
+    """DP-AGD's 1/√(2ρ), ρ by the conversion of 2016."""
+    return 1.0 / math.sqrt(2.0 * routes.zcdp_of_2016(epsilon, delta))
 
 
 def _multiplier_of_2019(problem: erm.Problem, epsilon: float, delta: float, setting: dict) -> float:
-    """SGD-MA's σ by Rényi curves and the classic conversion, under add/remove."""
-    return float(
-        acc.calibrate(
-            functools.partial(erm.mechanism_of, erm.sgd_ma, problem, **setting),
-            epsilon=epsilon,
-            delta=delta,
-            method="rdp_classic",
-        )
-    )
+    """SGD-MA's σ by the moments accountant, under add/remove."""
+    run = functools.partial(erm.mechanism_of, erm.sgd_ma, problem, **setting)
+    return routes.multiplier_by_moments(run, epsilon, delta)
 
 
 def even_batch(rows: int, size: int = BATCH) -> int:
@@ -127,37 +161,49 @@ def needs_unit_rows(name: str) -> bool:
 
 
 def variants(name: str, grid: dict[str, Any], problem: erm.Problem) -> list[Method]:
-    """A method with the settings it is tuned over, once a price."""
+    """A method with the settings it is tuned over, once a price: today's, then 2019's."""
     limit = 2.0 / (problem.smoothness + problem.strong_convexity)
     shares = [limit * share for share in grid["step share"]]
     batch = {"batch_size": even_batch(problem.n, grid["batch"])}
     cyclic = {"epochs": grid["epochs"], "step_size": shares}
     permuted: dict[str, Any] = {"fixed": batch, "at_the_end": True, "orders": ORDERS}
+    if name == "ObjPert":
+        tuned = {"ridge": grid["ridge"]}
+        tight = Method(name, objective_perturbation, tuned, at_epsilon=least_ridge)
+        return [
+            tight,
+            _as_2019(tight, _objective_noise_of_2019(2.0)),
+            _as_2019(tight, _objective_noise_of_2019(1.0), acc.Adjacency.ADD_REMOVE),
+        ]
+    if name == "OutPert-GD":
+        tuned = {"steps": grid["full steps"], "step_size": [1.0, limit]}
+        tight = Method(name, erm.output_perturbed_gd, tuned, at_the_end=True, orders=1)
+        then = _as_2019(tight, _output_noise_of_2019)
+        within = {**tuned, "step_size": [1.0, 1.0 / problem.smoothness]}
+        return [tight, dataclasses.replace(then, grid=within)]
+    if name == "DP-AGD":
+        tuned = {"planned_steps": grid["planned steps"], "clip_norm": grid["clip norm"]}
+        tight = Method(name, erm.dp_agd, tuned, noise_of=())
+        then = _as_2019(tight, _adaptive_noise_of_2019)
+        return [tight, then, _as_2019(tight, _adaptive_noise_of_2019, acc.Adjacency.ADD_REMOVE)]
+    if name == "SGD-MA":
+        tuned = {"steps": grid["sampled steps"], "step_size": grid["step size"]}
+        tight = Method(name, erm.sgd_ma, tuned, noise_of=("steps",))
+        return [tight, _as_2019(tight, _multiplier_of_2019, acc.Adjacency.ADD_REMOVE)]
     if name == "RSGD-AR":
         few = [limit * share for share in grid["step share of RSGD-AR"]]
         tuned = {"epochs": grid["epochs"], "restarts": grid["restarts"], "step_size": few}
         tight = Method(name, rsgd_ar, tuned, **permuted)
-        then = dataclasses.replace(tight, name=f"{name}, priced as in 2019", noise=_noise_of_2019)
-        return [tight, then]
-    if name == "RSGD (no averaging)":
-        return [Method(name, erm.rsgd, cyclic, **permuted)]
-    if name == "NSGD":
-        return [Method(name, erm.nsgd, cyclic, **{**permuted, "orders": 1})]
-    if name == "ObjPert":
-        tuned = {"ridge": grid["ridge"]}
-        return [Method(name, objective_perturbation, tuned, at_epsilon=least_ridge)]
-    if name == "OutPert-GD":
-        tuned = {"steps": grid["full steps"], "step_size": [1.0, limit]}
-        return [Method(name, erm.output_perturbed_gd, tuned, at_the_end=True, orders=1)]
-    if name == "DP-AGD":
-        tuned = {"planned_steps": grid["planned steps"], "clip_norm": grid["clip norm"]}
-        return [Method(name, erm.dp_agd, tuned, noise_of=())]
-    tuned = {"steps": grid["sampled steps"], "step_size": grid["step size"]}
-    tight = Method(name, erm.sgd_ma, tuned, noise_of=("steps",))
-    then = dataclasses.replace(
-        tight,
-        name=f"{name}, add/remove as in 2019",
-        adjacency=acc.Adjacency.ADD_REMOVE,
-        noise=_multiplier_of_2019,
-    )
-    return [tight, then]
+    elif name == "NSGD":
+        tight = Method(name, erm.nsgd, cyclic, **{**permuted, "orders": 1})
+    else:
+        tight = Method(name, erm.rsgd, cyclic, **permuted)
+    return [tight, _as_2019(tight, _permuted_noise_of_2019(tight.solver))]
+
+
+def _as_2019(
+    tight: Method, noise: Callable, adjacency: acc.Adjacency = acc.Adjacency.REPLACE_ONE
+) -> Method:
+    added = adjacency is acc.Adjacency.ADD_REMOVE
+    name = tight.name + (ADDED_2019 if added else AS_2019)
+    return dataclasses.replace(tight, name=name, noise=noise, adjacency=adjacency)

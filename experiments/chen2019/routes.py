@@ -1,7 +1,8 @@
-"""The noise that four ways of accounting ask for: where the gain over the published one is from."""
+"""The noise that ways of accounting ask for: four of RSGD-AR's, and the bounds of 2019."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.gaussian import gaussian_dp
 
 _Excess = Callable[[acc.Mechanism], float]
+_MOMENTS = np.arange(2.0, 34.0)  # orders λ + 1 of the moments accountant, which stops at λ = 32
 
 
 class Route(NamedTuple):
@@ -103,3 +105,36 @@ def _by_orders(*, classic: bool, epsilon: float, delta: float) -> _Excess:
         return float(np.log(max(bound(logs).min(), 1e-300) / epsilon))
 
     return excess
+
+
+def zcdp_of_2016(epsilon: float, delta: float) -> float:
+    """ρ with ρ + 2√(ρ ln(1/δ)) = ε (Bun and Steinke 2016, Proposition 1.3)."""
+    log = math.log(1.0 / delta)
+    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+
+
+def objective_noise_of_2012(gradient_bound: float, epsilon: float, delta: float) -> float:
+    """ζ√(8 ln(2/δ) + 4ε)/ε (Kifer, Smith and Thakurta 2012, Algorithm 1), ridge at least 2c/ε."""
+    return gradient_bound * math.sqrt(8.0 * math.log(2.0 / delta) + 4.0 * epsilon) / epsilon
+
+
+def output_noise_of_2017(sensitivity: float, epsilon: float, delta: float) -> float:
+    """Δ√(2 ln(2/δ))/ε (Zhang et al. 2017)."""
+    return sensitivity * math.sqrt(2.0 * math.log(2.0 / delta)) / epsilon
+
+
+def multiplier_by_moments(run: Callable, epsilon: float, delta: float) -> float:
+    """The noise multiplier by the moments accountant (Abadi et al. 2016); inf where it has none.
+
+    Args:
+        run: from a noise multiplier to the mechanism, under add/remove.
+    """
+    floor = math.log(1.0 / delta) / (_MOMENTS[-1] - 1.0)
+    if epsilon <= floor:  # order λ charges ln(1/δ)/λ even where the loss is zero
+        return math.inf
+
+    def excess(log_noise: float) -> float:
+        moments = np.asarray(acc.rdp(run(math.exp(log_noise)), _MOMENTS))
+        return float(np.min(moments + math.log(1.0 / delta) / (_MOMENTS - 1.0))) - epsilon
+
+    return math.exp(brentq(excess, math.log(0.3), math.log(1e4), xtol=1e-9))

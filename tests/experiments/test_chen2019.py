@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -82,7 +83,7 @@ def test_settings_are_chosen_on_rows_that_are_not_reported(monkeypatch):
 
     monkeypatch.setattr(records, "task", lambda *_: task)
     monkeypatch.setattr(comparison, "run_method", run)
-    (row,) = cells.private({**_GRID, "methods": "ObjPert"}, None)
+    row, *_ = cells.private({**_GRID, "methods": "ObjPert"}, None)
     assert (row["setting"], row["accuracy"]) == ("ridge=1", pytest.approx(0.7))
     assert (row["runs"], row["settings tried"]) == (3, 2)
 
@@ -91,7 +92,8 @@ def test_one_run_has_two_prices(monkeypatch):
     monkeypatch.setattr(records, "task", _made_up)
     one = {**_GRID, "step share of RSGD-AR": [1.0]}
     tight, then = cells.private({**one, "methods": "RSGD-AR"}, None)
-    assert [row["method"] for row in (tight, then)] == ["RSGD-AR", "RSGD-AR, priced as in 2019"]
+    assert [row["method"] for row in (tight, then)] == ["RSGD-AR", "RSGD-AR, as in 2019"]
+    assert [row["prices"] for row in (tight, then)] == ["today", "2019"]
     assert tight["accuracy"] > 0.7
     # 2019's asks for more noise, whose exact ε is then below the target.
     assert then["noise"] > tight["noise"]
@@ -102,6 +104,64 @@ def test_one_run_has_two_prices(monkeypatch):
     assert any("hyperparameters" in sentence for sentence in found[0].not_covered)
 
 
+def test_every_method_has_its_noise_of_2019(monkeypatch):
+    train = _made_up().train
+    epsilon, delta, log = 0.6, 1e-8, math.log(1e8)
+
+    def noise(name, **tried):
+        unit = records.problem("logistic", train, 1.0 if methods.needs_unit_rows(name) else 2.0)
+        grid = {**_GRID, "full steps": [3], "planned steps": [9], "clip norm": [1.0]}
+        grid |= {"sampled steps": [50], "step size": [1.0], "ridge": [1.0], **tried}
+        found = {}
+        for method in methods.variants(name, grid, unit):
+            (row, *_) = comparison.calibrate(method, unit, [epsilon], delta)
+            found[method.name.removeprefix(name), str(method.adjacency)] = row["noise"]
+        return found
+
+    # Kifer et al.: one record moves the gradient by 1 if added, by 2 if replaced.
+    found = noise("ObjPert")
+    added = math.sqrt(8 * math.log(2e8) + 4 * epsilon) / epsilon
+    assert found[methods.ADDED_2019, "add-remove"] == pytest.approx(added)
+    assert found[methods.AS_2019, "replace-one"] == pytest.approx(2 * added)
+    # Zhang et al.: three steps of size 1 on 800 records of gradients up to 1 move by 9/800 at most.
+    found = noise("OutPert-GD")
+    move = 9 / 800 * math.sqrt(2 * math.log(2e8)) / epsilon
+    assert found[methods.AS_2019, "replace-one"] == pytest.approx(move)
+    # The ρ whose ε is the target by the conversion of 2016.
+    found = noise("DP-AGD")
+    rho = 0.5 / found[methods.AS_2019, "replace-one"] ** 2
+    assert rho + 2 * math.sqrt(rho * log) == pytest.approx(epsilon)
+    assert found[methods.AS_2019, "replace-one"] == found[methods.ADDED_2019, "add-remove"]
+    # NSGD: the same curve, a Gaussian's, so the same conversion of the worst sensitivity.
+    problem = records.problem("logistic", train, 1.0)
+    _, then = methods.variants("NSGD", {**_GRID, "step share": [1.0]}, problem)
+    run = erm.mechanism_of(erm.nsgd, problem, 1.0, **then.fixed, **then.points()[0])
+    (row,) = comparison.calibrate(then, problem, [epsilon], delta)
+    worst = float(np.max(run.sensitivities)) / math.sqrt(2 * rho)
+    assert row["noise"] == pytest.approx(worst, rel=1e-4)
+    # The moments accountant, from orders 2 to 33; below ln(1/δ)/32 = .576 it has no noise at all.
+    found = noise("SGD-MA")
+    sigma = found[methods.ADDED_2019, "add-remove"]
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), 1 / math.sqrt(800)), 50)
+    orders = np.arange(2.0, 34.0)
+    spent = np.min(np.asarray(acc.rdp(run, orders)) + log / (orders - 1))
+    assert spent == pytest.approx(epsilon, rel=1e-6)
+    assert sigma > found["", "replace-one"] / 2
+    epsilon = 0.57
+    assert noise("SGD-MA")[methods.ADDED_2019, "add-remove"] == math.inf
+
+
+def test_what_no_noise_is_enough_for_is_not_run(monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+    few = {"sampled steps": [5], "step size": [1.0], "epsilon": [0.5, 4.0]}
+    rows = cells.private({**_GRID, **few, "methods": "SGD-MA"}, None)
+    assert [(row["prices"], row["epsilon"]) for row in rows] == [
+        ("today", 0.5),
+        ("today", 4.0),
+        ("2019", 4.0),
+    ]
+
+
 def test_a_ridge_is_a_multiple_of_the_least(monkeypatch):
     monkeypatch.setattr(records, "task", _made_up)
     problem = records.problem("logistic", _made_up().train, 1.0)
@@ -109,7 +169,7 @@ def test_a_ridge_is_a_multiple_of_the_least(monkeypatch):
     for epsilon, least in ((0.05, 2 * 0.25 / (0.05 * 800)), (4.0, 1e-3)):
         found = methods.least_ridge(problem, epsilon, 1e-8)["least_ridge"]
         assert found == pytest.approx(least, rel=1e-5)
-    (row,) = cells.private({**_GRID, "methods": "ObjPert"}, None)
+    row, *_ = cells.private({**_GRID, "methods": "ObjPert"}, None)
     assert row["setting"] in ("ridge=1", "ridge=10")
     assert acc.Certificate.from_json(row["certificate"]).epsilon <= 4.0
 
@@ -123,13 +183,13 @@ def test_a_setting_that_misses_its_minimum_is_not_chosen(monkeypatch):
 
     monkeypatch.setattr(records, "task", _made_up)
     monkeypatch.setattr(comparison, "run_method", run)
-    (row,) = cells.private({**_GRID, "methods": "ObjPert"}, None)
+    row, *_ = cells.private({**_GRID, "methods": "ObjPert"}, None)
     assert row["setting"] == "ridge=10"
 
 
 def test_draws_that_share_an_order_differ_by_their_noise():
     problem = records.problem("logistic", _made_up().train, 1.0)
-    (method,) = methods.variants("RSGD (no averaging)", {**_GRID, "step share": [1.0]}, problem)
+    method, _ = methods.variants("RSGD (no averaging)", {**_GRID, "step share": [1.0]}, problem)
     point = method.points()[0]
     row = {"epsilon": 1.0, "point": point, "setting": comparison.label(point)}
     one = dataclasses.replace(method, orders=1)
