@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
+from statistics import fmean
 
-from experiments.chourasia2021.protocol import NOISES, TABLES
+from experiments.chourasia2021.protocol import NOISES, TABLE1_METHODS, TABLES
 from experiments.common import Rows, Run
 
 _TABLES = {table.name: table for table in TABLES}
@@ -147,3 +149,47 @@ def theorem4(run: Run) -> list[pathlib.Path]:
     shows = f"Noisy GD at the theorem's K* falls as n⁻², the lower bound's rate (ε = {budget:g}, "
     shows += "δ = 1e-6; ±2 standard errors)"
     return [run.save_table("theorem4", rows), run.save_figure("theorem4", figure, shows)]
+
+
+def table1(run: Run) -> list[pathlib.Path]:
+    """Table 1: gradients to one excess risk, and the least risk of each algorithm, against n."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["table1"])
+    dimension = min(row["dimension"] for row in rows)
+    mine = [row for row in rows if row["dimension"] == dimension]
+    records = sorted({row["records"] for row in mine})
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
+    colours = ("#b5542b", "#1f4e79", "#2c7a4b", "#d99a2b", "#7b4fa0")
+    for axis, what in zip(axes, ("gradients", "least risk"), strict=True):
+        for name, colour in zip(TABLE1_METHODS, colours, strict=True):
+            own = [r for r in mine if r["method"] == name and r[what] is not None]
+            means = [
+                math.exp(fmean(math.log(r[what]) for r in own if r["records"] == n))
+                for n in records
+                if any(r["records"] == n for r in own)
+            ]
+            drawn = [n for n in records if any(r["records"] == n for r in own)]
+            axis.plot(drawn, means, color=colour, lw=1.2)
+            axis.plot(
+                [r["records"] for r in own], [r[what] for r in own], "o", ms=4, color=colour,
+                label=name,
+            )  # fmt: skip
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("records n")
+        axis.set_xticks(records, [f"{n:,}" for n in records])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+    first = min(r["gradients"] for r in mine if r["method"] == TABLE1_METHODS[2])
+    axes[0].plot(records, [first * (n / records[0]) ** 2 for n in records], "k:", label="n²")
+    axes[0].set_ylabel("gradients of single records, to one excess risk")
+    axes[1].set_ylabel("least excess risk")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    shows = (
+        "To one excess risk noisy SGD needs about n² gradients, the others about n; output "
+        f"perturbation needs least\n(logistic regression, d = {dimension}, ε = 1, δ = 1e-6, "
+        "a point a data set)"
+    )
+    return [run.save_table("table1", rows), run.save_figure("table1", figure, shows)]

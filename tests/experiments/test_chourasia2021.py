@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from dpjax import accounting as acc
 from experiments import cells, chourasia2021, common, protocol
-from experiments.chourasia2021 import dynamics, lower_bound
+from experiments.chourasia2021 import complexity, dynamics, lower_bound, utility
 from experiments.chourasia2021.findings import exponents
 from experiments.chourasia2021.published import composition
 
@@ -79,6 +80,34 @@ def test_small_excess_risks_keep_their_digits():
             problem, jax.numpy.asarray(w[None], "float32"), jax.numpy.asarray(best, "float32")
         )
         assert float(found[0]) == pytest.approx(objective(w) - objective(best), rel=allowed)
+
+
+def test_a_record_a_step_is_the_mean_of_what_was_drawn():
+    # With ℓ = −⟨x, w⟩, λ = 1 and steps 1/t the iterate is the mean of T drawn records and noises.
+    problem = lower_bound.problem_for("linear loss", 50, 3, 1.0, 0)
+    rows, steps = np.asarray(problem.features, float), 400
+    mean = rows.mean(0)
+    for multiplier in (0.0, 2.0):
+        keys = jax.random.split(jax.random.key(int(multiplier)), 600)
+        found = np.asarray(complexity.one_record_sgd(problem, keys, multiplier, steps), float)
+        spread = np.square(rows - mean).sum(1).mean() + 3 * multiplier**2
+        squares = np.square(found - mean).sum(1)
+        error = squares.std() / math.sqrt(len(squares))
+        assert abs(squares.mean() - spread / steps) < 4 * error
+        assert error < spread / steps / 10
+
+
+def test_all_of_table_1_reach_the_risk_at_one_budget(monkeypatch):
+    monkeypatch.setattr(complexity, "_GRID", 4.0)
+    settings = {"records": 400, "dimension": 2, "repeats": 8, "epsilon": 4.0, "delta": 1e-6}
+    rows = complexity.cell({**settings, "l2": 0.5, "seeds": 0}, None)
+    assert [row["method"] for row in rows] == list(complexity.METHODS)
+    assert all(row["least risk"] <= row["common risk"] for row in rows[1:])
+    assert all(row["gradients"] > 0 for row in rows[1:])
+    steps, budget = 800, utility.Budget(1.0, 1e-6)
+    noise = complexity._multiplier(400, steps, budget)
+    run = acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(noise), 1, 400), steps)
+    assert acc.epsilon(run, delta=1e-6, adjacency="replace-one") <= 1.0
 
 
 def test_exponents_are_found():

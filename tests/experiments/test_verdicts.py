@@ -100,6 +100,24 @@ def _theorem4(n: float, d: float, e: float, *, scatter: float = 0.0, bound: floa
     return (_rows(names + "rate of the lower bound, bound of Theorem 3", rows),)
 
 
+def _table1(sgd: float, gd: float = 1.08, factor: float = 4.0, **given) -> Tables:
+    """Gradients of noisy GD and SGD that go as these powers of n, and least risks."""
+    rng, rows = np.random.default_rng(0), []
+    names = chourasia2021.TABLE1_METHODS
+    powers, starts = (gd, gd, sgd, gd, gd), (1.0, 1.0, factor, 0.5, 1.0)
+    risks = (given.get("risk", -2.0), -2.0, given.get("risk_of_sgd", -2.0), -2.0, -2.0)
+    for n, seed in itertools.product((1_000, 2_000, 4_000, 8_000), (0, 1)):
+        for name, power, start, risk in zip(names, powers, starts, risks, strict=True):
+            error = math.exp(given.get("scatter", 0.02) * rng.normal())
+            found = 1e4 * start * (n / 1_000) ** power * error
+            rows.append((name, n, 5, seed, 1.0, found, (n / 1_000) ** risk * error))
+    return (_rows("method, records, dimension, seed, epsilon, gradients, least risk", rows),)
+
+
+def _one_over_n(tables: Tables) -> Tables:
+    return (tables[0].assign(**{"least risk": 1 / tables[0]["records"]}),)
+
+
 # tholeti2021
 
 
@@ -306,6 +324,20 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "another power of d": (FAILS, _theorem4(-2, 1.5, -2)),
         "above the bound": (FAILS, _theorem4(-2, 1, -2, bound=1e-9)),
         "scattered": (NONE, _theorem4(-2, 1, -2, scatter=0.7)),
+    },
+    chourasia2021.needs_fewer_gradients: {
+        "n² and n ln n": (HOLDS, _table1(2.0)),
+        "n² from above 4,000 records": (CONDITIONS, _table1(2.0, factor=0.15)),
+        "n ln n for both": (FAILS, _table1(1.1)),
+        "n² for both": (FAILS, _table1(2.0, gd=2.0)),
+        "scattered": (NONE, _table1(2.0, scatter=0.6)),
+    },
+    chourasia2021.has_the_least_risk: {
+        "as printed": (HOLDS, _table1(2.0, risk_of_sgd=-1.7)),
+        "no logarithm": (CONDITIONS, _table1(2.0)),
+        "1/n, like noisy SGD": (CONDITIONS, _table1(2.0, risk=-1.0, risk_of_sgd=-1.0)),
+        "1/n for all": (FAILS, _one_over_n(_table1(2.0))),
+        "scattered": (NONE, _table1(2.0, scatter=0.6)),
     },
     tholeti2021.one_step: {
         "the formula": (HOLDS, _simulated(ball_delta)),
