@@ -3,9 +3,12 @@
 from experiments.yu2020.accuracy import baseline, baseline_mnist, mnist, table4
 from experiments.yu2020.figures import (
     algorithm2,
+    algorithm2root,
     bound,
     convex,
     figure1,
+    paths,
+    restricted,
     table2,
     theorem2,
     theorem2adult,
@@ -22,5 +25,8 @@ TARGETS = {
     "convex": convex,
     "theorem2": theorem2,
     "algorithm2": algorithm2,
+    "algorithm2root": algorithm2root,
+    "restricted": restricted,
+    "paths": paths,
     "theorem2adult": theorem2adult,
 }

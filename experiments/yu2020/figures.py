@@ -113,6 +113,53 @@ def algorithm2(run: Run) -> list[pathlib.Path]:
     return _saved(run, "algorithm2")
 
 
+def algorithm2root(run: Run) -> list[pathlib.Path]:
+    """Theorem 2 with T = nε/√p, the remark after it."""
+    return _saved(run, "algorithm2root")
+
+
+def restricted(run: Run) -> list[pathlib.Path]:
+    """Theorem 1 on least squares whose minimum is flat: μ = 0 < ν."""
+    return _saved(run, "restricted")
+
+
+def paths(run: Run) -> list[pathlib.Path]:
+    """The smallest ν along four descents over the minimum curvature, with and without noise."""
+    import matplotlib.pyplot as plt
+
+    rows = run.cells(_TABLES["paths"])
+    steps, sets = (
+        max(row["steps"] for row in rows),
+        list(dict.fromkeys(r["data set"] for r in rows)),
+    )
+    descents = list(dict.fromkeys(row["descent"] for row in rows))
+    colours = ("#1f4e79", "#b5542b", "#2c7a4b", "#8fc3a2")
+    figure, axis = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    for number, (descent, colour) in enumerate(zip(descents, colours, strict=True)):
+        for noisy, mark in ((False, "o"), (True, "^")):
+            mine = {
+                row["data set"]: row["smallest ν"] / row["minimum curvature"]
+                for row in rows
+                if row["descent"] == descent
+                and row["steps"] == steps
+                and (row["noise"] > 0) == noisy
+            }
+            axis.plot(
+                [sets.index(name) + 0.12 * (number - 1.5) for name in mine], [*mine.values()], mark,
+                color=colour, mfc=colour if noisy else "none", ms=6,
+                label=f"{descent}, {'noise of ε = 1' if noisy else 'no noise'}",
+            )  # fmt: skip
+    axis.axhline(1.0, color="#555555", ls=":", lw=1, label="ν = μ")
+    axis.set_yscale("log")
+    axis.set_xticks(range(len(sets)), sets)
+    axis.set_xlabel("data set")
+    axis.set_ylabel("smallest ν along the path, over μ")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    shows = "ν lies above μ without noise, too; noise lifts it further, and momentum does not"
+    return [run.save_table("paths", rows), run.save_figure("paths", figure, shows)]
+
+
 def theorem2adult(run: Run) -> list[pathlib.Path]:
     """Theorem 2 on Adult, at Section 4's sampling rate and number of steps."""
     return _saved(run, "theorem2adult")

@@ -117,6 +117,29 @@ _ADULT_BATCHES = dataclasses.replace(
     grid={"records": (45_222,), "batch": (4_522.2,), "steps": (400,), "epsilon": (0.1, 1.0)},
     repeats=5,
 )
+_ROOT = dataclasses.replace(
+    _BATCHES,
+    grid={"records": (250, 2_000), "batch": (1,), "steps": ("nε/√p",), "epsilon": (2.0, 8.0)},
+)
+_PATHS = Column(
+    data=REGRESSIONS,
+    encoding=_CURVATURES.encoding,
+    methods=("plain", "heavy ball", "accelerated", "accelerated, restarted"),
+    grid={"steps": (200,), "epsilon": (1.0,)},
+    folds=0,
+    repeats=1,
+    seeds=(),
+    together=("methods",),
+)
+_RESTRICTED = Column(
+    data=("least squares of rank 10",),
+    encoding="40 columns of rank 10 drawn, rows of norm 1; a ball of radius 3",
+    methods=("DP-GD",),
+    grid={"records": (20_000,), "epsilon": (0.5, 2.0, 8.0)},
+    folds=0,
+    repeats=20,
+    seeds=(0,),
+)
 _THEOREM = dict.fromkeys(_PUBLISHED, "a theorem without a run")
 
 TABLES = (
@@ -178,6 +201,37 @@ TABLES = (
             repeats=20,
         ),
         compute="experiments.yu2020.stochastic:theorem2",
+    ),
+    Table(
+        name="algorithm2root",
+        about="the same with T = nε/√p, the remark after Theorem 2",
+        published=_THEOREM | {"grid": "T = nε/√p, one record a step"},
+        small=_ROOT,
+        full=dataclasses.replace(
+            _ROOT, grid={**_ROOT.grid, "records": (250, 2_000, 16_000)}, repeats=20
+        ),
+        compute="experiments.yu2020.stochastic:theorem2",
+    ),
+    Table(
+        name="restricted",
+        about="Theorem 1 where μ = 0 < ν: least squares with columns that depend on each other",
+        published=_THEOREM,
+        small=_RESTRICTED,
+        full=dataclasses.replace(
+            _RESTRICTED, grid={**_RESTRICTED.grid, "records": (20_000, 100_000)}, repeats=100
+        ),
+        compute="experiments.yu2020.paths:restricted",
+    ),
+    Table(
+        name="paths",
+        about="the smallest ν along four descents, with and without the noise of (1, 1/n²)",
+        published=_THEOREM | {"methods": "said of gradient perturbation, output and objective"},
+        small=_PATHS,
+        full=dataclasses.replace(
+            _PATHS, grid={"steps": (50, 200, 800), "epsilon": (0.1, 1.0, 10.0)}
+        ),
+        compute="experiments.yu2020.paths:along",
+        code=("experiments.yu2020.curvature",),
     ),
     Table(
         name="theorem2adult",

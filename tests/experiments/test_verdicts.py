@@ -188,9 +188,9 @@ def _theorems(nu: float, by_nu: float, by_mu: float, *, error=1e-5, bound=0.06) 
     columns += ["bound, smallest curvature so far", "bound, minimum curvature"]
     first = pd.DataFrame(steps, columns=columns)
     both = (("expected ν", nu, by_nu, bound), ("minimum μ = λ", 1.0, by_mu, bound * nu**2))
-    rows = [("made up", 1.0, 10_000, c, u, r, error, 0.13, b) for c, u, r, b in both]
-    names = "data set, epsilon, records, curvature, curvature used, excess risk, standard error, "
-    second = _rows(names + "at the start, bound", rows)
+    rows = [("made up", 1.0, 10_000, 99, c, u, r, error, 0.13, b) for c, u, r, b in both]
+    names = "data set, epsilon, records, steps, curvature, curvature used, excess risk, "
+    second = _rows(names + "standard error, at the start, bound", rows)
     return first, second, second.iloc[:0], second.iloc[:0]
 
 
@@ -200,6 +200,24 @@ def _flat(risk: float, error: float = 1e-4, bound: float = 0.1) -> Tables:
     names = "epsilon, steps, batch, curvature, excess risk, standard error, at the start, bound"
     second = _rows(names, [(1.0, 100, 1, "ν = 0", risk, error, 0.4, bound)])
     return first, second, second.iloc[:0], second.iloc[:0]
+
+
+def _restricted(near: float, one: float, risk: float = 0.01, error=1e-4, start=0.1) -> Tables:
+    """ν over the restricted coefficient, seen from two minimisers; the bound in ν is 0.05."""
+    rows = [(e, 0.05, 0.05 * near, 0.05 * one, risk, error, start, 0.05) for e in (1.0, 2.0)]
+    names = "epsilon, restricted coefficient, ν from the nearest minimiser, ν from one minimiser, "
+    names += "excess risk, standard error, at the start, bound by ν"
+    return (_rows(names, rows),)
+
+
+def _still(*ratios: float) -> Tables:
+    """The smallest ν of a path without noise over μ; noise lifts it ten times."""
+    rows = [
+        (f"set {i}", "plain", noise, 10, 0.01, 0.01 * ratio * (10 if noise else 1))
+        for i, ratio in enumerate(ratios)
+        for noise in (0.0, 0.1)
+    ]
+    return (_rows("data set, descent, noise, steps, minimum curvature, smallest ν", rows),)
 
 
 # chen2019
@@ -405,6 +423,18 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "near": (NONE, _flat(0.09, error=0.01)),
         "void": (NONE, _flat(0.3, bound=0.5)),
     },
+    yu2020.holds_where_restricted: {
+        "from any minimiser": (HOLDS, _restricted(1.5, 1.2)),
+        "from the nearest minimiser": (CONDITIONS, _restricted(1.5, 0.1)),
+        "above the bound": (FAILS, _restricted(1.5, 1.2, risk=0.06)),
+        "a void bound": (NONE, _restricted(1.5, 1.2, start=0.02)),
+        "few runs": (NONE, _restricted(1.5, 1.2, risk=0.049, error=0.01)),
+    },
+    yu2020.is_mu_without_noise: {
+        "ν = μ": (HOLDS, _still(1.0, 1.05)),
+        "above": (FAILS, _still(1.5, 4.0)),
+        "in one": (CONDITIONS, _still(1.0, 4.0)),
+    },
     chen2019.competes_at_2019: {
         "ahead": (HOLDS, _contest(0.82, 0.80)),
         "level": (HOLDS, _contest(0.82, 0.822)),
@@ -479,6 +509,7 @@ _WITHOUT_ERROR = {
     chourasia2021.is_tight,
     chourasia2021.is_sound_as_printed,
     tholeti2021.protects,
+    yu2020.is_mu_without_noise,  # moments that are known exactly
     chen2019.saves_noise,
     duan2025.is_as_private,
     duan2025.reaches_a_lower_loss,  # one run a curve

@@ -13,6 +13,13 @@ from experiments.yu2020 import cells, curvature, protocol, records, stochastic
 from experiments.yu2020.bound import excess_risk
 from experiments.yu2020.convex import averaged
 from experiments.yu2020.methods import method_for
+from experiments.yu2020.paths import (
+    DESCENTS,
+    curvatures_along,
+    momenta,
+    restricted,
+    underdetermined,
+)
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 _GRID = {
@@ -154,3 +161,42 @@ def test_theorem_2_without_curvature_is_run_on_the_dot_product():
     assert flat
     np.testing.assert_allclose(problem.gradient(best), problem.gradient(-best), rtol=1e-6)
     assert np.linalg.norm(best) == pytest.approx(0.5)
+
+
+def test_theorem_2_at_the_remarks_number_of_steps():
+    given = {**_THEOREM_2, "records": 40, "batch": 1, "steps": stochastic.ROOT}
+    (row,) = stochastic.theorem2({**given, "data": "dot product"}, None)
+    assert row["steps"] == round(40 * 4 / 3**0.5)
+
+
+@pytest.mark.parametrize("descent", DESCENTS)
+def test_curvature_along_a_descent_is_that_of_simulated_runs(descent):
+    values, start, size, noise = np.array([0.02, 0.3, 1.0]), np.array([1.0, -1.0, 0.5]), 0.9, 0.2
+    found, risk = curvatures_along(values, start, descent, 40, size, noise)
+    rng = np.random.default_rng(0)
+    here = before = np.tile(start, (20_000, 1))
+    simulated = []
+    for gamma in momenta(descent, 40):
+        ahead = here + gamma * (here - before)
+        at = here if descent == "heavy ball" else ahead
+        simulated.append((values * at**2).sum() / (at**2).sum())
+        moved = ahead - size * (values * at + noise * rng.normal(size=here.shape))
+        here, before = moved, here
+    np.testing.assert_allclose(found, simulated, rtol=0.03)
+    assert risk == pytest.approx((values * here**2).sum(1).mean() / 2, rel=0.03)
+
+
+def test_a_flat_minimum_has_curvature_from_its_nearest_point_alone():
+    settings = {"data": "made up", "records": 3_000, "epsilon": 4.0, "repeats": 6, "seeds": 0}
+    (row,) = restricted(settings, None)
+    problem, values = underdetermined(3_000, 0)
+    every = np.linalg.eigvalsh(np.cov(np.asarray(problem.features).T, bias=True))
+    assert len(values) == 10
+    assert every[:30].max() < 1e-6 < values[0] == row["restricted coefficient"]
+    assert (
+        row["ν from the nearest minimiser"]
+        >= row["restricted coefficient"]
+        > row["ν from one minimiser"]
+    )
+    assert row["excess risk"] < row["bound by ν"] <= row["bound by the restricted coefficient"]
+    assert 3.9 < acc.Certificate.from_json(row["certificate"]).epsilon <= 4.0
