@@ -110,6 +110,20 @@ _NOISE = Column(
     seeds=(),
     together=("epsilon",),
 )
+_SGLD = Column(
+    data=("a9a",),
+    encoding="a9a: Adult as 123 binary columns and a constant, rows of norm 1",
+    methods=(),
+    grid={
+        "task": TASKS[:1],
+        "epsilon": (0.5, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0),
+        "share of 2/L": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1),
+    },
+    folds=1,
+    repeats=10,
+    seeds=(0,),
+    together=("share of 2/L",),
+)
 
 TABLES = (
     Table(
@@ -155,6 +169,17 @@ TABLES = (
         full=dataclasses.replace(_TIME, repeats=5),
         compute="experiments.chen2019.timing:seconds",
         code=("experiments.chen2019.methods",),
+    ),
+    Table(
+        name="sgld",
+        about="noisy SGLD at the noise that its own proof asks for (footnote 3), against ε",
+        published=_PUBLISHED | {"methods": "noisy SGLD: said to diverge, no number", "grid": "–"},
+        small=_SGLD,
+        full=dataclasses.replace(
+            _SGLD, data=("a9a", "Bank"), grid={**_SGLD.grid, "task": TASKS}, repeats=100
+        ),
+        compute="experiments.chen2019.langevin:cell",
+        code=("experiments.chen2019.records",),
     ),
     Table(
         name="noise",

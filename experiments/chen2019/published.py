@@ -14,3 +14,4 @@ FIGURES_1_2 = (
     "the accuracy of SGD-MA suddenly surges to almost that of the non-private algorithm",
 )
 FIGURE_3 = "RSGD-AR is as fast as ObjPert, which is the fastest of the paper's methods"
+FOOTNOTE_3 = "Noisy SGLD diverges unless ε is very large, because of its noise per iteration"

@@ -13,7 +13,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax import erm
 from experiments import comparison
-from experiments.chen2019 import cells, methods, prices, records, timing
+from experiments.chen2019 import cells, langevin, methods, prices, records, timing
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 # The first rows of LIBSVM's a9a and a9a.t; the columns that are 1, counted from 1.
@@ -223,3 +223,36 @@ def test_seconds_of_a_fit(monkeypatch):
     assert 0 < row["seconds"] <= row["first fit"]
     assert 0.4 < row["accuracy"] < 0.6
     assert row["non-private"] == pytest.approx(row["accuracy"], abs=0.05)
+
+
+def test_sgld_has_the_noise_that_its_proof_asks_for(monkeypatch):
+    # At small ε the order follows from δ alone, and a step's noise from the order.
+    log, n = math.log(1e8), 39_073
+    noise, order = langevin.iteration_noise_of_2018(n, 1.0, epsilon=0.5, delta=1e-8)
+    assert 1 + log / 0.5 < order < 1.01 * (1 + log / 0.5)
+    assert noise == pytest.approx(math.sqrt(2 * order * (order - 1)), rel=1e-6)
+    for epsilon in (0.5, 20.0, 500.0):
+        noise, order = langevin.iteration_noise_of_2018(n, 2.0, epsilon=epsilon, delta=1e-8)
+        spent = 16 * order * math.log(n) / (n * noise**2) + log / (order - 1)
+        assert spent <= epsilon * (1 + 1e-9)
+        assert noise >= 2 * math.sqrt(2 * order * (order - 1)) * (1 - 1e-9)
+    # Without noise a run is the descent written out, up to the step at which it stops.
+    train = _made_up().train
+    problem = records.problem("logistic", train, 1.0)
+    rows, signs = np.asarray(problem.features, float), np.asarray(problem.labels, float)
+    w, path = np.zeros(problem.dimension), []
+    for row, sign in zip(rows, signs, strict=True):
+        w = w - 0.5 * (-sign * row / (1 + math.exp(sign * (row @ w))) + 1e-3 * w)
+        path.append(w)
+    keys = jax.random.split(jax.random.key(0), 6)
+    found = np.asarray(langevin.one_pass(problem, keys, 0.5, 0.0))
+    gaps = np.abs(found[:, None] - np.array(path)[None]).max(2)
+    stopped = gaps.argmin(1) + 1
+    assert gaps.min(1).max() < 1e-4
+    assert len(set(stopped)) > 1
+    assert stopped.min() >= 400
+    monkeypatch.setattr(records, "task", lambda *_: _made_up())
+    settings = {"data": "made up", "task": "logistic", "seeds": 0, "repeats": 3}
+    (row,) = langevin.cell({**settings, "epsilon": 1e6, "share of 2/L": [1e-6, 0.1]}, None)
+    assert row["step size"] == pytest.approx(0.2 / problem.smoothness)
+    assert row["accuracy"] > row["majority"]

@@ -249,6 +249,16 @@ def _noise(published: float, mixture: float) -> Tables:
     return (pd.DataFrame([(1.0, mixture, published)] * 2, columns=columns),)
 
 
+def _sgld(small: float, large: float, error: float = 0.005) -> Tables:
+    """Accuracies at small and large ε; the majority has 0.758."""
+    rows = [
+        (e, a, error, 0.758, 19.0, 26.0, 2.0 if a < 0.76 else 0.5, 0.69, 5)
+        for e, a in ((0.5, small), (2.0, small), (20.0, large), (100.0, large))
+    ]
+    names = "epsilon, accuracy, over the noise, majority, order, noise a step over R, objective, "
+    return (_rows(names + "objective at the start, runs", rows),)
+
+
 def _seconds(scatter: float = 0.02, **seconds: float) -> Tables:
     """Times at five sizes that scatter by a share."""
     rng, times = np.random.default_rng(0), {"RSGD-AR": 1.0, "ObjPert": 1.0, "NSGD": 1.1}
@@ -466,6 +476,12 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "by both": (HOLDS, _noise(0.9, 0.9)),
         "by neither": (FAILS, _noise(1.1, 1.1)),
         "by the mixture": (CONDITIONS, _noise(1.1, 0.9)),
+    },
+    chen2019.sgld_diverges: {
+        "at small ε": (HOLDS, _sgld(0.55, 0.80)),
+        "at none": (FAILS, _sgld(0.80, 0.80)),
+        "at every ε": (NONE, _sgld(0.55, 0.55)),
+        "few runs": (NONE, _sgld(0.75, 0.80, error=0.02)),
     },
     chen2019.is_as_fast: {
         "as fast": (HOLDS, _seconds()),
