@@ -98,8 +98,8 @@ def theorem2(run: Run) -> list[pathlib.Path]:
     for method, colour in zip(METHODS, ("#b5542b", "#d99a2b", "#1f4e79", "#7fa8d1"), strict=True):
         mine = [r for r in rows if r["method"] == method]
         sizes = [r["step size"] for r in mine]
-        axes[0].plot(sizes, [r["distance to a minimum"] for r in mine], "o-", color=colour,
-                     label=method)  # fmt: skip
+        axes[0].plot(sizes, [r["distance to a minimum"] or np.nan for r in mine], "o-",
+                     color=colour, label=method)  # fmt: skip
         axes[1].plot(sizes, [r["median steps to leave"] or np.nan for r in mine], "o-",
                      color=colour, label=method)  # fmt: skip
     sizes = sorted({r["step size"] for r in rows})

@@ -127,3 +127,15 @@ def test_runs_with_the_ball_end_at_the_exact_distance():
         allowed = 4 * row["standard error"] + 0.02 * exact
         assert abs(row["distance to a minimum"] - exact) < allowed
         assert allowed < 0.25 * exact  # a factor √2 in the noise would be told apart
+
+
+def test_a_run_that_ends_elsewhere_is_counted_and_has_no_distance(monkeypatch):
+    settings = {"step size": 0.5, "radius": 1.0, "time": 1.0, "seeds": 0, "repeats": 2}
+    cases = {((0.1, 5.0), (0.2, 6.0)): (2, 0.025**0.5), ((0.1, 5.0), (33.0, 6.0)): (1, None)}
+    for measured, (near, distance) in cases.items():
+        found = iter(measured)
+        monkeypatch.setattr(landscape, "_measured", lambda *_, found=found: next(found))
+        (row,) = landscape.cell({**settings, "methods": "one record"}, pathlib.Path())
+        assert row["runs that end near a minimum"] == near
+        assert row["distance to a minimum"] == (distance and pytest.approx(distance))
+        assert (row["largest distance"] is None) == (distance is None)
