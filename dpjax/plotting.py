@@ -23,7 +23,7 @@ with extra("plot"):
     from matplotlib import rcsetup
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 __all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training", "reference_line", "style"]
 
@@ -323,6 +323,8 @@ def plot_sweep(
 
 
 _ACCURACY, _EPSILON, *_ = COLOURS
+_LEAST_SPAN = 0.06  # of accuracies in a picture: ticks are then whole percents, and differ
+_STEPS = (1, 1.5, 2, 3, 5, 10)  # from tick to tick
 
 
 @matplotlib.rc_context(style())
@@ -364,24 +366,33 @@ def plot_training(
     upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     top = max(float(values.max()), reference or 0.0)
     bottom = float(np.min(values[1:])) if len(values) > 2 else float(values.min())
-    margin = 0.12 * max(top - bottom, 0.02)
-    upper.set_ylim(max(0.0, bottom - margin), top + margin)  # words over the highest line
+    span = max(top - bottom, _LEAST_SPAN)  # below it, chance looks like a trend
+    # A line at 100 % is seen whole, and no tick lies beyond it.
+    upper.set_ylim(max(0.0, top - 1.1 * span), min(top + 0.1 * span, 1.0 + 0.02 * span))
     if reference is not None:
-        reference_line(upper, reference, f"same model without privacy: {reference:.1%}")
+        _explain_line(upper, reference, f"same model without privacy: {reference:.1%}")
     spent = np.asarray(metrics["epsilon"])
     lower.plot(steps, spent, color=_EPSILON)
     _label_end(lower, steps[-1], spent[-1], f"{spent[-1]:.3g}", _EPSILON)
     lower.set_ylabel("ε spent" + (f"  (δ = {delta:g})" if delta is not None else ""))
     lower.set_xlabel("step")
     lower.set_xlim(0, max(float(steps[-1]), 1.0))
-    lower.set_ylim(0, 1.15 * max(float(spent[-1]), budget or 0.0, 1e-9))
+    lower.set_ylim(0, 1.1 * max(float(spent[-1]), budget or 0.0, 1e-9))
     if budget is not None:
-        reference_line(lower, budget, f"budget: {budget:g}")
+        _explain_line(lower, budget, f"budget: {budget:g}")
+    for axis in (upper.yaxis, lower.yaxis, lower.xaxis):
+        axis.set_major_locator(MaxNLocator(4, steps=_STEPS, integer=axis is lower.xaxis))
     return save_picture(figure, path)
 
 
 def _label_end(axes, x, y, text: str, color: str) -> None:
-    """The last point of a line, with its value below it."""
+    """The last point of a line, with its value beside the panel, where no line runs."""
     axes.plot([x], [y], "o", color=color, clip_on=False)
-    look: Any = {"ha": "right", "va": "top", "fontsize": 10, "fontweight": "bold", "color": color}
-    axes.annotate(text, (x, y), (-6, -6), textcoords="offset points", **look)
+    look: Any = {"ha": "left", "va": "center", "fontsize": 10, "fontweight": "bold", "color": color}
+    axes.annotate(text, (x, y), (8, 0), textcoords="offset points", **look)
+
+
+def _explain_line(axes: Any, height: float, text: str) -> None:
+    """A dashed grey line across a panel, and what it shows above the panel."""
+    axes.axhline(height, color=GREY, linewidth=1.2, linestyle=DASHED, zorder=1.5, label=text)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, labelcolor=GREY)
