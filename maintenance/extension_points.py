@@ -16,7 +16,7 @@ from maintenance import project
 POINTS = {
     "a release of a number or a choice": "RandomizedResponse",
     "a way to sample, trained and priced": "TruncatedPoissonSampled",
-    "a family of bounds": "tracing_diffusion",
+    "a family of bounds": "randomized_sensitivity",
     "a convex solver": "dp_gd",
     "an optax transformation": "periodic_average",
     "an estimator": "DPLinearSVC",

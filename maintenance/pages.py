@@ -1,8 +1,13 @@
-"""Hook of the documentation's build: examples are shown as what one types at a prompt."""
+"""Hooks of the documentation's build: examples as typed at a prompt, and addresses of before."""
 
 from __future__ import annotations
 
+import pathlib
 import re
+from typing import Any
+
+# Pages that are part of another page now, and where.
+MOVED = {"install": "index.html#install"}
 
 # From a line that starts with >>> to the next empty one, outside of fences.
 _BLOCK = re.compile(r"^>>> .*(?:\n(?!\n|```).+)*", re.M)
@@ -29,3 +34,10 @@ def fenced(text: str) -> str:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """As MkDocs calls it for every page."""
     return fenced(markdown)
+
+
+def on_post_build(config: Any, **_: object) -> None:
+    """As MkDocs calls it at the end: the address of a page that moved leads to where it is now."""
+    for name, target in MOVED.items():
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
+        (pathlib.Path(config["site_dir"]) / f"{name}.html").write_text(page, encoding="utf-8")

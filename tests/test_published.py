@@ -87,6 +87,20 @@ def test_every_paper_has_a_page_with_all_its_verdicts():
         assert f"python -m experiments {name} " in text
 
 
+def test_what_a_page_says_to_install_is_ours():
+    """On no index is the name ours: what is not installed yet comes from the project's address."""
+    bare = re.compile(r"pip install (?:-\w+ )*['\"]?dpjax(?:\[[\w,]+\])?(?![\w/\[]| @ git\+)")
+    assert bare.search("pip install 'dpjax[cli]'\n")
+    assert bare.search("`pip install dpjax`")
+    assert not bare.search("pip install 'dpjax[cli] @ git+https://example.org/a'")
+    files = [_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"), _ROOT / "dpjax/cli/report.py"]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert not bare.search(text), path.name
+        for found in re.findall(r"dpjax\[\w+\] @ git\+([^\s'\"]+)", text):
+            assert found == project.address(), path.name
+
+
 def test_metadata_is_complete():
     stated = project.stated()
     assert stated["license"] == "Apache-2.0"

@@ -70,7 +70,8 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
         "<h2>How to check it</h2>",
         "<p>Save the text below as <code>certificate.json</code>, or take the file of that name "
         "from the folder of the run. On any machine with Python:</p>"
-        "<pre>pip install 'dpjax[cli]'\ndpjax verify certificate.json</pre>"
+        "<pre>pip install 'dpjax[cli] @ git+https://github.com/dpjax/dpjax'\n"
+        "dpjax verify certificate.json</pre>"
         "<p>The mechanism in the certificate is priced again, by the bound that it names and by "
         "an independent one where there is one; an edited ε, δ, adjacency or mechanism is refused. "
         "It cannot tell whether the run was the one described: for that, read the code that ran, "

@@ -140,7 +140,7 @@ def test_the_mechanism_of_a_chain(chain, multiplier):
 
 
 def test_the_mechanism_of_a_chain_after_clipped_grad():
-    """README's example: no noise multiplier is typed a second time."""
+    """docs/clipping.md's example: no noise multiplier is typed a second time."""
     gradient = dpjax.clipped_grad(loss, clip_norm=0.5)
     chain = optax.chain(noise(1.0, key()), optax.adam(0.1))
     for fn in (gradient, jax.jit(gradient)):
