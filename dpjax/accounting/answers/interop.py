@@ -234,7 +234,7 @@ def _write(library: Any, step: Mechanism, adjacency: Adjacency) -> Any:
         buckets = int(number(step, "categories"))
         uniform = buckets / (buckets + np.expm1(number(step, "epsilon")))
         return library.RandomizedResponseDpEvent(float(uniform), buckets)
-    if isinstance(step, BestOf):
+    if isinstance(step, BestOf) and step.distribution in _LAWS:
         law = _LAWS[step.distribution]
         return library.RepeatAndSelectDpEvent(
             write(step.mechanism), number(step, "expected_trials"), law

@@ -7,6 +7,7 @@ from typing import Any
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency, unknown
+from dpjax.accounting.best_of import METHODS as BEST_OF
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
@@ -29,6 +30,7 @@ METHODS: list[Method] = [
     *contour_users.METHODS,
     *loss_distribution.METHODS,
     *renyi.METHODS,
+    *BEST_OF,
     *objective_perturbation.METHODS,
     *randomized_sensitivity.METHODS,
     *LAST_ITERATE,

@@ -5,12 +5,16 @@ random and not revealed, it costs little more than one or two. Draw k with `draw
 randomness (and possibly a random candidate from a fixed list of settings) in each run, release
 only the best by a score that is computed inside the run's guarantee, and certify `BestOf` the run.
 If settings differ in their cost, the run's mechanism must cover the costliest.
+
+The tight price, from one run's privacy profile, is in `accounting/best_of.py`, that of runs of
+which only a Rényi curve is known in `renyi/method.py`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,7 +31,8 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
 )
 
-_LAWS = ("geometric", "logarithmic", "poisson")
+FIXED = "fixed"
+_LAWS = ("geometric", "logarithmic", "poisson", FIXED)
 
 
 @register_mechanism
@@ -35,13 +40,15 @@ class BestOf(Mechanism):
     """The best of K runs of a mechanism, K random and secret; only the winner is released.
 
     K is truncated negative binomial of shape 1 (`"geometric"`) or 0 (`"logarithmic"`), at least 1,
-    or `"poisson"`, which can be 0: something independent of the data is then released.
+    or `"poisson"`, which can be 0: something independent of the data is then released. `"fixed"` is
+    always the same number, at about the price of releasing all runs.
 
     Fields:
         mechanism: one run, with the score that ranks it: computing the score on private data is
             part of the run and must be paid in it.
-        expected_trials: E K, at least 1 (above 1 for `"logarithmic"`).
-        distribution: `"geometric"`, `"logarithmic"` or `"poisson"`.
+        expected_trials: E K, at least 1 (above 1 for `"logarithmic"`, a whole number for
+            `"fixed"`); of `"poisson"` above 0.
+        distribution: `"geometric"`, `"logarithmic"`, `"poisson"` or `"fixed"`.
 
     Guarantee:
         Every run draws fresh randomness and returns a result and a totally ordered score; settings
@@ -55,7 +62,8 @@ class BestOf(Mechanism):
         1.012 2.442 6.326
 
     References:
-        Papernot and Steinke 2022, Theorems 2 and 6 (with the outcome of no run).
+        Papernot and Steinke 2022, Theorems 2 and 6 (with the outcome of no run); Koskela, Redberg
+        and Wang 2024, whose bound by the profile is here taken without its estimates.
     """
 
     mechanism: Mechanism
@@ -71,6 +79,9 @@ class BestOf(Mechanism):
             return ()
         if self.distribution == "logarithmic":
             return (Relation(("expected_trials",), expected > 1, "a finite number > 1", 2.0),)
+        if self.distribution == FIXED:
+            whole = (expected >= 1) & (expected % 1 == 0)
+            return (Relation(("expected_trials",), whole, "a whole number >= 1"),)
         return (Relation(("expected_trials",), expected >= 1, "a finite number >= 1"),)
 
     released = (
@@ -116,6 +127,80 @@ def log_inverse_gamma(expected: Array, distribution: str) -> Array:
     return u + xp.stop_gradient(slope) * (mean - expected)
 
 
+class Trials(NamedTuple):
+    """The law of K by its generating function f(x) = E x^K, for NumPy.
+
+    Every term is positive and formed without cancellation, off by a few units of roundoff, and of
+    an exponential by one for every unit of its exponent.
+
+    Fields:
+        mean: f′(1).
+        slope: a → f′(1 − a).
+        bend: a → f″(1 − a).
+        win: (a, p) → f(1 − a) − f(1 − a − p), the probability that the best outcome lies in a set
+            of probability p that another of probability a is better than.
+    """
+
+    mean: float
+    slope: Callable[[Any], Any]
+    bend: Callable[[Any], Any]
+    win: Callable[[Any, Any], Any]
+
+
+def law_of_trials(best: BestOf) -> Trials:
+    """The law of the number of runs of one setting.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> law = law_of_trials(acc.BestOf(acc.Gaussian(4.0), 30.0))
+        >>> round(float(law.slope(0.0)), 9), round(float(law.win(0.25, 0.75)), 9)
+        (30.0, 0.090909091)
+    """
+    m = float(best.expected_trials)  # pyrefly: ignore
+    if best.distribution == "poisson":  # f(x) = e^{m(x − 1)}
+        return Trials(
+            m,
+            lambda a: m * np.exp(-m * a),
+            lambda a: m * m * np.exp(-m * a),
+            lambda a, p: np.exp(-m * a) * -np.expm1(-m * p),
+        )
+    if best.distribution == FIXED:  # f(x) = x^m
+        most = 1 - 2.0**-53
+
+        def power(a: Any, k: float) -> Any:
+            return np.where(a < 1, np.exp(k * np.log1p(-np.minimum(a, most))), float(k == 0))
+
+        def win(a: Any, p: Any) -> Any:
+            share = np.minimum(p / np.maximum(1 - a, 2.0**-53), most)
+            return power(a, m) * -np.expm1(m * np.log1p(-share))
+
+        return Trials(
+            m,
+            lambda a: m * power(a, m - 1),
+            lambda a: m * (m - 1) * power(a, max(m - 2, 0.0)),
+            win,
+        )
+    u = float(log_inverse_gamma(np.float64(m), best.distribution))  # pyrefly: ignore
+    gamma, rest = math.exp(-u), -math.expm1(-u)
+
+    def under(a: Any) -> Any:
+        return gamma + rest * a
+
+    if best.distribution == "geometric":  # f(x) = γx/(1 − (1 − γ)x)
+        return Trials(
+            m,
+            lambda a: gamma / under(a) ** 2,
+            lambda a: 2 * gamma * rest / under(a) ** 3,
+            lambda a, p: gamma * p / (under(a) * under(a + p)),
+        )
+    return Trials(  # f(x) = log(1 − (1 − γ)x)/log γ
+        m,
+        lambda a: m * gamma / under(a),
+        lambda a: m * gamma * rest / under(a) ** 2,
+        lambda a, p: np.log1p(rest * p / under(a)) / u,
+    )
+
+
 def trial_parameter(expected_trials: float, distribution: str = "geometric") -> float:
     """γ of the truncated negative binomial law whose mean is `expected_trials`.
 
@@ -155,6 +240,8 @@ def draw_trials(key: PRNGKeyArray, best: BestOf) -> int:
     seed = np.asarray(jax.random.key_data(key) if typed else key).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
     expected = float(best.expected_trials)  # pyrefly: ignore
+    if best.distribution == FIXED:
+        return int(expected)
     if best.distribution == "poisson":
         return int(generator.poisson(expected))
     gamma = trial_parameter(expected, best.distribution)

@@ -3,9 +3,11 @@
 A mechanism that is known by its Rényi curve alone stands in the table `_CURVES`. A run that
 contains one is priced by the sum of its steps' curves; whatever else it contains adds its own.
 
-The best of a random number of runs (Papernot and Steinke 2022): RDP of the run at orders λ and any
-λ̂ > 1 gives, for K truncated negative binomial of shape η (1 geometric, 0 logarithmic) and parameter
-γ, ε'(λ) = ε(λ) + (1+η)(1−1/λ̂)ε(λ̂) + (1+η)log(1/γ)/λ̂ + log(E K)/(λ−1); the best λ̂ is found
+The best of a number of runs, of which `accounting/best_of.py` has the tighter price where one
+run's profile is known. Of a fixed number it is a function of all of them, whose curves add. Of a
+random one (Papernot and Steinke 2022): RDP of the run at orders λ and any λ̂ > 1 gives, for K
+truncated negative binomial of shape η (1 geometric, 0 logarithmic) and parameter γ,
+ε'(λ) = ε(λ) + (1+η)(1−1/λ̂)ε(λ̂) + (1+η)log(1/γ)/λ̂ + log(E K)/(λ−1); the best λ̂ is found
 (Theorem 2).
 
 For K Poisson of mean m, two bounds hold at once. If the run is (ε̂, δ̂)-private with
@@ -47,7 +49,7 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
-from dpjax.accounting.mechanisms.selection import log_inverse_gamma
+from dpjax.accounting.mechanisms.selection import FIXED, log_inverse_gamma
 from dpjax.accounting.method import Method, least, ranked
 from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
@@ -112,7 +114,9 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
     c = xp.where(orders > 1, orders - 1, 1.0)
     own = inner(orders)
     count = xp.asarray(best.expected_trials)[..., None]
-    if best.distribution not in _SHAPES:  # Poisson's law
+    if best.distribution == FIXED:  # a function of all runs, of which the divergences add
+        value, good = count * own, count >= 1
+    elif best.distribution not in _SHAPES:  # Poisson's law
         if any(np.ndim(leaf) != 0 for leaf in jax.tree.leaves(best.mechanism)):
             raise UnsupportedQuery(
                 "BestOf with a Poisson number of trials prices one setting at a time: the run has "

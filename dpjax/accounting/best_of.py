@@ -1,0 +1,315 @@
+"""The best of a secret number of runs, priced from the privacy profile of one run.
+
+One run's outputs on neighbours are P and Q, L = log dP/dQ, δ_PQ(ε) = E_P(1 − e^{ε − L})₊. Of K runs
+the one of the best score leaves; f(x) = E x^K, and G(a) = sup{Q(S) : P(S) ≤ a}.
+
+UPPER     δ(ε) ≤ E_P φ(e^{−L}), φ(x) = sup_a (f′(1 − a) − e^ε x f′(1 − G(a)))₊. For let ties be
+          broken by an independent uniform. The winner has density f′(1 − a(y)) over P, a(y) the
+          probability under P of a better outcome than y, and over Q f′(1 − a′(y)) with a′ ≤ G(a);
+          f′ rises, so that the hockey stick's integrand is at most φ(e^{−L}) over P. Having made no
+          run has one probability in both worlds.
+CHORDS    φ is convex and falls, from f′(1) at x = 0, where Q has no mass. Between knots x_i it lies
+          below its chords, beyond the last below its value there: in all below
+          φ_n + Σ w_i(1 − x/x_i)₊ with w_i ≥ 0, whose mean under P is φ_n + Σ w_i δ_PQ(−log x_i).
+LINES     Q(S) ≤ e^e P(S) + δ_QP(e) for every e, so that G(a) ≤ min_e e^e a + δ_QP(e).
+CELL      f′(1 − a) is convex in a and below its chord. Below one of LINES f′(1 − line) is convex
+          too, and above its chord less a quarter of the cell times the change of its slope. So on a
+          cell the difference is below a linear function, and that below the larger of its ends.
+ATTAINED  A score that ranks S₀ = {L < −e₀} first, then S₁ = {L > e₁}, then the rest lets S₁ win
+          with probability f(1 − P(S₀)) − f(1 − P(S₀) − P(S₁)) under P, and likewise under Q. It
+          rises in P(S₁) and falls in P(S₀), as f is convex.
+
+Whatever bounds the profile of every two neighbours serves: UPPER takes nothing else of them.
+
+References:
+  Liu and Talwar 2019; Papernot and Steinke 2022; Koskela, Redberg and Wang 2024, whose bound UPPER
+  sharpens. Derived for dpjax.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpjax._numerics.scope import is_traced
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour import method as contour
+from dpjax.accounting.contour.profile import (
+    DOWN,
+    UP,
+    Profile,
+    at_both_signs,
+    below_chords,
+    read_profiles,
+)
+from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.loss_distribution import method as grids
+from dpjax.accounting.mechanisms import BestOf, Mechanism, Repeated
+from dpjax.accounting.mechanisms.base import map_axes
+from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
+from dpjax.accounting.method import Method, chosen_settings, least, ranked
+from dpjax.accounting.pairs.atoms import all_settings, lowers, one_setting
+
+_DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
+_REST = 1e-4  # share of δ that losses beyond the last knot may take
+_LEAST = 1e-280  # δ of one run below which nothing is read
+_MOST = 600.0  # ε above which nothing is said
+
+
+# ------------------------------------------------------------------------------ the upper end
+
+
+def _support(
+    law: Trials, own: Profile, other: Profile, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (u, w) with sup_a (f′(1 − a) − y·f′(1 − G(a))) ≤ max(u − y·w) for every y ≥ 0.
+
+    Cells are fine where both functions change, down to where f′(1 − a) is at a least value: any
+    cells would do.
+    """
+    e, d = at_both_signs(other, own)
+    half = _DENSE // 2
+    a = np.geomspace(1e-16, 0.5, half), 1 - np.geomspace(0.5, 1e-12, half)[1:]
+    a = np.concatenate([[0.0], *a, [1.0]])
+    far = law.slope(a), law.slope(np.minimum(np.min(np.exp(e) * a[:, None] + d, axis=1), 1.0))
+    far = [-np.log(np.maximum(v, 1e-300)) for v in far]
+    kept = far[0] <= -math.log(least)
+    ends = (far[0] + far[1])[kept]
+    a = np.interp(np.linspace(ends[0], ends[-1], _CELLS), ends, a[kept])
+    a = np.unique(np.concatenate([[0.0, 1e-16], a, [1.0]]))
+    by_line = np.exp(e) * a[:, None] + d
+    g = np.minimum(np.min(by_line, axis=1) * UP, 1.0)
+    best = np.argmin(by_line[:-1] + by_line[1:], axis=1)
+    rise, base = np.exp(e[best]), d[best]
+    at = [np.minimum((rise * v + base) * UP, 1.0) for v in (a[:-1], a[1:])]
+    steep = [np.where(v < 1, -rise * law.bend(v), 0.0) for v in at]
+    # CELL; or all along a cell what f′(1 − G) is at its right end, where that is more at the left.
+    gap = 0.25 * np.diff(a) * (steep[1] - steep[0]) * (1 + 1e-9)
+    w = [law.slope(v) * DOWN - gap for v in at]
+    flat = law.slope(g[1:]) * DOWN
+    w = [np.where((flat >= w[0]) | (w[1] < 0), flat, v) for v in w]
+    u = law.slope(a)
+    return np.concatenate([u[:-1], u[1:]]) * UP, np.concatenate(w) * DOWN
+
+
+class Bound(NamedTuple):
+    """UPPER of one direction: knots, δ of the run there, f′(1), and the points of `_support`."""
+
+    x: np.ndarray
+    delta: np.ndarray
+    mean: float
+    u: np.ndarray
+    w: np.ndarray
+
+    def at(self, epsilon: float) -> float:
+        """Return an upper end of δ(ε) of the selection."""
+        y = np.exp(np.minimum(epsilon + np.log(self.x), 700.0))  # a lesser y has a larger φ
+        phi = np.maximum(np.max(self.u - np.multiply.outer(y, self.w), axis=1), 0.0)
+        # CHORDS. A weight is a difference of slopes: what it loses by cancellation is added.
+        values, gaps = np.concatenate([[self.mean * UP], phi]), np.diff(self.x, prepend=0.0)
+        slopes = np.append(np.diff(values) / gaps, 0.0)
+        lost = 4 * 2.0**-52 * (values[:-1] + values[1:]) / gaps
+        turns = np.maximum(np.diff(slopes), 0.0) + lost + np.append(lost[1:], 0.0)
+        found = float((np.sum(turns * self.x * self.delta) + phi[-1]) * UP)
+        return found if found >= 0 else np.inf
+
+
+def upper_bound(law: Trials, own: Profile, other: Profile, least: float) -> Bound:
+    """Return UPPER of one direction, of the profiles of both; what is below `least` is rough."""
+    e, d = at_both_signs(own, other)
+    x = np.exp(-e[::-1]) * (1 - 1e-15)  # rounded down: δ(−log x) is at most what it is at e
+    return Bound(x, d[::-1] * UP, law.mean, *_support(law, own, other, least))
+
+
+def _solve(bounds: list[Bound], delta: float) -> float:
+    """Return an ε at which every bound is at most δ, close to the least."""
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(max(bound.at(epsilon) for bound in bounds), 1e-300) / delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    top = 1.0
+    while excess(top) > 0:
+        top *= 2
+        if top > _MOST:
+            return np.inf
+    from scipy.optimize import brentq
+
+    root = brentq(excess, top / 2 if top > 1 else 0.0, top, xtol=1e-14, rtol=1e-14)
+    step = 1e-14 * (1 + root)
+    while excess(root) > 0:  # a bound counts where it has been asked
+        root, step = root + step, 2 * step
+    return float(root)
+
+
+# ------------------------------------------------------------------------------ the lower end
+
+
+def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
+    """Return an ε that some score attains in one direction: ATTAINED; 0 where none is found."""
+
+    def parted(more: np.ndarray, less: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A score may also tell a part of what lies between two events, at random."""
+        order = np.lexsort((-less, more))
+        more, less = np.append(0.0, more[order]), np.append(0.0, less[order])
+        parts = np.concatenate([more, np.geomspace(1e-12, 1.0, 200) * more[-1]])
+        return parts, -below_chords(more, -less, parts) * DOWN
+
+    p, q = own.tails()
+    b0, a0 = other.tails()  # {L < −e} is {L > e} where the roles are changed
+    a0, b0 = (v[:, None] for v in parted(a0, b0))
+    q, p = parted(q, p)
+    gain = law.win(a0, p) * DOWN - delta
+    cost = law.win(b0, q) * UP
+    good = (a0 + p <= 1) & (b0 + q <= 1) & (gain > 0)
+    best = np.max(np.where(good, gain / np.maximum(cost, 1e-300), 0.0))
+    return max(math.log(best) - 1e-12 * (1 + abs(math.log(best))), 0.0) if best > 0 else 0.0
+
+
+# ------------------------------------------------------------------------------ the method
+
+
+def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
+    if not isinstance(run, BestOf):
+        return False
+    known, rest = grids.split_releases(run.mechanism, adjacency)
+    releases = [grids.known_release(step, adjacency) for step, _ in known]
+    laid = any(own is None or hasattr(own.release, "grid") for own in releases)
+    return lowers(rest, adjacency) and not laid
+
+
+def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
+    """Return the pairs of one setting of a run, in either direction."""
+    known, rest = grids.split_releases(run, adjacency)
+    often: dict[Any, float] = {}
+    for step, factors in known:
+        own: Any = grids.known_release(step, adjacency)
+        own = own._replace(numbers=tuple(map(float, own.numbers)), rate=float(own.rate))
+        often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
+    atoms, _ = all_settings(rest, adjacency)
+    return grids.directions(one_setting(atoms, ()), list(often.items()), adjacency, upper=upper)
+
+
+@functools.lru_cache(maxsize=32)
+def _prepare(
+    tree: Any, leaves: tuple, adjacency: Adjacency, level: float, upper: bool
+) -> list[Any]:
+    """Return what answers are read off, by the run's leaves: that of the last few runs is kept.
+
+    Of an upper end the bound in either direction; of a lower one the profiles, own and other.
+    """
+    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
+    run = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
+    ways = _ways(run.mechanism, adjacency, upper)
+    profiles = read_profiles(ways, level, with_neighbours=not upper)
+    both = [] if profiles is None else list(zip(profiles, profiles[::-1], strict=True))
+    return [upper_bound(law_of_trials(run), *way, level) for way in both] if upper else both
+
+
+def _ready_for(run: BestOf, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
+    """Return the same for one run; nothing where losses or δ are beyond what is read."""
+    if level < _LEAST:
+        return []
+    leaves, tree = jax.tree.flatten(run)
+    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
+    return _prepare(tree, raw, adjacency, level, upper)
+
+
+def _level(run: BestOf, delta: float) -> float:
+    """Return the δ of one run that hardly counts, as UPPER has at most E K times that.
+
+    A power of ten, so that like questions share what is prepared.
+    """
+    hardly = _REST * delta / max(float(run.expected_trials), 1.0)  # pyrefly: ignore
+    return 10.0 ** math.floor(math.log10(max(hardly, 1e-300)))
+
+
+def _told(run: BestOf) -> Mechanism | None:
+    """Return all runs, of which the best is a function, where their number is certain."""
+    m = float(run.expected_trials)  # pyrefly: ignore
+    if m == 1 and run.distribution != "poisson":
+        return run.mechanism
+    return Repeated(run.mechanism, m) if run.distribution == FIXED else None
+
+
+def _composition(part: str, run: BestOf, given: float, adjacency: Adjacency) -> float:
+    told, nothing = _told(run), np.inf if part == "epsilon" else 1.0
+    if told is None:
+        return nothing
+    table = [m for family in (gaussian_dp, contour, grids) for m in family.METHODS]
+    able = [m for m in ranked(table, part, told, adjacency) if m.rank is not None]
+    return float(least(part, able, told, given, adjacency)[0]) if able else nothing
+
+
+def _epsilon(run: BestOf, delta: float, adjacency: Adjacency) -> float:
+    if not 0 < delta < 1:
+        return np.inf if delta < 1 else 0.0
+    bounds = _ready_for(run, adjacency, _level(run, delta), True)
+    found = _solve(bounds, delta) if bounds else np.inf
+    return min(found, _composition("epsilon", run, delta, adjacency))
+
+
+def _delta(run: BestOf, epsilon: float, adjacency: Adjacency) -> float:
+    if not 0 <= epsilon < np.inf:
+        return 1.0
+    level, found, tried = 1e-12, 1.0, set()
+    while level not in tried and (bounds := _ready_for(run, adjacency, level, True)):
+        tried.add(level)
+        found = min(found, max(bound.at(epsilon) for bound in bounds))
+        wanted = _level(run, found)  # as ε(δ) takes it, so that one is the other's inverse
+        level = wanted if wanted >= level else 10.0 ** math.floor(1.5 * math.log10(level))
+    found = max(found, 1e-300)  # what underflows is not nothing
+    return min(found, _composition("delta", run, epsilon, adjacency))
+
+
+def _epsilon_lower(run: BestOf, delta: float, adjacency: Adjacency) -> float:
+    """Of the pair that neighbours attain in one run, and the score of ATTAINED."""
+    if not (0 < delta < 1 and grids.is_attained(run.mechanism, adjacency)):
+        return 0.0
+    both = _ready_for(run, adjacency, _level(run, delta), False)
+    return max((lower_end(law_of_trials(run), *way, delta) for way in both), default=0.0)
+
+
+def _each(answer: Callable) -> Callable:
+    """Return the answer of every setting of a sweep, one by one."""
+
+    @functools.wraps(answer)
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+        if is_traced(run, given):
+            raise UnsupportedQuery("method 'selection' runs on the host: price outside the trace")
+        (leaves, tree), axes = jax.tree.flatten((run, given)), jax.tree.leaves((map_axes(run), 0))
+        fronts = (np.shape(v)[: np.ndim(v) - n] for v, n in zip(leaves, axes, strict=True))
+        every = np.ones(np.broadcast_shapes(*fronts), bool)
+        rows = [chosen_settings(every, v, n) for v, n in zip(leaves, axes, strict=True)]
+        found = np.empty(every.shape)
+        for place, row in zip(np.ndindex(every.shape), zip(*rows, strict=True), strict=True):
+            one, at = jax.tree.unflatten(tree, [np.asarray(v, np.float64) for v in row])
+            found[place] = answer(one, float(at), adjacency)
+        return found
+
+    return ask
+
+
+METHODS = (
+    Method(
+        "selection",
+        rank=34.0,
+        dear=True,
+        supports=_supports,
+        needs=(BestOf,),
+        epsilon=_each(_epsilon),
+        delta=_each(_delta),
+        epsilon_lower=_each(_epsilon_lower),
+        describe="the best of K runs from one run's privacy profile, bounded over every score "
+        "(derived for dpjax; after Koskela, Redberg and Wang 2024); of a certain K also their "
+        "composition",
+    ),
+)

@@ -1,0 +1,238 @@
+"""The whole privacy profile of one composed run, in both directions, between certified ends.
+
+L = log dP/dQ, δ_PQ(ε) = E_P(1 − e^{ε − L})₊. A run of few outcomes has it as a sum, a single
+sampled step in closed form, and any other run off a few lines (`contour.line`), each read near the
+ε that it was drawn for. Three facts serve all of them:
+
+CHORDS    δ is convex in v = e^ε, and falls: below the chords of its upper ends.
+DOWN      δ_PQ(−e) = 1 − e^{−e} + e^{−e}δ_QP(e), from ∫(p − e^{−e}q)₊ and P and Q having mass 1.
+SLOPE     To the right δ has the slope −Q(L > ε) in v. So Q(L > ε) lies between the slopes of two
+          chords, and P(L > ε) = δ(ε) + v·Q(L > ε).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax._numerics.arrays import NUMPY, tree_map
+from dpjax.accounting.contour import interval
+from dpjax.accounting.contour import line as lines
+from dpjax.accounting.contour.saddle import Group, Run, find_saddle
+from dpjax.accounting.contour.tilt import EPS
+from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
+from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.pair import Atoms, Folded
+from dpjax.accounting.pairs.table import PAIRS
+
+UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
+_KNOTS = 120
+_LINES = 5
+_SHARE = 0.9  # of the distance between two lines, up to which each is read
+_NEAR = 3e-5  # how far a knot's neighbours are, over the last knot
+_GOOD = 1e-2  # relative width of δ at which no longer line is drawn
+_LAST = 300.0  # ε beyond which nothing is read
+_FAR = 45.0  # deviations beyond which a normal number is rarer than 1e-440
+_HALVINGS = 80
+
+
+class Profile(NamedTuple):
+    """Both ends of δ(ε) in one direction, at rising ε ≥ 0."""
+
+    epsilon: np.ndarray
+    high: np.ndarray
+    low: np.ndarray
+
+    def tails(self) -> tuple[np.ndarray, np.ndarray]:
+        """SLOPE: return a lower end of P(L > ε) and an upper end of Q(L > ε)."""
+        v = np.exp(self.epsilon)
+        gap = v[:, None] * np.expm1(self.epsilon - self.epsilon[:, None])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            least = np.where(gap > 0, (self.low[:, None] - self.high) / gap, 0.0).max(axis=1)
+            most = np.where(gap < 0, (self.low[:, None] - self.high) / gap, 1.0).min(axis=1)
+        # P's end belongs to the least Q of any: δ and v are known there.
+        return (self.low + v * np.maximum(least * DOWN, 0.0)) * DOWN, np.minimum(most * UP, 1.0)
+
+
+def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]:
+    """Return all knots, rising, and upper ends of δ_PQ there: DOWN."""
+    e = other.epsilon[:0:-1]
+    below = -np.expm1(-e) + np.exp(-e) * other.high[:0:-1]
+    return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
+
+
+def below_chords(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the greatest convex function that is at most y at rising points x.
+
+    Example:
+        >>> below_chords(np.arange(3.0), np.array([2.0, 3.0, 0.0]), np.array([1.0]))
+        array([1.])
+    """
+    kept: list[int] = []
+    for i in range(len(x)):
+        while len(kept) > 1:
+            j, k = kept[-2:]
+            if (y[k] - y[j]) * (x[i] - x[k]) <= (y[i] - y[k]) * (x[k] - x[j]):
+                break
+            kept.pop()
+        kept.append(i)
+    return np.interp(at, x[kept], y[kept])
+
+
+# ------------------------------------------------------------------------------ what is composed
+
+
+def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
+    """Return the steps of one direction multiplied out, or as lines take them; None without noise.
+
+    Args:
+        pairs: known outcomes, and steps of pairs that lines are drawn for.
+    """
+    rows: dict[Any, list[Pair]] = {}
+    for pair in pairs:
+        if isinstance(pair, Pair) and pair.mu > 0 and pair.rate > 0 and pair.count > 0:
+            rows.setdefault(pair.family, []).append(pair)
+    several = merged(pair for pair in pairs if isinstance(pair, Discrete) and np.any(pair.losses))
+    if not rows and len(several) <= 1:
+        only = several[0] if several else Discrete(np.zeros(1), np.ones(1))
+        if only.count == 1:
+            return only
+    mu2, groups = 0.0, []
+    for family, steps in rows.items():
+        mu, rate, count = (np.array([step[i] for step in steps]) for i in (2, 3, 4))
+        if not np.all(np.isfinite(mu) & np.isfinite(count)):
+            return None
+        if family == "gaussian":  # a sum of n terms is off by n units of roundoff
+            mu2 += float(np.sum(count * mu * mu))
+            continue
+        table = PAIRS[family].table(mu, rate)
+        groups.append(Group(table if steps[0].sign > 0 else table.reversed(), count))
+    for losses, masses, count, _ in several:
+        finite = np.isfinite(losses) & (masses > 0)
+        atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
+        table = Atoms(*(np.asarray(v)[None] for v in atoms))
+        groups.append(Group(table, np.array([count])))
+    return Run(np.float64(mu2), tuple(groups))
+
+
+def _find_last(run: Discrete | Run, level: float) -> float:
+    """Return about the ε at which δ(ε), but for infinite losses, has fallen to a level."""
+    if isinstance(run, Discrete):
+        finite = np.isfinite(run.losses)
+        return discrete_epsilon(Discrete(run.losses[finite], run.masses[finite]), level)
+    return float(find_saddle(run, np.log(level), None).epsilon)
+
+
+def read_profiles(
+    ways: list[list[Pair | Discrete]], level: float, *, with_neighbours: bool
+) -> list[Profile] | None:
+    """Return the profile of either direction, on the same knots; None where nothing is known.
+
+    Args:
+        ways: the steps in either direction, or in the one that says both.
+        level: δ, about, at the last knot.
+        with_neighbours: whether every knot has one close by, as a sharp SLOPE needs.
+    """
+    with np.errstate(all="ignore"):
+        runs = [_compose(pairs) for pairs in ways]
+        last = max(np.inf if run is None else _find_last(run, level) for run in runs)
+        if not last <= _LAST:
+            return None
+        last = max(last, 1e-6)
+        knots = np.linspace(0.0, last, _KNOTS)
+        for run in runs:  # of few outcomes every loss is a knot: between them δ is its own chord
+            if isinstance(run, Discrete) and len(run.losses) <= _KNOTS:
+                own = np.abs(run.losses[np.isfinite(run.losses)])
+                knots = np.union1d(knots, own[own <= last])
+        if with_neighbours:
+            near = _NEAR * last
+            knots = np.unique(np.concatenate([knots, knots + near, knots[1:] - near]))
+            knots = knots[knots >= 0]
+        knots = knots[np.diff(knots, prepend=-np.inf) > 1e-9 * last]
+        return [_read(run, knots) for run in runs]  # pyrefly: ignore
+
+
+# ------------------------------------------------------------------------------ one direction
+
+
+def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
+    """Return the profile of one direction."""
+    if isinstance(run, Discrete):
+        low = np.array([discrete_delta(run, float(e)) for e in epsilon]) * DOWN
+        high = low * UP**2 * UP
+    elif (step := _single_step(run)) is not None:
+        low, high = _from_tails(step, epsilon)
+    else:
+        low, high = _off_lines(run, epsilon)
+    low = np.maximum.accumulate(np.maximum(low, 0.0)[::-1])[::-1]
+    high, v = np.minimum(np.minimum.accumulate(high), 1.0), np.exp(epsilon)
+    return Profile(epsilon, np.minimum(high, below_chords(v, high, v) * UP), low)
+
+
+def _single_step(run: Run) -> Mixture | None:
+    """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
+    if len(run.groups) != 1 or run.gaussian_mu2 > 0 or not np.all(run.groups[0].count == [1.0]):
+        return None
+    pair = run.groups[0].pair
+    # At ε ≥ 0 the profile of a folded pair is that of its pair on the whole line.
+    pair = tree_map(lambda v: v[0], pair.pair if isinstance(pair, Folded) else pair)
+    side = pair.direction() if isinstance(pair, Mixture) else 0
+    if side < 0:
+        return Mixture(*(s * v[::-1] for s, v in zip((-1, 1, 1), pair, strict=True)))
+    return pair if side > 0 else None
+
+
+def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of δ(ε) = P(y > x) − e^ε Q(y > x) at L(x) = ε, L rising.
+
+    Any x gives a lower end. With L(a) ≤ ε ≤ L(b) an upper one is P(y > a) − e^ε Q(y > b).
+    """
+
+    def is_past(x: np.ndarray, way: float) -> np.ndarray:
+        p, q = pair.spread(x)
+        loss = p.value - q.value
+        return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
+
+    far, ends = np.max(np.abs(pair.means)) + _FAR, []
+    for way in (1.0, -1.0):
+        low, high = np.full(len(epsilon), -far), np.full(len(epsilon), far)
+        for _ in range(_HALVINGS):
+            x = 0.5 * (low + high)
+            past = is_past(x, way)
+            low, high = np.where(past, low, x), np.where(past, x, high)
+        ends.append(low if way > 0 else high)
+    a, b = ends
+    places = [x - pair.means[:, None] for x in ends]
+    beyond = [0.5 * NUMPY.erfc(place / math.sqrt(2.0)) for place in places]
+    p_a, p_b, q_b, grow = pair.p @ beyond[0], *(w @ beyond[1] for w in pair[1:]), np.exp(epsilon)
+    # (log erfc)′ is at most 2z + 2: a place off by a unit of roundoff moves a tail by 2z² of them.
+    off = beyond[0] * (EPS * (16 + 2 * places[0] ** 2))
+    off = pair.p @ off + grow * (pair.q @ off)
+    p_a, q_b_sure = np.where(is_past(a, 1.0), 1.0, p_a), np.where(is_past(b, -1.0), q_b, 0.0)
+    return p_b - grow * q_b - off, p_a - grow * q_b_sure + off
+
+
+def _off_lines(run: Run, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of δ(ε) off lines: where several are read each of them bounds."""
+    high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
+    last, mass = epsilon[-1], float(interval.infinite_mass(run))
+    for e in last * (np.arange(_LINES) + 0.3) / _LINES:
+        near = np.flatnonzero(np.abs(epsilon - e) <= _SHARE * last / _LINES)
+        at, middle = find_saddle(run, None, e), np.argmin(np.abs(epsilon - e))
+        for level in interval.LEVELS[:2]:
+            for line in lines.evaluate(run, at, *level):
+                ends = [
+                    (lines.log_delta(line, x)[0], lines.lower_log_delta(line, x))
+                    for x in epsilon[near]
+                ]
+                up, down = np.exp(np.array(ends).T)
+                high[near] = np.fmin(high[near], (up + mass) * UP)
+                low[near] = np.fmax(low[near], (down + mass) * DOWN)
+                if line.blur == 0:
+                    break  # the second line is the first
+            if high[middle] - low[middle] <= _GOOD * high[middle]:
+                break
+    return low, high
