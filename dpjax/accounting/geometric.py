@@ -263,7 +263,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
         warnings.warn(
             f"noise uniform in a ball spends δ = {np.max(spent):.3g} at every ε, above the target "
             f"{np.min(delta):.3g}: a larger ε buys nothing. Enlarge the radius (see "
-            "geometric.ball.ball_displacement) or use Gaussian noise",
+            "geometric.ball_displacement) or use Gaussian noise",
             stacklevel=6,
         )
     return xp.where(enough, 0.0, xp.inf)
