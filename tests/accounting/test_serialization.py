@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.certificate import from_plain, to_plain
+from dpjax.accounting.answers.as_json import from_plain, to_plain
 
 EXAMPLES = [
     acc.Gaussian(0.1 + 0.2),
