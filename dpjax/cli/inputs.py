@@ -7,12 +7,12 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from dpjax.accounting import Certificate, Verification
+    from dpjax.accounting import Certificate, CertificateError, Verification
     from dpjax.data import Dataset, Schema
 
 
@@ -48,7 +48,10 @@ _LONGEST = 1 << 24  # characters of a certificate; `Certificate.from_json` refus
 def verify_certificate(
     path: pathlib.Path, as_json: bool = False
 ) -> tuple[Certificate, Verification]:
-    """A certificate, or that of a run's folder, and its verification; exit code 1 if it fails."""
+    """A certificate, or that of a run's folder, and its verification; exit code 1 if it fails.
+
+    The files that it names are compared with those beside it.
+    """
     path = path / "certificate.json" if path.is_dir() else path
     try:
         with path.open(encoding="utf-8") as file:
@@ -60,13 +63,20 @@ def verify_certificate(
 
     try:
         found = acc.Certificate.from_json(text)
-        return found, found.verify()
+        checked = found.verify()
+        found.check_files(path.parent)
+        return found, checked
     except acc.CertificateError as error:
-        if as_json:
-            print_json({"valid": False, "field": error.field, "reason": str(error)})
-        else:
-            typer.echo(f"REFUSED: {error}", err=True)
-        raise typer.Exit(1) from None
+        refuse(error, as_json)
+
+
+def refuse(error: CertificateError, as_json: bool = False) -> NoReturn:
+    """Say what is wrong with a certificate, and end with exit code 1."""
+    if as_json:
+        print_json({"valid": False, "field": error.field, "reason": str(error)})
+    else:
+        typer.echo(f"REFUSED: {error}", err=True)
+    raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager

@@ -39,9 +39,13 @@ def predict(
     with inputs.exit_on_bad_input():
         from dpjax import data as reading
         from dpjax import training
+        from dpjax.accounting import CertificateError
 
         inputs.check_new_file("--out", out, (".csv",))
-        saved = training.load_model(model)
+        try:
+            saved = training.load_model(model)
+        except CertificateError as error:
+            inputs.refuse(error, as_json)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
         described = reading.described_schema(saved.encoding)

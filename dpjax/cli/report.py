@@ -61,8 +61,10 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
     opening, details = (part.split("\n") for part in certificate.describe().split("\n\n"))
     sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
     sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
-    if (folder / "training.png").is_file():
-        sections += ["<h2>Training</h2>", _result(folder / "metrics.csv")]
+    names = certificate.subject or ("training.png", "metrics.csv")  # of others it says nothing
+    if "training.png" in names and (folder / "training.png").is_file():
+        metrics = [_result(folder / "metrics.csv")] if "metrics.csv" in names else []
+        sections += ["<h2>Training</h2>", *metrics]
         sections.append(_image((folder / "training.png").read_bytes(), "accuracy and ε by step"))
     sections += ["<h2>The plan</h2>", _plan(certificate)]
     sections += ["<h2>The certificate</h2>", _definitions(details)]
@@ -73,9 +75,9 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
         "<pre>pip install 'dpjax[cli] @ git+https://github.com/dpjax/dpjax'\n"
         "dpjax verify certificate.json</pre>"
         "<p>The mechanism in the certificate is priced again, by the bound that it names and by "
-        "an independent one where there is one; an edited ε, δ, adjacency or mechanism is refused. "
-        "It cannot tell whether the run was the one described: for that, read the code that ran, "
-        "or audit it.</p>"
+        "an independent one where there is one; an edited ε, δ, adjacency or mechanism is refused, "
+        "and a model file other than the one released. It cannot tell whether the run was the one "
+        "described: for that, read the code that ran, or audit it.</p>"
         f"<details><summary>certificate.json</summary><pre>{html.escape(certificate.to_json())}"
         "</pre></details>",
     ]

@@ -235,5 +235,7 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     plotting.plot_training(
         found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
     )
-    training.write_atomically(folder / "certificate.json", certificate.to_json().encode())
+    released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
+    bound = certificate.bind_files(released)
+    training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     training.discard_key(folder / "checkpoint")

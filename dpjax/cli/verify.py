@@ -24,14 +24,16 @@ def verify(
     """Recompute ε from a certificate alone, and say what it covers.
 
     Opens with who is protected, against what, how well, and what is not covered; then the details.
-    Reads nothing but the certificate: the mechanism in it is priced again by the bound it names,
-    and checked against an independent one where there is one. Exit code 1 if a field was changed or
-    disagrees; the field is named.
+    The mechanism in the certificate is priced again by the bound it names, and checked against an
+    independent one where there is one; the files that it names are compared with those beside it.
+    Exit code 1 if a field was changed or disagrees, or a file is another; the field is named.
 
         dpjax verify runs/digits/certificate.json
     """
     with exit_on_bad_input():
         found, check = verify_certificate(certificate, as_json)
+    beside = certificate if certificate.is_dir() else certificate.parent
+    compared = [name for name in found.subject if (beside / name).is_file()]
     if as_json:
         print_json(
             {
@@ -46,6 +48,8 @@ def verify(
                 "checked_lower": check.lower,
                 "checked_upper": check.upper,
                 "not_covered": list(found.not_covered),
+                "files": dict(found.subject),
+                "files_compared": list(compared),
                 "version": found.version,
             }
         )
@@ -60,6 +64,10 @@ def verify(
         lines.append(
             f"Independently: {check.checked_by} puts ε between {check.lower:.6g} and {upper}."
         )
+    if found.subject:
+        absent = [name for name in found.subject if name not in compared]
+        missing = f"; not there: {', '.join(absent)}" if absent else ""
+        lines.append(f"Files compared: {', '.join(compared) or 'none'}{missing}.")
     if found.tier != "proven":
         lines.append(f"Note: the guarantee is {found.tier}; read what it assumes.")
     show_labelled(console, "\n".join(lines))

@@ -67,7 +67,7 @@ def save_model(
         params: a tree of arrays: dicts, lists and tuples; a tuple comes back as a list.
         model: where it is one of `logistic`, `softmax`, `mlp`, its architecture is saved too.
         encoding: anything that JSON can hold; `dpjax.data.describe_encoding` makes one.
-        certificate: the plan's, `plan.certify()`.
+        certificate: the plan's, `plan.certify()`; written bound to the two other files.
 
     Returns:
         The folder.
@@ -105,7 +105,8 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     files = {folder / _ARRAYS[_FORMAT]: content}
     if certificate is not None:
-        files[folder / _CERTIFICATE] = certificate.to_json().encode()
+        bound = certificate.bind_files({_ARRAYS[_FORMAT]: content, _MODEL: text})
+        files[folder / _CERTIFICATE] = bound.to_json().encode()
     files[folder / _MODEL] = text  # the last: no model is read without its certificate
     written: list[pathlib.Path] = []
     try:
@@ -128,6 +129,7 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
 
     Raises:
         ValueError: there is no model, a file of it is damaged, or it was written by a newer dpjax.
+        CertificateError: the certificate in the folder names other files than this model's.
 
     Example:
         >>> import tempfile
@@ -166,6 +168,7 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
     certificate = None
     if (folder / _CERTIFICATE).is_file():
         certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_bytes())
+        certificate.check_files(folder)
     return SavedModel(params, model, found["encoding"], certificate)
 
 

@@ -28,7 +28,7 @@ def certificate():
         extra_delta={"a batch beyond the capacity": 1e-8},
         not_covered=["the ranges of the columns were learned from the rows"],
         declared={"records": 60_000, "batch_size": 600, "steps": 1_000, "noise_multiplier": 1.1},
-    )
+    ).bind_files({"model.json": b"{}", "model.safetensors": b"123"})
 
 
 def test_round_trip_is_lossless(certificate):
@@ -69,7 +69,7 @@ def test_every_tampered_field_is_found_and_named(certificate, field):
     with pytest.raises(acc.CertificateError) as found:
         acc.Certificate.from_json(json.dumps(raw)).verify()
     # the last digest removed is that of the field it belonged to
-    assert found.value.field == (field if field != "digests" else "format")
+    assert found.value.field == (field if field != "digests" else "subject")
 
 
 def test_a_forger_who_renews_the_digests_is_found_by_recomputing(certificate):
@@ -84,13 +84,78 @@ def test_a_forger_who_renews_the_digests_is_found_by_recomputing(certificate):
             forged.verify()
 
 
-@pytest.mark.parametrize("field", list(acc.Certificate.__dataclass_fields__))
+@pytest.mark.parametrize("field", sorted({*acc.Certificate.__dataclass_fields__} - {"subject"}))
 def test_missing_fields_are_named(certificate, field):
     raw = json.loads(certificate.to_json())
     del raw[field]
     with pytest.raises(acc.CertificateError) as found:
         acc.Certificate.from_json(json.dumps(raw))
     assert found.value.field == field
+
+
+def test_a_certificate_of_no_file_is_written_as_before_files_were_bound(certificate):
+    plain = acc.certify(RUN, 1e-5)
+    raw = json.loads(plain.to_json())
+    assert "subject" not in raw
+    assert "subject" not in raw["digests"]
+    assert plain.check_files(pathlib.Path(__file__).parent) == ()
+    assert "Files: none is bound" in plain.describe()
+    assert "Files: model.json, model.safetensors, by their SHA-256" in certificate.describe()
+    # Files that are bound later take nothing else with them.
+    again = plain.bind_files({"a": b"1"})
+    assert dataclasses.replace(again, subject={}, digests=plain.digests) == plain
+    with pytest.raises(ValueError, match="subject must name a file"):
+        plain.to_statement()
+
+
+def test_bound_files_are_compared_by_their_bytes(certificate, tmp_path):
+    assert certificate.check_files(tmp_path) == ()
+    (tmp_path / "model.json").write_bytes(b"{}")
+    assert certificate.check_files(tmp_path) == ("model.json",)
+    digest = "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356"  # by sha256sum
+    assert acc.certify(RUN, 1e-5).bind_files({"a": b"{}\n"}).subject == {"a": digest}
+    assert certificate.subject["model.json"] != digest
+    (tmp_path / "model.json").write_bytes(b"{}\n")
+    with pytest.raises(acc.CertificateError, match=r"names another model\.json") as refused:
+        certificate.check_files(tmp_path)
+    assert refused.value.field == "subject"
+
+
+def test_a_statement_is_in_toto_and_is_read_as_its_certificate(certificate):
+    stated = json.loads(certificate.to_statement())
+    assert stated["_type"] == "https://in-toto.io/Statement/v1"
+    assert set(stated) == {"_type", "subject", "predicateType", "predicate"}
+    assert [set(entry) for entry in stated["subject"]] == [{"name", "digest"}] * 2
+    assert acc.Certificate.from_json(certificate.to_statement()) == certificate
+    stated["subject"][0]["digest"]["sha256"] = "0" * 64
+    with pytest.raises(acc.CertificateError) as refused:
+        acc.Certificate.from_json(json.dumps(stated)).verify()
+    assert refused.value.field == "subject"
+
+
+_ZEROS = {"sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        {},
+        "model.json",
+        [{"name": "a"}],
+        [{"name": "../a", "digest": _ZEROS}],
+        [{"name": "/etc/passwd", "digest": _ZEROS}],
+        [{"name": "..", "digest": _ZEROS}],
+        [{"name": "C:a", "digest": _ZEROS}],
+        [{"name": "a", "digest": {"sha256": "0" * 63}}],
+        [{"name": "a", "digest": {"sha1": "0" * 64}}],
+        [{"name": "a", "digest": _ZEROS}] * 2,
+        [["a", "0" * 64]],
+    ],
+)
+def test_a_subject_that_names_no_file_beside_it_is_refused(certificate, subject):
+    with pytest.raises(acc.CertificateError) as refused:
+        acc.Certificate.from_json(corrupt(certificate, subject=subject))
+    assert refused.value.field == "subject"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import csv
 import dataclasses
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -229,3 +231,44 @@ def test_adult_is_trained_predicted_and_verified_by_a_schema(data_dir, tmp_path)
     truth = [line.rpartition(",")[2].strip() for line in lines[:50]]
     assert np.mean([a == b for a, b in zip(labels, truth, strict=True)]) > 0.7
     assert dpjax("verify", run).exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def two_budgets(people, tmp_path_factory):
+    """The folders of an ε = 1 run and of an ε = 500 run."""
+    folder = tmp_path_factory.mktemp("budgets")
+    for epsilon in ("1", "500"):
+        settings = ["--epsilon", epsilon, "--delta", "1e-3", "--steps", "3", "--target", "income"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what ε = 500 permits
+            result = dpjax("train", "--data", people, *settings, "--out", folder / epsilon)
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets, tmp_path):
+    honest = two_budgets / "1"
+    names = ["model.safetensors", "model.json", "metrics.csv", "training.png"]
+    assert dpjax("verify", honest).exit_code == 0
+    found = json.loads(dpjax("verify", honest, "--json").stdout)
+    assert found["files_compared"] == list(found["files"]) == names
+    # The certificate alone holds too, and says that it saw no file.
+    (tmp_path / "alone.json").write_bytes((honest / "certificate.json").read_bytes())
+    shown = dpjax("verify", tmp_path / "alone.json")
+    assert shown.exit_code == 0
+    assert "Files compared: none; not there: model.safetensors" in " ".join(shown.output.split())
+    rows = tmp_path / "new.csv"
+    rows.write_text("age,job\n20,smith\n")
+    for planted in names[:2], names[2:3]:
+        forged = tmp_path / f"with another {planted[-1]}"
+        shutil.copytree(honest, forged)
+        for name in planted:
+            shutil.copy(two_budgets / "500" / name, forged / name)
+        commands = [["verify", forged], ["verify", forged, "--json"], ["report", forged]]
+        commands += [["predict", forged, "--data", rows, "--out", tmp_path / "out.csv"]]
+        for command in commands:
+            result = dpjax(*command)
+            assert result.exit_code == 1, command
+            assert f"names another {planted[0]}" in result.output
+        assert not (forged / "report.html").exists()
+    assert not (tmp_path / "out.csv").exists()

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import pickle
+import shutil
 import stat
 
 import chex
@@ -19,6 +20,7 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file, save
 
+from dpjax import accounting as acc
 from dpjax import training
 from dpjax._numerics.scope import enable_x64
 from dpjax.training.parameters import partition_model
@@ -44,7 +46,9 @@ def test_a_model_comes_back_with_its_architecture(name, tmp_path):
     x = jnp.arange(3.0)
     np.testing.assert_array_equal(found.model.apply(found.params, x), model.apply(params, x))
     assert found.encoding == {"columns": []}
-    assert found.certificate == certificate
+    assert list(found.certificate.subject) == ["model.safetensors", "model.json"]
+    assert found.certificate.mechanism == certificate.mechanism
+    assert found.certificate.verify().epsilon == certificate.epsilon
 
 
 @pytest.mark.parametrize("written", [0, 1, 2])
@@ -68,7 +72,21 @@ def test_a_disk_that_fills_up_leaves_no_model_and_does_not_refuse_the_next_one(
     assert refused.value.filename == str(tmp_path / names[written])
     assert not list(tmp_path.iterdir())
     training.save_model(tmp_path, params, certificate=certificate)
-    assert training.load_model(tmp_path).certificate == certificate
+    assert training.load_model(tmp_path).certificate.epsilon == certificate.epsilon
+
+
+@pytest.mark.parametrize("copied", [["model.safetensors", "model.json"], ["certificate.json"]])
+def test_the_parameters_of_another_run_are_not_those_of_the_certificate(copied, tmp_path):
+    for noise in (2.0, 4.0):
+        plan = training.make_plan(400, noise_multiplier=noise, delta=1e-5, steps=9, batch_size=100)
+        params, folder = {"w": jnp.full(3, noise)}, tmp_path / f"{noise}"
+        training.save_model(folder, params, certificate=plan.certify())
+    training.load_model(tmp_path / "4.0")
+    for name in copied:
+        shutil.copy(tmp_path / "2.0" / name, tmp_path / "4.0" / name)
+    with pytest.raises(acc.CertificateError, match=r"names another model\.") as refused:
+        training.load_model(tmp_path / "4.0")
+    assert refused.value.field == "subject"
 
 
 def test_every_kind_of_number_comes_back(tmp_path):

@@ -8,6 +8,8 @@ import functools
 import hashlib
 import json
 import math
+import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from dpjax.accounting.answers.plain_words import details, summary
 from dpjax.accounting.answers.verification import (
     Verification,
     check_consistency,
+    compare_files,
     priced,
     recompute,
     remaining,
@@ -29,6 +32,7 @@ from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
 
 FORMAT = 1
+_STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", f"urn:dpjax:certificate:{FORMAT}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Certificate:
         declared: facts of the run, which must agree with the mechanism where it knows them.
         version, created: of the software, and when (UTC).
         digests: of every other field, to find out which was changed.
+        subject: the released files that it belongs to, by name their SHA-256; see `bind_files`.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -71,6 +76,7 @@ class Certificate:
     created: str = ""
     format: int = FORMAT
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    subject: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> str:
         """The certificate as JSON text; `from_json` gives an equal certificate.
@@ -96,6 +102,60 @@ class Certificate:
             dpjax.accounting.errors.CertificateError: certificate field 'mechanism': is missing
         """
         return _read(parse(text))
+
+    def bind_files(self, contents: Mapping[str, bytes]) -> Certificate:
+        """The certificate of these files alone: it names their SHA-256, for `check_files`.
+
+        Give what was released (a model, its parameters, its description), never records: of a file
+        that few guesses find, the digest tells which it is.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> bound = acc.certify(acc.Gaussian(4.0), delta=1e-5).bind_files({"w.bin": b"1.5"})
+            >>> bound.verify().epsilon == bound.epsilon, list(bound.subject)
+            (True, ['w.bin'])
+        """
+        found = {str(n): hashlib.sha256(content).hexdigest() for n, content in contents.items()}
+        bound = dataclasses.replace(self, subject=found)
+        bound = dataclasses.replace(bound, digests=_digests(bound))
+        return Certificate.from_json(bound.to_json())  # names are checked as when they are read
+
+    def check_files(self, folder: str | pathlib.Path) -> tuple[str, ...]:
+        """The names of the bound files that are in a folder, each the one that was released.
+
+        Raises:
+            CertificateError: one of them is another file.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.certify(acc.Gaussian(4.0), delta=1e-5).check_files("anywhere")  # none is bound
+            ()
+        """
+        return compare_files(self.subject, pathlib.Path(folder))
+
+    def to_statement(self) -> str:
+        """The certificate as an in-toto statement about its files, to be signed by other tools.
+
+        `from_json` reads it too.
+
+        Raises:
+            ValueError: no file is bound.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> bound = acc.certify(acc.Gaussian(4.0), delta=1e-5).bind_files({"w.bin": b"1.5"})
+            >>> acc.Certificate.from_json(bound.to_statement()) == bound
+            True
+
+        References:
+            in-toto Attestation Framework, Statement v1.
+        """
+        if not self.subject:
+            raise ValueError("subject must name a file for a statement about it, got none")
+        predicate = _plain_fields(self)
+        subject = predicate.pop("subject")
+        named = {"_type": _STATEMENT, "subject": subject, "predicateType": _PREDICATE}
+        return json.dumps(named | {"predicate": predicate}, indent=2, ensure_ascii=False) + "\n"
 
     def verify(self) -> Verification:
         """Recompute ε from the certificate alone, by its own method and by an independent one.
@@ -256,13 +316,20 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
 
 
 def _plain_fields(certificate: Certificate) -> dict[str, Any]:
-    return {f.name: to_plain(getattr(certificate, f.name)) for f in dataclasses.fields(certificate)}
+    names = [f.name for f in dataclasses.fields(certificate)]
+    found = {name: to_plain(getattr(certificate, name)) for name in names}
+    # As in-toto names what a statement is about; of no file nothing is said, as ever before.
+    files = found.pop("subject").items()
+    subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
+    return found | ({"subject": subject} if subject else {})
 
 
 def _read(raw: dict[str, Any]) -> Certificate:
     names = [f.name for f in dataclasses.fields(Certificate)]
+    if raw.get("_type") == _STATEMENT and isinstance(raw.get("predicate"), dict):
+        raw = {**raw["predicate"], "subject": raw.get("subject")}
     for name in names:
-        if name not in raw:
+        if name not in raw and name != "subject":
             raise CertificateError(name, "is missing")
     for name in raw:
         if name not in names:
@@ -276,7 +343,7 @@ def _read(raw: dict[str, Any]) -> Certificate:
         fields["adjacency"] = Adjacency(raw["adjacency"])
     except ValueError:
         raise CertificateError("adjacency", f"{raw['adjacency']!r} is not known") from None
-    read = {name: read(name, raw[name]) for name, read in _READERS.items()}
+    read = {name: read(name, raw[name]) for name, read in _READERS.items() if name in raw}
     return Certificate(**{**fields, **read})
 
 
@@ -309,6 +376,22 @@ def _table(read: Callable[[str, Any], Any], name: str, value: Any) -> dict[str, 
     return {k: read(name, v) for k, v in _of_kind(name, value, dict, "be a table").items()}
 
 
+def _files(name: str, value: Any) -> dict[str, str]:
+    """The digests by file, whose names lead into no other folder."""
+    found: dict[str, str] = {}
+    for entry in _of_kind(name, value, list, "be a list of files"):
+        known = isinstance(entry, dict) and isinstance(entry.get("digest"), dict)
+        file = entry.get("name") if known else None
+        digest = entry["digest"].get("sha256") if known else None
+        plain = isinstance(file, str) and re.fullmatch(r"[^/\\:]+", file) and file.strip(".")
+        if not plain or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise CertificateError(name, f"must name files and SHA-256, got {checks.shown(entry)}")
+        if file in found:
+            raise CertificateError(name, f"names {file!r} twice")
+        found[file] = digest
+    return found
+
+
 # How the fields of a file that others wrote are read, in the order in which they are refused.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("epsilon", "delta"), _number),
@@ -317,6 +400,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "extra_delta": functools.partial(_table, _number),
     "declared": functools.partial(_table, _fact),
     "digests": functools.partial(_table, _text),
+    "subject": _files,
 }
 
 

@@ -223,5 +223,10 @@ def details(certificate: Certificate) -> list[str]:
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
         facts = [f"{k} = {shown(v)}" for k, v in c.declared.items() if (k in compared) is checked]
         lines += [f"{label}: {', '.join(facts)}."] if facts else []
+    lines.append(
+        f"Files: {', '.join(c.subject)}, by their SHA-256; another file of that name is refused."
+        if c.subject
+        else "Files: none is bound; that a model beside it is the one it is of, it does not say."
+    )
     lines.append(f"Software: dpjax {c.version}, {c.created}.")
     return lines

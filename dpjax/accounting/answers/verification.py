@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import math
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -126,6 +128,19 @@ def check_consistency(certificate: Certificate) -> None:
             if np.ndim(getattr(step, name)) != axes:
                 raise CertificateError("mechanism", f"must be one setting: {name} is an array")
     _check_declared(c.mechanism, c.adjacency, c.declared)
+
+
+def compare_files(subject: Mapping[str, str], folder: pathlib.Path) -> tuple[str, ...]:
+    """The files of a certificate that are in a folder; refused where one is another file."""
+    there = [name for name in subject if (folder / name).is_file()]
+    for name in there:
+        with (folder / name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != subject[name]:
+            raise CertificateError(
+                "subject", f"names another {name} than is in {folder}: it is not what this is of"
+            )
+    return tuple(there)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
