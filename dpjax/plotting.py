@@ -16,7 +16,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax.accounting.answers.plain_words import line
+from dpjax.accounting.answers.risks import line
 
 with extra("plot"):
     import matplotlib

@@ -8,7 +8,8 @@ import mpmath
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.plain_words import details, line, percent, success, summary
+from dpjax.accounting.answers.plain_words import details, percent, summary
+from dpjax.accounting.answers.risks import line, success
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _ALPHA = 1e-3
