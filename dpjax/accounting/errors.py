@@ -36,7 +36,7 @@ class ImpossibleBudget(ValueError):
     """No value of the parameter keeps the budget; the message says how little is reachable.
 
     `beyond` is the end that the parameter would have to go past: +inf or 0; `reachable` is the
-    smallest ε, +inf where there was no answer.
+    smallest ε, +inf where there was no answer, and `parameter` where it is.
 
     Example:
         >>> issubclass(ImpossibleBudget, ValueError)
@@ -45,3 +45,4 @@ class ImpossibleBudget(ValueError):
 
     beyond: float = math.inf
     reachable: float = math.inf
+    parameter: float = math.nan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,14 +12,19 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import describe
+from dpjax.accounting.answers.risks import line, strongest_attack
 from dpjax.accounting.answers.root_search import MakeMechanism, Question, Search, is_whole
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.mechanisms import Mechanism
 
 _POSITIVE = checks.Range(0.0, open_low=True)
+_ROUNDS = 6  # of lines at one ε each; three are usual
+_FULL = 1e-6  # of a true-positive rate: what is not worth another round
 
 
 def _solve(
@@ -78,14 +84,19 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
 @suggests_argument_names
 def calibrate(
     make_mechanism: MakeMechanism,
-    epsilon: Float[ArrayLike, "..."],
-    delta: Float[ArrayLike, "..."],
+    epsilon: Float[ArrayLike, "..."] | None = None,
+    delta: Float[ArrayLike, "..."] | None = None,
     *,
+    advantage: float | None = None,
+    true_positive_rate: float | None = None,
+    false_positive_rate: float | None = None,
+    bayes_risk: float | None = None,
+    prior: float | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
     bounds: tuple[float, float] | None = None,
 ) -> float | int | np.ndarray | Array:
-    """The parameter that spends the budget (ε, δ) as fully as possible and never more.
+    """The parameter that spends a budget, (ε, δ) or a risk, as fully as possible and never more.
 
     The parameter may be anything positive that ε is monotone in, rising or falling: a noise
     multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The
@@ -96,10 +107,25 @@ def calibrate(
     Calibrate before the first release: a noise level chosen after seeing outputs is not covered by
     the composed price of the whole (see `Composed`).
 
+    A risk is what the best attack may reach that tells two neighbours apart by what is released:
+
+        advantage             max over attacks of TPR − FPR  =  δ(0)
+        Bayes risk at prior π  min over attacks of the share of errors  =  m(1 − δ(ln((1 − m)/m))),
+                              m = min(π, 1 − π)
+        TPR at FPR α          min over ε ≥ 0 of e^ε α + δ(ε), where α is at most 1 − TPR
+
+    each exact for the run's trade-off curve, and an upper bound of the risk by the bounds of δ(ε).
+
     Args:
         make_mechanism: from the parameter to the mechanism. For array targets it is called with
             arrays, one value per target.
-        epsilon, delta: the budget; arrays give an answer for each target.
+        epsilon, delta: the budget; arrays give an answer for each target. Or, each one number:
+        advantage: the most that a membership attack's true-positive rate may exceed its
+            false-positive rate by, in (0, 1).
+        true_positive_rate, false_positive_rate: the most records that an attack may find, at this
+            share of false alarms; the first above the second.
+        bayes_risk, prior: the least share of errors that an attack must make where a record is in
+            the data with probability `prior`; below min(prior, 1 − prior), which a guess has.
         adjacency, method: as in `epsilon`.
         bounds: search between these parameters only; by default everything from 2^-40 to 2^40 (from
             1 for whole parameters) that the mechanism accepts.
@@ -112,11 +138,12 @@ def calibrate(
         δ is above the chance that a record is drawn at all. Such a δ protects no record.
 
     Raises:
-        ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε.
+        ImpossibleBudget: no parameter keeps the budget; says the smallest reachable ε or risk.
         UnsupportedQuery: the method has no answer at the parameters that keep the budget, or for
             the mechanism at all; says which has.
-        TypeError, ValueError: ε <= 0, δ outside (0, 1), bounds that are no two rising positive
-            numbers, no mechanism made, or ε shown not to be monotone in the parameter.
+        TypeError, ValueError: no budget, or several, ε <= 0, δ outside (0, 1), a risk that a guess
+            exceeds, bounds that are no two rising positive numbers, no mechanism made, or ε shown
+            not to be monotone in the parameter.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -126,14 +153,29 @@ def calibrate(
         (1.022, True)
         >>> acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(8.0), t), 2.0, 1e-5, method="rdp")
         13
+        >>> round(acc.calibrate(acc.Gaussian, advantage=0.1), 2)
+        3.98
+        >>> round(acc.calibrate(acc.Gaussian, true_positive_rate=0.05, false_positive_rate=0.01), 2)
+        1.47
+
+    References:
+        Kulynych, Gomez, Kaissis, du Pin Calmon, Troncoso 2024, "Attack-aware noise calibration for
+        differential privacy", Sections 3.1 and 3.2; Dong, Roth, Su 2022, Proposition 2.12.
     """
     adjacency = pricing.check_adjacency(adjacency)
+    risks = (advantage, true_positive_rate, false_positive_rate, bayes_risk, prior)
+    risk = _check_risk(epsilon, delta, *risks)
     if not callable(make_mechanism):
         raise TypeError(
             "make_mechanism must be a function from a number to a mechanism, "
             f"got {checks.shown(make_mechanism)}"
         )
     bounds = _check_bounds(bounds)
+    if risk is not None:
+        whole = is_whole(make_mechanism)
+        question = Question(make_mechanism, whole, math.nan, adjacency, method, 0.0)
+        found = risk.solve(question, bounds)
+        return int(found) if whole else found
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
     delta = checks.number("delta", delta, pricing.PROBABILITY)
     if float64.is_traced(epsilon, delta):
@@ -151,6 +193,189 @@ def calibrate(
     answer = _solve(question, target, bounds)
     answer = answer.astype(np.int64) if question.whole else answer
     return answer if answer.ndim else answer.item()
+
+
+class _Risk(NamedTuple):
+    """A risk that the best attack may reach, by the name of its argument, and where it is read."""
+
+    name: str
+    value: float
+    at: float  # the false-positive rate, or the smaller prior; 0 of the advantage
+
+    def solve(self, question: Question, bounds: tuple[float, float] | None) -> float:
+        """The parameter that keeps the risk."""
+        if self.name == "true_positive_rate":
+            return self._solve_rate(question, bounds)
+        epsilon, allowed = 0.0, self.value
+        if self.name == "bayes_risk":
+            # The errors of the best attack are m(1 − δ(ln((1 − m)/m))) (the minimum of
+            # m·P(miss) + (1 − m)·P(false alarm) is m minus m times a hockey stick): ε is rounded
+            # down, where δ is larger, and the δ allowed too.
+            odds = math.log((1 - self.at) / self.at)
+            epsilon = max(odds - 4e-16 * (1 + odds), 0.0)
+            allowed = max(1 - self.value / self.at - 4 * math.ulp(1.0), 1e-300)
+        try:
+            return _keep_delta(question, epsilon, allowed, bounds)
+        except ImpossibleBudget as refusal:
+            run = question.make(refusal.parameter)
+            least = float(np.asarray(pricing.delta(run, epsilon, adjacency=question.adjacency)))
+            raise self._refuse(refusal, self.at * (1 - least) if self.at else least) from None
+
+    def _refuse(self, refusal: ImpossibleBudget, reachable: float) -> ImpossibleBudget:
+        """The same refusal in terms of the risk."""
+        most = "largest" if self.name == "bayes_risk" else "smallest"
+        new = ImpossibleBudget(
+            f"{self.name}={self.value:g} cannot be reached: the {most} reachable {self.name} is "
+            f"{reachable:.6g}, at parameter {refusal.parameter:.6g}; lower the steps or the "
+            "sampling rate, raise the noise, or allow more risk"
+        )
+        new.beyond, new.reachable, new.parameter = refusal.beyond, reachable, refusal.parameter
+        return new
+
+    def _solve_rate(self, question: Question, bounds: tuple[float, float] | None) -> float:
+        """The parameter at which the best attack finds so many records.
+
+        At a fixed ε the line e^ε α + δ(ε) ≤ TPR asks for a δ. Whatever ε, its answer keeps the
+        risk; the ε whose line is the lowest there gives a fuller one, and so on. The distance to
+        the best ε enters squared, so that a few rounds are enough where δ is smooth.
+        """
+        # The curve is symmetric: TPR t at FPR α is kept where 1 − α at 1 − t is.
+        alpha, rate = min(self.at, 1 - self.value), min(self.value, 1 - self.at)
+        # The ε that is right of a Gaussian mechanism with this curve, whose threshold is x.
+        x = -float(NUMPY.ndtri(alpha))
+        mu = x + float(NUMPY.ndtri(rate))
+        epsilon, answer = max(mu * (x - mu / 2), 0.0), None
+        with contextlib.suppress(ImpossibleBudget):  # by this line; another may keep it
+            for _ in range(_ROUNDS):
+                # Rounded down: e^ε to an ulp, α to half an ulp of 1.
+                spare = rate * (1 - 4e-16) - math.exp(epsilon) * (alpha * (1 + 8e-16) + 1.2e-16)
+                answer = _keep_delta(question, epsilon, max(spare, 1e-300), bounds, answer)
+                lower = _lower_line(question, answer, alpha, epsilon, mu)
+                if lower is None:
+                    break
+                if lower[0] > rate * (1 - _FULL) or abs(lower[1] - epsilon) <= 1e-6 * epsilon:
+                    return answer
+                epsilon = lower[1]
+        return self._solve_by_attacks(question, bounds, answer, alpha, rate)
+
+    def _solve_by_attacks(
+        self,
+        question: Question,
+        bounds: tuple[float, float] | None,
+        start: float | None,
+        alpha: float,
+        rate: float,
+    ) -> float:
+        """The same where the lowest line moves with the parameter: by all ε at every parameter."""
+        goal = float(NUMPY.ndtri(rate) - NUMPY.ndtri(alpha))
+
+        def attack(run: Mechanism) -> float:
+            how: Any = {"method": question.method, "near": 1e-7, "queries": 60}
+            return strongest_attack(run, alpha, question.adjacency, **how)[0]
+
+        def measure(run: Mechanism) -> float:
+            found = attack(run)
+            cost = max(float(NUMPY.ndtri(found) - NUMPY.ndtri(alpha)), 0.0)
+            # Decided by the risk itself, whatever the rounding of the cost.
+            return min(cost, goal) if found <= rate else max(cost, math.nextafter(goal, math.inf))
+
+        begin = None if start is None else np.asarray(start)
+        asked = question._replace(measure=measure)
+        try:
+            return float(Search(asked, np.asarray(goal), bounds, begin).solve()[0])
+        except ImpossibleBudget as refusal:
+            least = attack(question.make(refusal.parameter))
+            raise self._refuse(refusal, least if alpha == self.at else 1 - alpha) from None
+
+
+def _keep_delta(
+    question: Question,
+    epsilon: float,
+    most: float,
+    bounds: tuple[float, float] | None,
+    start: float | None = None,
+) -> float:
+    """The last parameter at which δ(ε) is at most this.
+
+    The cost is the μ of the Gaussian mechanism with that δ, which falls with the noise as ε does.
+    """
+    goal: Any = gaussian_dp.mu(epsilon, most)
+
+    def measure(run: Mechanism) -> Any:
+        how: Any = {"adjacency": question.adjacency, "method": question.method}
+        spent = pricing.delta(run, epsilon, **how)
+        cost: Any = gaussian_dp.mu(epsilon, spent)
+        # Decided by δ itself, whatever the rounding of μ.
+        return min(cost, goal) if spent <= most else max(cost, math.nextafter(goal, math.inf))
+
+    begin = None if start is None else np.asarray(start)
+    asked = question._replace(measure=measure)
+    return float(Search(asked, np.asarray(goal), bounds, begin).solve()[0])
+
+
+def _lower_line(
+    question: Question, value: float, alpha: float, epsilon: float, mu: float
+) -> tuple[float, float] | None:
+    """Of the lines e^ε α + δ(ε) at a parameter about the lowest, and its ε; None of a kinked δ.
+
+    Found by a parabola through log δ at three ε, if what it says is met within 1e-4.
+    """
+    run = question.make(value)
+
+    def ask(at: float) -> float:
+        how: Any = {"adjacency": question.adjacency, "method": question.method}
+        return float(np.asarray(pricing.delta(run, at, **how)))
+
+    step = 0.1 * min(mu, 3.0)
+    middle = max(epsilon, step)
+    places = np.asarray([middle - step, middle, middle + step])
+    spent = np.asarray([ask(at) for at in places.tolist()])
+    if not np.all(spent > 0):
+        return None
+    curve = np.polynomial.Polynomial.fit(places, np.log(spent), 2)
+    near = np.linspace(max(middle - 4 * step, 0.0), middle + 4 * step, 4001)
+    lines = np.exp(near) * alpha + np.exp(np.minimum(curve(near), 0.0))
+    least = int(np.argmin(lines))
+    found = line(float(near[least]), ask(float(near[least])), alpha)
+    if abs(found - lines[least]) > 1e-4 * found:
+        return None
+    return min((found, float(near[least])), (line(middle, float(spent[1]), alpha), middle))
+
+
+def _check_risk(
+    epsilon: Any,
+    delta: Any,
+    advantage: float | None,
+    rate: float | None,
+    alarms: float | None,
+    errors: float | None,
+    prior: float | None,
+) -> _Risk | None:
+    """The risk that was given, None where it is ε and δ; refuses several and none."""
+    groups = {
+        "epsilon and delta": (epsilon, delta),
+        "advantage": (advantage,),
+        "true_positive_rate and false_positive_rate": (rate, alarms),
+        "bayes_risk and prior": (errors, prior),
+    }
+    given = [name for name, values in groups.items() if any(v is not None for v in values)]
+    if len(given) != 1 or any(v is None for v in groups[given[0]]):
+        wanted = ", or ".join(groups)
+        raise ValueError(f"give {wanted}; got {' and '.join(given) or 'none of them'}")
+    if epsilon is not None:
+        return None
+    if advantage is not None:
+        value = checks.one_number("advantage", advantage, pricing.PROBABILITY)
+        return _Risk("advantage", value, 0.0)
+    if rate is not None:
+        at = checks.one_number("false_positive_rate", alarms, pricing.PROBABILITY)
+        above = checks.Range(at, 1.0, True, True)
+        value = checks.one_number("true_positive_rate", rate, above)
+        return _Risk("true_positive_rate", value, at)
+    prior = checks.one_number("prior", prior, pricing.PROBABILITY)
+    least = min(prior, 1 - prior)
+    below = checks.Range(0.0, least, True, True)
+    return _Risk("bayes_risk", checks.one_number("bayes_risk", errors, below), least)
 
 
 def _traced(

@@ -98,6 +98,8 @@ class Question(NamedTuple):
     Fields:
         whole: whether the parameters are whole numbers.
         make, delta, adjacency, method: as of `calibrate`.
+        measure: where it is not None, what is asked instead of a run, which costs as ε does: a
+            positive number or 0, +inf of no privacy.
     """
 
     make: MakeMechanism
@@ -105,6 +107,7 @@ class Question(NamedTuple):
     delta: Any
     adjacency: Adjacency
     method: str
+    measure: Callable[[Mechanism], Any] | None = None
 
     def _ask(self, question: Callable, values: np.ndarray) -> np.ndarray:
         answer = question(self.make(values if values.ndim else float(values)))
@@ -113,10 +116,14 @@ class Question(NamedTuple):
     def upper(self, values: np.ndarray) -> np.ndarray:
         """Upper ends of ε; +inf where there is no answer."""
         how: dict[str, Any] = {"adjacency": self.adjacency, "method": self.method}
+        if self.measure is not None:
+            return self._ask(self.measure, values)
         return self._ask(lambda run: pricing.epsilon(run, self.delta, **how), values)
 
     def lower(self, values: np.ndarray) -> np.ndarray:
-        """Lower ends of ε."""
+        """Lower ends of ε; of another measure nothing is known from below."""
+        if self.measure is not None:
+            return np.zeros(values.shape)
         how = {"adjacency": self.adjacency}
         return self._ask(lambda run: pricing.epsilon_interval(run, self.delta, **how)[0], values)
 
@@ -214,7 +221,9 @@ class Search:
         # noise: a steeper one the less noise there is.
         above = _height(at_first, self.target)
         guess = above / np.where(above > 0, 1.4, 2.5)
-        factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), 0.15, 3.0), guess))
+        # After a first answer of nearly the same question the root is near.
+        least = 0.15 if start is None or self.question.measure is None else 1e-4
+        factor = 2.0 if whole else np.exp(np.copysign(np.clip(np.abs(guess), least, 3.0), guess))
         far = np.full(self.target.shape, ends.good[1])
         second = far if bounded else ends.inside(factor * first)
         if np.all(second == first):
@@ -312,7 +321,7 @@ class Search:
             "lower the steps or the sampling rate, raise the noise, or raise epsilon or delta"
         )
         refusal.beyond = 0.0 if self.rising else np.inf
-        refusal.reachable = reachable
+        refusal.reachable, refusal.parameter = reachable, float(dear)
         return refusal
 
     def _next(self, root: np.ndarray, stride: float, count: int) -> np.ndarray:

@@ -1,0 +1,148 @@
+"""Calibration to what an attack may reach, against exact attacks and error integrals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from dpjax import accounting as acc
+
+_SWAP = acc.Adjacency.REPLACE_ONE
+
+
+def _sampled(noise):
+    return acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), 0.01), 1_000)
+
+
+def _fewest_errors(mu, prior):
+    """Of telling N(μ, 1), of this prior, from N(0, 1): where the two densities are even."""
+    threshold = mu / 2 + math.log((1 - prior) / prior) / mu
+    return (1 - prior) * ndtr(-threshold) + prior * ndtr(threshold - mu)
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+@pytest.mark.parametrize(
+    ("risk", "reached"),
+    [
+        ({"advantage": 0.1}, lambda mu: 2 * ndtr(mu / 2) - 1),
+        ({"advantage": 0.97}, lambda mu: 2 * ndtr(mu / 2) - 1),
+        (
+            {"true_positive_rate": 0.01, "false_positive_rate": 1e-3},
+            lambda mu: ndtr(ndtri(1e-3) + mu),
+        ),
+        (
+            {"true_positive_rate": 0.97, "false_positive_rate": 0.4},
+            lambda mu: ndtr(ndtri(0.4) + mu),
+        ),
+        ({"bayes_risk": 0.45, "prior": 0.5}, lambda mu: _fewest_errors(mu, 0.5)),
+        ({"bayes_risk": 0.19, "prior": 0.8}, lambda mu: _fewest_errors(mu, 0.8)),
+        ({"bayes_risk": 0.01, "prior": 0.02}, lambda mu: _fewest_errors(mu, 0.02)),
+    ],
+)
+def test_of_a_gaussian_the_risk_is_reached_and_not_passed(risk, reached, moves):
+    adjacency = acc.Adjacency.ADD_REMOVE if moves == 1 else _SWAP
+    noise = acc.calibrate(acc.Gaussian, **risk, adjacency=adjacency)
+    found, asked = reached(moves / noise), next(iter(risk.values()))
+    allowed = found >= asked if "bayes_risk" in risk else found <= asked * (1 + 1e-14)
+    assert allowed
+    assert found == pytest.approx(asked, rel=2e-6)
+
+
+def _attack(noise, rate, alarms):
+    """One sampled step: the best tests of record present against absent, and the other way."""
+    at = -ndtri(alarms) * noise  # threshold of N(0, σ²)
+    present = (1 - rate) * alarms + rate * ndtr((1 - at) / noise)
+
+    def false_alarms(threshold):  # of the test that says "absent" for low outputs
+        return (1 - rate) * ndtr(threshold / noise) + rate * ndtr((threshold - 1) / noise) - alarms
+
+    return max(present, ndtr(brentq(false_alarms, -40 * noise, 40 * noise, xtol=1e-14) / noise))
+
+
+@pytest.mark.parametrize(("alarms", "rate"), [(1e-3, 0.2), (0.01, 0.05), (1e-4, 0.5)])
+def test_of_one_sampled_step_the_best_test_finds_what_was_allowed(alarms, rate):
+    asked = alarms * 3
+    noise = acc.calibrate(
+        lambda s: acc.PoissonSampled(acc.Gaussian(s), rate),
+        true_positive_rate=asked,
+        false_positive_rate=alarms,
+    )
+    # Above it stays only what a convex hull of the two directions adds, which is nothing here.
+    assert _attack(noise, rate, alarms) <= asked * (1 + 1e-12)
+    assert _attack(noise, rate, alarms) == pytest.approx(asked, rel=1e-5)
+
+
+def test_of_a_sampled_run_all_lines_of_a_fine_grid_agree():
+    asked, alarms = 0.01, 1e-3
+    noise = acc.calibrate(_sampled, true_positive_rate=asked, false_positive_rate=alarms)
+    grid = np.linspace(1.8, 2.2, 21)
+    lines = [math.exp(e) * alarms + acc.delta(_sampled(noise), e) for e in grid.tolist()]
+    assert min(lines) >= asked * (1 - 1e-5)  # nothing fuller keeps the risk
+    assert acc.tradeoff(_sampled(noise), [alarms])[0] <= 1 - asked * (1 - 1e-5)
+    # By the exact lower end of the profile: a smaller noise permits more than was asked.
+    assert acc.delta(_sampled(noise), 2.0142) + math.exp(2.0142) * alarms <= asked * (1 + 1e-6)
+    noise = acc.calibrate(_sampled, advantage=0.1)
+    assert acc.delta(_sampled(noise), 0.0) <= 0.1 < acc.delta(_sampled(noise * (1 - 1e-6)), 0.0)
+    noise = acc.calibrate(_sampled, bayes_risk=0.4, prior=0.5)
+    assert acc.delta(_sampled(noise), 0.0) <= 0.2 < acc.delta(_sampled(noise * (1 - 1e-6)), 0.0)
+
+
+def test_steps_and_losses_with_atoms_are_calibrated_too():
+    steps = acc.calibrate(
+        lambda t: acc.Repeated(acc.Gaussian(50.0), t),
+        true_positive_rate=0.01,
+        false_positive_rate=1e-3,
+    )
+    most = (50 * (ndtri(0.01) - ndtri(1e-3))) ** 2
+    assert isinstance(steps, int)
+    assert steps == math.floor(most)
+    # Randomised response over two answers: TPR at a small α is e^ε α.
+    epsilon = acc.calibrate(
+        lambda e: acc.PureDP(e, "add-remove"), true_positive_rate=0.02, false_positive_rate=0.01
+    )
+    assert epsilon == pytest.approx(math.log(2), rel=1e-6)
+    assert math.exp(epsilon) * 0.01 <= 0.02
+    # Over all ε its total variation is (e^ε − 1)/(e^ε + 1).
+    epsilon = acc.calibrate(lambda e: acc.PureDP(e, "add-remove"), advantage=0.5)
+    assert epsilon == pytest.approx(math.log(3), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give epsilon and delta, or advantage"),
+        ({"epsilon": 1.0}, "got epsilon and delta"),
+        ({"advantage": 0.1, "bayes_risk": 0.2, "prior": 0.5}, "got advantage and bayes_risk"),
+        ({"true_positive_rate": 0.1}, "give epsilon"),
+        ({"bayes_risk": 0.1}, "give epsilon"),
+        ({"advantage": 1.0}, r"advantage must be in \(0, 1\), got 1.0"),
+        ({"advantage": [0.1, 0.2]}, "advantage must be one number"),
+        (
+            {"true_positive_rate": 0.1, "false_positive_rate": 0.1},
+            r"true_positive_rate must be in \(0.1, 1\), got 0.1",
+        ),
+        ({"bayes_risk": 0.2, "prior": 0.9}, r"bayes_risk must be in \(0, 0.1\), got 0.2"),
+    ],
+)
+def test_what_is_no_risk_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        acc.calibrate(acc.Gaussian, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "least"),
+    [
+        ({"advantage": 1e-4}, 2 * ndtr(0.1) - 1),
+        ({"true_positive_rate": 0.0011, "false_positive_rate": 1e-3}, ndtr(ndtri(1e-3) + 0.2)),
+        ({"bayes_risk": 0.4999, "prior": 0.5}, 1 - ndtr(0.1)),
+    ],
+)
+def test_a_risk_that_no_parameter_keeps_names_the_nearest(given, least):
+    with pytest.raises(acc.ImpossibleBudget, match="est reachable") as found:
+        acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(5.0), t), **given)
+    assert found.value.reachable == pytest.approx(least, rel=1e-6)
+    assert found.value.parameter == 1.0
