@@ -21,6 +21,7 @@ from dpjax.accounting.answers.pricing import (
     rdp,
     tradeoff,
 )
+from dpjax.accounting.answers.risks import Summary, summary
 from dpjax.accounting.answers.verification import Verification
 from dpjax.accounting.errors import CertificateError, ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian.gaussian_dp import gdp_mu
@@ -102,6 +103,7 @@ __all__ = [
     "Repeated",
     "Shuffled",
     "Staircase",
+    "Summary",
     "TangentBall",
     "TruncatedPoissonSampled",
     "UniformBall",
@@ -125,6 +127,7 @@ __all__ = [
     "register_mechanism",
     "register_method",
     "registered_mechanisms",
+    "summary",
     "tradeoff",
     "zcdp_to_epsilon",
 ]

@@ -61,6 +61,7 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
     opening, details = (part.split("\n") for part in certificate.describe().split("\n\n"))
     sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
     sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
+    sections += ["<h2>In numbers</h2>", _numbers(certificate)]
     names = certificate.subject or ("training.png", "metrics.csv")  # of others it says nothing
     if "training.png" in names and (folder / "training.png").is_file():
         metrics = [_result(folder / "metrics.csv")] if "metrics.csv" in names else []
@@ -106,6 +107,20 @@ def _definitions(lines: list[str]) -> str:
         for term, words in found.items()
     )
     return f"<dl>{''.join(rows)}</dl>"
+
+
+def _numbers(certificate: Certificate) -> str:
+    """What the run permits, each number with a sentence."""
+    from dpjax import accounting as acc
+
+    deltas = [certificate.delta * share for share in (1.0, 0.1, 0.01)]
+    reserved = sum(certificate.extra_delta.values())
+    found = acc.summary(
+        certificate.mechanism, deltas, adjacency=certificate.adjacency, reserved=reserved
+    )
+    cells = (map(html.escape, row) for row in found.rows())
+    rows = (f"<tr><th>{n}</th><td>{v}</td><td>{words}</td></tr>" for n, v, words in cells)
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _plan(certificate: Certificate) -> str:

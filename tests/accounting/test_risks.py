@@ -111,6 +111,70 @@ def test_steps_and_losses_with_atoms_are_calibrated_too():
     assert epsilon == pytest.approx(math.log(3), rel=1e-6)
 
 
+def test_the_summary_of_a_gaussian_is_its_closed_forms():
+    found = acc.summary(acc.Repeated(acc.Gaussian(4.0), 4), adjacency=_SWAP)
+    mu = 1.0  # 2·√4 / 4
+    assert found.mu == pytest.approx(mu, rel=1e-12)
+    assert (found.regret, found.mu_delta) == (0.0, 0.0)
+    assert found.advantage == pytest.approx(2 * ndtr(mu / 2) - 1, rel=1e-8)
+    for delta, epsilon in found.epsilons:
+        spent = ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon) * ndtr(-epsilon / mu - mu / 2)
+        assert spent == pytest.approx(delta, rel=1e-6)
+    for rate, caught in found.true_positive_rates:
+        truth = ndtr(ndtri(rate) + mu)
+        assert truth * (1 - 1e-12) <= caught <= truth * (1 + 1e-4)
+    assert len(str(found).splitlines()) == len(found.rows()) == 8
+
+
+def test_the_mu_of_a_sampled_run_is_the_least_whose_profile_is_above_its_own():
+    run = _sampled(1.0)
+    found = acc.summary(run)
+    grid = np.linspace(0.01, 3.3, 60)
+    own = np.asarray([acc.delta(run, e) for e in grid.tolist()])
+
+    def profile(mu):
+        return ndtr(-grid / mu + mu / 2) - np.exp(grid) * ndtr(-grid / mu - mu / 2)
+
+    assert np.all(own <= profile(found.mu) + found.mu_delta)
+    assert np.any(own > profile(0.99 * found.mu))  # and hardly more than that
+    assert found.mu_delta == pytest.approx(1e-10, rel=1e-3)
+    # The regret is the most of the gap: at the middle of the curves it is half of the advantages'.
+    gap = (2 * ndtr(found.mu / 2) - 1 - acc.delta(run, 0.0)) / 2
+    assert gap <= found.regret <= 1.1 * gap + 3e-4
+
+
+def test_the_summary_of_pure_privacy_is_that_of_its_one_corner():
+    found = acc.summary(acc.PureDP(1.0, "add-remove"))
+    corner = 1 / (1 + math.e)  # where the curve of (1, 0) turns
+    assert found.mu == pytest.approx(-2 * ndtri(corner), rel=1e-6)
+    assert found.advantage == pytest.approx(1 - 2 * corner, rel=1e-6)
+    rates = {rate: math.e * rate for rate in (1e-3, 1e-2)}
+    assert dict(found.true_positive_rates) == pytest.approx(rates, rel=1e-3)
+    # Its largest gap lies along u = 2α − 1 + …: found by bisection over κ and all α.
+    alphas = np.linspace(1e-6, 1 - 1e-6, 20_001)
+    curve = ndtr(-ndtri(alphas) - found.mu)
+
+    def above(kappa):
+        a = np.minimum(alphas + kappa, 1.0)
+        return np.all(np.maximum(1 - math.e * a, (1 - a) / math.e) - kappa <= curve)
+
+    least = next(k for k in np.arange(0.0, 0.2, 1e-4) if above(k))
+    assert least - 1e-4 <= found.regret <= least + 4e-4
+
+
+def test_a_summary_says_where_nothing_is_known_and_adds_what_is_reserved():
+    none = acc.summary(acc.Gaussian(0.0))
+    assert (none.mu, none.advantage) == (math.inf, 1.0)
+    assert none.rows()[0][1:] == ("inf", "nothing is promised")
+    run = acc.Gaussian(2.0)
+    plain, less = acc.summary(run), acc.summary(run, reserved=1e-6)
+    assert less.advantage == pytest.approx(plain.advantage + 1e-6, rel=1e-12)
+    assert less.epsilons[0][1] == acc.epsilon(run, 1e-5 - 1e-6)
+    assert [epsilon for _, epsilon in less.epsilons[1:]] == [math.inf] * 2
+    with pytest.raises(ValueError, match=r"deltas must be in \(0, 1\), got 0"):
+        acc.summary(run, deltas=(1e-5, 0))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -83,6 +83,8 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     for line in certificate.describe().split("\n"):
         assert line.partition(": ")[2] in shown  # texts of the run are shown, never obeyed
     assert "87.5%" in shown
+    for row in acc.summary(certificate.mechanism, (1e-5, 1e-6, 1e-7)).rows():
+        assert all(cell in shown for cell in row)
     assert "600" in shown
     assert "59.00000007" not in shown[: shown.index("How to check it")]
     assert text.count("<dt>Assumes</dt>") == 1  # with all that is assumed

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from dpjax._argument_names import suggests_argument_names
+from dpjax._digits import rounded_up
+from dpjax._numerics import checks
+from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.errors import UnsupportedQuery
+from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
@@ -89,3 +96,231 @@ def strongest_attack(
     options = {"xatol": near * span[1], "maxiter": queries}
     minimize_scalar(ask, bounds=span, method="bounded", options=options)
     return min(found)
+
+
+# ------------------------------------------------------------------------------ in numbers
+
+_NODES = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
+_TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
+_ALARMS = (1e-3, 1e-2)
+_POINTS = 4_001  # of the curve, where the regret is looked for
+_UP = 1 + 1e-9
+_NEIGHBOURS = {
+    Adjacency.ADD_REMOVE: "with one record as without it",
+    Adjacency.REPLACE_ONE: "with one record as with another in its place",
+}
+
+
+class Summary(NamedTuple):
+    """What a run permits, in numbers that a person can sign; of `summary`. Printed, a table.
+
+    Fields:
+        epsilons: ε at each δ, as pairs (δ, ε).
+        mu, mu_delta: the run is μ-GDP, but for this probability: its trade-off curve is nowhere
+            further below that of μ.
+        regret: by how much, in both error rates, the run's curve may be better than that of μ.
+        advantage: the most that an attack's true- exceeds its false-positive rate.
+        true_positive_rates: the most records that an attack finds, as pairs (its FPR, its TPR).
+        adjacency: whom an attack tells apart.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> round(acc.summary(acc.Gaussian(2.0)).mu, 6)
+        0.5
+    """
+
+    epsilons: tuple[tuple[float, float], ...]
+    mu: float
+    mu_delta: float
+    regret: float
+    advantage: float
+    true_positive_rates: tuple[tuple[float, float], ...]
+    adjacency: Adjacency
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value and a sentence of each number, the value rounded up.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.summary(acc.Gaussian(2.0)).rows()[-1][:2]
+            ('TPR at FPR 1 %', '0.0339')
+        """
+        told = _NEIGHBOURS[self.adjacency]
+        rows = [
+            (
+                f"ε at δ = {delta:g}",
+                rounded_up(epsilon, 4),
+                f"no outcome is more than e^{rounded_up(epsilon, 4)} times as likely {told}, but "
+                f"for a probability of {delta:g}"
+                if math.isfinite(epsilon)
+                else "nothing is promised",
+            )
+            for delta, epsilon in self.epsilons
+        ]
+        rows += [
+            (
+                "μ",
+                rounded_up(self.mu, 4),
+                "telling neighbours apart is at least as hard as telling one draw of N(0, 1) from "
+                f"one of N({rounded_up(self.mu, 4)}, 1)"
+                + f", but for a probability of {self.mu_delta:g}"
+                * (self.mu_delta > 0),
+            ),
+            (
+                "regret of μ",
+                rounded_up(self.regret, 2),
+                "the curve of μ overstates both error rates of the best attack by no more than "
+                "this short of the run's own bound",
+            ),
+            (
+                "advantage",
+                rounded_up(self.advantage, 4),
+                "the most by which an attack's true-positive rate exceeds its false-positive rate",
+            ),
+        ]
+        return rows + [
+            (
+                f"TPR at FPR {100 * rate:g} %",
+                rounded_up(found, 4),
+                f"an attack that is wrong about {100 * rate:g} % of those who are not there finds "
+                "at most this share of those who are",
+            )
+            for rate, found in self.true_positive_rates
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<17}{value:<11}{words}" for name, value, words in self.rows())
+
+
+@suggests_argument_names
+def summary(
+    run: Mechanism,
+    deltas: Sequence[float] = (1e-5, 1e-6, 1e-7),
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    reserved: float = 0.0,
+) -> Summary:
+    """What a run permits: ε at several δ, μ and its regret, advantage, and true-positive rates.
+
+    All follow from lines α ↦ 1 − δ(ε) − e^ε α below the run's trade-off curve f. The least μ is
+    that whose curve G_μ(α) = Φ(Φ⁻¹(1 − α) − μ) lies below the lines (it does where it does at their
+    corners, as it is convex), but for the last one, which ends 1e-10 below 1. Its regret is the
+    least κ with f(α + κ) − κ ≤ G_μ(α) for all α, f by the same lines.
+
+    Args:
+        run: what is released, one setting.
+        deltas: at which ε is given.
+        adjacency: the neighbouring relation.
+        reserved: parts of δ for failures outside of the mechanism; added to every probability.
+
+    Raises:
+        UnsupportedQuery, ValueError: as `epsilon`.
+
+    Guarantee:
+        Every number but the regret is an upper bound, +inf or 1 where nothing can be said.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 1_000)
+        >>> found = acc.summary(run)
+        >>> round(found.epsilons[0][1], 3), round(found.mu, 2), round(found.advantage, 3)
+        (1.828, 0.53, 0.161)
+
+    References:
+        Gomez, Kulynych, Kaissis, Calmon, Hayes, Balle, Honkela 2025, "Gaussian DP for reporting
+        differential privacy guarantees in machine learning" (μ and regret); Kaissis, Kolek, Balle,
+        Hayes, Rueckert 2024 (the divergence); Dong, Roth, Su 2022, Proposition 2.12.
+    """
+    adjacency = pricing.check_adjacency(adjacency)
+    reserved = checks.one_number("reserved", reserved, checks.Range(0.0, 1.0))
+    each = [checks.one_number("deltas", delta, pricing.PROBABILITY) for delta in deltas]
+    price = [
+        float(pricing.epsilon(run, d - reserved, adjacency=adjacency)) if d > reserved else math.inf
+        for d in each
+    ]
+    known = list(zip(price, (d - min(reserved, d) for d in each), strict=True))
+    with contextlib.suppress(UnsupportedQuery):
+        known += _ask_profile(run, adjacency)
+    places = np.asarray([at for at in known if math.isfinite(at[0])]).reshape(-1, 2)
+    if not len(places):
+        pairs = tuple(zip(each, price, strict=True))
+        rates = tuple((rate, 1.0) for rate in _ALARMS)
+        return Summary(pairs, math.inf, reserved, 0.0, 1.0, rates, adjacency)
+    epsilons, spent = places[np.argsort(places[:, 0])].T
+    try:
+        mu, regret, tail = float(gaussian_dp.gdp_mu(run, adjacency=adjacency)), 0.0, reserved
+    except UnsupportedQuery:
+        mu, tail = _fit_mu(epsilons, spent), reserved + float(np.min(spent))
+        regret = _find_regret(epsilons, spent, mu)
+    # On the diagonal, where a symmetric curve is nearest to no errors at all.
+    with np.errstate(over="ignore", invalid="ignore"):
+        even = np.where(epsilons < 700, np.tanh(epsilons / 2), 1.0)
+        most = float(np.min(even + spent * (1 - even))) * _UP
+    rates = []
+    for rate in _ALARMS:
+        found = [line(e, d, rate) for e, d in zip(epsilons.tolist(), spent.tolist(), strict=True)]
+        near = int(np.argmin(found))
+        ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
+        with contextlib.suppress(UnsupportedQuery):
+            found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=12)[0])
+        rates.append((rate, min(min(found) + reserved, 1.0)))
+    return Summary(
+        tuple(zip(each, price, strict=True)),
+        mu,
+        tail,
+        regret,
+        min(most + reserved, 1.0),
+        tuple(rates),
+        adjacency,
+    )
+
+
+def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
+    """ε evenly from 0 to where δ is negligible, and δ there."""
+    last = float(pricing.epsilon(run, _TAIL, adjacency=adjacency))
+    if not math.isfinite(last):
+        return []
+    places = np.linspace(0.0, last, _NODES).tolist()
+    spent = (pricing.delta(run, at, adjacency=adjacency) for at in places)
+    return [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
+
+
+def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
+    """The least μ whose curve is below the lines, where these are not the last one alone."""
+    with np.errstate(over="ignore"):
+        slopes = np.exp(np.minimum(epsilons, 700.0))
+    one, other = np.triu_indices(len(slopes), 1)
+    rises = slopes[other] > slopes[one]
+    one, other = one[rises], other[rises]
+    corners = (spent[one] - spent[other]) / (slopes[other] - slopes[one])
+    # The last line's piece begins where the first of the others falls below it.
+    ends = corners[other == len(slopes) - 1]
+    corners = corners[(corners > 0) & (corners < 1) & (corners >= np.min(ends, initial=1.0))]
+    heights = np.max(1 - spent[:, None] - slopes[:, None] * corners, axis=0)
+    # The curve is symmetric: corners beyond its middle repeat those before it, and there is one.
+    middle = np.max((1 - spent) / (1 + slopes))
+    good = (heights >= corners) & (heights < 1)
+    corners, heights = np.append(corners[good], middle), np.append(heights[good], middle)
+    # Φ⁻¹(1 − α) − Φ⁻¹(f), by the small numbers, whose digits are known.
+    return float(np.max(-NUMPY.ndtri(corners) - NUMPY.ndtri(heights), initial=0.0)) * _UP
+
+
+def _find_regret(epsilons: np.ndarray, spent: np.ndarray, mu: float) -> float:
+    """The most, along (1, 1), from the curve of μ to the lines, rounded up by the points' distance.
+
+    Where α − β = u both curves are met once; in u each has a slope of at most 1/2, so that between
+    two points the distance is off by no more than theirs.
+    """
+    if not math.isfinite(mu):
+        return 0.0
+    from scipy.special import ndtr, ndtri  # loaded here: it is slow to import
+
+    u = np.linspace(-1.0, 0.0, _POINTS)
+    slopes = np.exp(np.minimum(epsilons, 700.0))[:, None]
+    own = np.max(np.maximum((1 - spent[:, None] + u) / (1 + slopes), 0.0), axis=0)
+    low, high = np.zeros_like(u), np.ones_like(u)
+    for _ in range(50):  # α − G_μ(α) rises
+        middle = 0.5 * (low + high)
+        above = middle - ndtr(-ndtri(middle) - mu) > u
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return float(np.max(own - low)) + 1.0 / (_POINTS - 1)
