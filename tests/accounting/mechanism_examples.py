@@ -11,6 +11,7 @@ EXAMPLES = [
     acc.Laplace(2.0),
     acc.DiscreteLaplace(2.0, 3),
     acc.DiscreteGaussian(2.0, 3),
+    acc.Histogram(4.0),
     acc.RandomizedResponse(0.5, 4),
     acc.Exponential(0.5),
     acc.Staircase(0.5),

@@ -476,6 +476,7 @@ CASES = {
     "Laplace": _laplace(0.7),
     "DiscreteLaplace": _whole(acc.DiscreteLaplace(0.7), lambda k: -jnp.abs(k) / 0.7, 0.7),
     "DiscreteGaussian": _whole(acc.DiscreteGaussian(1.0), lambda k: -0.5 * k * k, 0.4),
+    "Histogram": _whole(acc.Histogram(3.0), lambda k: -k * k / 18.0, 0.0),
     "Staircase": _staircase(1.5, 0.4),
     "RandomizedResponse": _randomised_response(1.5, 4),
     "Exponential": _exponential(2.0),

@@ -206,6 +206,9 @@ PAIRS = {
     (acc.Repeated(acc.DiscreteGaussian(3.0, 1), 2), ADD_REMOVE): both(
         *[shifted(_normal(3.0), 1)] * 2
     ),
+    (acc.Histogram(3.0), ADD_REMOVE): shifted(_normal(3.0), 1),
+    # the cell that the record leaves, and the one that it enters
+    (acc.Histogram(3.0), REPLACE_ONE): both(*[shifted(_normal(3.0), 1)] * 2),
     (acc.RandomizedResponse(0.7, 4), ADD_REMOVE): response(0.7, 4),
     (acc.RandomizedResponse(0.7, 4), REPLACE_ONE): response(0.7, 4),
     # two candidates whose log-odds change sign

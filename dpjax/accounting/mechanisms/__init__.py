@@ -23,6 +23,7 @@ from dpjax.accounting.mechanisms.geometric import (
     RecentredGaussian,
     TangentBall,
 )
+from dpjax.accounting.mechanisms.histogram import Histogram
 from dpjax.accounting.mechanisms.releases import (
     ApproximateDP,
     DiscreteGaussian,
@@ -68,6 +69,7 @@ __all__ = [
     "FixedBatchSampled",
     "Gaussian",
     "GeoDP",
+    "Histogram",
     "Laplace",
     "MatrixGaussian",
     "Mechanism",
