@@ -7,7 +7,15 @@ with extra("data"):
 
 from dpjax.data.catalogue import Table, load_table, names
 from dpjax.data.cells import DataError
-from dpjax.data.encoding import Dataset, encode, encode_features, from_frame, split
+from dpjax.data.encoding import (
+    Dataset,
+    encode,
+    encode_features,
+    encode_released,
+    from_frame,
+    split,
+)
+from dpjax.data.private_table import PrivateTable
 from dpjax.data.read import read_table
 from dpjax.data.schema import (
     Column,
@@ -22,6 +30,7 @@ __all__ = [
     "Column",
     "DataError",
     "Dataset",
+    "PrivateTable",
     "Schema",
     "Table",
     "complete_schema",
@@ -29,6 +38,7 @@ __all__ = [
     "described_schema",
     "encode",
     "encode_features",
+    "encode_released",
     "from_frame",
     "load_table",
     "names",

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -135,6 +136,85 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
     return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
 
 
+def encode_released(frame: pd.DataFrame, schema: Schema) -> Dataset:
+    """Encode private records by what was released of them, each by itself, refusing none.
+
+    A cell that is no number is missing, a text that was not released is none of the categories, and
+    a record of a class that was not released counts as one of the first class.
+
+    Args:
+        frame: the records.
+        schema: complete, as `PrivateTable.release` returns it.
+
+    Returns:
+        Features of norm at most 1 a record, and labels; `classes` may be fewer than two.
+
+    Example:
+        >>> columns = (Column("x", range=(0.0, 10.0)),)
+        >>> schema = Schema(columns, target="y", classes=("a", "b"), missing=("",))
+        >>> frame = pd.DataFrame({"x": ["0", "ten", "10"], "y": ["a", "c", "b"]})
+        >>> data = encode_released(frame, schema)
+        >>> data.features.ravel().tolist(), data.labels.tolist()
+        ([-1.0, 0.0, 1.0], [0, 0, 1])
+    """
+    read = {}
+    for column in schema.columns:
+        if column.kind != "ignore":
+            kind = as_numbers if column.kind == "number" else as_texts
+            read[column.name] = kind(frame[column.name], schema)
+    find, labels = class_finder(schema), as_texts(frame[schema.target], schema)
+    found = {text: max(find(text), 0) for text in set(labels)}
+    coded = np.asarray([found[text] for text in labels], np.int32)
+    return Dataset(encode_features(pd.DataFrame(read), schema), coded, schema.classes or ())
+
+
+def as_texts(column: pd.Series, schema: Schema) -> np.ndarray:
+    """Each cell as a text, by itself: "" where there is none; what looks alike is alike."""
+    return _cell_by_cell(column, lambda cell: _text(cell, schema))
+
+
+def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
+    """Each cell as a finite number, by itself, or NaN; float64."""
+    return _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
+
+
+def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
+    """A function of every cell, applied once to cells that are alike."""
+    if pd.api.types.is_numeric_dtype(column):
+        codes, different = pd.factorize(column)
+        return np.asarray([*map(read, different), read(None)], dtype=object)[codes]
+    known: dict[Any, Any] = {}
+    found = []
+    for cell in column.astype(object):
+        # 1 and True are equal and no one cell: a record must not decide how another is read.
+        name = (type(cell), str(cell))
+        if name not in known:
+            known[name] = read(cell)
+        found.append(known[name])
+    return np.asarray(found, dtype=object)
+
+
+def _text(cell: Any, schema: Schema) -> str:
+    if cell is None or cell is pd.NaT or cell is pd.NA or cell != cell:
+        return ""
+    text = cells.strip_invisible(class_name(cell))
+    return "" if text in schema.missing else text
+
+
+def _float(cell: Any, schema: Schema) -> float:
+    text = _text(cell, schema)
+    parsed = (
+        cells.parse_number(text, schema.decimal, schema.thousands)
+        if isinstance(cell, str)
+        else text
+    )
+    try:
+        value = float(parsed or "nan")
+    except (ValueError, OverflowError):
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Hold out a uniformly drawn share of the records, by position alone: (training, held out).
 
@@ -185,7 +265,7 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
 
 
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
-    """One feature in [−1, 1]; a missing number, where some may be, is the middle of its range."""
+    """One feature in [−1, 1], a missing number the middle; or one a cell between cuts."""
     values = frame[column.name]
     unreal = cells.is_not_real(values)
     numbers: Any = np.full(len(values), np.nan) if unreal else cells.to_floats(values)
@@ -193,11 +273,19 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     bad = ~np.isfinite(numbers) & ~absent
     if bad.any():
         raise cells.not_a_number_error(frame, column.name, bad)
+    if column.cuts is not None:
+        cell = np.searchsorted(column.cuts, numbers, side="left")
+        cell = np.where(absent, len(column.cuts) + 1, cell)
+        return (cell[:, None] == np.arange(len(column.cuts) + 2)).astype(np.float64)
     assert column.range is not None
     low, high = column.range
     numbers = np.clip(numbers, low, high)
     if column.scale == "log":
         low, high, numbers = np.log1p(low), np.log1p(high), np.log1p(numbers)
+    elif column.scale == "asinh":
+        low, high, numbers = (
+            np.arcsinh((x - column.centre) / column.width) for x in (low, high, numbers)
+        )
     scaled = 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
     return np.where(absent, 0.0, scaled)[:, None]
 
@@ -217,6 +305,7 @@ def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     # and are not (1 and True), so that there each cell is. A missing one is none.
     mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) != "string"
     codes, given = (np.arange(len(values)), values) if mixed else pd.factorize(values)
-    named = [-1 if pd.isna(cell) else find(cell) for cell in given]
-    numbers: Any = np.asarray([*named, -1])[codes]  # factorize codes a missing value as −1
+    nothing = find("")  # where "" is listed, a missing value is that category
+    named = [nothing if pd.isna(cell) else find(cell) for cell in given]
+    numbers: Any = np.asarray([*named, nothing])[codes]  # factorize codes a missing value as −1
     return (numbers[:, None] == np.arange(len(column.categories))).astype(np.float64)

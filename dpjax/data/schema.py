@@ -32,7 +32,10 @@ class Column:
         kind: "number", "category" or "ignore".
         range: (low, high) of a number, in the column's own units; values beyond it are clipped.
         categories: the values a category may take; any other value encodes as none of them.
-        scale: "linear", or "log" for log(1 + x) of a non-negative number.
+        scale: "linear", "log" for log(1 + x) of a non-negative number, or "asinh" for
+            asinh((x − centre)/width).
+        centre, width: of a number whose scale is "asinh", in its own units; width > 0.
+        cuts: instead of a range: a feature for every cell between them, and one for no number.
 
     Example:
         >>> Column("age", "number", range=(17, 90)).range
@@ -44,13 +47,22 @@ class Column:
     range: tuple[float, float] | None = None
     categories: tuple[str, ...] | None = None
     scale: str = "linear"
+    centre: float = 0.0
+    width: float = 1.0
+    cuts: tuple[float, ...] | None = None
 
     def __post_init__(self):
         where = f"column {self.name!r}"
         if self.kind not in ("number", "category", "ignore"):
             raise DataError(f"{where}: kind is {self.kind!r}; use number, category or ignore")
-        if self.scale not in ("linear", "log"):
-            raise DataError(f"{where}: scale is {self.scale!r}; use linear or log")
+        if self.scale not in ("linear", "log", "asinh"):
+            raise DataError(f"{where}: scale is {self.scale!r}; use linear, log or asinh")
+        if not (math.isfinite(self.centre) and math.isfinite(self.width) and self.width > 0):
+            raise DataError(f"{where}: width must be above 0, and centre a number")
+        if self.cuts is not None and not (
+            np.all(np.isfinite(self.cuts)) and np.all(np.diff(self.cuts) > 0)
+        ):
+            raise DataError(f"{where}: cuts must rise")
         if self.range is not None:
             low, high = self.range
             if not (math.isfinite(low) and math.isfinite(high - low) and low < high):
@@ -150,8 +162,8 @@ def read_schema(path: str | pathlib.Path) -> Schema:
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "schema.toml"
         >>> _ = file.write_text('target = "y"\\n[[columns]]\\nname = "x"\\nrange = [0, 1]\\n')
-        >>> read_schema(file).columns
-        (Column(name='x', kind='number', range=(0.0, 1.0), categories=None, scale='linear'),)
+        >>> read_schema(file).columns[0].range
+        (0.0, 1.0)
     """
     path = pathlib.Path(path)
     try:
@@ -332,12 +344,15 @@ _LEARNED = "learned from private rows, not covered by ε"
 _PUBLIC = "public, from a schema"
 
 
-def describe_encoding(complete: Schema, declared: Schema | None = None) -> dict[str, Any]:
+def describe_encoding(
+    complete: Schema, declared: Schema | None = None, *, learned: str = _LEARNED
+) -> dict[str, Any]:
     """A complete schema as JSON values: columns in order, ranges, categories, classes.
 
     Args:
         complete: what `complete_schema` returned.
         declared: what was public beforehand; whatever it left open is marked as not covered.
+        learned: the mark of what it left open.
 
     Example:
         >>> schema = Schema((Column("x", range=(0.0, 1.0)),), target="y", classes=("a", "b"))
@@ -351,12 +366,12 @@ def describe_encoding(complete: Schema, declared: Schema | None = None) -> dict[
     for column in complete.columns:
         given, found = known.get(column.name), (column.range, column.categories)
         public = given is not None and (given.range, given.categories) == found
-        columns.append({**_as_json(column), "origin": _PUBLIC if public else _LEARNED})
+        columns.append({**_as_json(column), "origin": _PUBLIC if public else learned})
     return {
         "columns": columns,
         "target": complete.target,
         "classes": list(complete.classes or ()),
-        "origin of the classes": _PUBLIC if declared and declared.classes else _LEARNED,
+        "origin of the classes": _PUBLIC if declared and declared.classes else learned,
         "aliases": dict(complete.aliases),
         "header": complete.header,
         "names": None if complete.names is None else list(complete.names),
@@ -408,7 +423,8 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
 def _column(described: Mapping[str, Any]) -> Column:
     """One complete column: a number has its range, a category its categories."""
     limits, categories, kind = described["range"], described["categories"], described["kind"]
-    if kind == "number":
+    cuts = described.get("cuts")  # models of before 0.2 lack it, centre and width
+    if kind == "number" and cuts is None:
         low, high = limits
         limits = (float(low), float(high))
     if kind == "category":
@@ -419,6 +435,9 @@ def _column(described: Mapping[str, Any]) -> Column:
         range=None if limits is None else tuple(limits),
         categories=None if categories is None else tuple(categories),
         scale=described["scale"],
+        centre=float(described.get("centre", 0.0)),
+        width=float(described.get("width", 1.0)),
+        cuts=None if cuts is None else tuple(map(float, cuts)),
     )
 
 

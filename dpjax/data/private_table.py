@@ -1,0 +1,409 @@
+"""A table whose encoding is released with noise: ranges, quantiles, categories and classes.
+
+Every look at the records is a histogram of each column, of which a record is in one cell, so that
+neighbours differ by √d in the L2 norm where a record is added, by √(2d) where one is replaced:
+
+KINDS   Of a column that nothing is known of: cells that are numbers, other texts, and missing.
+FIRST   Of numbers the records in each cell of a public signed grid of powers of two; of texts and
+        of the target the records of each value that occurs. These are no public list: a value
+        leaves only with a noisy count above the threshold t. Of a record that alone holds its
+        values in d columns one is shown with probability at most 1 − (1 − P(Y ≥ t))^d = δ_T, by
+        noise that is independent of all else that is released. Without these values the outputs
+        are those of histograms over cells that both data sets have; with them the pair is composed
+        with ({none: 1}, {none: 1 − δ_T, some: δ_T}), or under replace-one with two such that do not
+        meet, which `ApproximateDP(0, δ_T)` dominates: δ(ε) grows by at most δ_T.
+NEXT    Of numbers again, in cells that follow from the look before by how much these held: running
+        sums are a noisy distribution function. Every further look (`zooms`) divides the cells that
+        hold most again, for columns that are narrow and far from 0.
+
+What follows is computed from these counts alone (post-processing), and each record is encoded by
+itself. Nothing is refused on account of a cell: one that does not parse is no number.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import PRNGKeyArray
+
+from dpjax import accounting as acc
+from dpjax._numerics.checks import Range, choice, one_number
+from dpjax._numerics.keys import folded
+from dpjax.data.cells import DataError, check_names, list_columns, parse_number
+from dpjax.data.encoding import as_numbers, as_texts
+from dpjax.data.schema import Column, Schema
+from dpjax.transforms import discrete_gaussian
+
+ENCODINGS = ("tail-bins", "asinh", "range", "standard", "grid")
+# Of the folds of a run's key: training takes 0 to 3.
+TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD = 16, 17, 18
+
+_LOW, _HIGH = -32, 64  # exponents of the grid: smaller numbers count as zero, larger as beyond
+_POWERS = 2.0 ** np.arange(_LOW, _HIGH + 1)
+_GRID = np.concatenate([-_POWERS[::-1], [0.0], _POWERS])
+_CELLS = 64  # of a column in the looks after the first, at most
+_KIND_NOISE = 4.0  # relative: a majority needs no exact counts
+_SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
+_RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
+_TAILS = np.array([0.005, 0.01, 0.02, 0.05])
+_THRESHOLD = "a value that one record alone holds is released"
+
+
+@dataclass(frozen=True)
+class PrivateTable:
+    """How a table's encoding is learned from private records: which looks, with how much noise.
+
+    Raises:
+        DataError: a declared column that the table does not have.
+        ValueError: an argument out of range.
+
+    Fields:
+        columns: the feature columns by name, in the order of the encoding.
+        schema: what is public, with the target's name; it wins column by column.
+        records: how many there are, treated as public.
+        stddev: of the noise of a count, in records, >= 3.
+        numeric: which undeclared columns hold numbers; None: a noisy count of the cells that parse
+            decides.
+        encoding: of numbers: "tail-bins" (a feature for each cell between deciles and tail
+            quantiles), "asinh", "range", "standard" (each one feature) or "grid" (a feature for
+            each cell of the public grid, of which nothing is learned).
+        zooms: further looks at numbers, a public number.
+        threshold_delta: δ_T, the part of δ for values that one record alone holds.
+
+    Guarantee:
+        `release` is what `mechanism` prices, but for `extra_delta`, under both adjacencies. Names
+        and types of the columns are public: a frame's types must not depend on single records.
+
+    Example:
+        >>> import jax
+        >>> people = pd.DataFrame({"age": ["20", "70"] * 500, "job": ["a", "b"] * 500})
+        >>> table = PrivateTable(("age", "job"), Schema((), target="paid"), 1_000, stddev=5.0)
+        >>> schema = table.release(people.assign(paid=["no", "yes"] * 500), jax.random.key(0))
+        >>> schema.classes, schema.columns[1].categories
+        (('no', 'yes'), ('a', 'b'))
+        >>> round(acc.epsilon(table.mechanism, 1e-6), 1)
+        2.0
+
+    References:
+        Korolova et al. 2009, "Releasing search queries and clicks privately" (the threshold);
+        Canonne, Kamath, Steinke 2020, Proposition 25 (the noise's tail).
+    """
+
+    columns: tuple[str, ...]
+    schema: Schema
+    records: int
+    stddev: float
+    numeric: tuple[str, ...] | None = None
+    encoding: str = "tail-bins"
+    zooms: int = 0
+    threshold_delta: float = 1e-6
+
+    def __post_init__(self):
+        choice("encoding", self.encoding, ENCODINGS)
+        one_number("records", self.records, Range(1.0, whole=True))
+        one_number("stddev", self.stddev, Range(3.0))
+        one_number("zooms", self.zooms, Range(0.0, 8.0, whole=True))
+        delta = Range(0.0, 1.0, open_low=True, open_high=True)
+        one_number("threshold_delta", self.threshold_delta, delta)
+        if self.schema.target is None:
+            raise ValueError("schema must name the target, got None")
+        declared = [column.name for column in self.schema.columns]
+        for what, names in (("the schema", declared), ("numeric", self.numeric or ())):
+            absent = [name for name in names if name not in self.columns]
+            if absent:
+                raise DataError(
+                    f"{what} names {absent[0]!r}, which is no feature column of the table; its "
+                    f"columns are {', '.join(self.columns[:20])}"
+                )
+
+    @property
+    def _learned(self) -> dict[str, str]:
+        """What is learned of each column: "number", "category", or "any" where the kind is too."""
+        declared = {column.name: column for column in self.schema.columns}
+        found = {}
+        for name in self.columns:
+            column = declared.get(name)
+            if column is not None:
+                if column.kind != "ignore" and column.range is None and column.categories is None:
+                    found[name] = column.kind
+            elif self.numeric is None:
+                found[name] = "any"
+            else:
+                found[name] = "number" if name in self.numeric else "category"
+        return found
+
+    @property
+    def _histograms(self) -> tuple[int, int, int]:
+        """How many there are of the kinds, in the first look, and in each of the next, at most."""
+        # A column of unknown kind counts as whichever it is found to be: how many histograms are
+        # priced must not depend on what was released.
+        kinds = [*self._learned.values()]
+        unknown, numbers = kinds.count("any"), kinds.count("number") + kinds.count("any")
+        numbers *= self.encoding != "grid"
+        lists = self._lists - unknown
+        return unknown, lists + max(numbers, unknown), numbers
+
+    @property
+    def _lists(self) -> int:
+        """How many columns have values that are no public list, at most."""
+        texts = [kind for kind in self._learned.values() if kind != "number"]
+        return len(texts) + (self.schema.classes is None)
+
+    @property
+    def mechanism(self) -> acc.Mechanism:
+        """What `release` releases: histograms, one a column and look."""
+        unknown, first, following = self._histograms
+        counted = {_KIND_NOISE: unknown, 1.0: first + following * (1 + self.zooms)}
+        parts = [
+            acc.Repeated(acc.Histogram(noise * self.stddev), steps)
+            for noise, steps in counted.items()
+            if steps
+        ]
+        return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
+
+    @property
+    def extra_delta(self) -> dict[str, float]:
+        """The part of δ for the threshold, by reason; none where all values are declared."""
+        return {_THRESHOLD: self.threshold_delta} if self._lists else {}
+
+    @property
+    def threshold(self) -> int:
+        """The noisy count above which a value that occurs is released."""
+        if not self._lists:
+            return 0
+        # P(Y ≥ t) ≤ P(N(0, σ²) ≥ t − 1) (Canonne, Kamath, Steinke 2020, Proposition 25), of which d
+        # independent ones are all below with probability 1 − δ_T; a record alone counts 1.
+        from scipy.special import ndtri
+
+        each = -math.expm1(math.log1p(-self.threshold_delta) / self._lists)
+        return 1 + math.ceil(-self.stddev * float(ndtri(each)) * (1 + 1e-9))
+
+    @property
+    def public(self) -> tuple[str, ...]:
+        """What of the table's encoding the release takes as public, one sentence each."""
+        declared = self.schema.columns
+        lists = {
+            "ranges of {}": [c.name for c in declared if c.range is not None or c.cuts is not None],
+            "categories of {}": [c.name for c in declared if c.categories is not None],
+            "which columns hold numbers ({})": list(self.numeric or ()),
+            "classes of {}": [str(self.schema.target)] if self.schema.classes is not None else [],
+        }
+        given = [what.format(", ".join(names)) for what, names in lists.items() if names]
+        own = "names and types of the columns are public, and so is the number of records"
+        return (*(f"public: {what}: given by the user" for what in given), own)
+
+    def release(self, frame: pd.DataFrame, key: PRNGKeyArray) -> Schema:
+        """Look at the records with noise; the complete schema is covered by `mechanism`.
+
+        Args:
+            frame: the records; cells as texts or of any type.
+            key: the run's key, which training may have too: the table draws from a fold of its own.
+
+        Returns:
+            A schema with a range or cuts for every number, the categories of every text (a missing
+            value is ""), and the classes; fewer than two where the noise hides them.
+        """
+        check_names(frame)
+        for name in (*self.columns, self.schema.target):
+            if name not in frame.columns:
+                raise DataError(
+                    f"the column {name!r} is missing; the columns are {list_columns(frame)}"
+                )
+        known = {column.name: column for column in self.schema.columns}
+        columns = []
+        for place, name in enumerate(self.columns):
+            column, kind = known.get(name) or Column(name), self._learned.get(name)
+            if kind is not None:
+                look = _Looks(self, folded(key, TABLE_FOLD, place))
+                numbers = as_numbers(frame[name], self.schema)
+                texts = as_texts(frame[name], self.schema)
+                kind = look.kind(numbers, texts) if kind == "any" else kind
+                column = replace(column, kind=kind)
+                if kind == "category":
+                    column = replace(column, categories=look.values(texts))
+                else:
+                    column = replace(column, **look.encoding(numbers))
+            columns.append(column)
+        classes = self.schema.classes
+        if classes is None:
+            look = _Looks(self, folded(key, TABLE_FOLD, len(self.columns)))
+            classes = _in_order(look.values(as_texts(frame[self.schema.target], self.schema)))
+        missing = self.schema.missing or ("",)
+        return replace(self.schema, columns=tuple(columns), classes=classes, missing=missing)
+
+    @classmethod
+    def for_budget(
+        cls, columns: Sequence[str], schema: Schema, records: int, *, epsilon: float, delta: float,
+        adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE, share: float | None = None,
+        **settings: Any,
+    ) -> PrivateTable:  # fmt: skip
+        """The table whose looks take a share of a budget (ε, δ), of it as ρ = μ²/2.
+
+        A tenth of δ is set aside for the threshold. By default the share is 3 %, and more where a
+        count's noise would be above 1/150 of the records, up to a half; it warns where no share is
+        enough.
+
+        Args:
+            columns, schema, records: as the fields.
+            epsilon, delta, adjacency: the budget of the whole run.
+            share: the looks' part of it, in (0, 1).
+            **settings: further fields: numeric, encoding, zooms, threshold_delta.
+
+        Example:
+            >>> schema = Schema((), target="y")
+            >>> table = PrivateTable.for_budget(("x",), schema, 10_000, epsilon=1.0, delta=1e-5)
+            >>> table.stddev < 10_000 / 150
+            True
+        """
+        settings = {"threshold_delta": delta / 10, **settings}
+        table = cls(tuple(columns), schema, records, stddev=3.0, **settings)
+        if table.mechanism == acc.Composed(()):
+            return table
+        mu = 1 / float(np.asarray(acc.calibrate(acc.Gaussian, epsilon=epsilon, delta=delta)))
+        # A histogram takes 1/σ² of μ², and twice that where a record is replaced: a rule to choose
+        # the noise by. What it costs is priced by `mechanism`.
+        unknown, first, following = table._histograms
+        weight = unknown / _KIND_NOISE**2 + first + following * (1 + table.zooms)
+        weight *= 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+        if share is None:
+            needed = weight * (_RECORDS_PER_NOISE / (records * mu)) ** 2
+            share = min(max(_SHARE, needed), _MOST_SHARE)
+            if needed > _MOST_SHARE:
+                least = math.ceil(records * math.sqrt(needed / _MOST_SHARE))
+                warnings.warn(
+                    f"records should be at least {least:,} for so many columns at epsilon = "
+                    f"{epsilon:g}, got {records:,}: noise hides much of the ranges, categories and "
+                    "classes; declare them in a schema",
+                    stacklevel=2,
+                )
+        share = one_number("share", share, Range(0.0, 1.0, True, True))
+        return replace(table, stddev=max(3.0, math.sqrt(weight / share) / mu))
+
+
+class _Looks:
+    """Noisy counts of one column, each look with noise of its own."""
+
+    def __init__(self, table: PrivateTable, key: PRNGKeyArray):
+        self.table, self.key = table, key
+
+    def noisy(self, counts: Any, look: int, scale: float = 1.0) -> np.ndarray:
+        """Counts with the noise of `Histogram`, those of one look drawn once."""
+        counts = np.asarray(counts, np.int64)
+        return counts + discrete_gaussian(
+            folded(self.key, look), scale * self.table.stddev, counts.shape
+        )
+
+    def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:
+        """KINDS: a number if more cells parse than are other texts."""
+        parsed = np.isfinite(numbers)
+        other = ~parsed & (texts != "")
+        cells = [parsed.sum(), other.sum(), len(texts) - parsed.sum() - other.sum()]
+        counts = self.noisy(cells, 0, _KIND_NOISE)
+        return "number" if counts[0] > counts[1] else "category"
+
+    def values(self, texts: np.ndarray) -> tuple[str, ...]:
+        """FIRST, of texts: the values that stand out, in the order of their letters."""
+        values, counts = np.unique(texts, return_counts=True)
+        kept = self.noisy(counts, 1) > self.table.threshold
+        return tuple(values[kept].tolist())
+
+    def distribution(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """FIRST and NEXT: edges, and the share of the numbers up to each."""
+        from scipy.optimize import isotonic_regression
+
+        edges, counts, last = _GRID, np.zeros(1), 2 + self.table.zooms
+        cells = int(np.clip(self.table.records / (6 * self.table.stddev), 4, _CELLS))
+        for look in range(1, last + 1):
+            # The first cell holds what is no number, the last what is above all edges.
+            place = 1 + np.searchsorted(edges, np.nan_to_num(numbers), side="left")
+            place = np.where(np.isnan(numbers), 0, place)
+            counts = self.noisy(np.bincount(place, minlength=len(edges) + 2), look).astype(float)
+            if look < last:
+                edges = _divide(edges, counts[2:-1], self.table.stddev, cells)
+        counts += (self.table.records - counts.sum()) / len(counts)  # their number is public
+        running = np.maximum(isotonic_regression(np.cumsum(counts[1:])).x, 0.0)
+        return edges, running[:-1] / max(running[-1], 1.0)
+
+    def encoding(self, numbers: np.ndarray) -> dict[str, Any]:
+        """The fields of `Column` that say how the numbers are encoded."""
+        how = self.table.encoding
+        if how == "grid":
+            return {"cuts": tuple(_GRID.tolist())}
+        edges, shares = self.distribution(numbers)
+
+        def quantile(q: Any) -> Any:
+            return _quantile(edges, shares, np.asarray(q, np.float64))
+
+        if how == "tail-bins":
+            # The deviation of a share in the middle; tails below it are noise.
+            spread = self.table.stddev * math.sqrt(len(edges)) / 2 / self.table.records
+            tails = _TAILS[spread < _TAILS]
+            cuts = np.unique(quantile(np.concatenate([np.arange(1, 10) / 10, tails, 1 - tails])))
+            return {"cuts": tuple(cuts.tolist())}
+        if how == "standard":
+            middles = np.concatenate([edges[:1], (edges[1:] + edges[:-1]) / 2])
+            mass = np.diff(shares, prepend=0.0)
+            mass = mass / max(mass.sum(), 1e-9)
+            mean = float(mass @ middles)
+            deviation = math.sqrt(float(mass @ (middles - mean) ** 2))
+            return {"range": _widened(mean - 3 * deviation, mean + 3 * deviation)}
+        low, high = _widened(*quantile([_TAILS[0], 1 - _TAILS[0]]))
+        if how == "asinh":
+            gaps = (quantile(1 - q) - quantile(q) for q in (0.25, 0.1, *_TAILS[::-1]))
+            width = next((float(gap) for gap in gaps if gap > 0), 1.0)
+            centre = float(quantile(0.5))
+            return {"range": (low, high), "scale": "asinh", "centre": centre, "width": width}
+        # Many powers of two between the upper quartile and the top.
+        far = low >= 0 and high > 64 * max(float(quantile(0.75)), 1e-9 * high, 1.0)
+        return {"range": (low, high), "scale": "log" if far else "linear"}
+
+
+def _divide(edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int) -> np.ndarray:
+    """Edges of about as many cells: those that hold something divided by how much they hold."""
+    from scipy.special import ndtri
+
+    if len(counts) == 0:
+        return edges
+    # Of all empty cells together one is kept with probability 1/20 at most.
+    kept = np.flatnonzero(counts > -stddev * ndtri(0.05 / len(counts)))
+    if len(kept) == 0:
+        return np.zeros(1)
+    low, high = edges[kept], edges[kept + 1]
+    # Zero, or one float: there is nothing between.
+    whole = (high - low <= _POWERS[0]) | (high - low <= 1e-12 * np.abs(high))
+    mass = np.where(whole, 0.0, counts[kept])
+    pieces = np.maximum(1, np.round(cells * mass / max(mass.sum(), 1.0))).astype(int)
+    parts = [np.linspace(a, b, n + 1) for a, b, n in zip(low, high, pieces, strict=True)]
+    return np.unique(np.concatenate(parts))
+
+
+def _quantile(edges: np.ndarray, shares: np.ndarray, q: Any) -> np.ndarray:
+    """The number below which a share q lies, linear between edges."""
+    above = np.clip(np.searchsorted(shares, q), 0, len(edges) - 1)
+    below = np.maximum(above - 1, 0)
+    gap = shares[above] - shares[below]
+    part = (np.clip(q, shares[below], shares[above]) - shares[below]) / np.where(gap > 0, gap, 1.0)
+    width = edges[above] - edges[below]
+    # What counts as zero is zero: a cut within its cell would set it apart from nothing.
+    return edges[below] + width * np.where((gap > 0) & (width > _POWERS[0]), part, 1.0)
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    """A range that is one, also where all numbers are alike."""
+    low, high = float(low), float(high)
+    return (low, high) if high > low else (low, low + max(1.0, 1e-9 * abs(low)))
+
+
+def _in_order(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Classes as numbers in their order where all are, without the missing one."""
+    classes = [value for value in values if value]
+    numbers = {value: parse_number(value) for value in classes}
+    if all(number is not None for number in numbers.values()):
+        classes.sort(key=lambda value: float(numbers[value] or 0.0))
+    return tuple(classes)

@@ -1,0 +1,471 @@
+"""Tables whose encoding is released with noise: what is priced, what leaves, what never refuses."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpjax import accounting as acc
+from dpjax import audit
+from dpjax.data import Column, DataError, PrivateTable, Schema, encode_released, private_table
+
+BOTH = tuple(acc.Adjacency)
+ENCODINGS = private_table.ENCODINGS
+
+
+def people(n=2_000, seed=0):
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, n)
+    return pd.DataFrame(
+        {
+            "age": age.astype(str),
+            "gain": np.where(rng.random(n) < 0.9, 0, rng.lognormal(8, 1, n)).astype(str),
+            "job": rng.choice(["baker", "smith", ""], n),
+            "paid": np.where(age > 50, "high", "low"),
+        }
+    )
+
+
+COLUMNS = ("age", "gain", "job")
+
+
+def table(frame, **settings):
+    settings = {"schema": Schema((), target="paid"), "stddev": 8.0, **settings}
+    return PrivateTable(COLUMNS, records=len(frame), **settings)
+
+
+# ------------------------------------------------------------------------------------------ price
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds", "counts"),
+    [
+        # three columns and the target; then three that may be numbers
+        ({}, 3, 4 + 3),
+        ({"zooms": 2}, 3, 4 + 3 * 3),
+        ({"numeric": ("age", "gain")}, 0, 4 + 2),
+        ({"numeric": ("age", "gain"), "encoding": "grid"}, 0, 2),
+        ({"encoding": "grid"}, 3, 4),
+        ({"schema": Schema((), target="paid", classes=("low", "high"))}, 3, 3 + 3),
+        (
+            {"schema": Schema((Column("age", range=(0, 99)), Column("gain")), target="paid")},
+            1,
+            3 + 2,
+        ),
+        (
+            {
+                "schema": Schema((Column("job", "ignore"),), target="paid"),
+                "numeric": ("age", "gain"),
+            },
+            0,
+            3 + 2,
+        ),
+    ],
+)
+@pytest.mark.parametrize("adjacency", BOTH)
+def test_the_price_is_that_of_one_cell_a_column_and_look(settings, kinds, counts, adjacency):
+    found = table(people(10), **settings)
+    # By the Gaussian law of the same deviation: √d, or √(2d) where a record is replaced.
+    moved = counts / 8.0**2 + kinds / (4 * 8.0) ** 2
+    moved *= 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+    multiplier = (2 if adjacency is acc.Adjacency.REPLACE_ONE else 1) / math.sqrt(moved)
+    expected = acc.epsilon(acc.Gaussian(multiplier), 1e-5, adjacency=adjacency)
+    priced = acc.epsilon(found.mechanism, 1e-5, adjacency=adjacency)
+    assert priced == pytest.approx(expected, rel=2e-3)
+
+
+def _counts(found, frame, answers, monkeypatch):
+    """Every count vector of a release, whose outcomes are `answers`, or become them."""
+    seen = {}
+
+    def noisy(self, counts, look, scale=1.0):
+        place = (len(seen), look, scale)
+        seen[place] = np.asarray(counts)
+        return answers.setdefault(place, seen[place])
+
+    def values(self, texts):
+        place = (len(seen), 1, 1.0)
+        seen[place] = Counter(texts.tolist())
+        return answers.setdefault(place, tuple(sorted(set(texts))))
+
+    monkeypatch.setattr(private_table._Looks, "noisy", noisy)
+    monkeypatch.setattr(private_table._Looks, "values", values)
+    found.release(frame, jax.random.key(0))
+    return seen
+
+
+def _distance(one, other):
+    if isinstance(one, Counter):
+        return sum((one[value] - other[value]) ** 2 for value in one | other)
+    return int(np.sum((one - other) ** 2))
+
+
+@pytest.mark.parametrize("encoding", ["tail-bins", "grid"])
+@pytest.mark.parametrize("change", ["add", "replace"])
+def test_a_record_moves_the_counts_by_no_more_than_is_priced(encoding, change, monkeypatch):
+    frame = people(300)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        cells = [rng.choice(["7", "1e300", "-3", "x", "", "baker"]) for _ in range(4)]
+        other = frame.copy()
+        place = len(frame) if change == "add" else int(rng.integers(len(frame)))
+        other.loc[place] = cells
+        found = table(frame, zooms=1, encoding=encoding)
+        answers = {}
+        before = _counts(found, frame, answers, monkeypatch)
+        after = _counts(found, other, answers, monkeypatch)  # on the same released outcomes
+        assert before.keys() == after.keys()
+        unknown, first, following = found._histograms
+        factor = 1 if change == "add" else 2
+        for scale, most in ((4.0, unknown), (1.0, first + 2 * following)):
+            moved = sum(_distance(before[p], after[p]) for p in before if p[2] == scale)
+            assert moved <= factor * most
+        assert sum(_distance(before[p], after[p]) for p in before) > 0
+
+
+def test_the_noise_is_of_the_stated_law_and_of_keys_that_training_has_not(monkeypatch):
+    frame, key, used = people(50), jax.random.key(3), []
+    real = private_table.discrete_gaussian
+
+    def recorded(one, stddev, shape):
+        used.append((jax.random.key_data(one).tobytes(), stddev))
+        return real(one, stddev, shape)
+
+    monkeypatch.setattr(private_table, "discrete_gaussian", recorded)
+    table(frame).release(frame, key)
+    drawn = [name for name, _ in used]
+    assert len(set(drawn)) == len(drawn)
+    own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
+    assert not {jax.random.key_data(one).tobytes() for one in own} & set(drawn)
+    assert {stddev for _, stddev in used} == {8.0, 32.0}
+
+
+def test_a_release_is_a_function_of_the_key_and_of_the_records_without_their_order():
+    frame, key = people(500), jax.random.key(0)
+    found = table(frame)
+    mixed = frame.sample(frac=1.0, random_state=1).reset_index(drop=True)
+    assert found.release(frame, key) == found.release(mixed, key)
+    assert found.release(frame, key) != found.release(frame, jax.random.key(1))
+
+
+# -------------------------------------------------------------------------------------- threshold
+
+
+def _tail(stddev, least):
+    """P(Y ≥ least) of the discrete Gaussian, by its sum."""
+    k = np.arange(-40 * int(stddev) - 10, 40 * int(stddev) + 11)
+    weights = np.exp(-0.5 * (k / stddev) ** 2)
+    return weights[k >= least].sum() / weights.sum()
+
+
+@pytest.mark.parametrize("stddev", [3.0, 8.0, 115.3])
+@pytest.mark.parametrize("delta", [1e-9, 1e-6, 1e-3, 0.2])
+@pytest.mark.parametrize("numeric", [None, COLUMNS])
+def test_a_value_that_one_record_holds_passes_with_the_stated_probability(stddev, delta, numeric):
+    found = table(people(10), stddev=stddev, threshold_delta=delta, numeric=numeric)
+    lists = 4 if numeric is None else 1
+    seen = 1 - (1 - _tail(stddev, found.threshold)) ** lists
+    assert seen <= delta
+    # No more is withheld than the bound on the tail and whole counts cost.
+    assert 1 - (1 - _tail(stddev, found.threshold - 3)) ** lists > delta
+    assert found.extra_delta == {private_table._THRESHOLD: delta}
+
+
+def test_values_of_many_leave_and_those_of_one_do_not():
+    frame = people().assign(job=lambda f: f.job.where(f.index > 0, "astronaut"))
+    for seed in range(5):
+        schema = table(frame).release(frame, jax.random.key(seed))
+        assert schema.columns[2].categories == ("", "baker", "smith")
+        assert schema.classes == ("high", "low")
+
+
+def test_where_all_is_noise_no_value_leaves_and_nothing_is_refused():
+    frame = people(30)
+    schema = table(frame, stddev=100.0).release(frame, jax.random.key(0))
+    data = encode_released(frame, schema)
+    assert schema.classes == ()
+    assert len(data) == 30
+    assert set(data.labels.tolist()) == {0}
+
+
+# ------------------------------------------------------------------------------------ bad records
+
+
+def _awkward(n=400):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "constant": np.full(n, 7.0),
+            "all missing": np.full(n, np.nan),
+            "zero": np.zeros(n),
+            "cauchy": rng.standard_cauchy(n),
+            "1e300 once": np.r_[1e300, rng.normal(size=n - 1)],
+            "inf": np.r_[np.inf, -np.inf, rng.normal(size=n - 2)],
+            "subnormal": np.full(n, 5e-324),
+            "beyond 2^53": (2**60 + rng.integers(0, 1000, n)).astype(float),
+            "far": 1e6 + rng.normal(size=n),
+            "huge": pd.Series([10**400, 1] * (n // 2), dtype=object),
+            "text in numbers": pd.Series(["x"] * n).where(rng.random(n) < 0.3, "3"),
+            "bool": rng.random(n) < 0.5,
+            "id": [f"user{i}" for i in range(n)],
+            "none": pd.Series(["a", None, "b", "a"] * (n // 4)),
+            "look alike": pd.Series(["a", "a\u200b"] * (n // 2)),
+            "nan as text": np.where(rng.random(n) < 0.5, "nan", "NaN"),
+            "mixed": pd.Series([1, "1", 1.0, True] * (n // 4), dtype=object),
+            "lists": pd.Series([[1], {"a": 2}, (3,), "x"] * (n // 4), dtype=object),
+            "dates": pd.date_range("2020", periods=n),
+            "complex": np.full(n, 1j),
+            "y": np.where(rng.random(n) < 0.5, "p", "q"),
+        }
+    )
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_no_column_is_refused_and_every_row_keeps_its_norm(encoding):
+    frame = _awkward()
+    names = tuple(frame.columns[:-1])
+    found = PrivateTable(names, Schema((), target="y"), len(frame), 4.0, encoding=encoding)
+    data = encode_released(frame, found.release(frame, jax.random.key(1)))
+    assert np.isfinite(data.features).all()
+    assert np.linalg.norm(data.features, axis=1).max() <= 1 + 1e-6
+    assert data.learned == ()
+
+
+def test_a_record_is_encoded_by_itself():
+    frame = _awkward()
+    names = tuple(frame.columns[:-1])
+    found = PrivateTable(names, Schema((), target="y"), len(frame), 4.0)
+    schema = found.release(frame, jax.random.key(1))
+    whole = encode_released(frame, schema)
+    for row in (0, 1, 2, 3, 399):
+        alone = encode_released(frame.iloc[[row]], schema)
+        np.testing.assert_array_equal(alone.features[0], whole.features[row])
+        assert alone.labels[0] == whole.labels[row]
+
+
+def test_bad_cells_are_missing_and_missing_is_a_category():
+    columns = (
+        Column("x", range=(0.0, 10.0)),
+        Column("k", cuts=(1.0, 2.0)),
+        Column("c", "category", categories=("", "u")),
+    )
+    schema = Schema(columns, target="y", classes=("a", "b"), missing=("?",))
+    frame = pd.DataFrame(
+        {
+            "x": ["0", "ten", "99"],
+            "k": ["1", "?", "3"],
+            "c": [None, "u", "w"],
+            "y": ["a", None, "b"],
+        }
+    )
+    data = encode_released(frame, schema)
+    expected = [[-1, 1, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0, 0]]
+    np.testing.assert_allclose(data.features * math.sqrt(3), expected, atol=1e-6)
+    assert data.labels.tolist() == [0, 0, 1]
+
+
+# -------------------------------------------------------------------------------- what is learned
+
+
+def test_without_noise_to_speak_of_the_quantiles_are_those_of_the_records():
+    n, rng = 40_000, np.random.default_rng(1)
+    frame = pd.DataFrame({"x": 50 + 20 * rng.normal(size=n), "y": rng.choice(["a", "b"], n)})
+    make = lambda how: PrivateTable(("x",), Schema((), target="y"), n, 3.0, ("x",), how)  # noqa: E731
+    column = lambda how: make(how).release(frame, jax.random.key(0)).columns[0]  # noqa: E731
+    cuts = np.asarray(column("tail-bins").cuts)
+    for q in (*np.arange(1, 10) / 10, 0.01, 0.99):
+        assert np.min(np.abs(cuts - np.quantile(frame.x, q))) < 0.8
+    low, high = column("range").range
+    assert abs(low - np.quantile(frame.x, 0.005)) < 2
+    assert abs(high - np.quantile(frame.x, 0.995)) < 2
+    low, high = column("standard").range
+    assert abs((low + high) / 2 - frame.x.mean()) < 0.5
+    assert abs((high - low) / 6 - frame.x.std()) < 0.5
+    asinh = column("asinh")
+    assert asinh.scale == "asinh"
+    assert abs(asinh.centre - 50) < 1
+    assert abs(asinh.width - 20 * 1.349) < 1.5
+
+
+def test_a_narrow_column_far_from_zero_needs_further_looks():
+    n, rng = 20_000, np.random.default_rng(0)
+    frame = pd.DataFrame({"x": 1e6 + rng.normal(size=n), "y": rng.choice(["a", "b"], n)})
+    found = {}
+    for zooms in (0, 4):
+        one = PrivateTable(("x",), Schema((), target="y"), n, 10.0, ("x",), "asinh", zooms)
+        found[zooms] = one.release(frame, jax.random.key(0)).columns[0]
+    assert abs(found[4].centre - 1e6) < 0.1 < abs(found[0].centre - 1e6)
+    assert 1 < found[4].width < 2
+
+
+def test_an_amount_that_is_mostly_zero_keeps_its_tail():
+    frame = people(20_000)
+    one = table(frame, stddev=20.0, numeric=("age", "gain"))
+    cuts = one.release(frame, jax.random.key(0)).columns[1].cuts
+    top = np.quantile(frame.gain.astype(float), 0.98)
+    assert max(cuts) > 0.7 * top
+    # All that is not above zero is on one side of a cut.
+    assert any(0 <= cut < 1 for cut in cuts)
+
+
+def test_the_kind_of_a_column_follows_from_the_noisy_count_or_is_given():
+    frame = people().assign(job=lambda f: f.job.where(f.index % 50 > 0, "12"))
+    kinds = [c.kind for c in table(frame).release(frame, jax.random.key(0)).columns]
+    assert kinds == ["number", "number", "category"]
+    given = table(frame, numeric=("job",)).release(frame, jax.random.key(0))
+    assert [c.kind for c in given.columns] == ["category", "category", "number"]
+
+
+def test_classes_that_are_numbers_are_in_their_own_order():
+    frame = people().assign(paid=lambda f: np.where(f.paid == "low", "9", "10"))
+    assert table(frame).release(frame, jax.random.key(0)).classes == ("9", "10")
+
+
+# --------------------------------------------------------------------------------- public schemas
+
+
+def test_what_is_declared_is_kept_column_by_column_and_said():
+    job = Column("job", "category", categories=("baker", "smith"))
+    schema = Schema((Column("age", range=(18, 90)), job), target="paid", classes=("low", "high"))
+    frame = people()
+    found = table(frame, schema=schema, numeric=("gain",))
+    released = found.release(frame, jax.random.key(0))
+    assert released.columns[0] == schema.columns[0]
+    assert released.columns[2] == job
+    assert released.classes == ("low", "high")
+    assert released.columns[1].cuts is not None
+    assert found.extra_delta == {}
+    assert found.public[:4] == (
+        "public: ranges of age: given by the user",
+        "public: categories of job: given by the user",
+        "public: which columns hold numbers (gain): given by the user",
+        "public: classes of paid: given by the user",
+    )
+
+
+def test_a_table_that_is_all_declared_releases_nothing():
+    columns = (
+        Column("age", range=(18, 90)),
+        Column("gain", range=(0, 1e5), scale="log"),
+        Column("job", "category", categories=("baker", "smith")),
+    )
+    schema = Schema(columns, target="paid", classes=("low", "high"))
+    frame = people(50)
+    found = PrivateTable.for_budget(COLUMNS, schema, 50, epsilon=1.0, delta=1e-5)
+    assert found.mechanism == acc.Composed(())
+    assert found.release(frame, jax.random.key(0)).columns == columns
+
+
+# ---------------------------------------------------------------------------------------- budgets
+
+
+def test_the_share_is_three_per_cent_of_rho_and_more_where_records_are_few():
+    schema = Schema((), target="paid")
+    mu = 1 / float(acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5))
+    for adjacency in BOTH:
+        weight = (7 + 3 / 16) * (2 if adjacency is acc.Adjacency.REPLACE_ONE else 1)
+        many = PrivateTable.for_budget(
+            COLUMNS, schema, 100_000, epsilon=1.0, delta=1e-5, adjacency=adjacency
+        )
+        assert many.stddev == pytest.approx(math.sqrt(weight / 0.03) / mu, rel=1e-6)
+        spent = acc.gdp_mu(acc.Gaussian(many.stddev / math.sqrt(weight)))
+        assert spent**2 / mu**2 == pytest.approx(0.03, rel=1e-6)
+    few = PrivateTable.for_budget(COLUMNS, schema, 5_000, epsilon=1.0, delta=1e-5)
+    assert few.stddev == pytest.approx(5_000 / 150, rel=1e-6)
+    with pytest.warns(UserWarning, match=r"records should be at least 2,\d\d\d .* got 500"):
+        PrivateTable.for_budget(COLUMNS, schema, 500, epsilon=1.0, delta=1e-5)
+
+
+def test_table_and_training_are_one_certificate():
+    found = PrivateTable.for_budget(
+        COLUMNS, Schema((), target="paid"), 20_000, epsilon=1.0, delta=1e-5
+    )
+    train = acc.Repeated(acc.PoissonSampled(acc.Gaussian(5.0), 0.05), 100)
+    whole = acc.Composed((found.mechanism, train))
+    certificate = acc.certify(whole, 1e-5, extra_delta=found.extra_delta, assumptions=found.public)
+    assert certificate.verify().epsilon == certificate.epsilon
+    assert certificate.tier == "proven"
+    assert certificate.not_covered == ()
+    # Within 1e-6 of Gaussian noise of the same deviation.
+    unknown, first, following = found._histograms
+    moved = (unknown / 16 + first + following) / found.stddev**2
+    gaussian = acc.Composed((acc.Gaussian(1 / math.sqrt(moved)), train))
+    expected = acc.epsilon(gaussian, 9e-6)
+    assert certificate.epsilon == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"stddev": 2.0}, "stddev must be"),
+        ({"records": 0}, "records must be"),
+        ({"encoding": "rank"}, "encoding must be"),
+        ({"zooms": -1}, "zooms must be"),
+        ({"threshold_delta": 0.0}, "threshold_delta must be"),
+        ({"schema": Schema(())}, "schema must name the target"),
+        ({"numeric": ("agee",)}, "numeric names 'agee', which is no feature column"),
+        ({"schema": Schema((Column("x"),), target="paid")}, "the schema names 'x'"),
+    ],
+)
+def test_bad_arguments_are_named(settings, told):
+    usual = {"schema": Schema((), target="paid"), "records": 10, "stddev": 8.0}
+    with pytest.raises(ValueError, match=told):
+        PrivateTable(COLUMNS, **{**usual, **settings})
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(DataError, match="the column 'gain' is missing; the columns are age, job"):
+        table(people(10)).release(people(10).drop(columns="gain"), jax.random.key(0))
+
+
+# ------------------------------------------------------------------------------------------ audit
+
+
+def _worlds(runs, release):
+    """What `release` shows of a table, and of the same with one record of a rare value more."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=150), "y": rng.choice(["a", "b"], 150)})
+    other = pd.concat([frame, pd.DataFrame({"x": [1e9], "y": ["rare"]})], ignore_index=True)
+    one = PrivateTable(
+        ("x",), Schema((), target="y"), 150, 3.0, ("x",), "range", threshold_delta=1e-3
+    )
+    scores = [
+        np.asarray([release(one, data, jax.random.key(start + run)) for run in range(runs)])
+        for start, data in ((0, frame), (10**6, other))
+    ]
+    certified = acc.epsilon(one.mechanism, 1e-2 - 1e-3)
+    return audit.distinguishing_bound(*scores, delta=1e-2), certified
+
+
+def test_an_audit_finds_nothing_in_what_is_released():
+    def top(one, frame, key):
+        schema = one.release(frame, key)
+        assert "rare" not in schema.classes
+        return schema.columns[0].range[1]
+
+    bound, certified = _worlds(300, top)
+    assert bound.epsilon <= certified
+
+
+def test_an_audit_finds_a_range_that_is_read_off_the_records():
+    def leak(one, frame, key):
+        return frame.x.max()  # as though it had been the released range
+
+    bound, certified = _worlds(300, leak)
+    assert bound.contradicts(certified)
+    assert certified < 2.5
+
+
+def test_no_warning_of_numpy_shows_that_a_column_is_odd():
+    frame = _awkward()
+    names = tuple(frame.columns[:-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = PrivateTable(names, Schema((), target="y"), len(frame), 40.0)
+        encode_released(frame, one.release(frame, jax.random.key(2)))
