@@ -32,7 +32,7 @@ def make_plan(
     epsilon: float | None = None, noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
     extra_delta: Mapping[str, float] | None = None, unit: str = "record",
-    adaptive: AdaptiveQuantile | None = None,
+    adaptive: AdaptiveQuantile | None = None, preceding: acc.Mechanism | None = None,
 ) -> Plan:  # fmt: skip
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
@@ -72,6 +72,8 @@ def make_plan(
         adaptive: moves the clip norm with a quantile of the gradients' norms (Andrew et al. 2021),
             from `clip_norm` on: `gradients.AdaptiveQuantile(count_noise=batch_size / 20,
             batch_size=batch_size)`. The noise multiplier then pays for sum and count together.
+        preceding: what was released of the same records before, such as the mechanism of a
+            `data.PrivateTable`; the budget is that of both together.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.
@@ -110,13 +112,16 @@ def make_plan(
         assert epsilon is not None
         scalar("epsilon", epsilon, _POSITIVE)
         found = acc.calibrate(
-            run, epsilon=epsilon, delta=delta - sum(extra.values()), adjacency=adjacency
+            run if preceding is None else lambda noise: acc.Composed((preceding, run(noise))),
+            epsilon=epsilon,
+            delta=delta - sum(extra.values()),
+            adjacency=adjacency,
         )
         noise_multiplier = float(np.asarray(found))
     _warn_of_weak_budget(epsilon, delta, population, unit)
     # A Toeplitz strategy is in the mechanism; the others draw noise in a way of their own.
     drawn = None if isinstance(strategy, Toeplitz) else strategy
-    settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive)
+    settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive, preceding)
     plan = Plan(run(noise_multiplier), *settings)
     object.__setattr__(plan, "_named_budget", epsilon is not None)
     return plan

@@ -85,6 +85,8 @@ class Plan:
         adaptive: moves the clip norm with a quantile of the gradients' norms, from `clip_norm` on.
             Every step's Gaussian is then the sum and a noisy count together: `mechanism` prices
             both, and `fit` adds to the sum the noise `adaptive.gradient_noise(noise_multiplier)`.
+        preceding: what was released of the same records before the first step, such as a table's
+            encoding: `fit` does not run it, and every price is of both together.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -102,6 +104,7 @@ class Plan:
     correlation: BandedInverse | Tree | None = None
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
+    preceding: acc.Mechanism | None = None
 
     # No field: whether `make_plan` was given an ε, and has warned of it.
     _named_budget = False
@@ -117,6 +120,8 @@ class Plan:
                 f"adjacency must be one of {[str(a) for a in acc.Adjacency]}, got "
                 f"{shown(self.adjacency)}"
             )
+        if not isinstance(self.preceding, acc.Mechanism | None):
+            raise TypeError(f"preceding must be a mechanism or None, got {shown(self.preceding)}")
         choice("unit", self.unit, ("record", "user"))
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
@@ -241,7 +246,14 @@ class Plan:
     def epsilon(self, steps: ArrayLike | None = None) -> Any:
         """ε at the plan's δ, after all steps or after each of `steps`, in one query."""
         run = self.mechanism if steps is None else self._price_first(np.asarray(steps, np.float64))
+        run = self._with_preceding(run)
         return acc.epsilon(run, self._remaining_delta, adjacency=self.adjacency)
+
+    def _with_preceding(self, run: acc.Mechanism | None) -> Any:
+        """The steps together with what was released before them; None is no step."""
+        if self.preceding is None or run is None:
+            return run if self.preceding is None else self.preceding
+        return acc.Composed((self.preceding, run))
 
     @property
     def _remaining_delta(self) -> float:
@@ -250,9 +262,10 @@ class Plan:
 
     def spent(self, steps: int) -> float:
         """ε after so many steps, remembered: a run asks for every row of its metrics."""
-        if steps == 0:  # nothing was released
+        run = self._with_preceding(self._price_first(steps) if steps else None)
+        if run is None:  # nothing was released
             return 0.0
-        query = acc.epsilon, self._price_first(steps), self._remaining_delta, self.adjacency
+        query = acc.epsilon, run, self._remaining_delta, self.adjacency
         try:
             return _price(*query)
         except TypeError:  # a field that is an array has no hash
@@ -329,19 +342,21 @@ class Plan:
             facts["unit"] = self.unit
         # The steps that are paid: of an epoch that was begun, all.
         paid = sum(phase.steps for phase in iterate_phases(run))
-        facts |= {"records": self.population, "steps": paid, "clip_norm": self.clip_norm}
+        # Beside other releases, whose own they are not.
+        own = "" if self.preceding is None else "training_"
+        facts |= {"records": self.population, f"{own}steps": paid, "clip_norm": self.clip_norm}
         if self.adaptive is not None:
             facts["adaptive"] = repr(self.adaptive)
         if len(self.phases) == 1:
             facts["batch_size"] = self.expected_batch_size
-            facts["noise_multiplier"] = self.noise_multiplier
+            facts[f"{own}noise_multiplier"] = self.noise_multiplier
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
         assumptions = [SECRET_KEY, GAUSSIAN_NOISE]
         assumptions += [OF_USERS] * (self.unit == "user") + [ADAPTIVE] * (self.adaptive is not None)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         certificate = acc.certify(
-            run,
+            self._with_preceding(run),
             self.delta,
             adjacency=self.adjacency,
             extra_delta=extra,

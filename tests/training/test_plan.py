@@ -368,3 +368,31 @@ def test_whole_numbers_may_be_floats():
     assert plan == training.make_plan(
         400, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=100
     )
+
+
+def test_what_was_released_before_the_first_step_is_paid_by_the_same_budget():
+    before = acc.Repeated(acc.Gaussian(8.0), 4)  # one Gaussian of 4
+    usual = {"delta": 1e-5, "steps": 20, "batch_size": 40}
+    given = training.make_plan(400, noise_multiplier=3.0, **usual)
+    plan = training.make_plan(400, noise_multiplier=3.0, preceding=before, **usual)
+    left = plan.delta - sum(plan.extra_delta.values())
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(3.0), 0.1), 20)
+    whole = acc.epsilon(acc.Composed((acc.Gaussian(4.0), run)), left)
+    assert plan.epsilon() == pytest.approx(whole, rel=1e-6)
+    assert plan.spent(20) == plan.epsilon() > given.epsilon()
+    assert plan.spent(0) == acc.epsilon(before, left)
+    assert plan.phases == given.phases  # `fit` runs the steps alone
+    certificate = plan.certify()
+    assert certificate.mechanism == acc.Composed((before, plan.mechanism))
+    assert certificate.epsilon == plan.epsilon()
+    assert certificate.declared["training_steps"] == 20
+    assert certificate.verify().epsilon == certificate.epsilon
+    early = plan.certify(steps=5)
+    assert early.epsilon == plan.spent(5) < certificate.epsilon
+    kept = training.make_plan(400, epsilon=whole, preceding=before, **usual)
+    assert kept.epsilon() <= whole
+    assert kept.noise_multiplier == pytest.approx(3.0, rel=1e-4)
+    with pytest.raises(TypeError, match="preceding must be a mechanism or None, got"):
+        training.make_plan(400, noise_multiplier=3.0, preceding=4.0, **usual)
+    with pytest.raises(acc.ImpossibleBudget):
+        training.make_plan(400, epsilon=0.1, preceding=before, **usual)
