@@ -423,6 +423,15 @@ def test_numerical_steps_are_explained(package):
     assert comments >= _FEWEST_COMMENTS / 100 * code, f"{comments} comments on {code} lines of code"
 
 
+@pytest.mark.parametrize("package", _COMMENTED)
+def test_private_functions_are_described_in_one_line(package):
+    for path in _files(package):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and re.match("_[^_]", node.name):
+                text = ast.get_docstring(node) or ""
+                assert "\n" not in text, f"{path}: {node.name}: say why in a comment"
+
+
 # Words that modules of more than three files define, each for itself: only ever fewer.
 _MOST_SHARED_WORDS = 13
 # Functions named by a participle, where a verb says what they do and a noun what they give: those
