@@ -145,7 +145,7 @@ def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
     tilt_key, output_key = jax.random.split(key)
     dtype = problem.dtype
     linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
-    params, norm, limit = _solve(problem, linear, extra_l2, tolerance)
+    params, norm, limit = _minimise_tilted(problem, linear, extra_l2, tolerance)
     shake = jnp.asarray(output_std, dtype) * normal(output_key, problem.shape, dtype)
     return params + shake, norm, limit
 
@@ -158,10 +158,10 @@ def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
     direction = normal(direction_key, problem.shape, dtype)
     length = size * (2.0 * problem.gradient_bound / privacy)
     linear = length * direction / jnp.linalg.norm(direction) / problem.n
-    return _solve(problem, linear, extra_l2, tolerance)
+    return _minimise_tilted(problem, linear, extra_l2, tolerance)
 
 
-def _solve(problem, linear, extra_l2, tolerance):
+def _minimise_tilted(problem, linear, extra_l2, tolerance):
     """(minimiser, NaN where the tolerance is missed; norm of the gradient there; tolerance)."""
     # One limit for the solver and for the check, fixed before the data are seen. Solve a little
     # past it.
