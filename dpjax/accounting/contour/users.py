@@ -117,12 +117,11 @@ def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
     return Run(run.gaussian_mu2, tuple(groups))
 
 
-def _is_rare(pairs: list[grids.Pair], groups: list[Group]) -> bool:
+def _is_rare(pairs: list[grids.Pair]) -> bool:
     """Whether these are few kinds of sampled steps by which a record is hardly ever drawn."""
-    drawn = sum(pair.count * pair.rate for pair in pairs if pair.family != "gaussian")
-    known = all(isinstance(group.pair, Mixture) for group in groups)
-    known = known and all(pair.mu < _LOUDEST for pair in pairs)
-    return known and 0 < len(groups) <= _MOST_KINDS and drawn <= _RARE
+    drawn = [pair.count * pair.rate for pair in pairs if pair.family != "gaussian"]
+    quiet = all(pair.mu < _LOUDEST for pair in pairs)
+    return quiet and 0 < len(drawn) <= _MOST_KINDS and sum(drawn) <= _RARE
 
 
 def _bound(
@@ -133,6 +132,8 @@ def _bound(
     pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
     allocations = [pair for pair in pairs if pair.family in _LAWS]
     nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
+    if as_atoms and not _is_rare(pairs):
+        return nothing
     for pair in pairs:
         if pair.family == "gaussian":
             mu2 += pair.count * pair.mu**2
@@ -143,7 +144,9 @@ def _bound(
         shift += pair.count * (math.log1p(off) - math.log1p(-off))
         scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
     run = Run(np.float64(mu2), tuple(groups))
-    if not (np.isfinite(mu2) and 0 <= given < np.inf) or (as_atoms and not _is_rare(pairs, groups)):
+    if not (np.isfinite(mu2) and 0 <= given < np.inf):
+        return nothing
+    if as_atoms and not all(isinstance(group.pair, Mixture) for group in groups):
         return nothing
     sign = 1.0 if upper else -1.0
     if question == "epsilon" and not 1e-290 < given < 1:
