@@ -398,15 +398,9 @@ def _traced(
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
     def answer(xp: Any, run: Callable, values: Sequence[Any]) -> Any:
-        full, more = list(args), ()
-        for i, value in zip(traced, values, strict=True):
-            full[i] = value.astype(np.float64)
-            more = value.shape[: value.ndim - ndims[i] - len(lead)]  # axes that vmap put in front
-        for i, a in enumerate(full):
-            if i not in traced:
-                full[i] = a.reshape((1,) * (len(more + lead) - (a.ndim - ndims[i])) + a.shape)
+        full, shape = _completed(args, ndims, traced, lead, values)
         return jax.tree.map(
-            lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), more + lead + s.shape),
+            lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), shape + s.shape),
             run(*full),
             inner,
         )
@@ -432,14 +426,13 @@ def _traced(
         wrt = tuple(traced[k] for k in moving)
         if derivative is not None:  # the answer and its derivatives from one question
             out, jacobian = _given(derivative, full, ndims, batch, rounding, cores, wrt)
-        else:
-            out = call(*primals)
-            if ladder is not None:
-                raise NotImplementedError("a core with a ladder needs a derivative of its own")
-            # By JAX, the cheaper way around.
+        elif ladder is not None:
+            raise NotImplementedError("a core with a ladder needs a derivative of its own")
+        else:  # by JAX, the cheaper way around
             many = count_numbers(inner) >= count_numbers([cores[i] for i in wrt])
             both = _with_jacobian(core, wrt, reverse=not many)
             jacobian = _traced(both, full, ndims, batch, "nearest", None, None)[1]
+            out = call(*primals)
         flat, tree = jax.tree.flatten(out)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
         each = zip(flat, jax.tree.leaves(inner), tree.flatten_up_to(jacobian), strict=True)
@@ -447,6 +440,24 @@ def _traced(
         return out, jax.tree.unflatten(tree, dots)
 
     return call(*(args[i] for i in traced))
+
+
+def _completed(
+    args: Sequence[Any],
+    ndims: tuple[int, ...],
+    traced: Sequence[int],
+    lead: tuple[int, ...],
+    values: Sequence[Any],
+) -> tuple[list[Any], tuple[int, ...]]:
+    """All arguments, of which the traced ones have these values, and the axes of the sweep."""
+    full, more = list(args), ()
+    for i, value in zip(traced, values, strict=True):
+        full[i] = value.astype(np.float64)
+        more = value.shape[: value.ndim - ndims[i] - len(lead)]  # axes that vmap put in front
+    for i, a in enumerate(full):
+        if i not in traced:
+            full[i] = a.reshape((1,) * (len(more + lead) - (a.ndim - ndims[i])) + a.shape)
+    return full, more + lead
 
 
 def _given(

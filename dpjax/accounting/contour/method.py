@@ -69,15 +69,10 @@ _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the le
 # Here the steps of `Atoms` go by the names of their pairs, not of their schemes.
 
 
-def _is_single(run: Atoms) -> bool:
-    """Whether there is one kind of steps with one set of numbers, which may be used many times."""
-    return [np.shape(group.count) for group in run.sampled.values()] == [(1,)]
-
-
 def _is_one_step(run: Atoms) -> Any:
     """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
-    if not _is_single(run):
-        return namespace(run).zeros(()) > 0
+    if [np.shape(group.count) for group in run.sampled.values()] != [(1,)]:
+        return False
     (group,) = run.sampled.values()
     return (group.count[0] == 1) & (run.gaussian_mu2 == 0) & (group.mu[0] <= _MOST_MU)
 
@@ -211,7 +206,7 @@ def _slopes_kernel(question: str, level: int):
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
         run, signs = compose(atoms, adjacency, False)
         one = _is_one_step(run)
-        if at is None and (not _is_single(run) or (namespace(one) is NUMPY and not one)):
+        if at is None and namespace(one) is NUMPY and not one:  # known not to be one
             return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
         clean = _clean(run)
         both = _as_run(clean, _table), _as_run(clean, moves)
