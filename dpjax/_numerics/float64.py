@@ -418,37 +418,29 @@ def _traced(
     @call.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
         moving = [k for k, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
-        if not moving:
-            out = call(*primals)
-            return out, jax.tree.map(jnp.zeros_like, out)
         given = dict(zip(traced, primals, strict=True))
         full = [given.get(i, a) for i, a in enumerate(args)]
         wrt = tuple(traced[k] for k in moving)
+        if not moving:
+            return call(*primals), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
         if derivative is not None:  # the answer and its derivatives from one question
             out, jacobian = _given(derivative, full, ndims, batch, rounding, cores, wrt)
         elif ladder is not None:
             raise NotImplementedError("a core with a ladder needs a derivative of its own")
         else:  # by JAX, the cheaper way around
-            many = count_numbers(inner) >= count_numbers([cores[i] for i in wrt])
-            both = _with_jacobian(core, wrt, reverse=not many)
+            few = count_numbers(inner) < count_numbers([cores[i] for i in wrt])
+            both = _with_jacobian(core, wrt, reverse=few)
             jacobian = _traced(both, full, ndims, batch, "nearest", None, None)[1]
             out = call(*primals)
         flat, tree = jax.tree.flatten(out)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
         each = zip(flat, jax.tree.leaves(inner), tree.flatten_up_to(jacobian), strict=True)
-        dots = [push_tangents(o, s, moved, p) for o, s, p in each]
-        return out, jax.tree.unflatten(tree, dots)
+        return out, jax.tree.unflatten(tree, [push_tangents(o, s, moved, p) for o, s, p in each])
 
     return call(*(args[i] for i in traced))
 
 
-def _completed(
-    args: Sequence[Any],
-    ndims: tuple[int, ...],
-    traced: Sequence[int],
-    lead: tuple[int, ...],
-    values: Sequence[Any],
-) -> tuple[list[Any], tuple[int, ...]]:
+def _completed(args: list, ndims: tuple, traced: list, lead: tuple, values: Any) -> tuple:
     """All arguments, of which the traced ones have these values, and the axes of the sweep."""
     full, more = list(args), ()
     for i, value in zip(traced, values, strict=True):
