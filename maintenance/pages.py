@@ -7,7 +7,14 @@ import re
 from typing import Any
 
 # Pages that are part of another page now, and where.
-MOVED = {"install": "index.html#install"}
+MOVED = {
+    "accounting-families": "accounting-bounds.html#hidden-state-only-the-last-iterate-leaves",
+    "audit": "pitfalls.html#audits-does-the-code-keep-the-promise",
+    "correlated-noise": "noise.html#correlated-noise",
+    "install": "index.html#install",
+    "recipes": "index.html#a-model-of-your-own",
+    "transforms": "clipping.html#a-chain",
+}
 
 # From a line that starts with >>> to the next empty one, outside of fences.
 _BLOCK = re.compile(r"^>>> .*(?:\n(?!\n|```).+)*", re.M)

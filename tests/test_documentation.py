@@ -6,6 +6,7 @@ import codeop
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -28,6 +29,37 @@ def _menu() -> list[str]:
 def test_every_page_is_in_the_menu_once():
     pages = [path.relative_to(_DOCS).as_posix() for path in _DOCS.rglob("*.md")]
     assert sorted(_menu()) == sorted(pages)
+
+
+def _assert_leads_somewhere(target: str) -> None:
+    """A link from a notebook names a file of the repository, and a heading that it has."""
+    path, _, part = target.removeprefix(f"{project.address()}/blob/main/").partition("#")
+    page = project.ROOT / path
+    assert page.is_file(), target
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M) if part else []
+    anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+    assert not part or part in anchors, target
+
+
+def test_every_notebook_is_in_the_menu_and_on_a_page():
+    menu = (project.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    start = (_DOCS / "index.md").read_text(encoding="utf-8")
+    for path in (project.ROOT / "notebooks").glob("*.ipynb"):
+        address = f"{project.address()}/blob/main/notebooks/{path.name}"
+        assert address in menu
+        assert address in start
+        subjects = [
+            p for p in _DOCS.glob("*.md") if p.name != "index.md" and path.name in p.read_text()
+        ]
+        assert subjects, f"{path.name} is linked from no page of its subject"
+        last = json.loads(path.read_text(encoding="utf-8"))["cells"][-1]
+        text = "".join(last["source"])
+        assert last["cell_type"] == "markdown", path.name
+        assert text.startswith("## What next"), path.name
+        found = re.findall(r"\]\(([^)\s]+)\)", text)
+        assert any("/docs/" in target for target in found), path.name
+        for target in found:
+            _assert_leads_somewhere(target)
 
 
 def test_every_package_has_a_page_of_the_reference():

@@ -636,7 +636,7 @@ def test_parameters_are_asked_for_where_they_matter():
 
 
 def test_noise_inside_multisteps_is_one_release_of_the_mean_of_its_batches():
-    """As docs/transforms.md prices it: k batches, one draw, sensitivity C/k of the mean."""
+    """As docs/clipping.md prices it: k batches, one draw, sensitivity C/k of the mean."""
     with jax.debug_key_reuse(False):  # it selects between states, keys included
         _release_of_the_mean()
 
