@@ -20,6 +20,7 @@ from dpjax import accounting as acc
 from dpjax import plotting
 from dpjax.cli import app
 from dpjax.cli.report import render_page
+from maintenance import project
 
 _EMPTY = {"img", "meta", "br", "link"}
 
@@ -72,7 +73,9 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     read = _Page(text)
     assert read.open == []
     assert len(read.references) == 2
-    assert "http" not in text
+    install = f"<pre>pip install 'dpjax[cli] @ git+{project.address()}'\n"  # read, not fetched
+    assert text.count(install) == 1
+    assert "http" not in text.replace(install, "")
     assert "url(" not in text
     for reference in read.references:
         kind, _, content = reference.partition(",")
