@@ -20,7 +20,7 @@ POINTS = {
     "a convex solver": "dp_gd",
     "an optax transformation": "periodic_average",
     "an estimator": "DPLinearSVC",
-    "a rule of the ghost method": "_row_slice",
+    "a rule of the ghost method": "_row_slice_rule",
     "a strategy of correlated noise": "banded_toeplitz",
 }
 
