@@ -12,5 +12,7 @@ TARGETS = {
     "selective": figures.selective,
     "quiet": figures.quiet,
     "table3": figures.table3,
+    "future": figures.future,
+    "cifar10": figures.cifar10,
     "figure6": figures.figure6,
 }

@@ -14,6 +14,7 @@ import pytest
 from dpjax.accounting import geometric as spherical
 from experiments import common, images
 from experiments.duan2025 import (
+    future,
     logistic,
     loop,
     models,
@@ -261,3 +262,76 @@ def test_command_line_lists_and_refuses():
     assert listed.exit_code == 0
     assert "table2" in listed.output
     assert CliRunner().invoke(app, ["duan2025", "table9"]).exit_code == 2
+
+
+def _units(count: int, *shape: int):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(count, *shape, 3)).astype(np.float32)
+    return jnp.asarray(features), jnp.sign(jnp.asarray(features[..., 0]))
+
+
+@pytest.mark.parametrize("optimiser", ["SGD", "federated averaging"])
+@pytest.mark.parametrize("method", future.METHODS)
+def test_a_step_of_the_future_work_is_the_formula(optimiser, method):
+    # All units in the batch, no noise: two steps against their formulas in NumPy.
+    size = future.Size(units=6, batch=6, steps=2, delta=1e-5, clip_norm=0.5)
+    units = _units(6, 4) if optimiser == "federated averaging" else _units(6)
+    numbers = {
+        "DP": future.Numbers(0.3, 1.0, 0.0, 0.0),
+        "averaged DP": future.Numbers(0.3, 1.0, 0.4, 0.0),
+        "G3": future.Numbers(0.3, 0.5, 0.0, 1.0),
+    }[method]
+    found = future.train(optimiser, size, units, numbers, 0.0, 0)
+    features, signs = (np.asarray(x, float) for x in units)
+    params, before = np.zeros(3), np.zeros(3)
+
+    def gradient(w, x, y):
+        x, y = np.atleast_2d(x), np.atleast_1d(y)
+        return (-(y / (1 + np.exp(y * (x @ w))))[:, None] * x).mean(0)
+
+    for _ in range(2):
+        parts = []
+        for x, y in zip(features, signs, strict=True):
+            if optimiser == "SGD":
+                change = gradient(params, x, y)
+            else:
+                local = params
+                for _ in range(future._LOCAL_STEPS):
+                    local = local - future._LOCAL_RATE * gradient(local, x, y)
+                change = params - local
+            part = change - numbers.recentred * before
+            bound = numbers.radius * size.clip_norm
+            parts.append(part * min(1.0, bound / np.linalg.norm(part)))
+        release = numbers.recentred * before + np.mean(parts, axis=0)
+        before = numbers.decay * before + (1 - numbers.decay) * release
+        params = params - numbers.rate * before
+    np.testing.assert_allclose(found, params, atol=2e-3)
+
+
+def test_the_future_work_has_one_price_and_noise_of_its_size():
+    size = future.Size(units=50, batch=25, steps=1, delta=1e-5, clip_norm=0.5)
+    units = jnp.zeros((50, 400)), jnp.ones(50)
+    # Nothing but noise, over the batch, times the rate: 2 · σr/B.
+    for radius, recentred in ((1.0, 0.0), (0.25, 1.0)):
+        numbers = future.Numbers(2.0, radius, 0.0, recentred)
+        found = np.asarray(future.train("SGD", size, units, numbers, 3.0, 1))
+        assert found.std() == pytest.approx(2.0 * 3.0 * radius * 0.5 / 25, rel=0.15)
+
+
+def test_cifar10_runs_its_private_rows_only_where_they_may_speak(monkeypatch):
+    ran = []
+
+    def private(settings, data):
+        ran.append(settings["methods"])
+        return [{"accuracy %": 60.0 + seed} for seed in settings["seeds"]]
+
+    settings = {"methods": ["DP, B=8", "GeoDP β=0.1, B=8"], "test images": 200}
+    settings |= {"train images": 10, "epochs": 1}
+    monkeypatch.setattr(future.deep, "private", private)
+    for free, count in ((45.0, 1), (66.0, 3)):
+        monkeypatch.setattr(future.deep, "noise_free", lambda *_, f=free: [{"accuracy %": f}])
+        rows = future.cifar10(settings, None)
+        assert len(rows) == count
+        assert rows[0]["standard error"] == pytest.approx((free * (100 - free)) ** 0.5 / 10)
+    assert ran == settings["methods"]
+    assert rows[1]["accuracy %"] == 61.0
