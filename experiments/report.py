@@ -172,7 +172,8 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
         sections.append(_summary(paper, folder, verdicts, missing))
         page = out / paper / "RESULTS.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text("\n\n".join(_page(paper, folder, lines, missing)) + "\n")
+        grids = _grids(getattr(module, "GRIDS", ()), folder)
+        page.write_text("\n\n".join(_page(paper, folder, lines, missing, grids)) + "\n")
     file = out / "RESULTS.md"
     file.write_text("\n\n".join([_HEAD, _first(every), *sections, _FOOT]) + "\n")
     return file
@@ -180,6 +181,20 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
 
 def _judged(judge: Callable[..., Verdict], names: Sequence[str], folder: pathlib.Path) -> list:
     return [judge(*(table(folder, name) for name in names))]
+
+
+def _grids(makers: Sequence[tuple], folder: pathlib.Path) -> list[str]:
+    """Tables that a page has beside its lines; (title, folder -> table) each."""
+    parts = []
+    for title, make in makers:
+        try:
+            frame = make(folder)
+        except Missing:
+            continue
+        rows = [[*frame.columns], ["---"] * frame.shape[1], *frame.to_numpy().tolist()]
+        told = "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+        parts.append(f"**{title}**\n\n{told}")
+    return parts
 
 
 def _first(every: Sequence[tuple[str, Verdict]]) -> str:
@@ -223,8 +238,10 @@ def _summary(paper: str, folder: pathlib.Path, verdicts: list[Verdict], missing:
     return "\n".join(rows)
 
 
-def _page(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str]) -> list[str]:
-    """A paper's own page: its protocol, then published beside measured."""
+def _page(
+    paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str], grids: list[str]
+) -> list[str]:
+    """A paper's own page: its protocol, its tables, then published beside measured."""
     rows = [
         "| table or figure | | published | measured | difference | |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -235,7 +252,8 @@ def _page(paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str
             shown += f" ± {line.error:.2g}"
         cells = (line.where, line.what, number(line.published), shown, _gap(line), line.note)
         rows.append("| " + " | ".join(cells) + " |")
-    parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, *_protocol(paper), "## Published and measured"]
+    parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, *_protocol(paper), *grids]
+    parts.append("## Published and measured")
     parts.append("\n".join(rows))
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")

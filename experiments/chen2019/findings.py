@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pathlib
 
@@ -238,6 +239,25 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
     return lines
 
 
+def _accuracy_grid(prices: str, folder: pathlib.Path) -> pd.DataFrame:
+    """Accuracies in per cent of every method, all at the prices of one year."""
+    whole = pd.concat([table(folder, name) for name in ("figure1", "figure2")])
+    whole = whole[whole["prices"].astype(str) == prices]
+    names, index = list(dict.fromkeys(whole["method"])), ["data set", "task", "epsilon"]
+    rows = []
+    for (data, task, epsilon), mine in whole.groupby(index, sort=False):
+        found = mine.set_index("method")
+        row = {"data": f"{data}, {_TASKS[task]}", "ε": f"{epsilon:g}"}
+        for name in names:
+            short = name.removesuffix(AS_2019).removesuffix(" as in 2019")
+            row[short] = "–"  # no noise is enough, or a draw missed its minimum
+            if name in found.index and not math.isnan(found.loc[name, "accuracy"]):
+                share, error = found.loc[name, ["accuracy", "over the noise"]]
+                row[short] = f"{100 * share:.1f} ± {100 * error:.1f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def noise_lines(folder: pathlib.Path) -> list[Line]:
     """σ by the published route and by the direct mixture."""
     rows = table(folder, "noise")
@@ -294,6 +314,16 @@ def data_lines(folder: pathlib.Path) -> list[Line]:
 
 
 LINES = (data_lines, accuracy_lines, sgld_lines, noise_lines, time_lines)
+GRIDS = (
+    (
+        "Accuracy in per cent, every method at its bound of 2019 (replace-one unless said)",
+        functools.partial(_accuracy_grid, "2019"),
+    ),
+    (
+        "Accuracy in per cent, every method at today's price (replace-one)",
+        functools.partial(_accuracy_grid, "today"),
+    ),
+)
 _FIGURES = ("baseline", "figure1", "figure2")
 VERDICTS = (
     (competes_at_2019, *_FIGURES),
