@@ -12,8 +12,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import erm
-from experiments import comparison
-from experiments.chen2019 import cells, langevin, methods, prices, records, timing
+from experiments import comparison, report
+from experiments.chen2019 import cells, findings, langevin, methods, prices, records, timing
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 # The first rows of LIBSVM's a9a and a9a.t; the columns that are 1, counted from 1.
@@ -256,3 +256,25 @@ def test_sgld_has_the_noise_that_its_proof_asks_for(monkeypatch):
     (row,) = langevin.cell({**settings, "epsilon": 1e6, "share of 2/L": [1e-6, 0.1]}, None)
     assert row["step size"] == pytest.approx(0.2 / problem.smoothness)
     assert row["accuracy"] > row["majority"]
+
+
+def test_a_page_has_a_table_of_every_methods_price_of_one_year(tmp_path):
+    columns = ["data set", "task", "epsilon", "method", "prices", "accuracy", "over the noise"]
+    rows = [
+        ("a9a", "logistic", 0.05, "NSGD", "today", 0.801, 0.002),
+        ("a9a", "logistic", 0.05, "NSGD, as in 2019", "2019", 0.773, 0.01),
+        ("a9a", "logistic", 1.0, "NSGD, as in 2019", "2019", math.nan, math.nan),
+        ("a9a", "logistic", 1.0, "SGD-MA, add/remove as in 2019", "2019", 0.845, 0.0),
+    ]
+    for name in ("figure1", "figure2"):
+        kept = rows if name == "figure1" else rows[:0]
+        pd.DataFrame(kept, columns=columns).to_csv(tmp_path / f"{name}.csv", index=False)
+    then, now = report._grids(findings.GRIDS, tmp_path)
+    assert then.splitlines()[2:] == [
+        "| data | ε | NSGD | SGD-MA, add/remove |",
+        "| --- | --- | --- | --- |",
+        "| a9a, logistic | 0.05 | 77.3 ± 1.0 | – |",
+        "| a9a, logistic | 1 | – | 84.5 ± 0.0 |",
+    ]
+    assert "| a9a, logistic | 0.05 | 80.1 ± 0.2 |" in now
+    assert report._grids(findings.GRIDS, tmp_path / "none") == []
