@@ -53,7 +53,7 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import BestOf, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
-from dpjax.accounting.method import Method, chosen_settings, least, ranked
+from dpjax.accounting.method import Method, Part, chosen_settings, least, ranked
 from dpjax.accounting.pairs.atoms import all_settings, lowers, one_setting
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
@@ -142,7 +142,7 @@ def _solve(bounds: list[Bound], delta: float) -> float:
             return np.inf
     from scipy.optimize import brentq
 
-    root = brentq(excess, top / 2 if top > 1 else 0.0, top, xtol=1e-14, rtol=1e-14)
+    root: Any = brentq(excess, top / 2 if top > 1 else 0.0, top, xtol=1e-14, rtol=1e-14)
     step = 1e-14 * (1 + root)
     while excess(root) > 0:  # a bound counts where it has been asked
         root, step = root + step, 2 * step
@@ -240,7 +240,7 @@ def _told(run: BestOf) -> Mechanism | None:
     return Repeated(run.mechanism, m) if run.distribution == FIXED else None
 
 
-def _composition(part: str, run: BestOf, given: float, adjacency: Adjacency) -> float:
+def _composition(part: Part, run: BestOf, given: float, adjacency: Adjacency) -> float:
     told, nothing = _told(run), np.inf if part == "epsilon" else 1.0
     if told is None:
         return nothing
@@ -275,7 +275,8 @@ def _epsilon_lower(run: BestOf, delta: float, adjacency: Adjacency) -> float:
     if not (0 < delta < 1 and grids.is_attained(run.mechanism, adjacency)):
         return 0.0
     both = _ready_for(run, adjacency, _level(run, delta), False)
-    return max((lower_end(law_of_trials(run), *way, delta) for way in both), default=0.0)
+    law = law_of_trials(run)
+    return max((lower_end(law, own, other, delta) for own, other in both), default=0.0)
 
 
 def _each(answer: Callable) -> Callable:
