@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
-__all__ = ["remove_partial", "write_atomically"]
+__all__ = ["lock_file", "remove_partial", "take_lock", "write_atomically"]
 
 
 def write_atomically(
@@ -36,6 +37,40 @@ def write_atomically(
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def take_lock(file: IO[Any], *, wait: bool = False) -> None:
+    """Make an open file this process's own until it is closed; the system closes those of the dead.
+
+    Raises:
+        OSError: another process has it, and `wait` is false.
+    """
+    if os.name == "posix":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    else:
+        import msvcrt
+
+        # Beyond the text, so that others can read it.
+        file.seek(1 << 20)
+        mode = getattr(msvcrt, "LK_LOCK" if wait else "LK_NBLCK")
+        getattr(msvcrt, "locking")(file.fileno(), mode, 1)  # noqa: B009
+        file.seek(0)
+
+
+@contextlib.contextmanager
+def lock_file(path: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a file, beside it, while it is read and replaced; waits for others.
+
+    Example:
+        >>> with lock_file(pathlib.Path(tempfile.mkdtemp()) / "a.txt"):
+        ...     pass
+    """
+    # Beside it: the file itself is replaced, and a lock stays with what was replaced.
+    with open(path.with_name(f"{path.name}.lock"), "a+") as file:
+        take_lock(file, wait=True)
+        yield
 
 
 def remove_partial(path: pathlib.Path) -> None:

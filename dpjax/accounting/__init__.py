@@ -12,6 +12,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import calibrate
 from dpjax.accounting.answers.certificate import Certificate, certify
+from dpjax.accounting.answers.ledger import Ledger, LedgerFile
 from dpjax.accounting.answers.methods import methods, register_method
 from dpjax.accounting.answers.pricing import (
     delta,
@@ -23,7 +24,12 @@ from dpjax.accounting.answers.pricing import (
 )
 from dpjax.accounting.answers.risks import Summary, summary
 from dpjax.accounting.answers.verification import Verification
-from dpjax.accounting.errors import CertificateError, ImpossibleBudget, UnsupportedQuery
+from dpjax.accounting.errors import (
+    BudgetExceeded,
+    CertificateError,
+    ImpossibleBudget,
+    UnsupportedQuery,
+)
 from dpjax.accounting.gaussian.gaussian_dp import gdp_mu
 from dpjax.accounting.mechanisms import (
     Anisotropic,
@@ -75,6 +81,7 @@ __all__ = [
     "ApproximateDP",
     "BestOf",
     "BoxedAngles",
+    "BudgetExceeded",
     "Certificate",
     "CertificateError",
     "Composed",
@@ -89,6 +96,8 @@ __all__ = [
     "Histogram",
     "ImpossibleBudget",
     "Laplace",
+    "Ledger",
+    "LedgerFile",
     "MatrixGaussian",
     "Mechanism",
     "Method",

@@ -32,6 +32,15 @@ class CertificateError(ValueError):
         self.field = field
 
 
+class BudgetExceeded(ValueError):
+    """A run that a ledger cannot pay for; it must not start.
+
+    Example:
+        >>> issubclass(BudgetExceeded, ValueError)
+        True
+    """
+
+
 class ImpossibleBudget(ValueError):
     """No value of the parameter keeps the budget; the message says how little is reachable.
 

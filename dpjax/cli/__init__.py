@@ -1,5 +1,5 @@
-"""The command line: `dpjax train | predict | epsilon | calibrate | verify | report | curve |
-sweep`.
+"""The command line: `dpjax train | predict | epsilon | calibrate | verify | ledger | report |
+curve | sweep`.
 
 Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input or no place for the answer, 130
 interrupted; a closed pipe ends a command by its signal.
@@ -69,6 +69,7 @@ for _name, _command in {
     "epsilon": price.epsilon,
     "calibrate": price.calibrate,
     "verify": verify.verify,
+    "ledger": verify.ledger,
     "report": report.report,
     "curve": price.curve,
     "sweep": price.sweep,

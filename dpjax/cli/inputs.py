@@ -79,6 +79,16 @@ def refuse(error: CertificateError, as_json: bool = False) -> NoReturn:
     raise typer.Exit(1) from None
 
 
+def check_ledger(path: pathlib.Path, data: str, adjacency: str) -> None:
+    """Refuse, before a record is read, a ledger of other data or of another adjacency."""
+    from dpjax import accounting as acc
+
+    source = pathlib.Path(data)
+    found = acc.LedgerFile(path, source if source.is_file() else None).read()
+    if found.adjacency != acc.Adjacency(adjacency):
+        raise ValueError(f"--adjacency must be the ledger's, {found.adjacency}, got {adjacency}")
+
+
 @contextlib.contextmanager
 def exit_on_bad_input(interrupted: str = _NOTHING) -> Iterator[None]:
     """Turn the library's complaints about its input into one line on stderr and exit code 2."""

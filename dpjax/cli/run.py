@@ -53,6 +53,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     import optax
 
     from dpjax import training
+    from dpjax.accounting import BudgetExceeded
 
     options = run.options
     sizes = run.records.features.shape[1], len(run.records.classes)
@@ -81,8 +82,9 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 },
                 on_log=on_log,
                 log_private_losses=options.private_losses,
+                ledger=options.ledger,
             )
-        except training.CheckpointError as error:
+        except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():
                 raise error
     reference = None

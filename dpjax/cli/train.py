@@ -112,6 +112,10 @@ PrivateLosses = Annotated[
     bool,
     option("Also show and write exact training losses: NOT covered by ε.", "--log-private-losses"),
 ]
+Ledger = Annotated[
+    pathlib.Path | None,
+    option("Book the run in this ledger before it starts, or refuse it; see dpjax ledger."),
+]
 AsJson = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
@@ -137,6 +141,7 @@ def train(
     resume: Resume = False,
     compare: Compare = False,
     private_losses: PrivateLosses = False,
+    ledger: Ledger = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a classifier privately, and certify it.
@@ -157,6 +162,8 @@ def train(
     console = Console(stderr=as_json, markup=False, highlight=False)
     with inputs.exit_on_bad_input():
         folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
+        if ledger is not None:
+            inputs.check_ledger(ledger, data, adjacency)
         job = settings.prepare(options)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)

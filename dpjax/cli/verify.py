@@ -1,4 +1,7 @@
-"""`dpjax verify`: recompute a certificate, and say in words what it means."""
+"""`dpjax verify` and `ledger`: does a certificate hold, and what do those of a data set add up to?
+
+Both read certificates and no records.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax.cli.inputs import exit_on_bad_input, option, print_json, verify_certificate
+from dpjax._digits import rounded_up
+from dpjax.cli.inputs import (
+    adjacency_option,
+    exit_on_bad_input,
+    option,
+    print_json,
+    verify_certificate,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from dpjax.accounting import Ledger
 
 
 def verify(
@@ -71,6 +83,83 @@ def verify(
     if found.tier != "proven":
         lines.append(f"Note: the guarantee is {found.tier}; read what it assumes.")
     show_labelled(console, "\n".join(lines))
+
+
+def ledger(
+    file: Annotated[pathlib.Path, typer.Argument(help="The ledger, a JSON file beside the data.")],
+    epsilon: Annotated[float | None, option("The budget of a new ledger.")] = None,
+    delta: Annotated[float | None, option("The δ of a new ledger's budget.")] = None,
+    adjacency: Annotated[
+        str, adjacency_option("Of a new ledger; every run must have it.")
+    ] = "add-remove",
+    unit: Annotated[str, option("Of a new ledger: record or user.")] = "record",
+    measure: Annotated[
+        str, option("What adds up, of a new ledger: renyi (any run), gaussian (without sampling).")
+    ] = "renyi",
+    order: Annotated[
+        float | None, option("The Rényi order of a new ledger. [default: what the budget suggests]")
+    ] = None,
+    data: Annotated[
+        pathlib.Path | None, option("The data set's file; refused if its content is another one.")
+    ] = None,
+    add: Annotated[
+        list[pathlib.Path] | None,
+        option("A certificate, or the folder of a run, of one that train --ledger has not booked."),
+    ] = None,
+    merge: Annotated[
+        pathlib.Path | None, option("A copy of the ledger whose runs are to be booked here too.")
+    ] = None,
+    as_json: Annotated[bool, option("Print the state as JSON.", "--json")] = False,
+) -> None:
+    """What a data set has spent of its budget, run by run.
+
+    A file that does not exist is made, of --epsilon and --delta. Runs that were chosen after
+    results of earlier ones were seen cost more than those that were planned together: both prices
+    are shown, and the first one is kept below the budget. `dpjax train --ledger` books a run before
+    it starts.
+
+        dpjax ledger people.ledger.json --epsilon 3 --delta 1e-6 --data people.csv
+        dpjax ledger people.ledger.json --add runs/people
+    """
+    with exit_on_bad_input():
+        from dpjax import accounting as acc
+
+        place = acc.LedgerFile(file, data)
+        if (epsilon is None) is not (delta is None):
+            raise ValueError("give both --epsilon and --delta, or none of them")
+        if epsilon is not None and delta is not None:
+            head = {"unit": unit, "measure": measure, "order": order}
+            place.create(acc.Ledger(epsilon, delta, acc.Adjacency(adjacency), **head))
+        elif not file.exists():
+            raise ValueError(f"--epsilon is missing: {file} is no ledger yet")
+        for path in add or ():
+            place.book(verify_certificate(path, as_json)[0])
+        found = place.read() if merge is None else place.merge(acc.LedgerFile(merge).read())
+        spent, planned = found.spent(), found.planned()
+    if as_json:
+        names = "created", "epsilon", "delta"
+        runs = [{name: getattr(entry, name) for name in names} for entry in found.entries]
+        values = {"epsilon": found.epsilon, "delta": found.delta, "spent": spent}
+        values |= {"planned": planned, "adjacency": found.adjacency.value, "unit": found.unit}
+        print_json({**values, "measure": found.measure, "order": found.order, "runs": runs})
+        return
+    from rich.console import Console
+
+    show_labelled(Console(), "\n".join(_describe_ledger(found, spent, planned)))
+
+
+def _describe_ledger(found: Ledger, spent: float, planned: float) -> list[str]:
+    kept = f"ε = {found.epsilon:g} at δ = {found.delta:g} ({found.adjacency.value})"
+    how = "μ² of Gaussians" if found.measure == "gaussian" else f"Rényi at order {found.order:g}"
+    lines = [f"Budget: {kept}, for each {found.unit}; {how} adds up."]
+    for entry in found.entries:
+        cost = f"ε = {rounded_up(entry.epsilon, 4)} at δ = {entry.delta:g} alone"
+        lines.append(f"Run: {entry.created}, {cost}: {entry.mechanism.describe()}.")
+    lines.append(f"Spent: ε = {rounded_up(spent, 4)}, whatever each run was chosen by.")
+    if found.entries:
+        words = "if all of these had been declared before the first one"
+        lines.append(f"Planned: ε = {rounded_up(planned, 4)} {words}.")
+    return lines
 
 
 WIDEST = 100  # longer lines are hard to read

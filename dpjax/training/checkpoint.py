@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpjax._files import remove_partial, write_atomically
+from dpjax._files import remove_partial, take_lock, write_atomically
 from dpjax.training import devices
 from dpjax.training.devices import broadcast_from_leader
 from dpjax.training.fingerprint import as_numpy
@@ -64,17 +64,7 @@ def lock_folder(folder: pathlib.Path) -> Any:
     with checkpoint_errors("locking", folder):
         file = open(folder / "lock", "a+")  # noqa: SIM115 (held until it is closed)
         try:
-            if os.name == "posix":
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
-                import msvcrt
-
-                # Beyond the text, so that others can read it.
-                file.seek(1 << 20)
-                getattr(msvcrt, "locking")(file.fileno(), getattr(msvcrt, "LK_NBLCK"), 1)  # noqa: B009
-                file.seek(0)
+            take_lock(file)
         except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read().strip()

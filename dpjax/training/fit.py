@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import hashlib
 import math
 import pathlib
 import types
@@ -21,6 +23,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Key
 
 import dpjax
+from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
@@ -32,7 +35,7 @@ from dpjax.training.devices import Placement
 from dpjax.training.draws import RunArrays, on_any_mesh, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
-from dpjax.training.options import check_functions, check_integer, check_optimizer
+from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model, with_partitioned_model
 from dpjax.training.plan import Plan
 from dpjax.training.step import compile_step, digest_programs, make_update, state_shardings
@@ -85,7 +88,7 @@ def fit(
     users: ArrayLike | None = None, records_per_user: int | None = None,
     average: Callable[[Any], Any] | None = None,
     stop_when: Callable[[Mapping[str, float]], bool] | None = None,
-    time_limit: float | None = None,
+    time_limit: float | None = None, ledger: acc.LedgerFile | str | pathlib.Path | None = None,
 ) -> Fit:  # fmt: skip
     """Train privately, executing exactly the mechanism that `plan` prices.
 
@@ -140,6 +143,8 @@ def fit(
         stop_when: called with every row's step, epsilon and what `evaluate` returned; the run stops
             where it is true. Neither it nor `evaluate` may look at anything else that depends on
             the training records; `plan.certify(steps=..., looks=...)` then certifies the run.
+        ledger: a file of `accounting.LedgerFile`, or its path: the whole plan is booked there once,
+            before the first step, also if the run is killed; or refused.
         time_limit: seconds after which the run stops at the end of a step, resumable where there is
             a folder. That running time depends on the records is covered by no ε.
 
@@ -152,6 +157,7 @@ def fit(
             that unit or such a plan without users, parameters none of which is trained, batch
             statistics or random numbers of a flax module among them, an optimiser that needs more
             than the noisy gradient or draws from the run's own key, `resume` without a folder.
+        BudgetExceeded: the ledger cannot pay for the plan; nothing was begun.
         CheckpointError: a folder of another run (other data, plan, loss, optimiser, …), one that is
             in use, or one that cannot be written.
 
@@ -171,6 +177,7 @@ def fit(
         raise ValueError("folder must be given with resume=True, got None")
     if plan.is_traced:
         raise ValueError("plan must hold numbers, got traced ones: use training_step")
+    ledger = None if ledger is None else _open_ledger(ledger, plan, resume=resume)
     del trainable
     # What the decorators made of them: a model in two halves, and a placement or None.
     parts, placement = cast(Any, (params, mesh))
@@ -180,9 +187,7 @@ def fit(
     options.check_strategy(strategy)
     check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
     check_optimizer(optimizer, parts.trained)
-    capacity = None if capacity is None else check_integer("capacity", capacity)
-    if checkpoint_every is not None:
-        checkpoint_every = check_integer("checkpoint_every", checkpoint_every)
+    capacity, every = options.check_counts(capacity=capacity, checkpoint_every=checkpoint_every)
     arrays = draws.place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
     metrics = loop.start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
     deadline = loop.find_deadline(time_limit)
@@ -209,12 +214,12 @@ def fit(
         identify = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
         key = store.bind(key, identify, resume=resume)
         stops_early = store.noted("stop_when", stop_when is not None)
-        _name_key(plan, key, store, by_hand=by_hand)
+        _name_key(plan, key, store, ledger, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(key, progress.state["optimizer"])
         progress = Loop(
             draws.make_feed(compile_step(config, arrays.example), arrays, key, config),
-            Saver(store, checkpoint_every, progress),
+            Saver(store, every, progress),
             metrics,
             stop_when,
             deadline,
@@ -313,11 +318,45 @@ def _choose_key(key: Any, process_mesh: Any) -> Any:
     return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
 
 
-def _name_key(plan: Plan, key: Any, store: Any, *, by_hand: bool) -> None:
-    """Tell the plan's certificates of the key, and whether any session was given it by hand."""
+def _name_key(
+    plan: Plan, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
+) -> None:
+    """Tell the plan's certificates of the key, and whether any session was given it by hand.
+
+    And book the whole run under that name, once: what a run that is killed released nobody knows.
+    """
     by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)
+    if ledger is not None:
+        place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
+        if not store.noted(f"booked_{place}", False):
+            ledger.book(_certify_alone(plan, named))
+            store.noted(f"booked_{place}", True)
+
+
+def _open_ledger(
+    ledger: acc.LedgerFile | str | pathlib.Path, plan: Plan, *, resume: bool
+) -> acc.LedgerFile:
+    """The ledger, if it can pay for the plan: refused before any record is read."""
+    file = ledger if isinstance(ledger, acc.LedgerFile) else acc.LedgerFile(ledger)
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"ledger must be None where several processes train together, got {file.path}: book "
+            "plan.certify() by LedgerFile.book before they start"
+        )
+    found = file.read()
+    if not resume:  # such a run may be booked
+        found.book(_certify_alone(plan, ("", True)))
+    return file
+
+
+def _certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
+    """The certificate of one run of a plan, whatever other runs it has had."""
+    alone = dataclasses.replace(plan)
+    object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
+    alone.keys.append(named)
+    return alone.certify()
 
 
 # What stands for the checkpoints of a run without a folder.

@@ -37,6 +37,11 @@ def check_functions(**given: Callable[..., Any] | None) -> None:
             raise TypeError(f"{name} must be a function, got {shown(value)}")
 
 
+def check_counts(**given: int | None) -> list[int | None]:
+    """The whole numbers, each at least 1 or None."""
+    return [None if v is None else check_integer(name, v) for name, v in given.items()]
+
+
 def check_strategy(strategy: Any) -> None:
     """Refuse what is no strategy of clipping."""
     if not isinstance(strategy, Strategy):

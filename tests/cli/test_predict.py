@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax.cli import app
 from dpjax.cli.inputs import read_inputs
@@ -272,3 +273,47 @@ def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets
             assert f"names another {planted[0]}" in result.output
         assert not (forged / "report.html").exists()
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_ledger_books_runs_before_they_start_and_refuses_what_it_cannot_pay(people, tmp_path):
+    file = tmp_path / "people.ledger.json"
+    made = dpjax("ledger", file, "--epsilon", "2", "--delta", "1e-2", "--data", people)
+    assert made.exit_code == 0, made.output
+    settings = ["--delta", "1e-3", "--steps", "3", "--target", "income", "--ledger", file]
+    how = ["train", "--data", people, *settings, "--out", tmp_path / "run"]
+    assert dpjax(*how, "--epsilon", "1").exit_code == 0
+    state = json.loads(dpjax("ledger", file, "--json").stdout)
+    assert state["planned"] <= state["spent"] <= 2.0
+    (run,) = state["runs"]
+    assert run["epsilon"] <= 1.0
+    shown = " ".join(dpjax("ledger", file).output.split())
+    assert "Budget: ε = 2 at δ = 0.01 (add-remove), for each record" in shown
+    assert "Spent: ε =" in shown
+    refused = dpjax(*how[:-1], tmp_path / "dear", "--epsilon", "2")
+    assert refused.exit_code == 2
+    assert "must keep the budget epsilon=2" in refused.output
+    assert not list((tmp_path / "dear").glob("**/*.json"))
+    assert len(json.loads(dpjax("ledger", file, "--json").stdout)["runs"]) == 1
+    other = dpjax(*how[:-1], tmp_path / "other", "--epsilon", "1", "--adjacency", "replace-one")
+    assert (other.exit_code, "--adjacency must be the ledger's" in other.output) == (2, True)
+    changed = tmp_path / "changed.csv"
+    changed.write_text(people.read_text() + "20,smith,low\n")
+    for command in (["ledger", file, "--data", changed], ["train", "--data", changed, *how[3:]]):
+        result = dpjax(*command, *["--epsilon", "1"][: 2 * (command[0] == "train")])
+        said = " ".join(result.output.split())
+        assert (result.exit_code, "must be the data set of the ledger" in said) == (2, True)
+    # Certificates of elsewhere are verified, and copies merged.
+    copy = tmp_path / "copy.json"
+    shutil.copy(file, copy)
+    certificate = tmp_path / "certificate.json"
+    certificate.write_text(acc.certify(acc.Gaussian(20.0), 1e-3).to_json())
+    assert dpjax("ledger", copy, "--add", certificate).exit_code == 0
+    again = dpjax("ledger", copy, "--add", certificate)
+    assert (again.exit_code, "not booked yet" in again.output) == (2, True)
+    assert dpjax("ledger", file, "--merge", copy).exit_code == 0
+    assert len(json.loads(dpjax("ledger", file, "--json").stdout)["runs"]) == 2
+    content = json.loads(certificate.read_text())
+    certificate.write_text(json.dumps(content | {"epsilon": 0.01}))
+    assert dpjax("ledger", file, "--add", certificate).exit_code == 1
+    for wrong in ([tmp_path / "none.json"], [tmp_path / "none.json", "--epsilon", "1"]):
+        assert dpjax("ledger", *wrong).exit_code == 2

@@ -239,3 +239,51 @@ def test_time_and_moments_are_for_every_source(flat_price):
     np.testing.assert_allclose(host.params, found.params, rtol=1e-5)
     assert host.steps == 3
     assert not any(thread.name.startswith("records") for thread in threading.enumerate())
+
+
+# ------------------------------------------------------------------------------ ledgers
+
+
+def open_ledger(tmp_path, epsilon=60.0, **head):
+    file = acc.LedgerFile(tmp_path / "ledger.json")
+    file.create(acc.Ledger(epsilon, 1e-4, **head))
+    return file
+
+
+def test_a_run_is_booked_whole_before_its_first_step_and_once(tmp_path):
+    ledger = open_ledger(tmp_path)
+    folder = tmp_path / "run"
+
+    def kill(row):
+        assert [entry.mechanism for entry in ledger.read().entries] == [PLAN.mechanism]
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(ledger=ledger.path, folder=folder, on_log=kill)
+    run(ledger=ledger, folder=folder, resume=True)
+    assert len(ledger.read().entries) == 1
+    # Another run with the same key draws the same noise; one with a key of its own is booked.
+    with pytest.raises(ValueError, match="two runs of one key have no price together"):
+        run(ledger=ledger)
+    run(ledger=ledger, key=None)
+    assert len(ledger.read().entries) == 2
+
+
+def test_a_run_that_a_ledger_cannot_pay_for_does_not_start(tmp_path):
+    def never(*_):
+        raise AssertionError("a step was taken, or a row evaluated")
+
+    for head, error, message in (
+        ({"epsilon": 1.0}, acc.BudgetExceeded, "must keep the budget"),
+        ({"adjacency": "replace-one"}, ValueError, "of the ledger's adjacency"),
+        ({"unit": "user"}, ValueError, "of the ledger's unit"),
+        ({"plan": (acc.Gaussian(9.0),)}, acc.BudgetExceeded, "of the ledger's plan"),
+    ):
+        (tmp_path / "ledger.json").unlink(missing_ok=True)
+        ledger = open_ledger(tmp_path, **head)
+        with pytest.raises(error, match=message):
+            run(ledger=ledger, evaluate=never, folder=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        assert ledger.read().entries == ()
+    with pytest.raises(FileNotFoundError):
+        run(ledger=tmp_path / "none.json")

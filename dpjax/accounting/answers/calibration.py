@@ -173,7 +173,7 @@ def calibrate(
     bounds = _check_bounds(bounds)
     if risk is not None:
         whole = is_whole(make_mechanism)
-        question = Question(make_mechanism, whole, math.nan, adjacency, method, 0.0)
+        question = Question(make_mechanism, whole, math.nan, adjacency, method)
         found = risk.solve(question, bounds)
         return int(found) if whole else found
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
@@ -181,7 +181,7 @@ def calibrate(
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if np.size(value) == 0:
+        if np.size(np.asarray(value)) == 0:
             raise ValueError(
                 f"{name} must be a number or a non-empty array of numbers, got {value!r}"
             )

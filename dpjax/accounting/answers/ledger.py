@@ -1,0 +1,411 @@
+"""What one data set has spent, run by run, and whether it may pay for another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import math
+import os
+import pathlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax._digits import rounded_up
+from dpjax._files import lock_file, write_atomically
+from dpjax._numerics import checks
+from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
+from dpjax.accounting.answers.certificate import Certificate
+from dpjax.accounting.errors import BudgetExceeded, CertificateError
+from dpjax.accounting.gaussian import gaussian_dp
+from dpjax.accounting.mechanisms import Composed, Mechanism
+from dpjax.accounting.renyi.conversion import rdp_to_epsilon
+
+_FORMAT = 1
+_FAILURES = 0.1  # of δ, kept for what certificates reserve of theirs
+_ORDERS = 1 + np.exp(np.linspace(-3.0, 8.0, 221))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """A budget (ε, δ) of one data set and the certificates of the runs that spent of it.
+
+    Runs whose settings are chosen after results of earlier ones were seen are priced by a filter:
+    the sum of what they cost in a measure that adds up whatever was chosen, converted to ε. It is
+    Rényi ε at one order, fixed here before the first run, or μ² of runs of Gaussian releases.
+    With a `plan` all runs are declared before the first one: their exact composed price holds, and
+    no other run is booked.
+
+    Raises:
+        BudgetExceeded: the plan, or the entries, cost more than the budget.
+        ValueError, TypeError: a number out of range, or entries of another adjacency or unit.
+
+    Fields:
+        epsilon, delta: the budget. A tenth of δ is kept for what certificates reserve of theirs.
+        adjacency, unit: of every certificate; the unit is "record" or "user".
+        measure: "renyi" or "gaussian".
+        order: of "renyi"; by default the one at which (ε, δ) buys most runs of many small steps.
+        plan: all runs, where they are declared in advance.
+        entries: the certificates that were booked.
+        data: salt and digest of the data set's file, where there is one; see `LedgerFile`.
+
+    Guarantee:
+        All booked runs together are (ε, δ)-differentially private, adaptively chosen or planned.
+
+    Example:
+        >>> from dpjax import accounting as acc
+        >>> ledger = acc.Ledger(epsilon=2.0, delta=1e-5)
+        >>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.01), 1_000)
+        >>> ledger = ledger.book(acc.certify(run, delta=1e-6))
+        >>> round(ledger.spent(), 2), round(ledger.planned(), 2)
+        (1.03, 0.62)
+        >>> ledger.book(acc.certify(acc.Gaussian(1.0), delta=1e-6))
+        Traceback (most recent call last):
+        dpjax.accounting.errors.BudgetExceeded: ...
+
+    References:
+        Feldman, Zrnic 2021, "Individual privacy accounting via a Rényi filter", Theorem 3.1 (at one
+        order); Smith, Thakurta 2022, "Fully adaptive composition for Gaussian differential
+        privacy", Theorem 1.1; Koskela, Tobaben, Honkela 2023, "Individual privacy accounting with
+        Gaussian differential privacy" (μ²).
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
+    unit: str = "record"
+    measure: str = "renyi"
+    order: float | None = None
+    plan: tuple[Mechanism, ...] = ()
+    entries: tuple[Certificate, ...] = ()
+    data: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        positive = checks.Range(0.0, open_low=True)
+        fields: dict[str, Any] = {
+            "epsilon": checks.one_number("epsilon", self.epsilon, positive),
+            "delta": checks.one_number("delta", self.delta, pricing.PROBABILITY),
+            "adjacency": pricing.check_adjacency(self.adjacency),
+            "unit": checks.choice("unit", self.unit, ("record", "user")),
+            "measure": checks.choice("measure", self.measure, ("renyi", "gaussian")),
+            "plan": tuple(self.plan),
+            "entries": tuple(self.entries),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        order = self._best_order() if self.order is None else self.order
+        order = checks.one_number("order", order, checks.Range(1.0, open_low=True))
+        object.__setattr__(self, "order", order)
+        for run in self.plan:
+            if not isinstance(run, Mechanism):
+                raise TypeError(f"plan must hold mechanisms, got {checks.shown(run)}")
+        for entry in self.entries:
+            self._check_entry(entry)
+        self._check_budget()
+
+    def _best_order(self) -> float:
+        """The order whose Rényi budget per order is the largest, as of runs of many small steps."""
+        # ε of Rényi r at an order is r plus a number of that order and δ.
+        added = np.asarray(rdp_to_epsilon(_ORDERS, self.epsilon, self._usable)) - self.epsilon
+        return float(f"{_ORDERS[int(np.argmax((self.epsilon - added) / _ORDERS))]:.4g}")
+
+    @property
+    def _usable(self) -> float:
+        """The part of δ for the runs' mechanisms, fixed in advance as everything of a filter is."""
+        return self.delta * (1 - _FAILURES)
+
+    def _check_entry(self, entry: Any) -> None:
+        if not isinstance(entry, Certificate):
+            raise TypeError(f"certificate must be a Certificate, got {checks.shown(entry)}")
+        own = {"adjacency": self.adjacency.value, "unit": self.unit}
+        theirs = {
+            "adjacency": entry.adjacency.value,
+            "unit": str(entry.declared.get("unit", "record")),
+        }
+        for name, value in own.items():
+            if theirs[name] != value:
+                raise ValueError(
+                    f"certificate must be of the ledger's {name}, {value}, got {theirs[name]}"
+                )
+
+    def _check_budget(self) -> None:
+        left = list(self.plan)
+        for entry in self.entries if self.plan else ():
+            if entry.mechanism not in left:
+                raise BudgetExceeded(
+                    "certificate must be of a run of the ledger's plan that was not made yet, got "
+                    f"{entry.mechanism.describe()}: a run that was not declared before the first "
+                    "one needs a ledger without a plan"
+                )
+            left.remove(entry.mechanism)
+        spent = self.spent()
+        if not spent <= self.epsilon:
+            raise BudgetExceeded(
+                f"certificate must keep the budget epsilon={self.epsilon:g} at delta="
+                f"{self.delta:g}, got {rounded_up(spent, 4)} together with what is booked"
+            )
+
+    def spent(self) -> float:
+        """ε at the ledger's δ of what is booked, chosen on the way; of a plan, that of the plan.
+
+        Raises:
+            UnsupportedQuery: a run has no price in the ledger's measure.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Ledger(1.0, 1e-5).spent()
+            0.0
+        """
+        reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
+        if reserved > _FAILURES * self.delta or any(e.tier == "none" for e in self.entries):
+            return math.inf
+        if self.plan:
+            return self._compose(self.plan, self._usable)
+        runs = [entry.mechanism for entry in self.entries]
+        if not runs:
+            return 0.0
+        if self.measure == "gaussian":
+            mus = [float(gaussian_dp.gdp_mu(run, adjacency=self.adjacency)) for run in runs]
+            return float(gaussian_dp.epsilon(gaussian_dp.compose(np.asarray(mus)), self._usable))
+        costs = [pricing.rdp(run, [self.order], adjacency=self.adjacency)[0] for run in runs]  # pyrefly: ignore
+        # A sum of n doubles, each exact to an ulp, is off by less than n ulps.
+        total = math.fsum(map(float, costs)) * (1 + len(costs) * 4e-16)
+        assert self.order is not None
+        return float(rdp_to_epsilon(self.order, total, self._usable))
+
+    def planned(self) -> float:
+        """ε at the ledger's δ if the booked runs had all been declared before the first one.
+
+        Raises:
+            UnsupportedQuery: as `epsilon`.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Ledger(1.0, 1e-5).planned()
+            0.0
+        """
+        runs = tuple(entry.mechanism for entry in self.entries)
+        reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
+        if not runs:
+            return 0.0
+        return self._compose(runs, self.delta - reserved) if reserved < self.delta else math.inf
+
+    def _compose(self, runs: Sequence[Mechanism], delta: float) -> float:
+        whole = runs[0] if len(runs) == 1 else Composed(tuple(runs))
+        return float(pricing.epsilon(whole, delta, adjacency=self.adjacency))
+
+    def book(self, certificate: Certificate) -> Ledger:
+        """The ledger with one more run; call it before the run starts.
+
+        Raises:
+            BudgetExceeded: the runs together would cost more than the budget, or the plan lacks it.
+            ValueError: another adjacency or unit, a certificate that is booked, or one of noise
+                that is: two runs of one key cost what nobody knows.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> len(acc.Ledger(3.0, 1e-5).book(acc.certify(acc.Gaussian(2.0), 1e-6)).entries)
+            1
+        """
+        self._check_entry(certificate)
+        noise = _name_noise(certificate)
+        for entry in self.entries:
+            if entry.digests == certificate.digests or noise & _name_noise(entry):
+                raise ValueError(
+                    f"certificate must be of a run that is not booked yet, got {entry.created}, "
+                    f"{entry.mechanism.describe()}: a run costs once, and two runs of one key have "
+                    "no price together"
+                )
+        return dataclasses.replace(self, entries=(*self.entries, certificate))
+
+    def merge(self, other: Ledger) -> Ledger:
+        """The ledger with the runs of a copy that was booked elsewhere; none is lost or paid twice.
+
+        Raises:
+            BudgetExceeded: together they cost more than the budget; both ledgers are as they were.
+            ValueError: the other ledger is of another budget, plan or data set.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> empty = acc.Ledger(3.0, 1e-5)
+            >>> one = empty.book(acc.certify(acc.Gaussian(2.0), 1e-6))
+            >>> one.merge(one) == empty.merge(one) == one
+            True
+        """
+        if dataclasses.replace(other, entries=()) != dataclasses.replace(self, entries=()):
+            raise ValueError("other must be a copy of this ledger, got one of another head")
+        merged, known = self, [entry.digests for entry in self.entries]
+        for entry in other.entries:
+            if entry.digests not in known:
+                merged = merged.book(entry)
+        return merged
+
+    def to_json(self) -> str:
+        """The ledger as JSON text, with a digest that finds a damaged file.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> ledger = acc.Ledger(3.0, 1e-5)
+            >>> acc.Ledger.from_json(ledger.to_json()) == ledger
+            True
+        """
+        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        content["plan"] = to_plain(self.plan)
+        content["entries"] = [json.loads(entry.to_json()) for entry in self.entries]
+        content = {"format": _FORMAT, **content}
+        return json.dumps(content | {"check": _sum(content)}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Ledger:
+        """Read a ledger's text.
+
+        Raises:
+            CertificateError: it is damaged, or no ledger.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> acc.Ledger.from_json("{}")
+            Traceback (most recent call last):
+            dpjax.accounting.errors.CertificateError: certificate field 'check': ...
+        """
+        raw = parse(text)
+        names = {f.name for f in dataclasses.fields(cls)} | {"format"}
+        check = raw.pop("check", None)
+        if raw.get("format") != _FORMAT or set(raw) != names or check != _sum(raw):
+            raise CertificateError("check", "the text must be a whole ledger, got a damaged one")
+        del raw["format"]
+        entries = (Certificate.from_json(json.dumps(entry)) for entry in raw.pop("entries"))
+        plan, data = from_plain(raw.pop("plan")), raw.pop("data")
+        data = None if data is None else tuple(data)
+        return cls(**raw, plan=plan, entries=tuple(entries), data=data)
+
+
+def _sum(content: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _name_noise(certificate: Certificate) -> set[str]:
+    return set(str(certificate.declared.get("noise", "")).split())
+
+
+class LedgerFile:
+    """A ledger in a JSON file beside its data set, for several processes.
+
+    A booking takes the lock of the file, reads it, and replaces it by a whole new one: a process
+    that is killed leaves the old ledger or the new one. A damaged file is refused, and left as it
+    is. It says what runs there were and a salted digest of the data: keep it with the data.
+
+    Args:
+        path: of the JSON file.
+        data: the data set's file; its content must be that of the first booking.
+
+    Example:
+        >>> import tempfile
+        >>> from dpjax import accounting as acc
+        >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
+        >>> _ = file.create(acc.Ledger(3.0, 1e-5))
+        >>> file.book(acc.certify(acc.Gaussian(2.0), 1e-6)) == file.read()
+        True
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.path = pathlib.Path(path)
+        self.data = None if data is None else pathlib.Path(data)
+
+    def create(self, ledger: Ledger) -> Ledger:
+        """Write the first ledger, of the data set if one is given.
+
+        Raises:
+            ValueError: there is a file already.
+
+        Example:
+            >>> import tempfile
+            >>> from dpjax import accounting as acc
+            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
+            >>> file.create(acc.Ledger(3.0, 1e-5)).entries
+            ()
+        """
+        with lock_file(self.path):
+            if self.path.exists():
+                raise ValueError(f"path must be a new file, got {self.path}")
+            if self.data is not None:
+                salt = secrets.token_hex(16)
+                ledger = dataclasses.replace(ledger, data=(salt, self._digest(salt)))
+            self._write(ledger)
+        return ledger
+
+    def read(self) -> Ledger:
+        """The ledger as it is now.
+
+        Raises:
+            CertificateError: the file is damaged.
+            ValueError: the ledger is of other data.
+
+        Example:
+            >>> import tempfile
+            >>> from dpjax import accounting as acc
+            >>> acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "none.json").read()
+            Traceback (most recent call last):
+            FileNotFoundError: ...
+        """
+        ledger = Ledger.from_json(self.path.read_bytes())
+        if self.data is not None and ledger.data is not None:
+            salt, digest = ledger.data
+            if not hmac.compare_digest(self._digest(salt), digest):
+                raise ValueError(
+                    f"data must be the data set of the ledger {self.path}, got another content in "
+                    f"{self.data}: other records have a ledger of their own"
+                )
+        return ledger
+
+    def book(self, certificate: Certificate) -> Ledger:
+        """Book a run, see `Ledger.book`; on disk when this returns.
+
+        Example:
+            >>> import tempfile
+            >>> from dpjax import accounting as acc
+            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
+            >>> _ = file.create(acc.Ledger(0.5, 1e-5))
+            >>> file.book(acc.certify(acc.Gaussian(1.0), 1e-6))
+            Traceback (most recent call last):
+            dpjax.accounting.errors.BudgetExceeded: ...
+            >>> file.read().entries
+            ()
+        """
+        with lock_file(self.path):
+            ledger = self.read().book(certificate)
+            self._write(ledger)
+        return ledger
+
+    def merge(self, other: Ledger) -> Ledger:
+        """Book the runs of a copy, see `Ledger.merge`; on disk when this returns.
+
+        Example:
+            >>> import tempfile
+            >>> from dpjax import accounting as acc
+            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
+            >>> empty = file.create(acc.Ledger(3.0, 1e-5))
+            >>> len(file.merge(empty.book(acc.certify(acc.Gaussian(2.0), 1e-6))).entries)
+            1
+        """
+        with lock_file(self.path):
+            ledger = self.read().merge(other)
+            self._write(ledger)
+        return ledger
+
+    def _write(self, ledger: Ledger) -> None:
+        write_atomically(self.path, ledger.to_json().encode(), private=True)
+
+    def _digest(self, salt: str) -> str:
+        assert self.data is not None
+        with self.data.open("rb") as file:
+            return hmac.new(salt.encode(), file.read(), hashlib.sha256).hexdigest()
