@@ -25,7 +25,15 @@ with extra("plot"):
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-__all__ = ["plot_attack", "plot_privacy", "plot_sweep", "plot_training", "reference_line", "style"]
+__all__ = [
+    "plot_attack",
+    "plot_bounds",
+    "plot_privacy",
+    "plot_sweep",
+    "plot_training",
+    "reference_line",
+    "style",
+]
 
 # Distinguishable without colour vision (Okabe and Ito). In pictures of training the first is
 # accuracy under privacy, the second ε.
@@ -239,6 +247,31 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
+    return save_picture(figure, path)
+
+
+def plot_bounds(found: Mapping[str, float], path: str | pathlib.Path) -> pathlib.Path:
+    """Draw values of ε on one line, each by its name, to a file.
+
+    Args:
+        found: ε by name, such as "proven", "heuristic" and "audited"; infinite ones are left out.
+        path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
+
+    Example:
+        >>> import tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "bounds.png"
+        >>> plot_bounds({"proven": 1.5, "heuristic": 1.1}, out).name
+        'bounds.png'
+    """
+    path = check_suffix(path)
+    shown = {name: value for name, value in found.items() if np.isfinite(value)}
+    figure = Figure(figsize=(6.4, 1.6))
+    axes = figure.subplots()
+    for name, (place, value) in zip(shown, enumerate(shown.values()), strict=True):
+        axes.plot([value], [0.0], "o", color=COLOURS[place % len(COLOURS)])
+        up = 10 if place % 2 == 0 else -18
+        axes.annotate(name, (value, 0.0), (0, up), textcoords="offset points", ha="center")
+    axes.set(xlim=(0.0, 1.1 * max([*shown.values(), 1e-3])), xlabel="ε", yticks=[])
     return save_picture(figure, path)
 
 

@@ -22,7 +22,7 @@ from dpjax.accounting.answers.pricing import (
     rdp,
     tradeoff,
 )
-from dpjax.accounting.answers.risks import Summary, summary
+from dpjax.accounting.answers.risks import Summary, estimate_last_iterate, summary
 from dpjax.accounting.answers.verification import Verification
 from dpjax.accounting.errors import (
     BudgetExceeded,
@@ -129,6 +129,7 @@ __all__ = [
     "draw_trials",
     "epsilon",
     "epsilon_interval",
+    "estimate_last_iterate",
     "gdp_mu",
     "methods",
     "over_devices",

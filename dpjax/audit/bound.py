@@ -7,6 +7,7 @@ of its errors. The methods of the other files end in one of the three kinds of e
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -141,6 +142,11 @@ class EmpiricalBound:
     def contradicts(self, epsilon: float) -> bool:
         """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted."""
         return self.epsilon > epsilon
+
+    def to_json(self) -> str:
+        """The bound as JSON text: as `audit.json` in a run's folder it is on its report."""
+        names = "epsilon", "delta", "confidence", "method", "assumption"
+        return json.dumps({name: getattr(self, name) for name in names}) + "\n"
 
     def describe(self) -> str:
         """The bound with its confidence, evidence and assumption in one sentence."""

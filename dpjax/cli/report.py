@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import html
+import json
 import pathlib
 import tempfile
 from typing import TYPE_CHECKING, Annotated
@@ -62,6 +64,7 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
     sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
     sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
     sections += ["<h2>In numbers</h2>", _numbers(certificate)]
+    sections += ["<h2>Proven, estimated, measured</h2>", _three(certificate, folder)]
     names = certificate.subject or ("training.png", "metrics.csv")  # of others it says nothing
     if "training.png" in names and (folder / "training.png").is_file():
         metrics = [_result(folder / "metrics.csv")] if "metrics.csv" in names else []
@@ -121,6 +124,52 @@ def _numbers(certificate: Certificate) -> str:
     cells = (map(html.escape, row) for row in found.rows())
     rows = (f"<tr><th>{n}</th><td>{v}</td><td>{words}</td></tr>" for n, v, words in cells)
     return f"<table>{''.join(rows)}</table>"
+
+
+def _three(certificate: Certificate, folder: pathlib.Path) -> str:
+    """ε as proven, as the last iterate's heuristic has it, and as an audit found it at least."""
+    from dpjax import accounting as acc
+    from dpjax.plotting import plot_bounds
+
+    c, audit = certificate, folder / "audit.json"
+    found = {"proven": c.epsilon}
+    words = [f"Proven: ε is at most {rounded_up(c.epsilon, 4)} at δ = {c.delta:g}."]
+    if c.adjacency is acc.Adjacency.ADD_REMOVE:
+        with contextlib.suppress(acc.UnsupportedQuery):
+            found["heuristic"] = acc.estimate_last_iterate(c.mechanism, c.delta)
+            words.append(
+                f"Heuristic, no certificate: {found['heuristic']:.4g}, were the loss linear and "
+                "only the last iterate released (Steinke et al. 2025)."
+            )
+    if audit.is_file():
+        found["audited"], confidence = _read_audit(audit, c.delta)
+        words.append(
+            f"Audited: ε is at least {found['audited']:.4g} with {100 * confidence:g} % confidence."
+        )
+        if found["audited"] > c.epsilon:
+            words.append("CONTRADICTION: the audit refutes what is certified.")
+    else:
+        words.append("Audited: not; an audit.json beside the certificate would be shown here.")
+    with tempfile.TemporaryDirectory() as scratch:
+        content = plot_bounds(found, pathlib.Path(scratch) / "bounds.png").read_bytes()
+    return _definitions(words) + _image(content, "ε as proven, estimated and audited")
+
+
+def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
+    """The lower end and the confidence of an audit of this δ; what is not so is bad input."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        low, at, confidence = (float(raw[name]) for name in ("epsilon", "delta", "confidence"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
+        ) from None
+    # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
+    if not (low >= 0 and 0 < confidence < 1 and at >= delta):
+        raise ValueError(
+            f"audit.json must hold ε >= 0, a confidence in (0, 1) and δ >= {delta:g}, got {raw}"
+        )
+    return low, confidence
 
 
 def _plan(certificate: Certificate) -> str:

@@ -121,6 +121,26 @@ def test_bound_files_are_compared_by_their_bytes(certificate, tmp_path):
     assert refused.value.field == "subject"
 
 
+def test_a_registry_entry_says_what_the_certificate_knows_and_null_for_the_rest(certificate):
+    product = {"name": "Income", "curator": "An office", "security": "an audit of the code"}
+    entry = json.loads(certificate.to_registry(**product))
+    assert entry["data_product"]["name"] == "Income"
+    assert entry["data_product"]["region"] is None
+    loss = entry["privacy_loss"]
+    assert (loss["epsilon"], loss["delta"]) == (certificate.epsilon, certificate.delta)
+    assert loss["privacy_unit"] == "record"
+    assert entry["flavor"]["neighbouring_relation"].startswith("add-remove: adding or removing one")
+    assert entry["flavor"]["unprotected_quantities"] == list(certificate.not_covered)
+    assert entry["implementation"]["files"] == dict(certificate.subject)
+    nist = entry["nist_sp_800_226"]
+    assert nist["side channels and security"] == "an audit of the code"
+    assert all(text in nist["algorithm and its correctness"] for text in certificate.assumptions)
+    users = acc.certify(acc.UserLevel(acc.Gaussian(4.0), 3), 1e-5)
+    assert json.loads(users.to_registry())["privacy_loss"]["privacy_unit"] == "at most 3 records"
+    with pytest.raises(ValueError, match="product must be one of"):
+        certificate.to_registry(nmae="Income")
+
+
 def test_a_statement_is_in_toto_and_is_read_as_its_certificate(certificate):
     stated = json.loads(certificate.to_statement())
     assert stated["_type"] == "https://in-toto.io/Statement/v1"

@@ -175,6 +175,29 @@ def test_a_summary_says_where_nothing_is_known_and_adds_what_is_reserved():
         acc.summary(run, deltas=(1e-5, 0))
 
 
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(0.7, 0.05, 30), (1.5, 0.3, 12)])
+def test_the_estimate_of_a_last_iterate_is_the_price_of_its_sum(noise, rate, steps):
+    """A user of T records, each in one noisy sum at rate q, moves it by Binomial(T, q)."""
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), rate), steps)
+    whole = acc.PoissonSampled(acc.Gaussian(noise * math.sqrt(steps)), rate)
+    low, high = acc.epsilon_interval(acc.UserLevel(whole, records=steps), 1e-5)
+    found = acc.estimate_last_iterate(run, 1e-5)
+    assert low * (1 - 1e-6) <= found <= high * (1 + 1e-6)
+    assert high <= low * (1 + 1e-6)
+    assert found < 0.96 * acc.epsilon(run, 1e-5)
+
+
+def test_where_a_last_iterate_says_nothing_less_the_estimate_is_the_price():
+    run = acc.Repeated(acc.Gaussian(3.0), 16)  # every record in every step: the sum is sufficient
+    for priced in (run, acc.Gaussian(0.5), acc.PoissonSampled(acc.Gaussian(2.0), 0.1)):
+        proven = acc.epsilon(priced, 1e-6)
+        assert acc.estimate_last_iterate(priced, 1e-6) == pytest.approx(proven, rel=1e-6)
+    assert acc.estimate_last_iterate(acc.Gaussian(0.0), 1e-6) == math.inf
+    for other in (acc.Laplace(1.0), acc.Composed((run, run)), acc.Repeated(acc.Laplace(1.0), 3)):
+        with pytest.raises(acc.UnsupportedQuery, match="no estimate of its last iterate"):
+            acc.estimate_last_iterate(other, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

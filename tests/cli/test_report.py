@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
-from dpjax import plotting
+from dpjax import audit, plotting
 from dpjax.cli import app
 from dpjax.cli.report import render_page
 from maintenance import project
@@ -72,7 +72,7 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     text = page.read_text(encoding="utf-8")
     read = _Page(text)
     assert read.open == []
-    assert len(read.references) == 2
+    assert len(read.references) == 3
     install = f"<pre>pip install 'dpjax[cli] @ git+{project.address()}'\n"  # read, not fetched
     assert text.count(install) == 1
     assert "http" not in text.replace(install, "")
@@ -95,6 +95,42 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     start = shown.index('{\n  "')
     written = shown[start : shown.rindex("}") + 1]
     assert acc.Certificate.from_json(written) == certificate
+
+
+def _three(folder, tmp_path, audit):
+    shutil.copy(folder / "certificate.json", tmp_path)
+    (tmp_path / "audit.json").write_text(audit)
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8") if not result.exit_code else ""
+    return result, text
+
+
+def test_the_page_shows_proven_estimated_and_audited(folder, page, tmp_path):
+    certificate = acc.Certificate.from_json((folder / "certificate.json").read_text())
+    shown = "".join(_Page(page.read_text(encoding="utf-8")).text)
+    assert "an audit.json beside the certificate would be shown here" in shown
+    estimate = acc.estimate_last_iterate(certificate.mechanism, certificate.delta)
+    assert f"{estimate:.4g}, were the loss linear and only the last iterate" in shown
+    assert "Heuristic, no certificate" in shown
+    bound = audit.one_run_bound(canaries=1000, guesses=100, correct=75, delta=1e-5)
+    text = _three(folder, tmp_path, bound.to_json())[1]
+    assert f"ε is at least {bound.epsilon:.4g} with 99.9 % confidence" in text
+    assert "CONTRADICTION" not in text
+    # One above the certificate refutes it.
+    planted = bound.to_json().replace(str(bound.epsilon), str(certificate.epsilon + 1))
+    assert "CONTRADICTION" in _three(folder, tmp_path, planted)[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"epsilon": -1, "delta": 1e-5, "confidence": 0.9}',
+     '{"epsilon": NaN, "delta": 1e-5, "confidence": 0.9}',
+     '{"epsilon": 1, "delta": 1e-9, "confidence": 0.9}',
+     '{"epsilon": 1, "delta": 1e-5, "confidence": 1.0}'],
+)  # fmt: skip
+def test_what_is_no_audit_is_refused(folder, tmp_path, text):
+    result, _ = _three(folder, tmp_path, text)
+    assert (result.exit_code, "audit.json must" in result.output) == (2, True)
 
 
 def test_screen_and_colour_change_nothing_of_the_page(folder, page):

@@ -18,7 +18,7 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
-from dpjax.accounting.answers.plain_words import details, summary
+from dpjax.accounting.answers.plain_words import PRODUCT, details, registry_entry, summary
 from dpjax.accounting.answers.verification import (
     Verification,
     check_consistency,
@@ -156,6 +156,32 @@ class Certificate:
         subject = predicate.pop("subject")
         named = {"_type": _STATEMENT, "subject": subject, "predicateType": _PREDICATE}
         return json.dumps(named | {"predicate": predicate}, indent=2, ensure_ascii=False) + "\n"
+
+    def to_registry(self, **product: Any) -> str:
+        """An entry for a public registry of deployments, as JSON text; what is not known is null.
+
+        Args:
+            product: what a certificate cannot know: name, curator, description, intended_use,
+                publication_year, region, sector; and security, collection, utility, answers to
+                questions of NIST SP 800-226.
+
+        Raises:
+            ValueError: another name than these.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> text = acc.certify(acc.Gaussian(4.0), delta=1e-5).to_registry(name="Income")
+            >>> entry = json.loads(text)
+            >>> entry["data_product"]["name"], entry["flavor"]["name"], entry["model"]["name"]
+            ('Income', 'approximate DP', 'central')
+
+        References:
+            Nanayakkara, Ghazi, Vadhan 2025, "Practitioners' perspectives on a differential privacy
+            deployment registry" (the groups of fields); NIST SP 800-226, 2025 (the questions).
+        """
+        for name in product:
+            checks.choice("product", name, PRODUCT)
+        return json.dumps(registry_entry(self, product), indent=2, ensure_ascii=False) + "\n"
 
     def verify(self) -> Verification:
         """Recompute ε from the certificate alone, by its own method and by an independent one.

@@ -156,11 +156,6 @@ class Ledger:
 
         Raises:
             UnsupportedQuery: a run has no price in the ledger's measure.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.Ledger(1.0, 1e-5).spent()
-            0.0
         """
         reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
         if reserved > _FAILURES * self.delta or any(e.tier == "none" for e in self.entries):
@@ -184,11 +179,6 @@ class Ledger:
 
         Raises:
             UnsupportedQuery: as `epsilon`.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.Ledger(1.0, 1e-5).planned()
-            0.0
         """
         runs = tuple(entry.mechanism for entry in self.entries)
         reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
@@ -207,11 +197,6 @@ class Ledger:
             BudgetExceeded: the runs together would cost more than the budget, or the plan lacks it.
             ValueError: another adjacency or unit, a certificate that is booked, or one of noise
                 that is: two runs of one key cost what nobody knows.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> len(acc.Ledger(3.0, 1e-5).book(acc.certify(acc.Gaussian(2.0), 1e-6)).entries)
-            1
         """
         self._check_entry(certificate)
         noise = _name_noise(certificate)
@@ -230,13 +215,6 @@ class Ledger:
         Raises:
             BudgetExceeded: together they cost more than the budget; both ledgers are as they were.
             ValueError: the other ledger is of another budget, plan or data set.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> empty = acc.Ledger(3.0, 1e-5)
-            >>> one = empty.book(acc.certify(acc.Gaussian(2.0), 1e-6))
-            >>> one.merge(one) == empty.merge(one) == one
-            True
         """
         if dataclasses.replace(other, entries=()) != dataclasses.replace(self, entries=()):
             raise ValueError("other must be a copy of this ledger, got one of another head")
@@ -247,14 +225,7 @@ class Ledger:
         return merged
 
     def to_json(self) -> str:
-        """The ledger as JSON text, with a digest that finds a damaged file.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> ledger = acc.Ledger(3.0, 1e-5)
-            >>> acc.Ledger.from_json(ledger.to_json()) == ledger
-            True
-        """
+        """The ledger as JSON text, with a digest that finds a damaged file."""
         content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         content["plan"] = to_plain(self.plan)
         content["entries"] = [json.loads(entry.to_json()) for entry in self.entries]
@@ -267,12 +238,6 @@ class Ledger:
 
         Raises:
             CertificateError: it is damaged, or no ledger.
-
-        Example:
-            >>> from dpjax import accounting as acc
-            >>> acc.Ledger.from_json("{}")
-            Traceback (most recent call last):
-            dpjax.accounting.errors.CertificateError: certificate field 'check': ...
         """
         raw = parse(text)
         names = {f.name for f in dataclasses.fields(cls)} | {"format"}
@@ -326,13 +291,6 @@ class LedgerFile:
 
         Raises:
             ValueError: there is a file already.
-
-        Example:
-            >>> import tempfile
-            >>> from dpjax import accounting as acc
-            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
-            >>> file.create(acc.Ledger(3.0, 1e-5)).entries
-            ()
         """
         with lock_file(self.path):
             if self.path.exists():
@@ -349,13 +307,6 @@ class LedgerFile:
         Raises:
             CertificateError: the file is damaged.
             ValueError: the ledger is of other data.
-
-        Example:
-            >>> import tempfile
-            >>> from dpjax import accounting as acc
-            >>> acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "none.json").read()
-            Traceback (most recent call last):
-            FileNotFoundError: ...
         """
         ledger = Ledger.from_json(self.path.read_bytes())
         if self.data is not None and ledger.data is not None:
@@ -368,35 +319,14 @@ class LedgerFile:
         return ledger
 
     def book(self, certificate: Certificate) -> Ledger:
-        """Book a run, see `Ledger.book`; on disk when this returns.
-
-        Example:
-            >>> import tempfile
-            >>> from dpjax import accounting as acc
-            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
-            >>> _ = file.create(acc.Ledger(0.5, 1e-5))
-            >>> file.book(acc.certify(acc.Gaussian(1.0), 1e-6))
-            Traceback (most recent call last):
-            dpjax.accounting.errors.BudgetExceeded: ...
-            >>> file.read().entries
-            ()
-        """
+        """Book a run, see `Ledger.book`; on disk when this returns."""
         with lock_file(self.path):
             ledger = self.read().book(certificate)
             self._write(ledger)
         return ledger
 
     def merge(self, other: Ledger) -> Ledger:
-        """Book the runs of a copy, see `Ledger.merge`; on disk when this returns.
-
-        Example:
-            >>> import tempfile
-            >>> from dpjax import accounting as acc
-            >>> file = acc.LedgerFile(pathlib.Path(tempfile.mkdtemp()) / "ledger.json")
-            >>> empty = file.create(acc.Ledger(3.0, 1e-5))
-            >>> len(file.merge(empty.book(acc.certify(acc.Gaussian(2.0), 1e-6))).entries)
-            1
-        """
+        """Book the runs of a copy, see `Ledger.merge`; on disk when this returns."""
         with lock_file(self.path):
             ledger = self.read().merge(other)
             self._write(ledger)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import rounded_up
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.answers.as_json import to_plain
 from dpjax.accounting.answers.risks import success
 from dpjax.accounting.answers.verification import compare
 from dpjax.accounting.mechanisms import UserLevel
@@ -169,3 +171,50 @@ def details(certificate: Certificate) -> list[str]:
     )
     lines.append(f"Software: dpjax {c.version}, {c.created}.")
     return lines
+
+
+# What a registry asks about a product that no certificate knows; the last three are NIST's.
+PRODUCT = ("name", "curator", "description", "intended_use", "publication_year", "region", "sector")
+PRODUCT += ("security", "collection", "utility")
+
+
+def registry_entry(certificate: Certificate, product: Mapping[str, Any]) -> dict[str, Any]:
+    """What a certificate says in the groups of the deployment registry, and of NIST SP 800-226."""
+    c, pure = certificate, certificate.delta < 1e-50
+    unit = (_owned(c) or (str(c.declared.get("unit", "record")), ""))[0]
+    epsilon = c.epsilon if math.isfinite(c.epsilon) else None
+    shown = summary(c)
+    accounting = {
+        "bound": f"{c.method}: {c.bound}",
+        "composition": c.mechanism.describe(),
+        "post_processing": "whatever is computed from what was released alone costs nothing more",
+        "reserved_delta": dict(c.extra_delta),
+    }
+    return {
+        "data_product": {name: product.get(name) for name in PRODUCT[:7]},
+        "flavor": {
+            "name": "pure DP" if pure else "approximate DP",
+            "neighbouring_relation": f"{c.adjacency.value}: {_relation(c)}",
+            "unprotected_quantities": list(c.not_covered),
+        },
+        "privacy_loss": {"privacy_unit": unit, "epsilon": epsilon, "delta": c.delta},
+        "model": {"name": "central", "trusted": "whoever trains, with all records"},
+        "accounting": accounting,
+        "implementation": {
+            "software": f"dpjax {c.version}",
+            "mechanism": to_plain(c.mechanism),
+            "files": dict(c.subject),
+            "declared": dict(c.declared),
+        },
+        "nist_sp_800_226": {
+            "privacy parameters": shown[0],
+            "unit of privacy": _relation(c),
+            "algorithm and its correctness": f"{c.tier}: {'; '.join(c.assumptions)}",
+            "trust model": "central: the curator sees the records, the public what was released",
+            "strength against attacks": shown[2] if len(shown) > 2 else shown[0],
+            "what is released without protection": list(c.not_covered),
+            "side channels and security": product.get("security"),
+            "data collection and access": product.get("collection"),
+            "utility and bias": product.get("utility"),
+        },
+    }
