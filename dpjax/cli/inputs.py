@@ -6,12 +6,15 @@ import contextlib
 import json
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dpjax.accounting import Certificate, CertificateError, Verification
     from dpjax.data import Dataset, Schema
 
@@ -122,6 +125,18 @@ def check_new_file(option: str, path: pathlib.Path, suffixes: Sequence[str]) -> 
         raise ValueError(f"{option} must end in {', '.join(suffixes)}, got {path}")
 
 
+def check_writable(folder: pathlib.Path) -> None:
+    """Make the folder, or say why it cannot be one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out must be writable, got {folder}: {error.strerror or error}"
+        ) from None
+
+
 def check_positive(**values: float) -> None:
     """Refuse an option that is not a positive, finite number."""
     for name, value in values.items():
@@ -163,16 +178,24 @@ def with_cell_options(
     return replace(schema or Schema(()), **given) if given else schema
 
 
-def read_inputs(
+class Rows(NamedTuple):
+    """What is read of the files, before anything of it is encoded."""
+
+    train: pd.DataFrame
+    held_out: pd.DataFrame | None  # of a file or a part of their own
+    target: str
+    schema: Schema | None
+
+
+def read_rows(
     data: str,
     target: str | None,
     schema_file: pathlib.Path | None,
     test: pathlib.Path | None,
     written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
-) -> tuple[Dataset, Dataset, dict[str, Any]]:
-    """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
-    from dataclasses import replace
-
+    as_written: bool = False,
+) -> Rows:
+    """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
 
     schema = reading.read_schema(schema_file) if schema_file is not None else None
@@ -187,7 +210,7 @@ def read_inputs(
         if target is None:
             is_libsvm = source.name.lower().removesuffix(".gz").endswith("svm")
             target = (schema.target if schema else None) or ("label" if is_libsvm else None)
-        frame = reading.read_table(data, target=target, schema=schema)
+        frame = reading.read_table(data, target=target, schema=schema, as_written=as_written)
     if target is None or target not in frame.columns:
         shown = ", ".join(frame.columns[:20])
         wrong = "--target is missing" if target is None else f"--target {target!r} is no column"
@@ -195,17 +218,33 @@ def read_inputs(
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")
-        held_out = reading.read_table(test, target=target, schema=schema)
+        held_out = reading.read_table(test, target=target, schema=schema, as_written=as_written)
         if held_out.equals(frame):
             raise reading.DataError(
                 f"--test must hold other records than --data, got the same in {test}"
             )
-    complete, learned = reading.complete_schema(frame, target, schema)
-    encoding = reading.describe_encoding(complete, schema)
-    records = replace(reading.encode(frame, complete), learned=learned)
-    if held_out is None:
+    return Rows(frame, held_out, target, schema)
+
+
+def read_inputs(
+    data: str,
+    target: str | None,
+    schema_file: pathlib.Path | None,
+    test: pathlib.Path | None,
+    written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
+) -> tuple[Dataset, Dataset, dict[str, Any]]:
+    """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
+    from dataclasses import replace
+
+    from dpjax import data as reading
+
+    rows = read_rows(data, target, schema_file, test, written)
+    complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+    encoding = reading.describe_encoding(complete, rows.schema)
+    records = replace(reading.encode(rows.train, complete), learned=learned)
+    if rows.held_out is None:
         return *reading.split(records), encoding
     try:
-        return records, reading.encode(held_out, complete), encoding
+        return records, reading.encode(rows.held_out, complete), encoding
     except reading.DataError as error:
         raise reading.DataError(f"--test {test or 'records'}: {error}") from None

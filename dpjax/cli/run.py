@@ -8,7 +8,6 @@ import io
 import json
 import math
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +39,8 @@ class Trained(NamedTuple):
             "noise_multiplier": run.plan.noise_multiplier,
             "test_accuracy": self.accuracy,
         }
+        if run.accuracy_stddev:
+            summary["test_accuracy_stddev"] = run.accuracy_stddev
         if run.options.compare:
             summary["test_accuracy_without_privacy"] = self.reference
         if run.options.private_losses:
@@ -60,7 +61,13 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     model = getattr(training, run.model)(*(sizes[:1] if run.model == "logistic" else sizes))
     loss = training.cross_entropy(model)
     params = model.init(jax.random.key(0))  # public: it depends on no record
-    score = training.accuracy(model, run.held_out.features, run.held_out.labels)
+    exact = training.accuracy(model, run.held_out.features, run.held_out.labels)
+    key = None if options.seed is None else jax.random.key(options.seed)
+
+    def score(params: Any) -> float:
+        """The accuracy as it may be shown."""
+        return exact(params) if run.perturb is None else run.perturb(exact(params), params)
+
     records = (run.records.features, run.records.labels)
     with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
@@ -70,7 +77,8 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 records,
                 run.plan,
                 optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
-                key=None if options.seed is None else jax.random.key(options.seed),
+                key=key if run.key is None else run.key,
+                log_every=run.log_every,
                 evaluate=lambda params: {"test_accuracy": score(params)},
                 folder=folder / "checkpoint",
                 resume=options.resume,
@@ -89,7 +97,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 raise error
     reference = None
     if options.compare:
-        reference = score(training.train_without_privacy(loss, params, records))
+        reference = exact(training.train_without_privacy(loss, params, records))
     return Trained(model, result, score(result.params), reference)
 
 
@@ -157,7 +165,8 @@ def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
 def describe_saved_steps(folder: pathlib.Path) -> str:
     """What an interrupted run has left in its folder, and how it goes on."""
     checkpoints = folder / "checkpoint"
-    if not (checkpoints / "noise_key.json").exists():
+    keys = (place / "noise_key.json" for place in (checkpoints, checkpoints / "table"))
+    if not any(key.exists() for key in keys):
         return "nothing was written"
     saved = any(checkpoints.glob("step-*.ckpt"))
     what = "the last completed step is" if saved else "its noise but no step is"
@@ -204,18 +213,6 @@ def _describe_settings(certificate) -> dict[str, str]:
     }
 
 
-def check_writable(folder: pathlib.Path) -> None:
-    """Make the folder, or say why it cannot be one."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out must be writable, got {folder}: {error.strerror or error}"
-        ) from None
-
-
 def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
@@ -240,4 +237,5 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
     bound = certificate.bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
-    training.discard_key(folder / "checkpoint")
+    for place in ("checkpoint", "checkpoint/table"):
+        training.discard_key(folder / place)

@@ -9,6 +9,7 @@ import math
 import pathlib
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,46 +39,77 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
+    # Of a run whose table is private: its key, what its accuracy becomes before it is shown and by
+    # how much, steps between two rows of the metrics, and what the user should hear of the table.
+    key: Any = None
+    perturb: Callable[[float, Any], float] | None = None
+    accuracy_stddev: float = 0.0
+    log_every: int | None = None
+    notes: tuple[str, ...] = ()
 
 
-def prepare(options: types.SimpleNamespace) -> Run:
+def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
-    from dpjax import accounting as acc
-
-    delta, seed, adjacency = options.delta, options.seed, acc.Adjacency(options.adjacency)
-    check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
-    if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
-    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
-    if seed is not None and not 0 <= seed < 2**32:
-        raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+    del folder  # only a run whose key comes first asks for it
+    check_options(options)
     written = options.missing, options.decimal, options.thousands
     records, held_out, encoding = read_inputs(
         options.data, options.target, options.schema, options.test, written
     )
-    count, classes = len(records), len(records.classes)
-    model = str(options.model or ("logistic" if classes == 2 else "softmax"))
-    if model == "logistic" and classes != 2:
-        raise ValueError(f"--model must be softmax or mlp for {classes} classes, got logistic")
-    given = options.learning_rate
-    learning_rate = _LEARNING_RATE[model] if given is None else given
-    check_positive(learning_rate=learning_rate)
-    size = options.batch_size
-    plan = plan_within_budget(
-        count,
-        options.epsilon,
-        delta=min(1e-5, 0.1 / count) if delta is None else delta,
-        steps=options.steps,
-        batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
-        sampling=options.sampling.value,
-        clip_norm=options.clip_norm,
-        adjacency=adjacency,
-    )
+    model, learning_rate = choose_model(options, len(records.classes))
+    if model == "logistic" and len(records.classes) != 2:
+        raise ValueError(
+            f"--model must be softmax or mlp for {len(records.classes)} classes, got logistic"
+        )
+    plan = plan_for(options, len(records))
     certificate = plan.certify(
         not_covered=list_disclosures(records, options),
         declared={"model": model, "learning_rate": learning_rate},
     )
     return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
+
+
+def check_options(options: types.SimpleNamespace) -> None:
+    """Refuse options that no run can have."""
+    delta, seed = options.delta, options.seed
+    check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
+    if options.learning_rate is not None:
+        check_positive(learning_rate=options.learning_rate)
+    if delta is not None and not 0 < delta < 1:
+        raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
+    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+
+
+def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
+    """The kind of model and its learning rate, as asked or by the number of classes."""
+    model = str(options.model or ("logistic" if classes == 2 else "softmax"))
+    given = options.learning_rate
+    return model, _LEARNING_RATE[model] if given is None else given
+
+
+def choose_delta(options: types.SimpleNamespace, count: int) -> float:
+    """δ as asked, or one that is small for so many records."""
+    return min(1e-5, 0.1 / count) if options.delta is None else options.delta
+
+
+def plan_for(options: types.SimpleNamespace, count: int, **released: Any) -> Plan:
+    """The plan for so many records, beside what has been released of them."""
+    from dpjax import accounting as acc
+
+    size = options.batch_size
+    return plan_within_budget(
+        count,
+        options.epsilon,
+        delta=choose_delta(options, count),
+        steps=options.steps,
+        batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
+        sampling=options.sampling.value,
+        clip_norm=options.clip_norm,
+        adjacency=acc.Adjacency(options.adjacency),
+        **released,
+    )
 
 
 def plan_within_budget(
@@ -110,13 +142,21 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
     """One line for everything that the run shows or uses and ε does not cover."""
     from dpjax.training.plan import default_disclosures
 
-    lines = [
+    return [
         *data.learned,
-        *default_disclosures(len(data), seeded=options.seed is not None),
+        *default_disclosures(len(data), seeded=False),
         "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
         "which ε does not protect",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+        *list_chosen_disclosures(options),
     ]
+
+
+def list_chosen_disclosures(options: types.SimpleNamespace) -> list[str]:
+    """One line for everything that ε does not cover and that was asked for."""
+    from dpjax.training.plan import BY_HAND
+
+    lines = [BY_HAND] if options.seed is not None else []
     if options.private_losses:
         lines.append(
             "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
@@ -153,6 +193,8 @@ def show_plan(console, run: Run) -> None:
     table.add_row("at δ", f"{plan.delta:g}")
     table.add_row("by the bound", f"{certificate.method} ({tier})")
     console.print(table)
+    for note in run.notes:
+        console.print(note, style="yellow")
     if learned:
         counts = "; ".join(_count_columns(line) for line in learned)
         console.print(
@@ -182,8 +224,10 @@ def show_result(console, summary: dict[str, Any]) -> None:
     """Accuracy, ε, and how to check it."""
     reference = summary.get("test_accuracy_without_privacy")
     compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
+    noise = summary.get("test_accuracy_stddev")
+    noisy = "" if noise is None else f"± {noise:.1%} (noise) "
     console.print(
-        f"test accuracy {summary['test_accuracy']:.1%} {compared}at ε = "
+        f"test accuracy {summary['test_accuracy']:.1%} {noisy}{compared}at ε = "
         f"{rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, {summary['adjacency']}"
     )
     if nonfinite := summary.get("nonfinite_gradients"):

@@ -136,15 +136,16 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
     return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
 
 
-def encode_released(frame: pd.DataFrame, schema: Schema) -> Dataset:
+def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
     """Encode private records by what was released of them, each by itself, refusing none.
 
     A cell that is no number is missing, a text that was not released is none of the categories, and
-    a record of a class that was not released counts as one of the first class.
+    a record of a class that was not released counts as one of the first class, to be trained on.
 
     Args:
         frame: the records.
         schema: complete, as `PrivateTable.release` returns it.
+        unknown: the label of a class that was not released: −1 for records to be predicted.
 
     Returns:
         Features of norm at most 1 a record, and labels; `classes` may be fewer than two.
@@ -163,7 +164,7 @@ def encode_released(frame: pd.DataFrame, schema: Schema) -> Dataset:
             kind = as_numbers if column.kind == "number" else as_texts
             read[column.name] = kind(frame[column.name], schema)
     find, labels = class_finder(schema), as_texts(frame[schema.target], schema)
-    found = {text: max(find(text), 0) for text in set(labels)}
+    found = {text: unknown if (number := find(text)) < 0 else number for text in set(labels)}
     coded = np.asarray([found[text] for text in labels], np.int32)
     return Dataset(encode_features(pd.DataFrame(read), schema), coded, schema.classes or ())
 

@@ -86,7 +86,7 @@ class PrivateTable:
         >>> table = PrivateTable(("age", "job"), Schema((), target="paid"), 1_000, stddev=5.0)
         >>> schema = table.release(people.assign(paid=["no", "yes"] * 500), jax.random.key(0))
         >>> schema.classes, schema.columns[1].categories
-        (('no', 'yes'), ('a', 'b'))
+        (('no', 'yes'), ('', 'a', 'b'))
         >>> round(acc.epsilon(table.mechanism, 1e-6), 1)
         2.0
 
@@ -206,8 +206,8 @@ class PrivateTable:
             key: the run's key, which training may have too: the table draws from a fold of its own.
 
         Returns:
-            A schema with a range or cuts for every number, the categories of every text (a missing
-            value is ""), and the classes; fewer than two where the noise hides them.
+            A schema with a range or cuts for every number, the categories of every text (the first
+            is "", a missing value), and the classes; fewer than two where the noise hides them.
         """
         check_names(frame)
         for name in (*self.columns, self.schema.target):
@@ -311,7 +311,8 @@ class _Looks:
         """FIRST, of texts: the values that stand out, in the order of their letters."""
         values, counts = np.unique(texts, return_counts=True)
         kept = self.noisy(counts, 1) > self.table.threshold
-        return tuple(values[kept].tolist())
+        # That a value may be missing is public.
+        return ("", *(value for value in values[kept].tolist() if value))
 
     def distribution(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """FIRST and NEXT: edges, and the share of the numbers up to each."""

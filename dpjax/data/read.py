@@ -23,8 +23,16 @@ from dpjax.data.schema import Schema
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
 
 
+# An empty cell is missing; a category may well be called "NA" or "None".
+_NOTHING = ["", "nan", "NaN", "NAN"]
+
+
 def read_table(
-    path: str | pathlib.Path, *, target: str | None = None, schema: Schema | None = None
+    path: str | pathlib.Path,
+    *,
+    target: str | None = None,
+    schema: Schema | None = None,
+    as_written: bool = False,
 ) -> pd.DataFrame:
     """Read a file into a data frame; the format follows from the file's name.
 
@@ -32,6 +40,9 @@ def read_table(
     decompressed. NPZ: one array of features (columns become `x0`, `x1`, …) and, where `target` is
     given, one vector of that name. LIBSVM: the label becomes the column `target` (default
     "label"), the features `x0`, `x1`, … Parquet: as stored.
+
+    Of a CSV file `as_written` keeps every cell as a text and refuses none, for a `PrivateTable`: a
+    row of another length than the first is one of empty cells.
 
     Raises:
         DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
@@ -51,7 +62,8 @@ def read_table(
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     try:
         if kind in ("csv", "tsv", "data", "test", "txt"):
-            frame = _read_csv(path, schema or Schema(()), target)
+            read = _read_texts if as_written else _read_csv
+            frame = read(path, schema or Schema(()), target)
         elif kind == "parquet":
             with extra("data"):
                 frame = pd.read_parquet(path)
@@ -104,9 +116,8 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
         header=0 if schema.header else None,
         index_col=False,
         low_memory=False,
-        # An empty cell is missing; a category may well be called "NA" or "None".
         keep_default_na=False,
-        na_values=["", "nan", "NaN", "NAN"],
+        na_values=_NOTHING,
     )
     if len(frame) == len(lines):
         frame.attrs["lines"] = Lines(path, np.asarray(lines))
@@ -117,6 +128,43 @@ def _scan(
     path: pathlib.Path, schema: Schema, target: str | None
 ) -> tuple[str, list[str], list[int]]:
     """Separator, names and line numbers, once every row is known to be as long as the first."""
+    separator, names, width, rows = _begin(path, schema, target)
+    column = names.index(target) if target in names else None
+    lines: list[int] = []
+    spellings: dict[Decimal, tuple[str, int]] = {}
+    for line, row in rows:
+        if len(row) != width:
+            raise DataError(
+                f"{path}, line {line}: {len(row)} cells where the first row has {width}; every "
+                "row needs the same number"
+            )
+        lines.append(line)
+        cell = "" if column is None else row[column].strip()
+        # Classes that differ as text and agree as numbers, such as 01 and 1, would be one or two.
+        if (plain := parse_number(cell)) is not None:
+            other, before = spellings.setdefault(Decimal(plain), (cell, line))
+            if other != cell:
+                raise DataError(
+                    f"{path}: the target {target!r} is {other!r} in line {before} and {cell!r} in "
+                    f"line {line}, the same number; write one class in one way"
+                )
+    if not lines:
+        raise DataError(f"{path} has no rows" + (" below its header" if schema.header else ""))
+    return separator, names, lines
+
+
+def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
+    """The table with every cell as it is written."""
+    _, names, width, rows = _begin(path, schema, target)
+    cells = [row if len(row) == width else [""] * width for _, row in rows]
+    cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
+    return pd.DataFrame(cells, columns=names, dtype=object)
+
+
+def _begin(
+    path: pathlib.Path, schema: Schema, target: str | None
+) -> tuple[str, list[str], int, Iterator[tuple[int, list]]]:
+    """Separator, names, how many there are, and the rows of records."""
     comment = schema.comment
     with _open_text(path) as text:
         written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
@@ -142,28 +190,7 @@ def _scan(
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
         raise DataError(f"{path} has two columns named {twice[0]!r}; rename one of them")
-    column = names.index(target) if target in names else None
-    lines: list[int] = []
-    spellings: dict[Decimal, tuple[str, int]] = {}
-    for line, row in rows:
-        if len(row) != width:
-            raise DataError(
-                f"{path}, line {line}: {len(row)} cells where the first row has {width}; every "
-                "row needs the same number"
-            )
-        lines.append(line)
-        cell = "" if column is None else row[column].strip()
-        # Classes that differ as text and agree as numbers, such as 01 and 1, would be one or two.
-        if (plain := parse_number(cell)) is not None:
-            other, before = spellings.setdefault(Decimal(plain), (cell, line))
-            if other != cell:
-                raise DataError(
-                    f"{path}: the target {target!r} is {other!r} in line {before} and {cell!r} in "
-                    f"line {line}, the same number; write one class in one way"
-                )
-    if not lines:
-        raise DataError(f"{path} has no rows" + (" below its header" if schema.header else ""))
-    return separator, names, lines
+    return separator, names, width, rows
 
 
 def _rows(path: pathlib.Path, separator: str, comment: str | None) -> Iterator[tuple[int, list]]:

@@ -342,6 +342,7 @@ def class_name(value: Any) -> str:
 
 _LEARNED = "learned from private rows, not covered by ε"
 _PUBLIC = "public, from a schema"
+RELEASED = "released with noise, covered by ε"
 
 
 def describe_encoding(

@@ -25,6 +25,7 @@ from dpjax._argument_names import complaint, suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.data.encoding import class_finder
+from dpjax.data.schema import RELEASED
 from dpjax.estimators.columns import (
     Encoded,
     check_target,
@@ -32,7 +33,7 @@ from dpjax.estimators.columns import (
     restore_class_values,
     unwrap_booleans,
 )
-from dpjax.training.plan import default_disclosures
+from dpjax.training.plan import BY_HAND, default_disclosures
 
 # Of every seeded fit of this process: the name of its key, and a digest of records and settings.
 _FITTED: dict[str, bytes] = {}
@@ -63,6 +64,7 @@ class PrivateEstimator(BaseEstimator):
     adjacency: str
     random_state: Any
     preprocessing: str | None
+    _encoding = "tail-bins"  # of numbers, with preprocessing="private"
     certificate_: acc.Certificate
     schema_: data.Schema
     columns_: list[str]
@@ -82,10 +84,19 @@ class PrivateEstimator(BaseEstimator):
         self.__dict__.pop("certificate_", None)
         if not isinstance(self.delta, numbers.Real):
             raise ValueError(f"delta must be a number, got {self.delta!r}")
+        if self.preprocessing not in (None, "public", "private"):
+            raise ValueError(
+                f"preprocessing must be 'public', 'private' or None, got {self.preprocessing!r}"
+            )
         classes = isinstance(self, ClassifierMixin)
-        records = read_records(self, X, y, classes=classes)
+        records = read_records(self, X, y, self._draw_key(), classes=classes)
+        self._warn_of_second_use(records)
         advice = ["them in bounds="] if records.learned else []
         if getattr(self, "target_range", ()) is None:  # a regression has one
+            if records.table is not None:
+                raise ValueError(
+                    "target_range must be given with preprocessing='private', got None"
+                )
             learned = (*records.learned, "range of the target learned from the rows")
             records = records._replace(learned=learned)
             advice.append("target_range=" if advice else "it in target_range=")
@@ -103,6 +114,7 @@ class PrivateEstimator(BaseEstimator):
                 stacklevel=3,
             )
         self.schema_, self._declared = records.schema, records.declared
+        self._private = records.table is not None
         if classes:
             self.classes_ = restore_class_values(records.schema.classes or (), unwrap_booleans(y))
         self._train(records)
@@ -137,16 +149,21 @@ class PrivateEstimator(BaseEstimator):
         """scikit-learn's, on one line."""
         return " ".join(super().__repr__(N_CHAR_MAX).split())
 
-    def _key(self, records: Encoded) -> jax.Array:
-        """Unpredictable, unless a random state was given: then it warns of a second use."""
+    def _draw_key(self) -> jax.Array:
+        """Unpredictable, unless a random state was given."""
         if self.random_state is None:
             return fresh_key()
         bits = check_random_state(self.random_state).randint(0, 2**32, size=2, dtype=np.uint32)
-        key = jax.random.wrap_key_data(jax.numpy.asarray(bits), impl="threefry2x32")
+        return jax.random.wrap_key_data(jax.numpy.asarray(bits), impl="threefry2x32")
+
+    def _warn_of_second_use(self, records: Encoded) -> None:
+        """Warn where a random state has drawn the noise of other records or settings."""
+        if self.random_state is None:
+            return
         fit = hashlib.sha256(repr(sorted(self.get_params().items())).encode())
         for values in (records.features, records.target):
             fit.update(np.ascontiguousarray(values).tobytes())
-        if _FITTED.setdefault(name_of_key(key)[0], fit.digest()) != fit.digest():
+        if _FITTED.setdefault(name_of_key(records.key)[0], fit.digest()) != fit.digest():
             warnings.warn(
                 f"random_state={self.random_state!r} has drawn the noise of another fit, on other "
                 "records or with other settings: the difference of the two models is free of it; "
@@ -154,18 +171,18 @@ class PrivateEstimator(BaseEstimator):
                 PrivacyWarning,
                 stacklevel=3,
             )
-        return key
 
     def _not_covered(self, records: Encoded) -> list[str]:
         """One line for everything that was used or shown and that ε does not cover."""
         seeded = self.random_state is not None
-        if self.preprocessing not in (None, "public"):
-            raise ValueError(f"preprocessing must be 'public' or None, got {self.preprocessing!r}")
+        if records.table is not None:
+            return [BY_HAND] if seeded else []
         before = [] if self.preprocessing == "public" else [_EARLIER_STEPS]
         return [*records.learned, *before, *default_disclosures(len(records.target), seeded=seeded)]
 
     def _save(self, folder: str | pathlib.Path, params: Any, model: Any) -> pathlib.Path:
-        encoding = data.describe_encoding(self.schema_, self._declared)
+        mark = {"learned": RELEASED} if self._private else {}
+        encoding = data.describe_encoding(self.schema_, self._declared, **mark)
         certificate = self.certificate_
         return training.save_model(
             folder, params, model, encoding=encoding, certificate=certificate

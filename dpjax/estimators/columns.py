@@ -20,11 +20,15 @@ from sklearn.utils.validation import (
     validate_data,  # pyrefly: ignore
 )
 
+from dpjax import accounting as acc
 from dpjax import data
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax.data.cells import check_names
 from dpjax.data.schema import class_name
+from dpjax.training.plan import NOTHING_CHOSEN
+
+_AS_GIVEN = "nothing was learned from the table before it was given to the estimator"
 
 
 class Encoded(NamedTuple):
@@ -35,6 +39,27 @@ class Encoded(NamedTuple):
     schema: data.Schema  # complete: it encodes new rows
     declared: data.Schema  # the public part of it
     learned: tuple[str, ...]  # what was read off the rows, and is therefore covered by no ε
+    key: Any  # of the fit
+    table: data.PrivateTable | None = None  # by which the schema was completed, or None
+
+    @property
+    def looks(self) -> acc.Mechanism | None:
+        """What was released to complete the schema."""
+        return (
+            None
+            if self.table is None or self.table.mechanism == acc.Composed(())
+            else self.table.mechanism
+        )
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the certificate has to assume of the table."""
+        return () if self.table is None else (*NOTHING_CHOSEN, _AS_GIVEN, *self.table.public)
+
+    @property
+    def extra_delta(self) -> dict[str, float]:
+        """The part of δ that the table takes."""
+        return {} if self.table is None else self.table.extra_delta
 
 
 def encode_rows(estimator: Any, X: Any) -> np.ndarray:
@@ -42,7 +67,7 @@ def encode_rows(estimator: Any, X: Any) -> np.ndarray:
     return data.encode_features(_frame(estimator, X, reset=False), estimator.schema_)
 
 
-def read_records(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
+def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> Encoded:
     """The training records; the schema is completed from them where `bounds` leaves it open."""
     frame = _frame(estimator, X, reset=True)
     if len(frame) == 0:
@@ -70,13 +95,44 @@ def read_records(estimator: Any, X: Any, y: Any, *, classes: bool) -> Encoded:
     if not classes:
         declared = dataclasses.replace(declared, classes=())
     frame = frame.assign(**{name: target})
+    if estimator.preprocessing == "private":
+        return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
     schema, learned = data.complete_schema(frame, name, declared)
     if classes:
         if len(schema.classes or ()) < 2:
             raise ValueError(f"y must hold at least two classes, got {list(schema.classes or ())}")
         encoded = data.encode(frame, schema)
-        return Encoded(encoded.features, encoded.labels, schema, declared, learned)
-    return Encoded(data.encode_features(frame, schema), target, schema, declared, learned)
+        return Encoded(encoded.features, encoded.labels, schema, declared, learned, key)
+    return Encoded(data.encode_features(frame, schema), target, schema, declared, learned, key)
+
+
+def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, key: Any) -> Encoded:
+    """The same, of which all that is learned is released with noise of the estimator's budget."""
+    for setting in ("epsilon", "delta"):
+        if not (value := getattr(estimator, setting)):
+            raise ValueError(
+                f"{setting} must be above 0 with preprocessing='private', got {value!r}"
+            )
+    name, classes = str(declared.target), declared.classes is None or len(declared.classes) > 0
+    known = [column.name for column in declared.columns]
+    table = data.PrivateTable.for_budget(
+        [*known, *(n for n in frame.columns if n not in known and n != name)],
+        declared,
+        len(frame),
+        epsilon=estimator.epsilon,
+        delta=estimator.delta,
+        adjacency=acc.Adjacency(estimator.adjacency),
+        encoding=estimator._encoding,
+    )
+    schema = table.release(frame, key)
+    if classes and len(schema.classes or ()) < 2:
+        raise ValueError(
+            "bounds must declare the classes where fewer than two stand out of the noise, got "
+            f"{list(schema.classes or ())} above a count of {table.threshold}"
+        )
+    encoded = data.encode_released(frame, schema)
+    target = encoded.labels if classes else frame[name].to_numpy()
+    return Encoded(encoded.features, target, schema, declared, (), key, table)
 
 
 def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -108,6 +164,9 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
         names = [column.name for column in estimator.bounds.columns]
     schema = read_bounds(estimator.bounds, names) if reset else estimator.schema_
     # scikit-learn's refusal says neither where a cell is nor what to do here.
+    if reset and estimator.preprocessing == "private":  # a bad cell is a missing one
+        numbers = np.where(np.isfinite(numbers), numbers, np.nan)
+        schema = dataclasses.replace(schema, missing=("",))
     bad = np.argwhere(~np.isfinite(numbers) & ~(np.isnan(numbers) & bool(schema.missing)))
     if len(bad):
         row, column = bad[0]

@@ -73,7 +73,7 @@ class Linear(PrivateEstimator):
     def _solve(self, problem: erm.Problem, records: Encoded, several: int | None = None) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
         solver: Any = getattr(erm, self.solver, self.solver)
-        solver_spec(solver)
+        spec = solver_spec(solver)
         adjacency = acc.Adjacency(self.adjacency)
         options = {
             **self._defaults.get(self.solver, {}),
@@ -82,19 +82,35 @@ class Linear(PrivateEstimator):
             "delta": self.delta,
             "adjacency": adjacency,
         }
-        key = self._key(records)
+        key, looks = records.key, records.looks
+        if looks is not None:  # the noise with which both together keep the budget
+            given = {k: v for k, v in options.items() if k not in ("epsilon", "delta")}
+
+            def price(noise: Any) -> acc.Mechanism:
+                run = spec.mechanism(problem, noise, **given)
+                return acc.Composed((looks, acc.Repeated(run, several) if several else run))
+
+            left = self.delta - math.fsum(records.extra_delta.values())
+            budget: Any = options["epsilon"]
+            noise = acc.calibrate(price, epsilon=budget, delta=left, adjacency=adjacency)
+            options = {**given, spec.noise: noise}
         if several is None:
             solution = solver(problem, key, **options)
         else:
             solution = erm.one_vs_rest(
                 solver, problem, key, classes=several, class_labels=records.target, **options
             )
+        run = solution.mechanism if looks is None else acc.Composed((looks, solution.mechanism))
         self.certificate_ = acc.certify(
-            solution.mechanism,
+            run,
             self.delta or _NO_DELTA,
             adjacency=adjacency,
+            extra_delta=records.extra_delta,
             not_covered=self._not_covered(records),
-            assumptions=(SECRET_KEY, *([GAUSSIAN_NOISE] if self.delta else [])),
+            assumptions=(
+                *(SECRET_KEY, *([GAUSSIAN_NOISE] if self.delta else [])),
+                *records.assumed,
+            ),
             declared={"records": problem.n, "noise": name_of_key(key)[0]},
         )
         params = np.asarray(solution.params, np.float64)
@@ -160,7 +176,9 @@ class DPLogisticRegression(LinearClassifier):
         random_state: for reproduction only: whoever knows it can subtract the noise, which fits
             with the same one share on whatever records.
         preprocessing: "public" if whatever was done to the records before (a scaler or imputer of a
-            pipeline) learned nothing from them; else the certificate lists it as not covered.
+            pipeline) learned nothing from them; "private" if nothing was done to them, and what
+            `bounds` leaves open is to be released with noise, see `data.PrivateTable`; else the
+            certificate lists both as not covered.
 
     Guarantee:
         `certificate_`, over the encoded records; `certificate_.not_covered` lists the rest.

@@ -71,6 +71,8 @@ class DPSGDClassifier(PrivateClassifier):
     random_state: Any = None
     preprocessing: str | None = None
 
+    _encoding = "asinh"
+
     def _train(self, records: Encoded) -> None:
         self._width, count = records.features.shape[1], len(records.target)
         model = self._build_model()
@@ -88,6 +90,8 @@ class DPSGDClassifier(PrivateClassifier):
                 clip_norm=self.clip_norm,
                 epsilon=self.epsilon,
                 adjacency=acc.Adjacency(self.adjacency),
+                extra_delta=records.extra_delta,
+                preceding=records.looks,
             )
         found = training.fit(
             training.cross_entropy(model),
@@ -95,9 +99,11 @@ class DPSGDClassifier(PrivateClassifier):
             (jnp.asarray(records.features), jnp.asarray(records.target)),
             plan,
             optimizer=self._optimizer(),
-            key=self._key(records),
+            key=records.key,
         )
-        self.certificate_ = plan.certify(not_covered=self._not_covered(records))
+        self.certificate_ = plan.certify(
+            not_covered=self._not_covered(records), assumptions=records.assumed
+        )
         self.params_ = jax.tree.map(np.asarray, found.params)
 
     def predict(self, X: Any) -> np.ndarray:

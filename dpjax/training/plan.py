@@ -286,6 +286,7 @@ class Plan:
         steps: int | None = None,
         looks: int = 1,
         not_covered: Sequence[str] = (),
+        assumptions: Sequence[str] = (),
         declared: Mapping[str, float | str] | None = None,
     ) -> acc.Certificate:
         """The certificate of the whole run, or of its first steps where it stopped early.
@@ -306,6 +307,7 @@ class Plan:
             looks: at how many moments what was released could have ended the run; 1 where nothing
                 of the records decided.
             not_covered: further lines on what ε does not cover.
+            assumptions: further ones than those of every run.
             declared: further public facts of the run, such as its learning rate.
 
         Raises:
@@ -352,8 +354,8 @@ class Plan:
             facts[f"{own}noise_multiplier"] = self.noise_multiplier
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
-        assumptions = [SECRET_KEY, GAUSSIAN_NOISE]
-        assumptions += [OF_USERS] * (self.unit == "user") + [ADAPTIVE] * (self.adaptive is not None)
+        own_assumptions = [SECRET_KEY, GAUSSIAN_NOISE] + [OF_USERS] * (self.unit == "user")
+        own_assumptions += [ADAPTIVE] * (self.adaptive is not None)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         certificate = acc.certify(
             self._with_preceding(run),
@@ -361,7 +363,7 @@ class Plan:
             adjacency=self.adjacency,
             extra_delta=extra,
             not_covered=tuple(dict.fromkeys([*not_covered, *by_hand])),
-            assumptions=tuple(assumptions),
+            assumptions=(*own_assumptions, *assumptions),
             declared=facts,
         )
         if not self._named_budget:
@@ -435,6 +437,15 @@ ADAPTIVE = (
 BY_HAND = (
     "the noise comes from a key or a seed given by hand: who guesses it, or has another model "
     "trained with it, can subtract it"
+)
+
+
+# What a run assumes of which nothing else is learned from the records.
+NOTHING_CHOSEN = (
+    "no setting was chosen, and no run picked among several, by looking at results on the same "
+    "records",
+    "how long the run took, and the checkpoint folder of an unfinished run, were seen by nobody "
+    "whom ε is to protect against",
 )
 
 

@@ -20,7 +20,9 @@ from dpjax import plotting, training
 from dpjax.cli import app
 
 _MODULE = dict.fromkeys(("epsilon", "calibrate", "curve", "sweep"), "dpjax.cli.price")
-QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", "--seed", "1"]
+# What is learned is read off the records; `test_private.py` has runs of the default.
+FROM_RECORDS = ["--preprocessing", "from-records"]
+QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", *FROM_RECORDS, "--seed", "1"]
 
 
 def dpjax(*arguments):
@@ -313,7 +315,7 @@ def test_bad_input_is_one_clear_error_and_code_2(people, tmp_path, changes, mess
 def test_bad_cells_are_one_clear_error_and_code_2(tmp_path, content, message):
     path = tmp_path / "bad.csv"
     path.write_text(content)
-    result = dpjax("train", "--data", path, "--target", "income", "--epsilon", "1")
+    result = dpjax("train", "--data", path, "--target", "income", "--epsilon", "1", *FROM_RECORDS)
     assert result.exit_code == 2
     assert message in result.output
 
@@ -339,7 +341,8 @@ def test_held_out_records_are_other_records_of_the_same_columns(people, tmp_path
 
 
 def test_a_delta_that_is_too_large_is_warned_about(people, tmp_path):
-    settings = ["--epsilon", "3", "--delta", "0.01", "--steps", "8", "--out", tmp_path / "run"]
+    settings = ["--epsilon", "3", "--delta", "0.01", "--steps", "8", *FROM_RECORDS]
+    settings += ["--out", tmp_path / "run"]
     result = dpjax("train", "--data", people, "--target", "income", *settings)
     assert result.exit_code == 0, result.output
     assert "not below 1 / 192 records" in " ".join(result.output.split())

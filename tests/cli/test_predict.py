@@ -20,7 +20,18 @@ from dpjax import data, training
 from dpjax.cli import app
 from dpjax.cli.inputs import read_inputs
 
-SETTINGS = ["--epsilon", "8", "--delta", "1e-3", "--steps", "30", "--seed", "1"]
+SETTINGS = [
+    "--preprocessing",
+    "from-records",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-3",
+    "--steps",
+    "30",
+    "--seed",
+    "1",
+]
 _COMMA = ("--decimal", ",", "--thousands", ".")
 
 

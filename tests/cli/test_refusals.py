@@ -51,7 +51,10 @@ def test_a_bound_that_has_no_answer_is_one_line(arguments, tmp_path, monkeypatch
     ("options", "message"),
     [
         (
-            ("--sampling", "random-allocation", "--adjacency", "replace-one"),
+            (
+                *("--sampling", "random-allocation", "--adjacency", "replace-one"),
+                *("--preprocessing", "from-records"),
+            ),
             "Repeated(RandomAllocation(Gaussian)) has no epsilon by any method under replace-one",
         ),
         (("--seed", 2**32), "--seed must lie between"),

@@ -650,7 +650,7 @@ def test_what_a_pipeline_learned_before_is_said_to_be_uncovered(kind):
     assert sum("earlier steps" in line for line in told.certificate_.not_covered) == 1
     assert not any("earlier steps" in line for line in public.certificate_.not_covered)
     assert "\n" not in repr(kind(bounds=SCHEMA))
-    settings |= {"preprocessing": "private"}
+    settings |= {"preprocessing": "secret"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         with pytest.raises(ValueError, match="preprocessing must be"):

@@ -1,0 +1,283 @@
+"""`dpjax train` without a schema: everything that is learned is in the certificate."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpjax import accounting as acc
+from dpjax import data, training
+from dpjax.cli import app, private
+from dpjax.data.schema import RELEASED
+
+QUICK = ["--target", "income", "--epsilon", "3", "--delta", "1e-4", "--steps", "30"]
+
+
+def dpjax(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def _write(path, rows, seed=0, extra=()):
+    rng = np.random.default_rng(seed)
+    age, job = rng.integers(18, 90, rows), rng.choice(["baker", "smith"], rows)
+    lines = [f"{a},{j},{'high' if a > 50 else 'low'}" for a, j in zip(age, job, strict=True)]
+    path.write_text("age,job,income\n" + "\n".join([*lines, *extra]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    return _write(tmp_path_factory.mktemp("data") / "people.csv", 3_000)
+
+
+@pytest.fixture(scope="module")
+def finished(people, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "first"
+    result = dpjax("train", "--data", people, *QUICK, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def _certificate(folder):
+    return acc.Certificate.from_json((folder / "certificate.json").read_text())
+
+
+def test_a_default_run_covers_all_that_it_learns(finished, people):
+    out, shown = finished
+    certificate = _certificate(out)
+    assert certificate.not_covered == ()
+    assert certificate.tier == "proven"
+    assert certificate.verify().epsilon == certificate.epsilon <= 3.0
+    looks = certificate.mechanism.mechanisms[0]
+    # Two columns of unknown kind: two rough looks, two and the target, and two more.
+    counted = [(part.steps, part.mechanism.stddev) for part in looks.mechanisms]
+    assert [steps for steps, _ in counted] == [2, 5]
+    assert counted[0][1] == 4 * counted[1][1]
+    assert certificate.extra_delta["a value that one record alone holds is released"] == 1e-5
+    assert "learned from the rows" not in shown
+    assert "± " in shown
+    encoding = training.load_model(out).encoding
+    assert {column["origin"] for column in encoding["columns"]} == {RELEASED}
+    assert encoding["columns"][1]["categories"] == ["", "baker", "smith"]
+    assert encoding["origin of the classes"] == RELEASED
+    assert not (out / "checkpoint" / "table" / "noise_key.json").exists()
+    assert dpjax("verify", out).exit_code == 0
+
+
+def test_the_accuracy_is_a_noisy_count_of_the_held_out_records_priced_in_parallel(finished):
+    out, _ = finished
+    certificate = _certificate(out)
+    (words,) = [line for line in certificate.assumptions if "secret coin" in line]
+    shown, held = int(words.split("; ")[1].split()[0]), int(words.split("of the ")[1].split()[0])
+    stddev = float(words.split("deviation ")[1].split(",")[0])
+    assert held + certificate.declared["records"] == 3_000
+    counts = acc.Repeated(acc.Histogram(stddev), shown)
+    assert 0.99 * certificate.epsilon < acc.epsilon(counts, 1e-4) < certificate.epsilon * 1.0001
+    with (out / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == shown
+    right = [float(row["test_accuracy"]) * held for row in rows]
+    assert all(abs(count - round(count)) < 1e-6 for count in right)
+    assert 0.75 < float(rows[-1]["test_accuracy"]) <= 1.0
+    # Before the first step the looks have been paid.
+    assert 0 < float(rows[0]["epsilon"]) < float(rows[-1]["epsilon"])
+
+
+def test_the_noise_of_an_accuracy_belongs_to_its_parameters():
+    import jax
+
+    plan = training.make_plan(500, noise_multiplier=2.0, delta=1e-5, steps=10, batch_size=100)
+    score, stddev, _ = private._noisy_accuracy(
+        plan, (10_000, 10_000), jax.random.key(0), public=False
+    )
+    params = [{"w": np.full(3, k, np.float32)} for k in range(400)]
+    found = np.asarray([score(0.5, one) for one in params])
+    assert score(0.5, params[7]) == found[7]
+    assert np.std(found - 0.5) == pytest.approx(stddev, rel=0.15)
+    assert abs(np.mean(found - 0.5)) < 4 * stddev / 20
+    assert score(0.0, params[0]) >= 0.0
+
+
+def test_an_interrupted_run_goes_on_with_its_own_table_and_noise(people, tmp_path, monkeypatch):
+    arguments = ("train", "--data", people, *QUICK, "--seed", "1")
+    whole = tmp_path / "whole"
+    assert dpjax(*arguments, "--out", whole).exit_code == 0
+    whole_fit = training.fit
+
+    def interrupted(*positional, on_log, **named):
+        def stop(row):
+            on_log(row)
+            if row["step"] == 10:
+                raise KeyboardInterrupt
+
+        return whole_fit(*positional, on_log=stop, checkpoint_every=1, **named)
+
+    out = tmp_path / "b"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", interrupted)
+        stopped = dpjax(*arguments, "--out", out)
+    assert stopped.exit_code == 130
+    assert "--resume goes on" in stopped.output
+    for change, told in (
+        (("--encoding", "asinh"), "its encoding differs"),
+        (("--numeric", "age"), "its numeric differs"),
+        (("--epsilon", "2"), "its epsilon differs"),
+        (("--data", _write(tmp_path / "other.csv", 3_000, seed=1)), "its data differs"),
+    ):
+        other = dpjax(*arguments, *change, "--out", out, "--resume")
+        assert other.exit_code == 2, other.output
+        assert told in " ".join(other.output.split())
+    resumed = dpjax(*arguments, "--out", out, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    for name in ("model.safetensors", "metrics.csv", "model.json"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    again = dpjax(*arguments, "--out", out, "--resume")
+    assert "nothing is left to do" in " ".join(again.output.split())
+    other = dpjax(*arguments, "--numeric", "age", "--out", out, "--resume")
+    assert other.exit_code == 2
+    assert "with other settings" in other.output
+
+
+def test_a_killed_release_is_made_again_with_the_same_noise(people, tmp_path, monkeypatch):
+    """Killed between the release and the first step: the key was there before either."""
+    out, seen = tmp_path / "run", []
+    real = data.PrivateTable.release
+
+    def killed(self, frame, key):
+        seen.append(real(self, frame, key))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data.PrivateTable, "release", killed)
+        stopped = dpjax("train", "--data", people, *QUICK, "--out", out)
+    assert stopped.exit_code == 130
+    assert (out / "checkpoint" / "table" / "noise_key.json").exists()
+    # Its files hold nothing of the records that could be tested without the key.
+    assert "noise_key" in " ".join(p.name for p in (out / "checkpoint" / "table").iterdir())
+
+    def recorded(self, frame, key):
+        seen.append(real(self, frame, key))
+        return seen[-1]
+
+    monkeypatch.setattr(data.PrivateTable, "release", recorded)
+    assert dpjax("train", "--data", people, *QUICK, "--out", out, "--resume").exit_code == 0
+    assert seen[0] == seen[1]
+    # The key was drawn, by an earlier process: nobody gave it by hand.
+    assert _certificate(out).not_covered == ()
+
+
+def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
+    odd = ["4O,baker,low", ",smith,high", "inf,,", "20,baker", "1e999,x,low,qqq", "nan,nan,01"]
+    path = _write(tmp_path / "odd.csv", 2_000, extra=odd)
+    result = dpjax("train", "--data", path, *QUICK, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert not any(cell in result.output for cell in ("4O", "1e999", "qqq"))
+    encoding = training.load_model(tmp_path / "run").encoding
+    assert encoding["classes"] == ["high", "low"]
+    rows = "age,job\n20,baker\n80,smith\n,unheard\n"
+    (tmp_path / "new.csv").write_text(rows)
+    out = tmp_path / "p.csv"
+    found = dpjax("predict", tmp_path / "run", "--data", tmp_path / "new.csv", "--out", out)
+    assert found.exit_code == 0, found.output
+    labels = [line.split(",")[0] for line in out.read_text().splitlines()[1:3]]
+    assert labels == ["low", "high"]
+
+
+def test_what_a_schema_declares_is_public_and_the_rest_is_released(people, tmp_path):
+    schema = tmp_path / "people.toml"
+    schema.write_text(
+        'target = "income"\nclasses = ["low", "high"]\n[[columns]]\nname = "age"\n'
+        "range = [18, 90]\n"
+    )
+    out = tmp_path / "run"
+    arguments = ("--data", people, "--schema", schema, *QUICK, "--numeric", "", "--out", out)
+    result = dpjax("train", *arguments)
+    assert result.exit_code == 0, result.output
+    certificate = _certificate(out)
+    assert certificate.not_covered == ()
+    assert "public: ranges of age: given by the user" in certificate.assumptions
+    assert "public: classes of income: given by the user" in certificate.assumptions
+    looks, _ = certificate.mechanism.mechanisms
+    assert looks.steps == 1  # the jobs alone
+    origins = [c["origin"] for c in training.load_model(out).encoding["columns"]]
+    assert origins == ["public, from a schema", RELEASED]
+
+
+def test_a_public_test_file_has_an_exact_accuracy(people, tmp_path):
+    test = _write(tmp_path / "test.csv", 500, seed=9)
+    out = tmp_path / "run"
+    result = dpjax("train", "--data", people, *QUICK, "--test", test, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    certificate = _certificate(out)
+    assert certificate.declared["records"] == 3_000
+    assert certificate.not_covered == ()
+    assert any(line.startswith("public: the held-out records") for line in certificate.assumptions)
+    summary = json.loads(result.stdout[result.stdout.index("{") :])
+    assert "test_accuracy_stddev" not in summary
+    saved = training.load_model(out)
+    frame = data.read_table(test, as_written=True)
+    encoded = data.encode_released(frame, data.described_schema(saved.encoding), unknown=-1)
+    chances = training.probabilities(saved.model, saved.params, encoded.features)
+    exact = np.mean(chances.argmax(axis=1) == encoded.labels)
+    assert summary["test_accuracy"] == pytest.approx(exact, abs=1e-9)
+    # Those of a class that was not released are never right.
+    other = _write(tmp_path / "other.csv", 300, seed=8, extra=["20,baker,rare"] * 100)
+    out = tmp_path / "again"
+    result = dpjax("train", "--data", people, *QUICK, "--test", other, "--out", out, "--json")
+    summary = json.loads(result.stdout[result.stdout.index("{") :])
+    assert 0.6 < summary["test_accuracy"] <= 0.75
+
+
+def test_where_noise_hides_the_classes_the_model_is_a_constant_and_says_why(tmp_path):
+    path = _write(tmp_path / "few.csv", 40)
+    out = tmp_path / "run"
+    result = dpjax("train", "--data", path, *QUICK, "--epsilon", "0.5", "--out", out)
+    assert result.exit_code == 0, result.output
+    flat = " ".join(result.output.split())
+    assert "no class of 'income' stands out of the noise, with a count above" in flat
+    assert "records should be at least" in flat
+    assert training.load_model(out).encoding["classes"] == list(private._NO_CLASS)
+    assert _certificate(out).verify().epsilon <= 0.5
+
+
+def test_what_is_asked_for_beyond_the_default_is_listed(people, tmp_path):
+    out = tmp_path / "run"
+    asked = ("--seed", 3, "--log-private-losses", "--compare-without-privacy")
+    assert dpjax("train", "--data", people, *QUICK, *asked, "--out", out).exit_code == 0
+    lines = " ".join(_certificate(out).not_covered)
+    for words in ("given by hand", "train_loss, nonfinite", "accuracy without privacy"):
+        assert words in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (("--numeric", "agee"), "numeric names 'agee', which is no feature column"),
+        (("--encoding", "rank"), "rank"),
+        (("--preprocessing", "none"), "none"),
+        (("--epsilon", "1e-9"), "--epsilon must be at least"),
+        (("--batch-size", "5000"), "all the records, got 5000"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_released(people, tmp_path, changes, told):
+    out = tmp_path / "run"
+    result = dpjax("train", "--data", people, *QUICK, *changes, "--out", out)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert not out.exists()
+
+
+def test_with_the_networks_default_numbers_are_one_feature_each(people, tmp_path):
+    out = tmp_path / "run"
+    options = ("--model", "mlp", "--adjacency", "replace-one", "--numeric", "age")
+    result = dpjax("train", "--data", people, *QUICK, *options, "--out", out)
+    assert result.exit_code == 0, result.output
+    column = training.load_model(out).encoding["columns"][0]
+    assert (column["scale"], column["cuts"]) == ("asinh", None)
+    certificate = _certificate(out)
+    assert certificate.adjacency is acc.Adjacency.REPLACE_ONE
+    assert certificate.verify().epsilon <= 3.0

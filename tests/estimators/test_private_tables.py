@@ -1,0 +1,106 @@
+"""Estimators that release with noise what no schema declares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpjax import accounting as acc
+from dpjax import training
+from dpjax.data import Column, Schema
+from dpjax.data.schema import RELEASED
+from dpjax.estimators import (
+    DPLinearRegression,
+    DPLinearSVC,
+    DPLogisticRegression,
+    DPSGDClassifier,
+    PrivacyWarning,
+)
+
+pytestmark = pytest.mark.usefixtures("lenient_promotion")
+SETTINGS = {"epsilon": 2.0, "delta": 1e-5, "preprocessing": "private"}
+KINDS = (DPLogisticRegression, DPLinearSVC, DPSGDClassifier)
+
+
+def _people(n=6_000, classes=2):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"age": rng.integers(18, 90, n).astype(float), "job": rng.choice(["baker", "smith"], n)}
+    )
+    labels = np.digitize(frame.age, np.linspace(18, 90, classes + 1)[1:-1])
+    frame.loc[3, "age"] = np.nan
+    frame.loc[4, "job"] = None
+    return frame, np.asarray(["a", "b", "c"])[labels]
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
+    frame, labels = _people()
+    model = kind(**SETTINGS, adjacency=adjacency).fit(frame, labels)
+    assert not [w for w in recwarn if issubclass(w.category, PrivacyWarning)]
+    certificate = model.certificate_
+    assert certificate.not_covered == ()
+    assert certificate.adjacency.value == adjacency
+    looks, _ = certificate.mechanism.mechanisms
+    assert [part.steps for part in looks.mechanisms] == [2, 5]
+    assert 1.99 < certificate.verify().epsilon <= 2.0
+    (taken,) = [d for why, d in certificate.extra_delta.items() if "alone holds" in why]
+    assert taken == pytest.approx(1e-6)
+    assert model.schema_.columns[1].categories == ("", "baker", "smith")
+    assert model.schema_.columns[0].scale == ("asinh" if kind is DPSGDClassifier else "linear")
+    assert model.classes_.tolist() == ["a", "b"]
+    assert model.score(frame, labels) > 0.9
+
+
+def test_several_classes_share_the_budget_with_the_table(tmp_path):
+    frame, labels = _people(classes=3)
+    for kind in (DPLogisticRegression, DPLinearSVC):
+        model = kind(**SETTINGS).fit(frame, labels)
+        assert 1.99 < model.certificate_.verify().epsilon <= 2.0
+        assert model.score(frame, labels) > 0.8
+    model = DPLogisticRegression(**SETTINGS).fit(frame, labels)
+    saved = training.load_model(model.save(tmp_path / "model"))
+    assert {column["origin"] for column in saved.encoding["columns"]} == {RELEASED}
+
+
+def test_what_is_declared_is_public_and_costs_nothing():
+    frame, labels = _people()
+    schema = Schema((Column("age", range=(18, 90)),), classes=("a", "b"))
+    model = DPLogisticRegression(**SETTINGS, bounds=schema).fit(frame, labels)
+    looks = model.certificate_.mechanism.mechanisms[0]
+    assert [part.steps for part in looks.mechanisms] == [1, 2]  # the jobs
+    assert "public: ranges of age: given by the user" in model.certificate_.assumptions
+    numbers, target = frame[["age"]], (labels == "b") * 1.0
+    given = {"bounds": (18, 90), "target_range": (0, 1)}
+    model = DPLinearRegression(**SETTINGS, **given).fit(numbers, target)
+    assert isinstance(model.certificate_.mechanism, acc.Repeated)  # no look at all
+    assert model.certificate_.extra_delta == {}
+    assert model.score(numbers, target) > 0.3
+
+
+def test_numbers_of_a_regression_and_odd_cells_are_released_too():
+    frame, labels = _people()
+    numbers = frame[["age"]].to_numpy().copy()
+    numbers[5] = np.inf
+    model = DPLinearRegression(**SETTINGS, target_range=(0, 1)).fit(numbers, labels == "b")
+    assert model.schema_.columns[0].cuts is not None
+    assert model.predict([[20.0], [80.0]])[0] < 0.5 < model.predict([[20.0], [80.0]])[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"delta": 0.0}, "delta must be above 0 with preprocessing='private'"),
+        ({"epsilon": None}, "epsilon must be above 0 with preprocessing='private'"),
+        ({"epsilon": 0.01}, "bounds must declare the classes where fewer than two stand out"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:records should be at least")
+def test_what_cannot_be_released_is_named(settings, told):
+    frame, labels = _people(300)
+    with pytest.raises(ValueError, match=told):
+        DPLogisticRegression(**{**SETTINGS, **settings}).fit(frame, labels)
+    with pytest.raises(ValueError, match="target_range must be given"):
+        DPLinearRegression(**SETTINGS).fit(frame[["age"]], (labels == "b") * 1.0)
