@@ -37,6 +37,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     """The run, its table released; in a folder that holds a finished one, as that one was."""
     from dpjax import data, training
     from dpjax.data.schema import RELEASED
+    from dpjax.training.fit import open_ledger
     from dpjax.training.plan import NOTHING_CHOSEN
 
     settings.check_options(options)
@@ -56,6 +57,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     released = None if table.mechanism.parts() == () else table.mechanism
     plan = settings.plan_for(options, count, preceding=released, extra_delta=table.extra_delta)
     if finished is None:
+        if options.ledger is not None:  # the looks are releases too: refused before the first
+            open_ledger(options.ledger, plan, resume=options.resume)
         key.store()
         schema = table.release(frame, key.value)
     else:

@@ -177,7 +177,7 @@ def fit(
         raise ValueError("folder must be given with resume=True, got None")
     if plan.is_traced:
         raise ValueError("plan must hold numbers, got traced ones: use training_step")
-    ledger = None if ledger is None else _open_ledger(ledger, plan, resume=resume)
+    ledger = None if ledger is None else open_ledger(ledger, plan, resume=resume)
     del trainable
     # What the decorators made of them: a model in two halves, and a placement or None.
     parts, placement = cast(Any, (params, mesh))
@@ -335,7 +335,7 @@ def _name_key(
             store.noted(f"booked_{place}", True)
 
 
-def _open_ledger(
+def open_ledger(
     ledger: acc.LedgerFile | str | pathlib.Path, plan: Plan, *, resume: bool
 ) -> acc.LedgerFile:
     """The ledger, if it can pay for the plan: refused before any record is read."""
