@@ -8,9 +8,9 @@ lowered by being traced anew (`argmin`, `cumsum`) fails. Hence two roads, chosen
 * concrete arguments: NumPy for a few settings, a jitted function inside the x64 scope for a sweep,
   worked through by all processors; results as NumPy float64;
 * traced arguments: one operation of the program (`scope.ask_in_float64`), which is the first road
-  where that runs on a CPU, and the core's operations, compiled in float64, elsewhere and in what is
-  exported. Its `custom_jvp` has the core's Jacobian, by the same roads (so it nests to any order),
-  or the one that the caller gives.
+  where that runs on a CPU or TPU, and the core's operations, compiled in float64, on a GPU and in
+  what is exported. Its `custom_jvp` has the core's Jacobian, by the same roads (so it nests to any
+  order), or the one that the caller gives.
 """
 
 from __future__ import annotations

@@ -197,8 +197,9 @@ def ask_in_float64(
 ) -> Any:
     """The answer to a question that a traced program asks in float64.
 
-    A program compiled for a CPU calls NumPy, which answers as soon, and need not be compiled. One
-    that is exported, or compiled for another platform, has the operations in it.
+    A program compiled for a CPU calls NumPy, which answers as soon, and need not be compiled; so
+    does one for a TPU, which emulates float64: bounds charge the rounding of IEEE's. One that is
+    compiled for a GPU, or exported, has the operations in it.
 
     Args:
         host: from NumPy arrays to a tree of them; further axes in front of all arguments, which
@@ -242,7 +243,7 @@ batching.primitive_batchers[_ask_p] = _batch
 def _lower(ctx: Any, *values: Any, host: Callable, operations: Any, specs: tuple) -> Any:
     module = ctx.module_context
     exported = module.lowering_parameters.for_export
-    if operations is None or (tuple(module.platforms) == ("cpu",) and not exported):
+    if operations is None or not (exported or set(module.platforms) <= {"cuda", "rocm"}):
         return mlir.lower_fun(lambda *v: _call_host(host, specs, v))(ctx, *values)
     given = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_in]
     with float64_scope():

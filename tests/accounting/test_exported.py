@@ -124,6 +124,14 @@ def test_a_float64_program_has_the_answer_to_nine_digits():
             assert float(exported.call(sigma)) == pytest.approx(price(sigma), rel=1e-9)
 
 
+def test_a_gpu_runs_the_operations_and_a_cpu_calls_numpy():
+    price = jax.jit(lambda s: acc.epsilon(acc.Gaussian(s), 1e-5)).trace(_NUMBER)
+    assert "callback" not in price.lower(lowering_platforms=("cuda",)).as_text()
+    assert "callback" in price.lower(lowering_platforms=("cpu",)).as_text()
+    with pytest.raises(ValueError, match="platform"):  # of a TPU, which this machine has not
+        price.lower(lowering_platforms=("tpu",))
+
+
 def test_what_has_no_operations_is_not_exported_silently():
     price = lambda s: acc.epsilon(acc.RandomAllocation(acc.Gaussian(s), 4), 1e-5)  # noqa: E731
     assert jax.jit(price)(2.0) == pytest.approx(price(2.0), rel=1e-6)
