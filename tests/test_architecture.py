@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import pathlib
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+import types
 
 import pytest
 
@@ -387,6 +389,33 @@ def test_functions_hold_few_values():
                 if isinstance(node, ast.FunctionDef):
                     own = _own_values(node)
                     assert len(own) <= most, f"{path}: {node.name} holds {sorted(own)}"
+
+
+# The most values that a function is given or takes from around it; these are lists of options, and
+# the factors of a matrix product, whose dimensions have twelve names.
+_MOST_GIVEN, _GIVEN_MORE = 12, {"fit": 25, "make_plan": 17, "factor": 14}
+
+
+def _given_values(code: types.CodeType) -> dict[str, int]:
+    """Of every function in the code, its arguments and what it takes from the functions around."""
+    found = {}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            flags = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+            starred = sum(bool(inner.co_flags & flag) for flag in flags)
+            given = inner.co_argcount + inner.co_kwonlyargcount + starred + len(inner.co_freevars)
+            for name, size in (*_given_values(inner).items(), (inner.co_name, given)):
+                found[name] = max(size, found.get(name, 0))
+    return found
+
+
+@pytest.mark.parametrize("package", _MOST_VALUES)
+def test_functions_are_given_few_values(package):
+    planted = "def one(a, *b, c, **d):\n def two(e):\n  return a, b, e\n def two():\n  pass\n"
+    assert _given_values(compile(planted, "", "exec")) == {"one": 4, "two": 3}
+    for path in _files(package):
+        for name, given in _given_values(compile(path.read_text(), "", "exec")).items():
+            assert given <= _GIVEN_MORE.get(name, _MOST_GIVEN), f"{path}: {name}, {given} values"
 
 
 # Lines with a comment for 100 lines of code, in each of these packages and in the modules at the
