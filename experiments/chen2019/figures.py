@@ -22,7 +22,10 @@ STYLES = _METHODS | {
     "DP-AGD, add/remove": ("#c3aad6", "P"),
     "SGD-MA, add/remove": ("#e9a0bd", "X"),
 }
-_PRICES = {"today": "today's price", "2019": "its bound of 2019"}
+_SHOWN = {
+    "today": "At today's prices RSGD-AR has rivals of higher accuracy on a9a",
+    "2019": "At the bounds of 2019 RSGD-AR is level with its rivals on a9a or a point behind",
+}
 _LEVELS = ("non-private", "non-private, unit rows", "majority")
 
 
@@ -53,9 +56,9 @@ def _accuracies(run: Run, name: str, title: str) -> list[pathlib.Path]:
     table = pd.DataFrame(rows)
     saved = []
     for prices, file in (("today", name), ("2019", f"{name}_2019")):
-        shows = f"RSGD-AR has rivals of higher accuracy on a9a, every method at {_PRICES[prices]}: "
         drawn = _draw(table[table["prices"] == prices], levels)
-        saved.append(run.save_figure(file, drawn, f"{shows}{title}; ±2 standard errors"))
+        shows = f"{_SHOWN[prices]}: {title}; ±2 standard errors"
+        saved.append(run.save_figure(file, drawn, shows))
     return [run.save_table(name, rows), *saved, run.save_certificates(name, lines)]
 
 
