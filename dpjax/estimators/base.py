@@ -169,7 +169,7 @@ class PrivateEstimator(BaseEstimator):
                 "records or with other settings: the difference of the two models is free of it; "
                 "leave random_state out",
                 PrivacyWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _not_covered(self, records: Encoded) -> list[str]:

@@ -298,3 +298,17 @@ def test_a_truth_is_no_number_on_any_python(value, name):
     frame = pd.Series([value, "other"], dtype=object).to_frame("c")
     found = data.encode_features(frame, schema)[0]
     np.testing.assert_array_equal(found, [float(one == name) for one in listed])
+
+
+def test_a_file_as_it_is_written_has_texts_alone_and_refuses_no_row(tmp_path):
+    file = tmp_path / "odd.csv"
+    file.write_text('x,y\n01,"a, b"\n1\n4O,nan\n1,2,3\n , \n')
+    found = data.read_table(file, as_written=True)
+    assert found.to_numpy().tolist() == [
+        ["01", "a, b"], ["", ""], ["4O", ""], ["", ""], ["", ""]
+    ]  # fmt: skip
+    with pytest.raises(data.DataError, match="line 3: 1 cells"):
+        data.read_table(file)
+    assert data.read_table(
+        file, schema=data.Schema((), header=False, names=("a", "b")), as_written=True
+    ).shape == (6, 2)
