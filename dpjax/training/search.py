@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -160,7 +160,7 @@ def search(
     key = fresh_key() if key is None else key
     check_key(key)
     identity = _identify(space, best, made, score_noise, default_share)
-    with _open_folder(folder, resume) as store:
+    with _open_folder(folder) as store:
         key = key if store is None else store.bind(key, lambda key: identity, resume=resume)
         certificate = _certify(made, best, delta, key, len(space), public)
         winner = _run_all(space, train, score, score_noise, made, best, default_share, key)
@@ -168,7 +168,8 @@ def search(
             store.noted(_ENDED, True)
             discard_key(store.folder)
     setting, result, found = winner or (None, nothing, None)
-    return Search(result, setting, found, made, certificate)
+    # A plan knows the keys of its runs, and thereby how many there were: a fresh one knows none.
+    return Search(result, setting, found, dataclasses.replace(made), certificate)
 
 
 def _check_space(space: Any) -> list[Any]:
@@ -254,7 +255,7 @@ def _identify(
 
 
 @contextlib.contextmanager
-def _open_folder(folder: str | pathlib.Path | None, resume: bool):
+def _open_folder(folder: str | pathlib.Path | None) -> Iterator[Checkpoints | None]:
     """The folder of the key, locked; refused where its search has ended."""
     if folder is None:
         yield None

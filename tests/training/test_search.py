@@ -6,7 +6,6 @@ import json
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -64,7 +63,7 @@ def test_the_best_of_as_many_runs_as_were_drawn_is_released():
     assert (found.result["place"], found.score) == (2, 500.0)
     assert found.setting == trainer.calls[2][0]
     assert len({key for _, _, key in trainer.calls}) == trials  # fresh noise each
-    assert all(plan is found.plan for _, plan, _ in trainer.calls)
+    assert all(plan == found.plan for _, plan, _ in trainer.calls)
     again = Trainer(scores=trainer.scores)
     assert search(again).result == found.result
     assert again.calls == trainer.calls
@@ -197,7 +196,7 @@ def test_a_search_trains():
     assert found.setting == 1.0  # the default learns nothing
     assert right(found.result) > 0.9
     assert abs(found.score - 200 * right(found.result)) < 15
-    assert jnp.isfinite(found.score)
+    assert found.plan.keys == []  # as many as there were runs
 
 
 @pytest.mark.parametrize(
