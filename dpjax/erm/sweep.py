@@ -200,7 +200,7 @@ def sweep(
     # Some mechanisms are made for one adjacency, and so are their runs.
     bound_solver = functools.partial(solver, adjacency=adjacency)
     spec = spec._replace(mechanism=functools.partial(spec.mechanism, adjacency=adjacency))
-    noises, mechanisms = _calibrate(spec, problem, settings, adjacency)
+    noises, mechanisms = _calibrate_all(spec, problem, settings, adjacency)
     keys = jax.random.split(key, (len(settings), repeats))
     scorer = _make_scorer(problem, test)
     results: list[Any] = [None] * len(settings)
@@ -256,7 +256,7 @@ def _group_settings(spec, settings) -> list[list[int]]:
     return list(groups.values())
 
 
-def _calibrate(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
+def _calibrate_all(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
     """The noise of every setting and the mechanism of one run of it."""
     given = [spec.noise in s for s in settings]
     if any(given) and any("epsilon" in s for s in settings):

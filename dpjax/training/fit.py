@@ -211,8 +211,8 @@ def fit(
     by_hand, key = key is not None, _choose_key(key, config.process_mesh)
     with contextlib.closing(_open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
-        identify = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
-        key = store.bind(key, identify, resume=resume)
+        identity = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
+        key = store.bind(key, identity, resume=resume)
         stops_early = store.noted("stop_when", stop_when is not None)
         _name_key(plan, key, store, ledger, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
@@ -321,14 +321,11 @@ def _choose_key(key: Any, process_mesh: Any) -> Any:
 def _name_key(
     plan: Plan, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
 ) -> None:
-    """Tell the plan's certificates of the key, and whether any session was given it by hand.
-
-    And book the whole run under that name, once: what a run that is killed released nobody knows.
-    """
+    """Tell the plan's certificates of the key, and book the whole run under its name."""
     by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)
-    if ledger is not None:
+    if ledger is not None:  # once: what a run that is killed has released nobody knows
         place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
         if not store.noted(f"booked_{place}", False):
             ledger.book(_certify_alone(plan, named))

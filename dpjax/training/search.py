@@ -279,10 +279,9 @@ def _run_all(
     share: float,
     key: Any,
 ) -> tuple[Any, Any, float] | None:
-    """The setting, result and score of the best of K runs; None where there is none.
-
-    The runs are alike and independent: that the first of equal scores wins is as if chance decided.
-    """
+    """The setting, result and score of the best of K runs; None where there is none."""
+    # The runs are alike and independent: that the first of equal scores wins is as if chance
+    # decided.
     trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), best)
     chosen = draw_settings(jax.random.fold_in(key, _SETTINGS), trials, len(space), share)
     runs, scores = (jax.random.fold_in(key, number) for number in (_RUNS, _SCORES))
