@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -302,8 +303,7 @@ def _keep_delta(
     goal: Any = gaussian_dp.mu(epsilon, most)
 
     def measure(run: Mechanism) -> Any:
-        how: Any = {"adjacency": question.adjacency, "method": question.method}
-        spent = pricing.delta(run, epsilon, **how)
+        spent = _ask_delta(question, run, epsilon)
         cost: Any = gaussian_dp.mu(epsilon, spent)
         # Decided by δ itself, whatever the rounding of μ.
         return min(cost, goal) if spent <= most else max(cost, math.nextafter(goal, math.inf))
@@ -311,6 +311,22 @@ def _keep_delta(
     begin = None if start is None else np.asarray(start)
     asked = question._replace(measure=measure)
     return float(Search(asked, np.asarray(goal), bounds, begin).solve()[0])
+
+
+def _ask_delta(question: Question, run: Mechanism, epsilon: float) -> float:
+    """δ(ε), remembered: a round begins where the one before has asked."""
+    query = pricing.delta, run, epsilon, question.adjacency, question.method
+    try:
+        return _cached_delta(*query)
+    except TypeError:  # a field that is an array has no hash
+        return _cached_delta.__wrapped__(*query)
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_delta(
+    query: Any, run: Mechanism, epsilon: float, adjacency: Adjacency, method: str
+) -> float:
+    return float(np.asarray(query(run, epsilon, adjacency=adjacency, method=method)))
 
 
 def _lower_line(
@@ -321,22 +337,17 @@ def _lower_line(
     Found by a parabola through log δ at three ε, if what it says is met within 1e-4.
     """
     run = question.make(value)
-
-    def ask(at: float) -> float:
-        how: Any = {"adjacency": question.adjacency, "method": question.method}
-        return float(np.asarray(pricing.delta(run, at, **how)))
-
     step = 0.1 * min(mu, 3.0)
     middle = max(epsilon, step)
     places = np.asarray([middle - step, middle, middle + step])
-    spent = np.asarray([ask(at) for at in places.tolist()])
+    spent = np.asarray([_ask_delta(question, run, at) for at in places.tolist()])
     if not np.all(spent > 0):
         return None
     curve = np.polynomial.Polynomial.fit(places, np.log(spent), 2)
     near = np.linspace(max(middle - 4 * step, 0.0), middle + 4 * step, 4001)
     lines = np.exp(near) * alpha + np.exp(np.minimum(curve(near), 0.0))
     least = int(np.argmin(lines))
-    found = line(float(near[least]), ask(float(near[least])), alpha)
+    found = line(float(near[least]), _ask_delta(question, run, float(near[least])), alpha)
     if abs(found - lines[least]) > 1e-4 * found:
         return None
     return min((found, float(near[least])), (line(middle, float(spent[1]), alpha), middle))
