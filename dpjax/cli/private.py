@@ -182,7 +182,7 @@ def _plan_table(
             delta=settings.choose_delta(options, count),
             adjacency=acc.Adjacency(options.adjacency),
             numeric=numeric,
-            encoding=str(encoding),
+            encoding=encoding,
         )
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 

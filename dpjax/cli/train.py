@@ -38,16 +38,6 @@ class PreprocessingOption(enum.StrEnum):
     from_records = "from-records"
 
 
-class EncodingOption(enum.StrEnum):
-    """What a number becomes, on the command line."""
-
-    tail_bins = "tail-bins"
-    asinh = "asinh"
-    range = "range"
-    standard = "standard"
-    grid = "grid"
-
-
 Data = Annotated[
     str,
     option(
@@ -120,10 +110,10 @@ Numeric = Annotated[
     ),
 ]
 Encoding = Annotated[
-    EncodingOption | None,
+    str | None,
     option(
-        "What a number becomes: bins between quantiles, one feature, or a public grid of powers of "
-        "two. [default: tail-bins, mlp: asinh]"
+        "What a number becomes: tail-bins (between quantiles), asinh, range or standard (one "
+        "feature), or grid (public powers of two). [default: tail-bins, mlp: asinh]"
     ),
 ]
 Test = Annotated[
