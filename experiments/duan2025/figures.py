@@ -208,7 +208,7 @@ def future(run: Run) -> list[pathlib.Path]:
     names = list(dict.fromkeys(table["optimiser"]))
     epsilons = sorted(set(table["epsilon"]))
     figure, axes = plt.subplots(
-        1, len(epsilons), figsize=(4.6 * len(epsilons), 3.8), layout="constrained", sharey=True,
+        1, len(epsilons), figsize=(6.2 * len(epsilons), 3.8), layout="constrained", sharey=True,
         squeeze=False,
     )  # fmt: skip
     for epsilon, axis in zip(epsilons, axes[0], strict=True):
