@@ -205,7 +205,7 @@ _CIFAR10 = Column(
         "batch size": (64,),
         "epochs": (4,),
         "rates": (0.1,),
-        "train images": (5_000,),
+        "train images": (2_000,),
         "test images": (2_000,),
         "sigma": (0.1,),
         "divisor": (16,),
