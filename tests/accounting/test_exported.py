@@ -8,7 +8,6 @@ from jax import export
 
 from dpjax import accounting as acc
 from dpjax._numerics import scope
-from dpjax.accounting.contour import method as contour
 from dpjax.accounting.method import Method, least
 
 REPLACE = acc.Adjacency.REPLACE_ONE
@@ -68,50 +67,6 @@ def test_a_query_runs_as_plain_operations_and_says_what_numpy_says(name):
     assert swept[0] == value
     difference = (price(at * (1 + step)) - price(at * (1 - step))) / (2 * step * at)
     assert slope == pytest.approx(difference, rel=1e-5)
-
-
-def test_a_sampled_run_is_exported_with_its_derivative():
-    # "best": what cannot be traced is not asked where another method answers.
-    assert _is_plain(_exported(jax.value_and_grad(lambda s: acc.epsilon(_sampled(s), 1e-5))))
-
-
-_MORE = {
-    "sweep": (jax.vmap(lambda s: acc.delta(_sampled(s), 1.0)), (3,)),
-    "replace": (lambda s: acc.epsilon(_sampled(s), 1e-5, adjacency=REPLACE), ()),
-    "fixed batch": (
-        lambda s: acc.epsilon(
-            acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(s), 10, 1_000), 100),
-            1e-5,
-            adjacency=REPLACE,
-        ),
-        (),
-    ),
-    "mixed": (
-        lambda s: acc.epsilon(
-            acc.Composed((acc.Gaussian(9.0), acc.PoissonSampled(acc.Gaussian(s), 0.1))), 1e-5
-        ),
-        (),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", _MORE)
-def test_every_sampled_run_is_exported(name, monkeypatch):
-    monkeypatch.setattr(contour, "_LEVELS", (0, None))  # finer lines are the same operations
-    function, shape = _MORE[name]
-    assert _is_plain(_exported(function, jax.ShapeDtypeStruct(shape, jnp.float32)))
-
-
-def test_an_exported_contour_says_what_numpy_says(monkeypatch):
-    monkeypatch.setattr(contour, "_LEVELS", (0,))  # four times less to compile
-    price = lambda s: acc.epsilon(_sampled(s), 1e-5, method="contour")  # noqa: E731
-    exported = _exported(jax.value_and_grad(price))
-    run = scope.compile_for_host(jax.jit(exported.call).lower(_NUMBER))
-    for sigma in (0.75, 1.5):
-        value, slope = run(jnp.float32(sigma))
-        assert price(sigma) <= float(value) <= price(sigma) * (1 + 1.3e-7)
-        difference = (price(sigma + 1e-5) - price(sigma - 1e-5)) / 2e-5
-        assert float(slope) == pytest.approx(difference, rel=1e-5)
 
 
 def test_a_float64_program_has_the_answer_to_nine_digits():
