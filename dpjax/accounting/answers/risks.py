@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -396,4 +396,7 @@ def estimate_last_iterate(run: Mechanism, delta: float) -> float:
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, high, xtol=1e-10))
+    if excess(0.0) <= 0:
+        return 0.0
+    root: Any = brentq(excess, 0.0, high, xtol=1e-10)
+    return float(root)
