@@ -18,7 +18,12 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
-from dpjax.accounting.pairs.batches import Binomial, Symmetrised, few, mass_error
+from dpjax.accounting.pairs.batches import (
+    Binomial,
+    Symmetrised,
+    merge_weights,
+    relative_weight_error,
+)
 from dpjax.accounting.pairs.replacement import labelled
 
 RECORDS, LENGTH, SIGMA, DELTA = 10_000, 100, 1.0, 1e-6
@@ -108,9 +113,9 @@ def with_replacement(
     drawn = acc.Repeated(acc.WithReplacement(noise, size, records), steps)
     fixed = acc.Repeated(acc.FixedBatchSampled(noise, size, records), steps)
     law = Binomial(float(size), 1.0 / records)
-    (j, weight), mu = few(law, True), 2.0 / sigma
+    (j, weight), mu = merge_weights(law, True), 2.0 / sigma
     # The theorem alone releases the number of copies, however large ε is.
-    alone = labelled(Symmetrised(), mu, j, weight, mass_error(law), 11.0)
+    alone = labelled(Symmetrised(), mu, j, weight, relative_weight_error(law), 11.0)
     theorem = epsilon_bound([Pair(alone, 1, mu, 1.0, steps)], DELTA, upper=True)
     low, high = acc.epsilon_interval(drawn, DELTA, adjacency=relation)
     return {

@@ -6,7 +6,7 @@ import decimal
 import math
 
 
-def rounded_up(value: float, digits: int = 6) -> str:
+def format_rounded_up(value: float, digits: int = 6) -> str:
     """A number at so many digits, rounded up: what is read of an upper bound is one too.
 
     Example:

@@ -472,6 +472,6 @@ def _given(
     return out, tree.unflatten(some)
 
 
-def plain(value: Any) -> Any:
+def to_float(value: Any) -> Any:
     """A concrete scalar as a Python float, anything else as it is."""
     return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value

@@ -48,7 +48,7 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def written_out(key: Any) -> bool:
+def is_threefry(key: Any) -> bool:
     """Whether `block` gives the bits that `jax.random` has for this key; refuses several keys."""
     own_axes = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if jnp.ndim(key) != own_axes:
@@ -65,7 +65,7 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> Any:
     A consumer that XLA merges it into draws again what the others draw: give it one.
     """
     size = int(np.prod(shape, dtype=object))
-    if not written_out(key) or size > _COUNTED:
+    if not is_threefry(key) or size > _COUNTED:
         return jax.random.bits(key, shape, jnp.uint32)
     place, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
@@ -121,7 +121,7 @@ def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
     return structure.unflatten(bits), typed
 
 
-def folded(key: Any, *words: Any) -> Any:
+def fold_in_words(key: Any, *words: Any) -> Any:
     """`fold_in` of one word after the other, whole numbers below 2^32 or int32 arrays."""
     for word in words:
         # Of Python's own numbers, those beyond 2^31 are no int32.
@@ -132,7 +132,7 @@ def folded(key: Any, *words: Any) -> Any:
 @jax.jit
 def _folded(key: Any, word: Any) -> Any:
     """What `fold_in` is: the block of the key whose counter is the word."""
-    if not written_out(key):
+    if not is_threefry(key):
         return jax.random.fold_in(key, word)
     bits, typed = bits_of_keys(key)
     word = jnp.asarray(word).astype(jnp.uint32)

@@ -32,7 +32,7 @@ from dpjax._numerics.explicit import (
     on_auto_mesh,
     placed_like,
 )
-from dpjax._numerics.keys import name_of_key, random_bits, written_out
+from dpjax._numerics.keys import is_threefry, name_of_key, random_bits
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
@@ -104,7 +104,7 @@ def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
         TypeError: if a leaf is not of a real floating type.
         ValueError: if a leaf holds more than 2^33 numbers.
     """
-    if jax.config.jax_debug_key_reuse and written_out(key):  # pyrefly: ignore
+    if jax.config.jax_debug_key_reuse and is_threefry(key):  # pyrefly: ignore
         jax.random.bits(key, (0,))  # a use of the key, as JAX counts them
     leaves, structure = jax.tree.flatten(tree)
     specs = tuple((jnp.shape(leaf), _floating(jnp.result_type(leaf))) for leaf in leaves)

@@ -53,8 +53,8 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import BestOf, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
-from dpjax.accounting.method import Method, Part, chosen_settings, least, ranked
-from dpjax.accounting.pairs.atoms import all_settings, lowers, one_setting
+from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
+from dpjax.accounting.pairs.atoms import all_settings, is_gaussian_family, one_setting
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -183,7 +183,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     known, rest = grids.split_releases(run.mechanism, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     laid = any(own is None or hasattr(own.release, "grid") for own in releases)
-    return lowers(rest, adjacency) and not laid
+    return is_gaussian_family(rest, adjacency) and not laid
 
 
 def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
@@ -245,8 +245,8 @@ def _composition(part: Part, run: BestOf, given: float, adjacency: Adjacency) ->
     if told is None:
         return nothing
     table = [m for family in (gaussian_dp, contour, grids) for m in family.METHODS]
-    able = [m for m in ranked(table, part, told, adjacency) if m.rank is not None]
-    return float(least(part, able, told, given, adjacency)[0]) if able else nothing
+    able = [m for m in rank_methods(table, part, told, adjacency) if m.rank is not None]
+    return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
 
 def _epsilon(run: BestOf, delta: float, adjacency: Adjacency) -> float:

@@ -47,8 +47,16 @@ from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
-from dpjax.accounting.method import Method, least, ranked
-from dpjax.accounting.pairs.atoms import PAIRS, SCHEMES, groups, lowers, prepare, split, times
+from dpjax.accounting.method import Method, best_bound, rank_methods
+from dpjax.accounting.pairs.atoms import (
+    PAIRS,
+    SCHEMES,
+    groups,
+    is_gaussian_family,
+    prepare,
+    split,
+    times,
+)
 from dpjax.accounting.renyi import method as renyi
 
 Values = Float[ArrayLike, "..."]
@@ -104,7 +112,7 @@ def ball_delta(displacement: Values, dimension: Values) -> Any:
         number("displacement", displacement, Range(0.0, infinite=True)),
         number("dimension", dimension, _DIMENSION),
     )
-    return float64.plain(float64.evaluate(_ball_delta, given, (0, 0), batch=512, rounding="up"))
+    return float64.to_float(float64.evaluate(_ball_delta, given, (0, 0), batch=512, rounding="up"))
 
 
 @with_derivative
@@ -147,7 +155,7 @@ def ball_displacement(delta: Values, dimension: Values) -> Any:
     Its inverse is the radius needed, in units of the sensitivity. It inverts `ball_delta`.
     """
     given = number("delta", delta, Range(0.0, 1.0)), number("dimension", dimension, _DIMENSION)
-    return float64.plain(
+    return float64.to_float(
         float64.evaluate(_most_displacement, given, (0, 0), batch=512, rounding="down")
     )
 
@@ -215,7 +223,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     schemes = [step for step in walk(ball) if type(step) in SCHEMES]
     if not ball.mechanisms or any(_sampling(step, adjacency) is None for step in schemes):
         return False
-    return not rest.mechanisms or lowers(rest, adjacency)
+    return not rest.mechanisms or is_gaussian_family(rest, adjacency)
 
 
 @functools.lru_cache(maxsize=64)
@@ -243,7 +251,7 @@ _OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *ren
 
 
 def _rest(part: Any, rest: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-    return least(part, ranked(_OTHERS, part, rest, adjacency), rest, given, adjacency)[0]
+    return best_bound(part, rank_methods(_OTHERS, part, rest, adjacency), rest, given, adjacency)[0]
 
 
 def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
@@ -297,7 +305,8 @@ def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
         raise UnsupportedQuery("trade-off curves of ball noise: one setting at a time")
     inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)
     table = (*_OTHERS, envelope(_OTHERS))
-    return kept * ranked(table, "tradeoff", rest, adjacency)[0].tradeoff(rest, inner, adjacency)  # pyrefly: ignore
+    best: Any = rank_methods(table, "tradeoff", rest, adjacency)[0]
+    return kept * best.tradeoff(rest, inner, adjacency)
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
@@ -341,7 +350,7 @@ def _everywhere(value: float, own: int = 0):
         shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
         shape += np.shape(given)[len(lead) :]
         xp: Any = JAX if float64.is_traced(run, given) else NUMPY
-        return float64.plain(xp.full(shape, value))
+        return float64.to_float(xp.full(shape, value))
 
     return answer
 

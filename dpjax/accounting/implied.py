@@ -28,7 +28,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled, UserLevel
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.method import Method, best_bound, rank_methods
 
 # Any set of ε gives a valid bound; these leave it within 1e-3 of the curve for Gaussian releases.
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 120)])
@@ -44,7 +44,7 @@ _UP = 1 + 1e-12
 def _able(
     table: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
 ) -> Sequence[Method]:
-    return ranked(table, part, run, adjacency, lambda method: method.rank is not None)
+    return rank_methods(table, part, run, adjacency, lambda method: method.rank is not None)
 
 
 # ------------------------------------------------------------------------------ trade-off curves
@@ -55,7 +55,7 @@ def _falling(chosen: Sequence[Method], run: Mechanism, adjacency: Adjacency) -> 
     deltas: list[float] = []
     for epsilon in _EPSILONS.tolist():
         if not deltas or deltas[-1] > _NEGLIGIBLE:
-            deltas.append(float(least("delta", chosen, run, epsilon, adjacency)[0]))
+            deltas.append(float(best_bound("delta", chosen, run, epsilon, adjacency)[0]))
         else:
             deltas.append(deltas[-1])
     return np.asarray(deltas)
@@ -68,11 +68,11 @@ def envelope(table: Sequence[Method]) -> Method:
         """max over ε of max{0, 1 − δ(ε) − e^ε α, e^−ε (1 − δ(ε) − α)}, shape S + [k]."""
         xp: Any = namespace(run, rates)
         chosen = _able(table, "delta", run, adjacency)
-        first = least("delta", chosen, run, 0.0, adjacency)[0]
+        first = best_bound("delta", chosen, run, 0.0, adjacency)[0]
         shape = np.shape(first)
         epsilons = _EPSILONS.reshape(-1, *(1 for _ in shape))
         if shape or is_traced(first):
-            deltas, _ = least("delta", chosen, run, epsilons, adjacency)
+            deltas, _ = best_bound("delta", chosen, run, epsilons, adjacency)
         else:
             deltas = _falling(chosen, run, adjacency)
         lines = gaussian_dp.approximate_tradeoff(
@@ -128,7 +128,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
         methods = _able(table, "delta", run.mechanism, adjacency)
         if not methods:
             return np.ones(np.broadcast_shapes(k.shape, np.shape(epsilon)))
-        one = np.asarray(least("delta", methods, run.mechanism, each, adjacency)[0])
+        one = np.asarray(best_bound("delta", methods, run.mechanism, each, adjacency)[0])
         with np.errstate(divide="ignore"):
             value = np.exp(np.minimum(np.log(one) * (1 - 1e-15) + log_factor(k, each), 0.0))
         return np.where(one > 0, np.minimum(value * _UP, 1.0), 0.0)
@@ -144,7 +144,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             """log of the group's δ over what is asked for."""
             nonlocal best
             each = np.exp(np.minimum(log_delta, -1e-12))
-            one = np.asarray(least("epsilon", methods, run.mechanism, each, adjacency)[0])
+            one = np.asarray(best_bound("epsilon", methods, run.mechanism, each, adjacency)[0])
             with np.errstate(invalid="ignore", over="ignore"):
                 over = np.where(np.isfinite(one), log_delta + log_factor(k, one) - goal, np.inf)
                 best = np.fmin(best, np.where(over <= -1e-12, k * one * _UP, np.inf))

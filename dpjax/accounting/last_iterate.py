@@ -39,7 +39,7 @@ from dpjax.accounting.gaussian.shifted_interpolation import (
     bounds2,
     contraction_gap,
     descent_mu2,
-    position2,
+    mu_squared_by_position,
     sampled_split,
     units,
 )
@@ -55,8 +55,8 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.method import Method, ask, least, ranked
-from dpjax.accounting.pairs.atoms import lowers
+from dpjax.accounting.method import Method, best_bound, evaluate_bound, rank_methods
+from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.renyi import method as renyi
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
 
@@ -89,7 +89,7 @@ def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
 def of_kind(run: Any, kind: type) -> None:
     """Refuse what is not of a kind."""
     if not isinstance(run, kind):
-        raise TypeError(f"run must be a {kind.__name__}, got {checks.shown(run)}")
+        raise TypeError(f"run must be a {kind.__name__}, got {checks.format_value(run)}")
 
 
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
@@ -100,11 +100,11 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
         dpjax.
     """
     of_kind(run, NoisyGradientDescent)
-    return DescentBounds(*map(float64.plain, ask(_all_bounds, run, None)))
+    return DescentBounds(*map(float64.to_float, evaluate_bound(_all_bounds, run, None)))
 
 
 def _positions(run: Any, adjacency: None, since_last: Array) -> Array:
-    return namespace(run, since_last).sqrt(position2(run, since_last))
+    return namespace(run, since_last).sqrt(mu_squared_by_position(run, since_last))
 
 
 def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
@@ -122,7 +122,7 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
     place = np.arange(1, batches + 1)
     steps = np.asarray(run.steps, np.float64)[..., None]  # the axis of positions comes last
     since_last = np.where(steps >= place, np.mod(steps - place, batches), steps + place)
-    return ask(_positions, run, None, since_last, ndims=(1,))
+    return evaluate_bound(_positions, run, None, since_last, ndims=(1,))
 
 
 # --- as a method --------------------------------------------------------------------------------
@@ -130,15 +130,15 @@ def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
 
 def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
     kinds = NoisyGradientDescent, NoisyCyclicDescent
-    return lowers(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
+    return is_gaussian_family(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
 
 
-def _through(part: Any) -> Any:
+def _price_as_gaussian(part: Any) -> Any:
     """As any run of Gaussian and sampled Gaussian pairs."""
     table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
 
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        return least(part, ranked(table, part, run, adjacency), run, given, adjacency)[0]
+        return best_bound(part, rank_methods(table, part, run, adjacency), run, given, adjacency)[0]
 
     return ask
 
@@ -158,7 +158,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
-    return ask(_quadratic, run, adjacency, delta, rounding="down")
+    return evaluate_bound(_quadratic, run, adjacency, delta, rounding="down")
 
 
 def _shuffled_once(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -175,7 +175,9 @@ def _mixture(batches: int, price: Callable) -> Callable:
 
     def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
         xp: Any = namespace(run, given)
-        mus = xp.sqrt(position2(run, xp.asarray(edges[:-1])))  # the latest use of each group
+        mus = xp.sqrt(
+            mu_squared_by_position(run, xp.asarray(edges[:-1]))
+        )  # the latest use of each group
         return price(mus, xp.asarray(weights), given)
 
     return kernel
@@ -185,7 +187,7 @@ def _cyclic(price: Callable, nothing: float) -> Callable:
     def answer(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
         if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
             return nothing  # the number of components must be known; "hidden_state" answers
-        return ask(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
+        return evaluate_bound(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
 
     return answer
 
@@ -234,7 +236,9 @@ def _candidates(run: Any) -> list[Mechanism]:
 def _ask(part: Any) -> Any:
     def one(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         def price(methods: tuple[Method, ...], run: Mechanism) -> Any:
-            return least(part, ranked(methods, part, run, adjacency), run, given, adjacency)[0]
+            return best_bound(
+                part, rank_methods(methods, part, run, adjacency), run, given, adjacency
+            )[0]
 
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
@@ -326,7 +330,7 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     """
     checks.choice("form", form, sorted(_RATES))
     of_kind(run, NoisyGradientDescent)
-    return float64.plain(ask(_RATES[form], run, None))
+    return float64.to_float(evaluate_bound(_RATES[form], run, None))
 
 
 def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -363,8 +367,8 @@ METHODS = (
         epsilon_lower=_epsilon_lower,
         supports=_hidden,
         needs=(NoisyGradientDescent, NoisyCyclicDescent),
-        epsilon=_through("epsilon"),
-        delta=_through("delta"),
+        epsilon=_price_as_gaussian("epsilon"),
+        delta=_price_as_gaussian("delta"),
         describe="Gaussian DP of the last iterate by shifted interpolation (Bok, Su and Altschuler "
         "2024), the least of the composition, strongly convex and bounded-domain forms",
     ),

@@ -2,7 +2,7 @@
 
 Every family of bounds ends in a file that exports `METHODS`, a tuple of `Method`;
 `answers/methods.py` puts them into one table. A family that prices a part of its run by other
-families asks `least` with their methods, so that no family knows the table.
+families asks `best_bound` with their methods, so that no family knows the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpjax._numerics.arrays import JAX
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import map_axes, walk
-from dpjax.accounting.pairs.atoms import lowers
+from dpjax.accounting.pairs.atoms import is_gaussian_family
 
 
 class Method(NamedTuple):
@@ -115,7 +115,7 @@ class _Ranked(Sequence[Method]):
         return any(True for _ in self)
 
 
-def ranked(
+def rank_methods(
     methods: Sequence[Method],
     part: str,
     run: Mechanism,
@@ -132,7 +132,7 @@ def ranked(
     return _Ranked(m for m in order if _is_supported(m.supports, m.needs, tree, adjacency))
 
 
-def least(
+def best_bound(
     part: Part, chosen: Sequence[Method], run: Mechanism, given: Any, adjacency: Adjacency
 ) -> tuple[Any, Method]:
     """The least answer of the methods chosen, asked in turn until a tight one has an answer.
@@ -142,7 +142,7 @@ def least(
 
     Args:
         part: the question, `"epsilon"` or `"delta"`.
-        chosen: at least one method that supports the run, as `ranked` orders them.
+        chosen: at least one method that supports the run, as `rank_methods` orders them.
         run, given, adjacency: as the methods take them.
 
     Returns:
@@ -165,14 +165,14 @@ def least(
             used = method
         best = np.fmin(best, value)  # NaN has no say
         open_ = open_ & (~(value < nothing) | (not method.tight))
-    return float64.plain(np.asarray(best)), used
+    return float64.to_float(np.asarray(best)), used
 
 
 def ask_open(
     ask: Callable, run: Mechanism, given: Any, adjacency: Adjacency, open_: np.ndarray, other: float
 ) -> np.ndarray:
     """Return the answers of the open settings of a sweep, and a number for the others."""
-    if open_.ndim == 0 or open_.all() or not lowers(run, adjacency):
+    if open_.ndim == 0 or open_.all() or not is_gaussian_family(run, adjacency):
         return np.asarray(ask(run, given))
     value = np.full(open_.shape, other)
     chosen = functools.partial(chosen_settings, open_)
@@ -298,7 +298,7 @@ def _core(kernel: Callable, tree: Any, adjacency: Adjacency | None, given: int) 
     return core
 
 
-def ask(
+def evaluate_bound(
     kernel: Callable,
     run: Mechanism,
     adjacency: Adjacency | None,
@@ -322,10 +322,10 @@ def ask(
     return float64.evaluate(core, (*given, *leaves), axes, batch=batch, rounding=rounding)
 
 
-def asked(kernel: Callable, rounding: float64.Rounding = "up") -> Callable:
+def as_method_part(kernel: Callable, rounding: float64.Rounding = "up") -> Callable:
     """The same as a part of a `Method`: a function of the run, what is given and the adjacency."""
 
     def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        return ask(kernel, run, adjacency, given, rounding=rounding)
+        return evaluate_bound(kernel, run, adjacency, given, rounding=rounding)
 
     return answer

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import inputs
 from dpjax.cli.inputs import adjacency_option, option
@@ -62,7 +62,7 @@ def epsilon(
         found = {"epsilon": certificate.epsilon, "delta": delta, "adjacency": relation.value}
         inputs.print_json({**found, "method": certificate.method, "tier": certificate.tier})
         return
-    cost = rounded_up(certificate.epsilon)
+    cost = format_rounded_up(certificate.epsilon)
     typer.echo(f"ε = {cost} at δ = {delta:g} ({relation.value}), an upper bound")
     typer.echo(f"by {certificate.method}: {certificate.bound}")
     if records is not None and delta >= 1 / records:
@@ -92,13 +92,13 @@ def calibrate(
         make_run, relation = _make_run(steps, rate, batch_size, records), acc.Adjacency(adjacency)
         noise = float(acc.calibrate(make_run, epsilon=epsilon, delta=delta, adjacency=relation))
         if not as_json:  # priced is what is shown
-            noise = float(rounded_up(noise))
+            noise = float(format_rounded_up(noise))
         spent = float(acc.epsilon(make_run(noise), delta, adjacency=relation))
     if as_json:
         found = {"noise_multiplier": noise, "epsilon": spent, "delta": delta}
         inputs.print_json({**found, "adjacency": relation.value})
         return
-    cost = f"ε = {rounded_up(spent)} at δ = {delta:g} ({relation.value})"
+    cost = f"ε = {format_rounded_up(spent)} at δ = {delta:g} ({relation.value})"
     typer.echo(f"noise multiplier {noise:.6g} costs {cost}")
 
 

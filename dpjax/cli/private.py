@@ -149,11 +149,11 @@ def _draw_held_out(key: Any, records: int) -> Any:
     import jax
     import numpy as np
 
-    from dpjax._numerics.keys import folded
+    from dpjax._numerics.keys import fold_in_words
     from dpjax.data import DataError
     from dpjax.data.private_table import SPLIT_FOLD
 
-    held = np.asarray(jax.random.bernoulli(folded(key, SPLIT_FOLD), _HELD_OUT, (records,)))
+    held = np.asarray(jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), _HELD_OUT, (records,)))
     if held.all() or not held.any():
         raise DataError(f"{records} records are too few to hold out a share of {_HELD_OUT}")
     return held
@@ -226,7 +226,7 @@ def _noisy_accuracy(
     import numpy as np
 
     from dpjax import accounting as acc
-    from dpjax._numerics.keys import folded
+    from dpjax._numerics.keys import fold_in_words
     from dpjax.data.private_table import SCORE_FOLD
     from dpjax.transforms import discrete_gaussian
 
@@ -249,7 +249,7 @@ def _noisy_accuracy(
         for leaf in jax.tree.leaves(params):
             digest.update(np.asarray(leaf).tobytes())
         words = np.frombuffer(digest.digest()[:16], np.uint32).tolist()
-        noise = int(discrete_gaussian(folded(key, SCORE_FOLD, *words), stddev))
+        noise = int(discrete_gaussian(fold_in_words(key, SCORE_FOLD, *words), stddev))
         return min(max((round(accuracy * known) + noise) / records, 0.0), 1.0)
 
     rests = (

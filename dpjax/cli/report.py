@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 
@@ -95,7 +95,7 @@ def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
 
 
 def _title(certificate: Certificate) -> str:
-    cost = f"ε = {rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
+    cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     return html.escape(f"Privacy report: {cost} ({certificate.adjacency.value})")
 
 
@@ -133,7 +133,7 @@ def _three(certificate: Certificate, folder: pathlib.Path) -> str:
 
     c, audit = certificate, folder / "audit.json"
     found = {"proven": c.epsilon}
-    words = [f"Proven: ε is at most {rounded_up(c.epsilon, 4)} at δ = {c.delta:g}."]
+    words = [f"Proven: ε is at most {format_rounded_up(c.epsilon, 4)} at δ = {c.delta:g}."]
     if c.adjacency is acc.Adjacency.ADD_REMOVE:
         with contextlib.suppress(acc.UnsupportedQuery):
             found["heuristic"] = acc.estimate_last_iterate(c.mechanism, c.delta)
@@ -173,10 +173,10 @@ def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
 
 
 def _plan(certificate: Certificate) -> str:
-    from dpjax.accounting.answers.plain_words import shown
+    from dpjax.accounting.answers.plain_words import format_fact
 
     facts = {
-        "ε": rounded_up(certificate.epsilon),
+        "ε": format_rounded_up(certificate.epsilon),
         "δ": f"{certificate.delta:g}",
         "adjacency": certificate.adjacency.value,
         "bound": certificate.method,
@@ -184,7 +184,7 @@ def _plan(certificate: Certificate) -> str:
     }
     for name, value in certificate.declared.items():
         words = name.replace("_", " ")
-        facts[f"declared {words}" if words in facts else words] = shown(value)
+        facts[f"declared {words}" if words in facts else words] = format_fact(value)
     rows = (
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
         for name, value in facts.items()

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import MOMENTUM, Run
@@ -202,14 +202,17 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
 def _describe_settings(certificate) -> dict[str, str]:
     """What a certificate says of the settings of its run, in words."""
     from dpjax.accounting.answers.methods import describe
-    from dpjax.accounting.answers.plain_words import shown
+    from dpjax.accounting.answers.plain_words import format_fact
 
     return {
-        "epsilon": shown(certificate.epsilon),
-        "delta": shown(certificate.delta),
+        "epsilon": format_fact(certificate.epsilon),
+        "delta": format_fact(certificate.delta),
         "adjacency": certificate.adjacency.value,
         "mechanism": describe(certificate.mechanism),
-        **{name.replace("_", " "): shown(value) for name, value in certificate.declared.items()},
+        **{
+            name.replace("_", " "): format_fact(value)
+            for name, value in certificate.declared.items()
+        },
     }
 
 
@@ -228,7 +231,7 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     rows.writerows(zip(*(column.tolist() for column in found.fit.metrics.values()), strict=True))
     training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
     certificate, name = run.certificate, pathlib.Path(run.options.data).name
-    cost = f"ε = {rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
+    cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     title = f"{run.model} on {name}: {cost} ({certificate.adjacency.value})"
     picture = folder / "training.png"
     plotting.plot_training(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive, read_inputs
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def show_plan(console, run: Run) -> None:
     table.add_row("steps", f"{plan.steps:,}")
     table.add_row("clip norm", f"{plan.clip_norm:g}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.6g}")
-    table.add_row("ε it will cost", rounded_up(certificate.epsilon))
+    table.add_row("ε it will cost", format_rounded_up(certificate.epsilon))
     table.add_row("at δ", f"{plan.delta:g}")
     table.add_row("by the bound", f"{certificate.method} ({tier})")
     console.print(table)
@@ -228,7 +228,8 @@ def show_result(console, summary: dict[str, Any]) -> None:
     noisy = "" if noise is None else f"± {noise:.1%} (noise) "
     console.print(
         f"test accuracy {summary['test_accuracy']:.1%} {noisy}{compared}at ε = "
-        f"{rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, {summary['adjacency']}"
+        f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
+        f"{summary['adjacency']}"
     )
     if nonfinite := summary.get("nonfinite_gradients"):
         console.print(f"{nonfinite} gradients were NaN or infinite and counted as zero")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import (
     adjacency_option,
     exit_on_bad_input,
@@ -153,12 +153,12 @@ def _describe_ledger(found: Ledger, spent: float, planned: float) -> list[str]:
     how = "μ² of Gaussians" if found.measure == "gaussian" else f"Rényi at order {found.order:g}"
     lines = [f"Budget: {kept}, for each {found.unit}; {how} adds up."]
     for entry in found.entries:
-        cost = f"ε = {rounded_up(entry.epsilon, 4)} at δ = {entry.delta:g} alone"
+        cost = f"ε = {format_rounded_up(entry.epsilon, 4)} at δ = {entry.delta:g} alone"
         lines.append(f"Run: {entry.created}, {cost}: {entry.mechanism.describe()}.")
-    lines.append(f"Spent: ε = {rounded_up(spent, 4)}, whatever each run was chosen by.")
+    lines.append(f"Spent: ε = {format_rounded_up(spent, 4)}, whatever each run was chosen by.")
     if found.entries:
         words = "if all of these had been declared before the first one"
-        lines.append(f"Planned: ε = {rounded_up(planned, 4)} {words}.")
+        lines.append(f"Planned: ε = {format_rounded_up(planned, 4)} {words}.")
     return lines
 
 

@@ -34,7 +34,7 @@ from jaxtyping import PRNGKeyArray
 
 from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, choice, one_number
-from dpjax._numerics.keys import folded
+from dpjax._numerics.keys import fold_in_words
 from dpjax.data.cells import DataError, check_names, list_columns, parse_number
 from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
@@ -220,7 +220,7 @@ class PrivateTable:
         for place, name in enumerate(self.columns):
             column, kind = known.get(name) or Column(name), self._learned.get(name)
             if kind is not None:
-                look = _Looks(self, folded(key, TABLE_FOLD, place))
+                look = _Looks(self, fold_in_words(key, TABLE_FOLD, place))
                 numbers = as_numbers(frame[name], self.schema)
                 texts = as_texts(frame[name], self.schema)
                 kind = look.kind(numbers, texts) if kind == "any" else kind
@@ -232,7 +232,7 @@ class PrivateTable:
             columns.append(column)
         classes = self.schema.classes
         if classes is None:
-            look = _Looks(self, folded(key, TABLE_FOLD, len(self.columns)))
+            look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
             classes = _in_order(look.values(as_texts(frame[self.schema.target], self.schema)))
         missing = self.schema.missing or ("",)
         return replace(self.schema, columns=tuple(columns), classes=classes, missing=missing)
@@ -296,7 +296,7 @@ class _Looks:
         """Counts with the noise of `Histogram`, those of one look drawn once."""
         counts = np.asarray(counts, np.int64)
         return counts + discrete_gaussian(
-            folded(self.key, look), scale * self.table.stddev, counts.shape
+            fold_in_words(self.key, look), scale * self.table.stddev, counts.shape
         )
 
     def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:

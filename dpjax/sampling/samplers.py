@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int, Key, UInt
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, whole
-from dpjax._numerics.keys import folded, random_bits
+from dpjax._numerics.keys import fold_in_words, random_bits
 
 
 class Batch(NamedTuple):
@@ -82,7 +82,7 @@ def fixed_batch(
     population = whole("population", population)
     batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
-    order = jax.random.permutation(folded(key, step), population)
+    order = jax.random.permutation(fold_in_words(key, step), population)
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
 
 
@@ -108,7 +108,7 @@ def with_replacement(
     """
     population = _check_count("population", population, (1 << 31) - 1)
     batch_size, step = whole("batch_size", batch_size), _step_number("step", step)
-    words = jax.random.bits(folded(key, step), (2, batch_size), jnp.uint32)
+    words = jax.random.bits(fold_in_words(key, step), (2, batch_size), jnp.uint32)
     indices = _reduce_modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))
 
@@ -148,7 +148,7 @@ def cyclic_permutation(
     batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
     batches = -(-population // batch_size)
-    order = jax.random.permutation(folded(key, 0), population).astype(jnp.int32)
+    order = jax.random.permutation(fold_in_words(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
     start = (jnp.asarray(step) % batches).astype(jnp.int32) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
@@ -215,7 +215,7 @@ def largest_word(rate: float) -> np.uint32:
 
 def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
     """The flags of `poisson_inclusion` for a rate by its largest word, which may be traced."""
-    bits = random_bits(folded(key, step), (population,))
+    bits = random_bits(fold_in_words(key, step), (population,))
     return bits <= word
 
 
@@ -333,7 +333,7 @@ def truncated_poisson(
     population, step = whole("population", population), _step_number("step", step)
     capacity = _check_count("capacity", capacity, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
-    own = folded(key, _CHOICE, step)
+    own = fold_in_words(key, _CHOICE, step)
     order = jax.random.permutation(own, population).astype(jnp.int32)
     # The drawn records first, each group in the uniform order: the first of them are a uniform set.
     drawn = order[jnp.argsort(~flags[order], stable=True)][:capacity]
@@ -415,7 +415,7 @@ def allocation_inclusion(
         raise ValueError(f"steps must be below 2^31, got {steps}")
     chosen = _check_count("chosen", chosen, steps, "steps")
     epoch, step = _step_number("epoch", epoch), _step_number("step", step, steps)
-    own = folded(key, _EPOCHS, epoch)
+    own = fold_in_words(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
     step = jnp.asarray(step, jnp.uint32)
     # Floyd's algorithm: every set of `chosen` of them is equally likely (Bentley and Floyd 1987).

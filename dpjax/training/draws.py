@@ -26,7 +26,7 @@ from dpjax._numerics.explicit import (
     on_one_device,
     placed_like,
 )
-from dpjax._numerics.keys import folded
+from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.scope import enable_x64
 from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
@@ -351,7 +351,7 @@ def make_loading(draws: Draws, placement: Placement | None) -> tuple[Any, Any]:
     """What draws a step's records, `draw(key, step)`, and what loads them from the host."""
     # `load(data, *drawn) -> Batch`; of blocks a process loads those of its own devices.
     load = _load_batch if placement is None else functools.partial(_load_blocks, placement)
-    draw = jax.jit(lambda key, step: draws.draw(folded(key, SAMPLING), step))
+    draw = jax.jit(lambda key, step: draws.draw(fold_in_words(key, SAMPLING), step))
     return draw, functools.partial(load, draws)
 
 

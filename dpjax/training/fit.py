@@ -211,8 +211,11 @@ def fit(
     by_hand, key = key is not None, _choose_key(key, config.process_mesh)
     with contextlib.closing(_open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
-        identity = functools.partial(identify_run, config, arrays, metrics, owners, identity or {})
-        key = store.bind(key, identity, resume=resume)
+        key = store.bind(
+            key,
+            functools.partial(identify_run, config, arrays, metrics, owners, identity or {}),
+            resume=resume,
+        )
         stops_early = store.noted("stop_when", stop_when is not None)
         _name_key(plan, key, store, ledger, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]

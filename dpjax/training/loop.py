@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._numerics.checks import Range, one_number
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.devices import broadcast_from_leader
@@ -210,7 +210,7 @@ def progress_line(row: Mapping[str, float]) -> str:
         >>> progress_line(row | {"records_per_second": 1250.0, "memory": 2.5e9})
         'step 40, ε 1.25, accuracy 0.9, 12.5 steps/s, 1,250 records/s, 2,500 MB'
     """
-    parts = [f"step {int(row['step']):,}", f"ε {rounded_up(row['epsilon'], 4)}"]
+    parts = [f"step {int(row['step']):,}", f"ε {format_rounded_up(row['epsilon'], 4)}"]
     for name, value in row.items():
         if name not in ("step", "epsilon", *SHOWN) and not math.isnan(value):
             parts.append(f"{name} {value:.4g}")

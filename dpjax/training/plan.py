@@ -15,7 +15,15 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, choice, one_number, scalar, shown
+from dpjax._numerics.checks import (
+    CLIP_NORMS,
+    Range,
+    Tracer,
+    choice,
+    format_value,
+    one_number,
+    scalar,
+)
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_integer, check_noise
@@ -113,15 +121,17 @@ class Plan:
         if not isinstance(self.mechanism, acc.Mechanism):
             raise TypeError(
                 "mechanism must be a mechanism, such as Repeated(PoissonSampled(Gaussian(1.0), "
-                f"rate), steps), got {shown(self.mechanism)}"
+                f"rate), steps), got {format_value(self.mechanism)}"
             )
         if not isinstance(self.adjacency, str):
             raise TypeError(
                 f"adjacency must be one of {[str(a) for a in acc.Adjacency]}, got "
-                f"{shown(self.adjacency)}"
+                f"{format_value(self.adjacency)}"
             )
         if not isinstance(self.preceding, acc.Mechanism | None):
-            raise TypeError(f"preceding must be a mechanism or None, got {shown(self.preceding)}")
+            raise TypeError(
+                f"preceding must be a mechanism or None, got {format_value(self.preceding)}"
+            )
         choice("unit", self.unit, ("record", "user"))
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
@@ -394,7 +404,9 @@ def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in parts:
         if not isinstance(part, Mapping):
-            raise TypeError(f"extra_delta must be a table, reason: number, got {shown(part)}")
+            raise TypeError(
+                f"extra_delta must be a table, reason: number, got {format_value(part)}"
+            )
         for reason, value in part.items():
             found[str(reason)] = one_number(f"extra_delta[{reason!r}]", value, Range(0.0, 1.0))
     if sum(found.values()) >= delta:

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
-from dpjax._numerics.keys import folded
+from dpjax._numerics.keys import fold_in_words
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
@@ -169,7 +169,7 @@ def _divide(released: Any, divisor: Any, params: Any) -> Any:
 def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any, step: Any) -> Any:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
     adaptive: Any = plan.adaptive
-    counting = folded(key, COUNT, step)
+    counting = fold_in_words(key, COUNT, step)
     count = 2 * within - size.astype(jnp.int32)  # of records, each ±1: halves are exact
     moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
     return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
@@ -184,14 +184,14 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
-        before = transforms.NoiseState(folded(key, NOISE), state["step"])
+        before = transforms.NoiseState(fold_in_words(key, NOISE), state["step"])
         return noise.update(total, before)[0], {}
 
     def add_correlated(total, state, key, number):
         del number  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
-        own = folded(key, NOISE)
+        own = fold_in_words(key, NOISE)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
         released, after = noise.update(total, before)
         return released, {"noise": after.past}  # pyrefly: ignore
@@ -223,7 +223,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
             if isinstance(data, Batch):
                 drawn = data.numbers, data.size, None
             else:
-                found = draws.draw(folded(key, SAMPLING), step)
+                found = draws.draw(fold_in_words(key, SAMPLING), step)
                 drawn = *found, config.plan.population
             return sum_records(params, data, drawn, key, step, frozen, clip_norm)
 
@@ -247,7 +247,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     def sum_blocks(params, data, key, step, frozen, clip_norm):
         records = data
         if not isinstance(data, Batch):
-            (flags,) = divided.draw(folded(key, SAMPLING), step)
+            (flags,) = divided.draw(fold_in_words(key, SAMPLING), step)
             flags = jax.lax.with_sharding_constraint(flags, rows)
             records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
         total, seen = over_blocks(params, records, key, step, frozen, clip_norm)
@@ -267,7 +267,7 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
         slots = jnp.arange(capacity, dtype=jnp.int32)
         # A record's key is a function of the run's, the step and the record's number alone: neither
         # its place in the batch nor the pieces that a batch is worked through in change it.
-        step_key = folded(key, LOSS, step) if config.loss_takes_key else None
+        step_key = fold_in_words(key, LOSS, step) if config.loss_takes_key else None
 
         def piece(state):
             number, totals = state

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
-from dpjax._numerics.keys import folded
+from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
@@ -78,7 +78,7 @@ def fold_noise_key(
     reader = READER.get()
     step = state.step + 1 if reader is None else reader.draw(digest, state.key, state.step)
     salt = (np.uint32(int.from_bytes(digest[start : start + 4], "big")) for start in (0, 4))
-    return folded(state.key, state.step, *salt), NoiseState(state.key, step)
+    return fold_in_words(state.key, state.step, *salt), NoiseState(state.key, step)
 
 
 @suggests_argument_names

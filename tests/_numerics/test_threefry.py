@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics import keys as module
-from dpjax._numerics.keys import block, folded, random_bits
+from dpjax._numerics.keys import block, fold_in_words, random_bits
 
 KEYS = {
     "typed": lambda: jax.random.key(3),
@@ -51,7 +51,7 @@ def test_bits_follow_the_way_in_which_jax_counts(counted):
     """JAX's older way gives other bits to the same places: those are given then."""
     with jax.threefry_partitionable(counted):
         assert np.array_equal(random_bits(KEYS["typed"](), (5,)), bits(KEYS["typed"](), (5,)))
-        found = random_bits(folded(KEYS["typed"](), 9), (4,))
+        found = random_bits(fold_in_words(KEYS["typed"](), 9), (4,))
         assert np.array_equal(found, bits(jax.random.fold_in(KEYS["typed"](), 9), (4,)))
 
 
@@ -75,7 +75,7 @@ def test_an_array_of_keys_is_refused(form):
     keys = form(jax.random.split(jax.random.key(0), 2))
     draws = (
         lambda keys: random_bits(keys, (2,)),
-        lambda keys: folded(keys, 1),
+        lambda keys: fold_in_words(keys, 1),
         lambda keys: sampling.poisson_inclusion(keys, 0, population=2, rate=0.5),
     )
     for draw in draws:
@@ -96,7 +96,7 @@ def test_a_step_after_another_is_no_new_program():
     """Outside a trace too, where its number is a number of Python's."""
 
     def drawn(step):
-        folded(jax.random.key(5), step)
+        fold_in_words(jax.random.key(5), step)
         return module._folded._cache_size()
 
     assert drawn(0) == drawn(1) == drawn(2)

@@ -89,7 +89,9 @@ def test_all_kinds_in_one_run():
     assert float(found.gaussian_mu2) == 4.0
     assert rows(found.sampled["poisson"]) == [(0.5, 0.01, 1.0)]
     assert rows(found.sampled["fixed"]) == [(0.5, 0.1, 1.0)]
-    assert not pair_atoms.lowers(run, ADD)  # fixed batches do not survive adding a record
+    assert not pair_atoms.is_gaussian_family(
+        run, ADD
+    )  # fixed batches do not survive adding a record
 
 
 def test_no_steps_release_nothing():
@@ -110,7 +112,7 @@ def test_no_steps_release_nothing():
 )
 def test_what_has_no_atoms_is_refused(run, adjacency):
     with pytest.raises(acc.UnsupportedQuery):
-        pair_atoms.check_lowers(run, adjacency)
+        pair_atoms.check_gaussian_family(run, adjacency)
 
 
 def test_finer_cores_answer_only_where_the_first_is_poor():

@@ -12,7 +12,7 @@ import pytest
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour.method import bound
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.pairs.atoms import Atoms
+from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.pairs.protocol import Steps
 
 FINE = 1
@@ -23,7 +23,7 @@ def _ask(
 ):
     """On NumPy, as a single setting is answered, or compiled, as a sweep is."""
     steps = Steps(*(np.atleast_1d(np.asarray(v, float)) for v in (mu, rate, count)))
-    run = Atoms(np.float64(0.0), {family: steps})
+    run = GroupedSteps(np.float64(0.0), {family: steps})
 
     def core(run, target):
         return bound(question, run, target, signs, level)
@@ -162,7 +162,7 @@ def test_delta_of_1e_16_is_reached():
 
 
 def test_plain_gaussians_are_exact():
-    run = Atoms(np.float64(1.0), {})
+    run = GroupedSteps(np.float64(1.0), {})
     with np.errstate(all="ignore"):
         bounds = bound("epsilon", run, np.float64(1e-5), (1,), FINE)
     exact = float(gaussian_dp.epsilon(1.0, 1e-5))

@@ -70,7 +70,7 @@ def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monk
         asked.append(np.size(given))
         return least(part, chosen, run, given, adjacency)
 
-    monkeypatch.setattr(implied, "least", counted)
+    monkeypatch.setattr(implied, "best_bound", counted)
     step = acc.PoissonSampled(acc.Gaussian(1.0), 0.2)
     one = acc.tradeoff(step, RATES)
     assert sum(asked) < epsilons.size

@@ -8,7 +8,7 @@ from jax import export
 
 from dpjax import accounting as acc
 from dpjax._numerics import scope
-from dpjax.accounting.method import Method, least
+from dpjax.accounting.method import Method, best_bound
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 _NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
@@ -103,7 +103,9 @@ def test_after_a_complete_method_none_is_asked_under_a_trace():
     second = Method("second", 2.0, lambda run, adjacency: True, never)
 
     def ask(methods):
-        return jax.jit(lambda d: least("epsilon", methods, run, d, acc.Adjacency.ADD_REMOVE)[0])
+        return jax.jit(
+            lambda d: best_bound("epsilon", methods, run, d, acc.Adjacency.ADD_REMOVE)[0]
+        )
 
     assert ask((first._replace(complete=True), second))(0.25) == 0.5
     with pytest.raises(AssertionError):

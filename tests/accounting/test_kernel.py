@@ -15,8 +15,8 @@ from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
 from dpjax.accounting.contour.saddle import Group, Run
 from dpjax.accounting.contour.tilt import EPS, normalise
-from dpjax.accounting.pairs.batches import Binomial, few
-from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, users
+from dpjax.accounting.pairs.batches import Binomial, merge_weights
+from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson, replace_one
 from dpjax.accounting.pairs.pair import Atoms, atoms
 
 
@@ -129,8 +129,8 @@ def _mixture_delta(pair, epsilon):
         poisson(np.float64(1.0), np.float64(0.1)),
         poisson(np.float64(1.0), np.float64(0.1)).reversed(),
         replace_one(np.float64(0.7), np.float64(0.3)),
-        users(0.8, *few(Binomial(3.0, 0.2), False)),
-        users(0.8, *few(Binomial(3.0, 0.2), False)).reversed(),
+        added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)),
+        added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)).reversed(),
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.01, 0.09])
@@ -241,7 +241,7 @@ def test_a_pair_of_atoms_is_reversed_twice_to_itself():
 
 def test_weights_that_are_known_to_an_error_cost_it_at_epsilon_zero_too(monkeypatch):
     """δ(ε) is read at ε less what the weights may be off by, and falls strictly, below 0 too."""
-    monkeypatch.setattr(user_lines, "mass_error", lambda law: 0.005)
+    monkeypatch.setattr(user_lines, "relative_weight_error", lambda law: 0.005)
     run = acc.UserLevel(acc.PoissonSampled(acc.Gaussian(2.0), 0.1), 3)
     shift = float(np.log1p(0.01) - np.log1p(-0.01))
     at = [acc.delta(run, e, method="contour") for e in (0.0, 0.5 * shift, shift)]

@@ -36,7 +36,7 @@ def test_jax_may_build_mechanisms_of_anything(run, leaf):
 def test_what_jax_built_is_checked_when_a_query_is_asked():
     run = jax.tree.map(lambda sigma: -sigma, acc.Repeated(acc.Gaussian(1.0), 2))
     with pytest.raises(ValueError, match="must be"):
-        base.admit(run)
+        base.validate(run)
 
 
 def test_every_mechanism_is_exemplified():

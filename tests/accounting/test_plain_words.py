@@ -8,7 +8,7 @@ import mpmath
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.plain_words import details, percent, summary
+from dpjax.accounting.answers.plain_words import details, format_percent, summary
 from dpjax.accounting.answers.risks import line, success
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -99,13 +99,13 @@ def test_where_nothing_is_known_nothing_is_promised():
     [(0.0, "0 %"), (0.00123, "0.13 %"), (0.0179, "1.8 %"), (0.25, "25 %"), (0.991, "100 %")],
 )
 def test_percentages_are_rounded_up(share, text):
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 def test_percentages_never_promise_more():
     for k in range(1, 2_000):
         share = k / 2_000
-        assert float(percent(share).split()[0]) >= 100 * share * (1 - 1e-15)
+        assert float(format_percent(share).split()[0]) >= 100 * share * (1 - 1e-15)
 
 
 def test_the_guarantee_that_is_shown_is_no_less_than_it_is():
@@ -163,7 +163,7 @@ def test_the_opening_names_who_what_how_well_and_what_is_left(adjacency):
     opening, details = certificate.describe().split("\n\n")
     labels = [text.split(":")[0] for text in opening.split("\n")]
     assert labels == ["Protected", "Against", "How well", "Not covered"]
-    expected = percent(_found(run, adjacency=adjacency))
+    expected = format_percent(_found(run, adjacency=adjacency))
     assert f"at most {expected} of" in opening
     assert opening.endswith("Not covered: the ranges.")
     assert details.startswith("Released: ")
@@ -184,7 +184,7 @@ def test_users_are_protected_with_all_their_records(adjacency):
     assert protected.startswith("Protected: whoever contributed at most 4 records: ")
     assert "one record" not in protected
     factor = 4 if adjacency is _ADD else 8
-    assert f"at most {percent(_gaussian_attack(factor / 8.0))} of" in found
+    assert f"at most {format_percent(_gaussian_attack(factor / 8.0))} of" in found
 
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))

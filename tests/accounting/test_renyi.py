@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.atoms import Atoms
+from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.pairs.protocol import Steps
 from dpjax.accounting.renyi import moments
 
@@ -22,7 +22,7 @@ def curve(pair, mu, rate, order):
 
     def one(mu, rate, order):
         step = Steps(*(np.array([float(v)]) for v in (mu, rate, 1.0)))
-        atoms = Atoms(np.zeros(()), {"poisson": step})
+        atoms = GroupedSteps(np.zeros(()), {"poisson": step})
         with np.errstate(all="ignore"):
             return moments.log_moments(atoms, ADJACENCY[pair], np.array([order]))[0] / (order - 1)
 

@@ -51,7 +51,7 @@ def test_a_trace_marks_exactly_what_a_constructor_refuses(run, wide):
 
     def found(fields):
         traced = dataclasses.replace(run, **fields)
-        return base.invalid(traced), base.invalid(base.repaired(traced))
+        return base.invalid(traced), base.invalid(base.replace_invalid(traced))
 
     with enable_x64() if wide else _narrow():
         marked, left = jax.jit(jax.vmap(found))(_rows(run, values))

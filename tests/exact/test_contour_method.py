@@ -73,7 +73,7 @@ def test_merging_keeps_the_best_end_of_each():
 def test_poor_is_what_is_neither_close_nor_settled():
     upper = np.array([1.0, 1.0, 0.0, np.inf, np.nan, 9e3, 2e4])
     lower = np.array([1.0 - 1e-12, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0])
-    poor = method._poor(method.Bounds(lower, upper))
+    poor = method._needs_refinement(method.Bounds(lower, upper))
     # At ε = 20,000 nobody is helped by a finer line.
     np.testing.assert_array_equal(poor, [False, True, False, True, True, True, False])
 
@@ -83,10 +83,28 @@ def test_pairs_and_directions():
     steps = Steps(one, one, one)
     with float64.float64_scope():
         for atoms, adjacency, lower, families, signs in (
-            (pair_atoms.Atoms(one[0], {"poisson": steps}), ADD, False, {"poisson"}, (1, -1)),
-            (pair_atoms.Atoms(one[0], {"poisson": steps}), REPLACE, False, {"replace"}, (1,)),
-            (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, False, {"symmetrised"}, (1,)),
-            (pair_atoms.Atoms(one[0], {"fixed": steps}), REPLACE, True, {"poisson"}, (1, -1)),
+            (pair_atoms.GroupedSteps(one[0], {"poisson": steps}), ADD, False, {"poisson"}, (1, -1)),
+            (
+                pair_atoms.GroupedSteps(one[0], {"poisson": steps}),
+                REPLACE,
+                False,
+                {"replace"},
+                (1,),
+            ),
+            (
+                pair_atoms.GroupedSteps(one[0], {"fixed": steps}),
+                REPLACE,
+                False,
+                {"symmetrised"},
+                (1,),
+            ),
+            (
+                pair_atoms.GroupedSteps(one[0], {"fixed": steps}),
+                REPLACE,
+                True,
+                {"poisson"},
+                (1, -1),
+            ),
         ):
             run, found = method.compose(atoms, adjacency, lower)
             assert set(run.sampled) == families
@@ -210,7 +228,7 @@ def test_both_directions_are_covered_in_whichever_order_they_are_asked(question)
     for _ in range(12):
         mu, rate = np.exp(rng.uniform(-2, 0.5)), 10 ** rng.uniform(-3, -0.05)
         step = Steps(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
-        run = pair_atoms.Atoms(np.float64(0.0), {"poisson": step})
+        run = pair_atoms.GroupedSteps(np.float64(0.0), {"poisson": step})
         with np.errstate(all="ignore"):
             given = np.float64(10 ** rng.uniform(-9, -2))
             if question == "delta":

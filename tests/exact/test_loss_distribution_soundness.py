@@ -14,9 +14,9 @@ from mpmath import exp, log, mpf, ncdf, npdf
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.method import directions
-from dpjax.accounting.pairs.atoms import Atoms
-from dpjax.accounting.pairs.discrete import GUARANTEE, repeated
-from dpjax.accounting.pairs.protocol import Known, Steps
+from dpjax.accounting.pairs.atoms import GroupedSteps
+from dpjax.accounting.pairs.discrete import GUARANTEE, repeat_release
+from dpjax.accounting.pairs.protocol import SampledRelease, Steps
 
 _BINS = 1 << 14
 
@@ -111,7 +111,7 @@ def test_two_steps(pair, delta):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_step_beside_a_sampled_guarantee(sign):
     """Three kinds at once: a sampled Gaussian, a Gaussian, a sampled pure release."""
-    known = Known(GUARANTEE, (0.8, 0.0), 0.3)
+    known = SampledRelease(GUARANTEE, (0.8, 0.0), 0.3)
     pair, other = Pair("poisson", sign, 0.9, 0.2, 1), Pair("gaussian", sign, 0.4, 1.0, 1)
     with mpmath.workdps(20):
         e, q = exp(mpf(known.numbers[0])), mpf(known.rate)
@@ -126,7 +126,9 @@ def test_a_step_beside_a_sampled_guarantee(sign):
         for epsilon in (0.0, 1.0):
             exact = composed(first, rest, epsilon)
             low, high = (
-                delta_bound([pair, other, repeated(known, 1, sign=sign, upper=u)], epsilon, upper=u)
+                delta_bound(
+                    [pair, other, repeat_release(known, 1, sign=sign, upper=u)], epsilon, upper=u
+                )
                 for u in (False, True)
             )
             assert low <= exact <= high
@@ -146,8 +148,8 @@ def test_nothing_sampled_and_everything_sampled(upper):
 def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
     fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
-    atoms = Atoms(np.array(1.0), {"fixed": fixed})
-    known = Known(GUARANTEE, (1.0, 0.0), 0.1)
+    atoms = GroupedSteps(np.array(1.0), {"fixed": fixed})
+    known = SampledRelease(GUARANTEE, (1.0, 0.0), 0.1)
     ways = directions(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)
     assert [way[0].family for way in ways] == ["gaussian"] * 2
     assert [way[1][:4] for way in ways] == [("poisson", s, 2.0, 0.1) for s in (1, -1)]

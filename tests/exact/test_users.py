@@ -11,10 +11,10 @@ import pytest
 from scipy import special
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import Binomial, few, mass_error
+from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.on_grid import log_sum, loss, places
-from dpjax.accounting.pairs.replacement import Users
+from dpjax.accounting.pairs.replacement import AddedRecordsPair
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -310,7 +310,9 @@ def test_corners():
 
 def test_many_records_are_lumped_towards_more_for_an_upper_bound():
     for records, rate in ((5_000.0, 0.3), (20.0, 0.5), (1e6, 1e-3)):
-        (j, up), (i, low) = (few(Binomial(records, rate), upper) for upper in (True, False))
+        (j, up), (i, low) = (
+            merge_weights(Binomial(records, rate), upper) for upper in (True, False)
+        )
         assert len(j) <= 258
         assert up.sum() == pytest.approx(1, abs=1e-12)
         assert low.sum() == pytest.approx(1, abs=1e-12)
@@ -405,7 +407,7 @@ def test_the_masses_are_as_exact_as_is_said(records, rate):
             ways = mp.loggamma(n + 1) - mp.loggamma(i + 1) - mp.loggamma(n - i + 1)
             truth = mp.exp(ways + i * mp.log(q) + (n - i) * mp.log1p(-q))
             found = mass[int(j - first)]
-            assert abs(float(found / truth - 1)) <= mass_error(Binomial(records, rate))
+            assert abs(float(found / truth - 1)) <= relative_weight_error(Binomial(records, rate))
 
 
 def test_sums_of_exponentials_leave_out_nothing_that_shows():
@@ -425,7 +427,7 @@ def test_sums_of_exponentials_leave_out_nothing_that_shows():
 
 
 def test_users_of_users_of_very_many_records_end():
-    (j, weight) = few(Binomial(1e18, 0.01), True)
+    (j, weight) = merge_weights(Binomial(1e18, 0.01), True)
     assert weight.sum() == pytest.approx(1, abs=1e-6)
     assert j @ weight >= 1e16 * (1 - 1e-12)
 
@@ -437,7 +439,7 @@ def test_outcomes_of_a_loss_have_that_loss_where_numbers_of_records_lie_far_apar
     mu, records, rate
 ):
     """One step's loss changes its slope at once: the outcome of 1,483 had a loss of 1,483.08."""
-    mixture = Users(mu, Binomial(records, rate)).side(1, mu, rate, 9.0, True)
+    mixture = AddedRecordsPair(mu, Binomial(records, rate)).side(1, mu, rate, 9.0, True)
     least, most = mixture.loss_range(1, mu, rate, 9.0)
     losses = np.linspace(max(least, 0.0), most, 10_001)[1:]
     found = loss(mixture.pair, places(mixture.pair, losses))[0]

@@ -12,9 +12,14 @@ import pytest
 from scipy import special, stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, few, mass_error
+from dpjax.accounting.pairs.batches import (
+    Binomial,
+    Hypergeometric,
+    merge_weights,
+    relative_weight_error,
+)
 from dpjax.accounting.pairs.on_grid import loss, places
-from dpjax.accounting.pairs.replacement import Opposed
+from dpjax.accounting.pairs.replacement import ReplacedRecordsPair
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 VALUES = (-1, 0, 1)
@@ -282,14 +287,14 @@ def test_the_masses_are_as_exact_as_is_said(k, m, n):
                 continue
             i = mp.mpf(j)
             log = ways(records, i) + ways(population - records, batch - i) - ways(population, batch)
-            assert abs(float(mass[int(j - first)] / mp.exp(log) - 1)) <= mass_error(law)
+            assert abs(float(mass[int(j - first)] / mp.exp(log) - 1)) <= relative_weight_error(law)
             checked += 1
     assert checked
 
 
 def test_many_records_are_lumped_towards_more_for_an_upper_bound():
     for law in (Hypergeometric(5e3, 3e3, 1e4), Hypergeometric(1e6, 1e4, 1e7), Binomial(1e6, 0.1)):
-        (j, up), (i, low) = (few(law, upper) for upper in (True, False))
+        (j, up), (i, low) = (merge_weights(law, upper) for upper in (True, False))
         mean = law.most * law.rate
         assert len(j) <= 258
         assert up.sum() == pytest.approx(1, abs=1e-12)
@@ -301,7 +306,7 @@ def test_many_records_are_lumped_towards_more_for_an_upper_bound():
     ("mu", "records", "rate"), [(38.48, 50, 0.0338), (12.8, 34, 0.0913), (0.05, 2, 1e-4)]
 )
 def test_outcomes_of_a_loss_have_that_loss(mu, records, rate):
-    pair = Opposed(mu, Binomial(records, rate)).side(1, mu, rate, 9.0, True)
+    pair = ReplacedRecordsPair(mu, Binomial(records, rate)).side(1, mu, rate, 9.0, True)
     least, most = pair.loss_range(1, mu, rate, 9.0)
     losses = np.linspace(least, most, 10_001)
     found = loss(pair.pair, places(pair.pair, losses))[0]

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import drawn, mass_error
+from dpjax.accounting.pairs.batches import relative_weight_error, with_replacement_law
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -200,7 +200,7 @@ def test_next_to_no_noise_costs_no_more_than_all_copies_at_once(sigma):
 )
 def test_a_share_that_is_rounded_is_within_what_is_said_of_the_masses(draws, records, population):
     """Against the binomial law of k/n itself, at 50 digits, wherever it weighs 1e-30 or more."""
-    law = drawn(draws, records, population)
+    law = with_replacement_law(draws, records, population)
     first, mass = law.masses()
     j = first + np.arange(len(mass))
     listed = np.flatnonzero(mass > 1e-30)
@@ -211,7 +211,7 @@ def test_a_share_that_is_rounded_is_within_what_is_said_of_the_masses(draws, rec
             i = mp.mpf(j[place])
             log = mp.loggamma(n + 1) - mp.loggamma(i + 1) - mp.loggamma(n - i + 1)
             truth = mp.exp(log + i * mp.log(q) + (n - i) * mp.log1p(-q))
-            assert abs(float(mass[place] / truth - 1)) <= mass_error(law)
+            assert abs(float(mass[place] / truth - 1)) <= relative_weight_error(law)
 
 
 def test_one_of_very_many_draws_lies_between_its_ends():

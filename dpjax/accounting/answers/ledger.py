@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._files import lock_file, write_atomically
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
@@ -104,7 +104,7 @@ class Ledger:
         object.__setattr__(self, "order", order)
         for run in self.plan:
             if not isinstance(run, Mechanism):
-                raise TypeError(f"plan must hold mechanisms, got {checks.shown(run)}")
+                raise TypeError(f"plan must hold mechanisms, got {checks.format_value(run)}")
         for entry in self.entries:
             self._check_entry(entry)
         self._check_budget()
@@ -122,7 +122,7 @@ class Ledger:
 
     def _check_entry(self, entry: Any) -> None:
         if not isinstance(entry, Certificate):
-            raise TypeError(f"certificate must be a Certificate, got {checks.shown(entry)}")
+            raise TypeError(f"certificate must be a Certificate, got {checks.format_value(entry)}")
         own = {"adjacency": self.adjacency.value, "unit": self.unit}
         theirs = {
             "adjacency": entry.adjacency.value,
@@ -148,7 +148,7 @@ class Ledger:
         if not spent <= self.epsilon:
             raise BudgetExceeded(
                 f"certificate must keep the budget epsilon={self.epsilon:g} at delta="
-                f"{self.delta:g}, got {rounded_up(spent, 4)} together with what is booked"
+                f"{self.delta:g}, got {format_rounded_up(spent, 4)} together with what is booked"
             )
 
     def spent(self) -> float:

@@ -19,8 +19,8 @@ from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.steps import unwrapped
-from dpjax.accounting.method import Method, ranked
+from dpjax.accounting.mechanisms.steps import rewrite_for_group
+from dpjax.accounting.method import Method, rank_methods
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
 
@@ -69,7 +69,7 @@ def methods(
         True
     """
     found: dict[str, Method] = {}
-    run, adjacency = None if run is None else unwrapped(run), check_adjacency(adjacency)
+    run, adjacency = None if run is None else rewrite_for_group(run), check_adjacency(adjacency)
     for m in sorted(METHODS, key=lambda m: float("inf") if m.rank is None else m.rank):
         if run is None or m.supports(run, adjacency):
             found.setdefault(m.name, m)
@@ -97,10 +97,10 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Met
     def kept(m: Method) -> bool:
         return m.rank is not None if name == "best" else m.name == name
 
-    chosen = ranked(METHODS, part, run, adjacency, kept)
+    chosen = rank_methods(METHODS, part, run, adjacency, kept)
     if chosen:
         return chosen
-    able = ranked(METHODS, part, run, adjacency)
+    able = rank_methods(METHODS, part, run, adjacency)
     question = part.replace("_", " ")
     if able:
         would = " or ".join(dict.fromkeys(repr(m.name) for m in able))
@@ -110,7 +110,7 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Met
         )
     reason = _reason(run, part, adjacency)
     other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
-    elsewhere = [m for m in ranked(METHODS, part, run, other) if m.rank is not None]
+    elsewhere = [m for m in rank_methods(METHODS, part, run, other) if m.rank is not None]
     advice = ""
     if elsewhere:
         advice = f"; adjacency=Adjacency.{other.name} with method={elsewhere[0].name!r} answers"
@@ -128,10 +128,12 @@ def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
                 f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
                 "for data sets of another size"
             )
-    priced = [m for m in ranked(METHODS, "epsilon", run, adjacency) if m.rank is not None]
+    priced = [m for m in rank_methods(METHODS, "epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:
         steps = dict.fromkeys(
-            describe(step) for step, _ in flatten(run) if not ranked(METHODS, part, step, adjacency)
+            describe(step)
+            for step, _ in flatten(run)
+            if not rank_methods(METHODS, part, step, adjacency)
         )
         unknown = " or ".join(steps) or describe(run)
         return (
@@ -139,7 +141,7 @@ def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
             "and delta"
         )
     try:
-        atoms.check_lowers(run, adjacency)
+        atoms.check_gaussian_family(run, adjacency)
     except UnsupportedQuery as refusal:
         return f": {refusal}"
     return ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.as_json import to_plain
 from dpjax.accounting.answers.risks import success
@@ -45,12 +45,12 @@ _AGAINST = {
 }
 
 
-def shown(value: object) -> str:
+def format_fact(value: object) -> str:
     """A declared fact in words: a fraction to six digits, anything else as it is."""
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share of one as a percentage, rounded up to two digits."""
     value = 100 * share
     if value <= 0:
@@ -73,7 +73,7 @@ def _owned(c: Certificate) -> tuple[str, str] | None:
 def _promise(epsilon: float) -> str:
     """What ε means for the probability of an outcome: a ratio of at most e^ε, rounded up."""
     if epsilon > 20.0:
-        return f"any outcome may be up to e^{rounded_up(epsilon, 4)} times as likely"
+        return f"any outcome may be up to e^{format_rounded_up(epsilon, 4)} times as likely"
     ratio = math.exp(epsilon) * (1 + 1e-12)
     digits = max(10.0 ** (math.floor(math.log10(ratio)) - 1), 0.01)
     return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
@@ -89,7 +89,7 @@ def _protected(c: Certificate) -> str:
         again = ""
         words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
-    return f"{words}, but for a probability of {rounded_up(c.delta)}. {grade}{again}"
+    return f"{words}, but for a probability of {format_rounded_up(c.delta)}. {grade}{again}"
 
 
 def _relation(c: Certificate) -> str:
@@ -100,7 +100,7 @@ def _relation(c: Certificate) -> str:
     return words
 
 
-def _whom(c: Certificate, words: str) -> str:
+def _name_users(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
     return words.replace("record", "user") if _owned(c) else words
 
@@ -125,9 +125,10 @@ def summary(certificate: Certificate) -> list[str]:
         )
         lines = [
             f"Protected: {_protected(c)}.",
-            f"Against: {_whom(c, _AGAINST[c.adjacency])}.",
+            f"Against: {_name_users(c, _AGAINST[c.adjacency])}.",
             "How well: with one false alarm in a thousand, such an attack is right about at most "
-            f"{percent(caught)} of the {_whom(c, 'records')} it is after (a guess: 0.1 %).",
+            f"{format_percent(caught)} of the {_name_users(c, 'records')} it is after "
+            "(a guess: 0.1 %).",
         ]
         if c.tier == "conditional":
             lines.append(
@@ -148,7 +149,8 @@ def details(certificate: Certificate) -> list[str]:
     lines = [f"Released: {c.mechanism.describe()}."]
     if math.isfinite(c.epsilon):
         lines.append(
-            f"Guarantee: ({rounded_up(c.epsilon)}, {rounded_up(c.delta)})-differential privacy."
+            f"Guarantee: ({format_rounded_up(c.epsilon)}, {format_rounded_up(c.delta)})-"
+            "differential privacy."
         )
     else:
         lines.append("Guarantee: none; no finite ε can be stated.")
@@ -162,7 +164,9 @@ def details(certificate: Certificate) -> list[str]:
     lines += [f"Assumes: {a}." for a in dict.fromkeys(both)]
     compared = {k for names, *_ in compare(c.mechanism, c.adjacency, c.declared) for k in names}
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
-        facts = [f"{k} = {shown(v)}" for k, v in c.declared.items() if (k in compared) is checked]
+        facts = [
+            f"{k} = {format_fact(v)}" for k, v in c.declared.items() if (k in compared) is checked
+        ]
         lines += [f"{label}: {', '.join(facts)}."] if facts else []
     lines.append(
         f"Files: {', '.join(c.subject)}, by their SHA-256; another file of that name is refused."

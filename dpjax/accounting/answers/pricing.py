@@ -26,9 +26,20 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
     flatten,
 )
-from dpjax.accounting.mechanisms.base import admit, invalid, map_axes, repaired, together, walk
-from dpjax.accounting.mechanisms.steps import reached, revealed, unwrapped
-from dpjax.accounting.method import Method, ask_open, chosen_settings, least, ranked
+from dpjax.accounting.mechanisms.base import (
+    check_broadcast,
+    invalid,
+    map_axes,
+    replace_invalid,
+    validate,
+    walk,
+)
+from dpjax.accounting.mechanisms.steps import (
+    is_group_attained,
+    replace_noiseless,
+    rewrite_for_group,
+)
+from dpjax.accounting.method import Method, ask_open, best_bound, chosen_settings, rank_methods
 
 _CLOSE = 0.999  # of the upper end, from which on a lower end is not looked for elsewhere
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
@@ -41,18 +52,18 @@ _Question = TypeVar("_Question", bound=Callable[..., Any])
 _ANOTHER_RUN = {"noise_multiplier": 0.0, "records": 1.0}  # at these numbers a step is another
 
 
-def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[Any, Any, Any]:
-    """The run and the argument to ask the methods about, and which settings `settled` overrules.
+def validate_query(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[Any, Any, Any]:
+    """The run and the argument to ask about, and which settings `mask_invalid` overrules.
 
     A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
     can answer, and marked.
     """
-    admit(run)
+    validate(run)
     given = checks.number(name, given, allowed)
     if np.ndim(given) and allowed not in (ORDERS, RATES):
-        together(run, **{name: given})
+        check_broadcast(run, **{name: given})
     if not is_traced(run, given):
-        return unwrapped(run), given, False
+        return rewrite_for_group(run), given, False
     bad = invalid(run)
     if is_traced(given):
         with plain_rules():
@@ -62,7 +73,7 @@ def admitted(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[An
             bad = jnp.expand_dims(bad, -1) | ~good if allowed in (ORDERS, RATES) else bad | ~good
     elif allowed in (ORDERS, RATES):
         bad = jnp.expand_dims(bad, -1)
-    return unwrapped(repaired(run)), given, bad
+    return rewrite_for_group(replace_invalid(run)), given, bad
 
 
 # What is asked about by each part of a method, and what it may be.
@@ -77,23 +88,27 @@ _GIVEN = {
 def _ready(
     part: str, run: Any, given: Any, adjacency: Adjacency | str, method: str
 ) -> tuple[Any, ...]:
-    """The methods to ask, the run, what is given, the adjacency, and what `settled` overrules.
+    """The methods to ask, the run, what is given, the adjacency, and what `mask_invalid` overrules.
 
     Releases that tell all or nothing are asked about as such, where the method can price that.
     """
     adjacency = check_adjacency(adjacency)
     name, allowed = _GIVEN[part]
-    run, given, bad = admitted(run, name, given, allowed)
+    run, given, bad = validate_query(run, name, given, allowed)
     if part in ("rdp", "tradeoff") and not is_traced(given):
         given = np.atleast_1d(np.asarray(given, np.float64))
-    if part != "rdp" and isinstance(method, str) and (told := revealed(run, adjacency)) is not run:
-        able = {"best", *(m.name for m in ranked(METHODS, "epsilon", told, adjacency))}
+    if (
+        part != "rdp"
+        and isinstance(method, str)
+        and (told := replace_noiseless(run, adjacency)) is not run
+    ):
+        able = {"best", *(m.name for m in rank_methods(METHODS, "epsilon", told, adjacency))}
         run = told if method in able else run
     chosen = choose(run, part, method, adjacency)
     return chosen, run, given, adjacency, bad
 
 
-def settled(answer: Any, bad: Any, worst: float) -> Any:
+def mask_invalid(answer: Any, bad: Any, worst: float) -> Any:
     """The answer, and the worst one where the question was none."""
     if bad is False:
         return answer
@@ -104,7 +119,8 @@ def settled(answer: Any, bad: Any, worst: float) -> Any:
 def _by_kind(question: _Question) -> _Question:
     """The question, where settings of a sweep without noise, or of one record, are asked apart.
 
-    These are other runs (`revealed`, `unwrapped`), and a sweep says what its settings say.
+    These are other runs (`replace_noiseless`, `rewrite_for_group`), and a sweep says what its
+    settings say.
     """
     signature = inspect.signature(question)
     name = list(signature.parameters)[1]
@@ -121,7 +137,7 @@ def _by_kind(question: _Question) -> _Question:
         if kinds is None:
             grouped = isinstance(run, UserLevel) and isinstance(given.get("method"), str)
             if grouped and given["method"] == "group":
-                inner = unwrapped(run)
+                inner = rewrite_for_group(run)
                 if inner is run.mechanism:  # a group of one: what the record is charged
                     given.update(run=inner, method="best")
             return question(**given)
@@ -191,7 +207,7 @@ def price(
         'rdp'
     """
     chosen, *asked, _ = _ready("epsilon", run, delta, adjacency, method)
-    return least("epsilon", chosen, *asked)
+    return best_bound("epsilon", chosen, *asked)
 
 
 @suggests_argument_names
@@ -236,16 +252,16 @@ def epsilon(
         check_method(method)
         pure = _pure_epsilon(run, adjacency)
         if pure is not None:
-            return float64.plain(np.asarray(pure + np.zeros(np.shape(delta))))
+            return float64.to_float(np.asarray(pure + np.zeros(np.shape(delta))))
     chosen, *asked, bad = _ready("epsilon", run, delta, adjacency, method)
-    return settled(least("epsilon", chosen, *asked)[0], bad, np.inf)
+    return mask_invalid(best_bound("epsilon", chosen, *asked)[0], bad, np.inf)
 
 
 def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
     """ε at δ = 0, the sum of the largest losses; None where one of them is not known to end."""
-    admit(run)
+    validate(run)
     total: Any = 0.0
-    for step, factors in flatten(unwrapped(run)):
+    for step, factors in flatten(rewrite_for_group(run)):
         count: Any = functools.reduce(operator.mul, map(np.asarray, factors), np.asarray(1.0))
         if not np.any(count > 0):
             continue
@@ -288,7 +304,7 @@ def delta(
         True
     """
     chosen, *asked, bad = _ready("delta", run, epsilon, adjacency, method)
-    return settled(least("delta", chosen, *asked)[0], bad, 1.0)
+    return mask_invalid(best_bound("delta", chosen, *asked)[0], bad, 1.0)
 
 
 @suggests_argument_names
@@ -319,7 +335,7 @@ def rdp(
     chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, "best")
     curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
     xp: Any = JAX if is_traced(curves) else NUMPY
-    return settled(functools.reduce(xp.minimum, curves), bad, np.inf)
+    return mask_invalid(functools.reduce(xp.minimum, curves), bad, np.inf)
 
 
 @suggests_argument_names
@@ -344,11 +360,11 @@ def epsilon_interval(
     """
     adjacency = check_adjacency(adjacency)
     stated = run
-    run, delta, bad = admitted(run, "delta", delta, PROBABILITY)
+    run, delta, bad = validate_query(run, "delta", delta, PROBABILITY)
     upper = epsilon(run, delta, adjacency=adjacency)
     lower: Any = np.zeros(np.shape(upper))
-    attained = reached(stated, adjacency) and revealed(run, adjacency) is run
-    able = ranked(METHODS, "epsilon_lower", run, adjacency) if attained else []
+    attained = is_group_attained(stated, adjacency) and replace_noiseless(run, adjacency) is run
+    able = rank_methods(METHODS, "epsilon_lower", run, adjacency) if attained else []
     for method in able:
         if method.dear and float64.is_traced(run, delta):
             continue
@@ -364,8 +380,8 @@ def epsilon_interval(
         lower = np.fmax(lower, ask_open(ask, run, delta, adjacency, apart, 0.0))
     # Both ends hold; where rounding crosses them, neither may be above the other.
     lower = namespace(lower, upper).minimum(lower, upper)
-    lower = lower if float64.is_traced(lower) else float64.plain(np.asarray(lower))
-    return settled(lower, bad, 0.0), settled(upper, bad, np.inf)
+    lower = lower if float64.is_traced(lower) else float64.to_float(np.asarray(lower))
+    return mask_invalid(lower, bad, 0.0), mask_invalid(upper, bad, np.inf)
 
 
 @suggests_argument_names
@@ -396,4 +412,4 @@ def tradeoff(
     chosen, run, rates, adjacency, bad = _ready(
         "tradeoff", run, false_positive_rates, adjacency, method
     )
-    return settled(chosen[0].tradeoff(run, rates, adjacency), bad, 0.0)  # pyrefly: ignore
+    return mask_invalid(chosen[0].tradeoff(run, rates, adjacency), bad, 0.0)  # pyrefly: ignore

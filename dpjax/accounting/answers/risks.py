@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._argument_names import suggests_argument_names
-from dpjax._digits import rounded_up
+from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
@@ -149,8 +149,9 @@ class Summary(NamedTuple):
         rows = [
             (
                 f"ε at δ = {delta:g}",
-                rounded_up(epsilon, 4),
-                f"no outcome is more than e^{rounded_up(epsilon, 4)} times as likely {told}, but "
+                format_rounded_up(epsilon, 4),
+                f"no outcome is more than e^{format_rounded_up(epsilon, 4)} times as likely "
+                f"{told}, but "
                 f"for a probability of {delta:g}"
                 if math.isfinite(epsilon)
                 else "nothing is promised",
@@ -160,28 +161,28 @@ class Summary(NamedTuple):
         rows += [
             (
                 "μ",
-                rounded_up(self.mu, 4),
+                format_rounded_up(self.mu, 4),
                 "telling neighbours apart is at least as hard as telling one draw of N(0, 1) from "
-                f"one of N({rounded_up(self.mu, 4)}, 1)"
+                f"one of N({format_rounded_up(self.mu, 4)}, 1)"
                 + f", but for a probability of {self.mu_delta:g}"
                 * (self.mu_delta > 0),
             ),
             (
                 "regret of μ",
-                rounded_up(self.regret, 2),
+                format_rounded_up(self.regret, 2),
                 "the curve of μ overstates both error rates of the best attack by no more than "
                 "this short of the run's own bound",
             ),
             (
                 "advantage",
-                rounded_up(self.advantage, 4),
+                format_rounded_up(self.advantage, 4),
                 "the most by which an attack's true-positive rate exceeds its false-positive rate",
             ),
         ]
         return rows + [
             (
                 f"TPR at FPR {100 * rate:g} %",
-                rounded_up(found, 4),
+                format_rounded_up(found, 4),
                 f"an attack that is wrong about {100 * rate:g} % of those who are not there finds "
                 "at most this share of those who are",
             )

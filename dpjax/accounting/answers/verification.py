@@ -38,7 +38,12 @@ from dpjax.accounting.mechanisms.base import (
     walk,
     weakest_tier,
 )
-from dpjax.accounting.mechanisms.steps import reached, revealed, total_steps, unwrapped
+from dpjax.accounting.mechanisms.steps import (
+    is_group_attained,
+    replace_noiseless,
+    rewrite_for_group,
+    total_steps,
+)
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
@@ -235,9 +240,9 @@ def _checked(
     run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Any
 ) -> Verification:
     """Another method's bounds, where there is one: they must not contradict the claim."""
-    stated, run = run, unwrapped(run)
-    told = revealed(run, adjacency)
-    shown, run = reached(stated, adjacency) and told is run, told
+    stated, run = run, rewrite_for_group(run)
+    told = replace_noiseless(run, adjacency)
+    shown, run = is_group_attained(stated, adjacency) and told is run, told
     others = [
         m for name, m in methods(run, adjacency).items() if name != used.name and m.rank is not None
     ]

@@ -204,7 +204,7 @@ def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
     return xp.where(rest > 1e-300, found, np.inf)
 
 
-def _is_no_worse(run: Run, epsilon: Any, delta: Any) -> Any:
+def _is_dominated(run: Run, epsilon: Any, delta: Any) -> Any:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
     xp: Any = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
@@ -236,7 +236,7 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
             lambda k: _direction(question, turned(k), given, level), np.arange(len(signs))
         )
         lower, upper = xp.max(each.lower), xp.max(each.upper)
-        return _settled(question, lower, upper)
+        return _fill_degenerate(question, lower, upper)
 
     def worse(state: tuple) -> tuple:
         k, lower, upper = state
@@ -248,16 +248,16 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
         if len(signs) > 1:  # only the worse direction has to be resolved
             ends = (upper, given) if question == "epsilon" else (given, upper)
             other = turned(xp.minimum(k, len(signs) - 1))
-            done = (k >= len(signs)) | ~(upper < np.inf) | _is_no_worse(other, *ends)
+            done = (k >= len(signs)) | ~(upper < np.inf) | _is_dominated(other, *ends)
             k = xp.where(done, len(signs), k)
         return k, lower, upper
 
     state = (0, 0.0 * given, 0.0 * given)
     _, lower, upper = xp.while_loop(lambda s: s[0] < len(signs), worse, state)
-    return _settled(question, lower, upper)
+    return _fill_degenerate(question, lower, upper)
 
 
-def _settled(question: str, lower: Any, upper: Any) -> Bounds:
+def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
     """Return ends of which one that is no number says nothing."""
     xp: Any = namespace(lower, upper)
     upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)

@@ -25,7 +25,7 @@ import numpy as np
 from dpjax._numerics.arrays import NUMPY, namespace
 from dpjax.accounting.contour import half
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, look, sum_over
+from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, approximate_moments, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, log_expm1, or_infinite, pick
 from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 
@@ -164,7 +164,7 @@ def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
     xp: Any = namespace(run, tuple(at))
     c = at.c
     more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
-    reach = (look(run, c + more)[0] - scale + MARGIN + at.waste) / more
+    reach = (approximate_moments(run, c + more)[0] - scale + MARGIN + at.waste) / more
     reach = xp.where(xp.isfinite(reach), reach, np.inf)
     # BOUNDED: beyond the greatest loss there are no aliases, however far off the ε in mind is.
     furthest = xp.minimum(xp.min(reach) - at.epsilon, 1.1 * greatest)
@@ -194,7 +194,7 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
     # The moment and the greatest loss alone, on the nodes of the line: they place its points.
     greatest = sum_over(lambda pair, _: _greatest(pair), run, _greatest_plain(run))
     greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
-    scale = look(run, c * np.ones(1))[0][0]
+    scale = approximate_moments(run, c * np.ones(1))[0][0]
     period, a = _period(run, at, scale, greatest)
     spacing = tilts.shorten(2 * math.pi / period)
     moments = bound_moment(run, c + a, nodes)

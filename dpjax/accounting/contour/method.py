@@ -43,13 +43,13 @@ from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
     SCHEMES,
-    Atoms,
+    GroupedSteps,
     atom_kind,
     by_pair,
     by_scheme,
     directions,
-    exhibited,
-    lowers,
+    has_attained_atoms,
+    is_gaussian_family,
     query,
 )
 from dpjax.accounting.pairs.mixtures import moves
@@ -66,10 +66,10 @@ _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the le
 
 
 # ------------------------------------------------------------------------------ one setting
-# Here the steps of `Atoms` go by the names of their pairs, not of their schemes.
+# Here the steps of `GroupedSteps` go by the names of their pairs, not of their schemes.
 
 
-def _is_one_step(run: Atoms) -> Any:
+def _is_one_step(run: GroupedSteps) -> Any:
     """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
     if [np.shape(group.count) for group in run.sampled.values()] != [(1,)]:
         return False
@@ -77,7 +77,7 @@ def _is_one_step(run: Atoms) -> Any:
     return (group.count[0] == 1) & (run.gaussian_mu2 == 0) & (group.mu[0] <= _MOST_MU)
 
 
-def _clean(run: Atoms) -> Atoms:
+def _clean(run: GroupedSteps) -> GroupedSteps:
     """Steps that release nothing get count 0 and harmless parameters."""
     xp: Any = namespace(run)
 
@@ -90,10 +90,10 @@ def _clean(run: Atoms) -> Atoms:
         )
 
     mu2 = xp.where(xp.isfinite(run.gaussian_mu2), run.gaussian_mu2, 1.0)
-    return Atoms(xp.maximum(mu2, 0.0), {name: clean(g) for name, g in run.sampled.items()})
+    return GroupedSteps(xp.maximum(mu2, 0.0), {name: clean(g) for name, g in run.sampled.items()})
 
 
-def _total_variation(run: Atoms) -> Array:
+def _total_variation(run: GroupedSteps) -> Array:
     """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
     xp: Any = namespace(run)
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
@@ -105,7 +105,7 @@ def _total_variation(run: Atoms) -> Array:
     return -xp.expm1(log_agree) * (1 + 1e-12)
 
 
-def _is_impossible(run: Atoms) -> Array:
+def _is_impossible(run: GroupedSteps) -> Array:
     """Whether some step adds no noise, or a parameter is not a number."""
     xp: Any = namespace(run)
     bad = ~xp.isfinite(run.gaussian_mu2)
@@ -116,7 +116,7 @@ def _is_impossible(run: Atoms) -> Array:
     return bad
 
 
-def _as_run(run: Atoms, read: Any) -> Run:
+def _as_run(run: GroupedSteps, read: Any) -> Run:
     """Return the run as `interval` takes it, with what is read of every table of weights."""
     groups = (
         Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
@@ -128,7 +128,9 @@ def _table(table: Any, mu: Any, rate: Any) -> Any:
     return table(mu, rate)
 
 
-def bound(question: str, run: Atoms, given: Any, signs: tuple[int, ...], level: Any) -> Bounds:
+def bound(
+    question: str, run: GroupedSteps, given: Any, signs: tuple[int, ...], level: Any
+) -> Bounds:
     """Return certified ends of ε(δ) or δ(ε), the worse of the directions. Float64 only.
 
     Args:
@@ -165,13 +167,15 @@ def bound(question: str, run: Atoms, given: Any, signs: tuple[int, ...], level: 
     return Bounds(xp.where(given <= 1e6, xp.minimum(lower, upper), 0.0), upper)
 
 
-def compose(atoms: Atoms, adjacency: Adjacency, lower: bool) -> tuple[Atoms, tuple[int, ...]]:
+def compose(
+    atoms: GroupedSteps, adjacency: Adjacency, lower: bool
+) -> tuple[GroupedSteps, tuple[int, ...]]:
     """Return the steps by their pairs, and the directions to be taken.
 
     Upper ends take the pair that dominates, lower ends one that is attained.
     """
     steps = by_pair(atoms, adjacency, attained=lower)
-    return Atoms(atoms.gaussian_mu2, steps), directions(steps)
+    return GroupedSteps(atoms.gaussian_mu2, steps), directions(steps)
 
 
 # ------------------------------------------------------------------------------ every setting
@@ -186,7 +190,7 @@ _LEVELS = (0, None, *range(1, len(LEVELS)))
 def _kernel(question: str, lower: bool, level: int):
     at = _LEVELS[level]
 
-    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Bounds:
+    def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Bounds:
         run, signs = compose(atoms, adjacency, lower)
         bounds = bound(question, run, given, signs, at)
         if at is None:
@@ -202,7 +206,7 @@ def _kernel(question: str, lower: bool, level: int):
 def _slopes_kernel(question: str, level: int):
     at = _LEVELS[level]
 
-    def kernel(atoms: Atoms, adjacency: Adjacency, given: Array) -> Any:
+    def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Any:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
         run, signs = compose(atoms, adjacency, False)
         one = _is_one_step(run)
@@ -212,7 +216,7 @@ def _slopes_kernel(question: str, level: int):
         both = _as_run(clean, _table), _as_run(clean, moves)
         by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
         steps = {name: Steps(*g) for name, g in zip(run.sampled, groups, strict=True)}
-        return bounds, Atoms(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
+        return bounds, GroupedSteps(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
 
     return kernel
 
@@ -240,7 +244,7 @@ def _width(bounds: Bounds) -> Any:
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
 
 
-def _poor(bounds: Bounds, good: float = GOOD) -> Any:
+def _needs_refinement(bounds: Bounds, good: float = GOOD) -> Any:
     huge = (bounds.upper >= _HUGE) & (bounds.upper < np.inf)
     return ~(_width(bounds) <= good) & ~huge
 
@@ -257,7 +261,7 @@ def _bounds(
 ) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
-    poor = functools.partial(_poor, good=GOOD if few else _GOOD_OF_MANY)
+    poor = functools.partial(_needs_refinement, good=GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
     their_slopes = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
     return query(
@@ -293,7 +297,7 @@ def _epsilon_lower(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
     differ = any(scheme.attained(adjacency) != scheme.dominating(adjacency) for scheme in schemes)
     lower = differ or float64.is_traced(run, given)
     found = _bounds("epsilon", run, given, adjacency, lower=lower).lower
-    return found if exhibited(run) else 0 * found
+    return found if has_attained_atoms(run) else 0 * found
 
 
 METHODS = (
@@ -301,7 +305,7 @@ METHODS = (
         "contour",
         rank=10.0,
         tight=True,
-        supports=lowers,
+        supports=is_gaussian_family,
         epsilon=_upper("epsilon", np.inf),
         delta=_upper("delta", 1.0),
         epsilon_lower=_epsilon_lower,

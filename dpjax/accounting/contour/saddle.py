@@ -124,7 +124,7 @@ def _look_at(pair: Any, at: Any, nodes: int = 80) -> tuple[Any, Any, Any]:
     return front + xp.log(total), mean, variance  # pyrefly: ignore
 
 
-def look(run: Run, at: Any) -> tuple[Any, Any, Any]:
+def approximate_moments(run: Run, at: Any) -> tuple[Any, Any, Any]:
     """Return about ΣnK, the loss's mean and its variance at several tilts."""
     xp: Any = namespace(run, at)
     mu2 = run.gaussian_mu2 * xp.ones_like(at)
@@ -143,14 +143,14 @@ def find_saddle(run: Run, log_delta: Any | None, epsilon: Any | None) -> Saddle:
     # As far as the deviation says; and further where under that tilt it is smaller, as of losses
     # whose rare large values are negative.
     most = 1e-3 + 0.0 * run.gaussian_mu2
-    deviation = xp.sqrt(look(run, most * np.ones(1))[2][0])
+    deviation = xp.sqrt(approximate_moments(run, most * np.ones(1))[2][0])
     for _ in range(3):
-        variance = look(run, most * np.ones(1))[2][0]
+        variance = approximate_moments(run, most * np.ones(1))[2][0]
         most = xp.maximum(most, xp.minimum(20 / xp.sqrt(variance) + 50, _MOST_TILT))
     wide = _LEAST_TILT * (most / _LEAST_TILT) ** np.linspace(0, 1, _TILTS)
 
     def heights(at: Any) -> tuple[Any, Any, Any, Any]:
-        moment, _, variance = look(run, at)
+        moment, _, variance = approximate_moments(run, at)
         # Between two modes the variance is their distance, and says nothing of the curvature.
         bend = xp.minimum(variance, 64 / at**2) + 1 / at**2 + 1 / (at + 1) ** 2
         height = moment - xp.log(at) - xp.log1p(at) - 0.5 * xp.log(2 * math.pi * bend)

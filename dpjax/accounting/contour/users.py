@@ -21,17 +21,17 @@ from dpjax._numerics.arrays import tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.method import USABLE
-from dpjax.accounting.contour.saddle import Group, Run, find_saddle, look
+from dpjax.accounting.contour.saddle import Group, Run, approximate_moments, find_saddle
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, lowers
-from dpjax.accounting.pairs.batches import mass_error
+from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family
+from dpjax.accounting.pairs.batches import relative_weight_error
 from dpjax.accounting.pairs.dominating import ADDED, REPLACED
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
-from dpjax.accounting.pairs.replacement import Users
+from dpjax.accounting.pairs.replacement import AddedRecordsPair
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
 _LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
@@ -46,8 +46,8 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     users = all(own is not None and own.release in (ADDED, REPLACED) for own in releases)  # pyrefly: ignore
-    drawn = lowers(rest, adjacency, [*PAIRS, *_LAWS])
-    return users and drawn and (bool(known) or not lowers(rest, adjacency))
+    drawn = is_gaussian_family(rest, adjacency, [*PAIRS, *_LAWS])
+    return users and drawn and (bool(known) or not is_gaussian_family(rest, adjacency))
 
 
 def _laws(pairs: list[grids.Pair], delta: float, upper: bool) -> tuple[float, list]:
@@ -80,7 +80,7 @@ def _with_allocations(
         if tilt is not None or not laws:
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
-        moment = look(whole, _TILTS)[0]
+        moment = approximate_moments(whole, _TILTS)[0]
         if asked:
             tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
         else:
@@ -93,8 +93,8 @@ def _with_allocations(
 def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     """Return the steps of one kind as a table, and what its weights may be off by."""
     family, off = pair.family, 0.0
-    if isinstance(family, Users):
-        found, off = family.mixture(upper), 2 * mass_error(family.law)
+    if isinstance(family, AddedRecordsPair):
+        found, off = family.mixture(upper), 2 * relative_weight_error(family.law)
     else:
         assert isinstance(family, str)
         found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))
@@ -215,7 +215,7 @@ METHODS = (
         "pld",
         rank=19.0,
         dear=True,
-        supports=lambda run, adjacency: lowers(run, adjacency),
+        supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
         epsilon=functools.partial(_epsilon_upper, as_atoms=True),
         delta=functools.partial(_delta_upper, as_atoms=True),
         epsilon_lower=functools.partial(_epsilon_lower, as_atoms=True),

@@ -24,9 +24,9 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.base import admit
+from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import Atoms, exhibited, only_gaussian, query
+from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_gaussian, query
 
 Values = Float[ArrayLike, "..."]
 Releases = Float[ArrayLike, "... releases"]
@@ -49,7 +49,7 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
         number(name.removeprefix("any_"), value, _RANGES[name]) for name, value in given.items()
     ]
     found = float64.evaluate(core, values, (ndim,) * len(values), batch=512, rounding=rounding)
-    return float64.plain(found)
+    return float64.to_float(found)
 
 
 def log_delta(mu: Values, epsilon: Values) -> Any:
@@ -185,42 +185,42 @@ def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
 # --- as a method: runs made of Gaussian releases only -------------------------------------------
 
 
-def _total_mu(atoms: Atoms) -> Array:
+def _total_mu(atoms: GroupedSteps) -> Array:
     # The square root of exactly 0 has no derivative: a run that releases nothing.
     xp: Any = namespace(atoms)
     mu2 = atoms.gaussian_mu2
     return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
 
 
-def _mu_kernel(atoms: Atoms, adjacency: Adjacency) -> Array:
+def _mu_kernel(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     return _total_mu(atoms)
 
 
-def _epsilon_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
+def _epsilon_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
     return pair.epsilon(_total_mu(atoms), delta)
 
 
-def _lower_kernel(atoms: Atoms, adjacency: Adjacency, delta: Array) -> Array:
+def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
     # The upper bound is off by at most about 1e-12 in μ and in log δ.
     return pair.epsilon(_total_mu(atoms) * (1 - 1e-12), delta * (1 + 1e-11)) * (1 - 1e-12)
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
-    value = _asked(_lower_kernel, rounding="down")(run, delta, adjacency)
-    return value if exhibited(run) else 0 * value  # 0 in the shape of the sweep
+    value = _as_method_part(_lower_kernel, rounding="down")(run, delta, adjacency)
+    return value if has_attained_atoms(run) else 0 * value  # 0 in the shape of the sweep
 
 
-def _delta_kernel(atoms: Atoms, adjacency: Adjacency, epsilon: Array) -> Array:
+def _delta_kernel(atoms: GroupedSteps, adjacency: Adjacency, epsilon: Array) -> Array:
     return pair.delta(_total_mu(atoms), epsilon)
 
 
-def _tradeoff_kernel(atoms: Atoms, adjacency: Adjacency, rates: Array) -> Array:
+def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) -> Array:
     xp: Any = namespace(atoms, rates)
     return pair.tradeoff(xp.broadcast_to(_total_mu(atoms), rates.shape), rates)
 
 
-def _asked(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
+def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
 
@@ -242,14 +242,14 @@ def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> An
     References:
         Dong, Roth, Su 2022, Corollary 2.
     """
-    admit(run)
+    validate(run)
     adjacency = Adjacency(adjacency)
     if not only_gaussian(run, adjacency):
         raise UnsupportedQuery(
             f"{type(run).__name__} is not a run of Gaussian releases; acc.tradeoff and acc.epsilon "
             "answer for sampled ones"
         )
-    return float64.plain(query(_mu_kernel, run, adjacency))
+    return float64.to_float(query(_mu_kernel, run, adjacency))
 
 
 METHODS = (
@@ -259,10 +259,10 @@ METHODS = (
         tight=True,
         complete=True,
         supports=only_gaussian,
-        epsilon=_asked(_epsilon_kernel),
-        delta=_asked(_delta_kernel),
+        epsilon=_as_method_part(_epsilon_kernel),
+        delta=_as_method_part(_delta_kernel),
         epsilon_lower=_epsilon_lower,
-        tradeoff=_asked(_tradeoff_kernel, 1, "down"),
+        tradeoff=_as_method_part(_tradeoff_kernel, 1, "down"),
         describe="exact Gaussian DP, composed by adding μ² (Dong, Roth and Su 2022)",
     ),
 )

@@ -19,7 +19,7 @@ from dpjax._numerics.arrays import falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
-from dpjax.accounting.method import Method, ask, asked
+from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 
 _UP = 1.0 + 1e-10
 _CELLS = 64  # of the angle between two records under replace-one
@@ -171,7 +171,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
 
 
 def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
-    return ask(_curve, run, adjacency, orders, ndims=(1,))
+    return evaluate_bound(_curve, run, adjacency, orders, ndims=(1,))
 
 
 # --- closed forms -------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ METHODS = (
         rank=5.0,
         supports=_supports,
         needs=(ObjectivePerturbation, PureDP),
-        epsilon=asked(_epsilon),
-        delta=asked(_delta),
+        epsilon=as_method_part(_epsilon),
+        delta=as_method_part(_delta),
         describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, "
         "with the exact determinant); pure releases by randomised response",
     ),

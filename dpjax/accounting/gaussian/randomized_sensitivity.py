@@ -29,7 +29,7 @@ from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import Atoms, only_gaussian, query, split
+from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split
 
 Scalar = Float[Array, ""]
 Components = Float[Array, " m"]
@@ -342,7 +342,7 @@ def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
     return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
 
 
-def _gaussian_part(atoms: Atoms, adjacency: Adjacency) -> Array:
+def _gaussian_part(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     return atoms.gaussian_mu2
 
 

@@ -287,13 +287,13 @@ def bounds2(run: Any) -> tuple[Array, Array, Array]:
     return settle(composition), settle(convex), settle(bounded)
 
 
-def least2(run: Any) -> Array:
+def best_mu_squared(run: Any) -> Array:
     xp: Any = namespace(run)
     composition, convex, bounded = bounds2(run)
     return xp.minimum(composition, xp.minimum(convex, bounded))
 
 
-def position2(run: Any, since_last: Array) -> Array:
+def mu_squared_by_position(run: Any, since_last: Array) -> Array:
     """μ² of the record whose last use is r = since_last + 1 updates before the end."""
     xp: Any = namespace(run, since_last)
     _, _, ratio = units(run)

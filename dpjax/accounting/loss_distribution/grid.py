@@ -35,9 +35,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs.atoms import GRIDS
-from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon, merged
+from dpjax.accounting.pairs.discrete import (
+    Discrete,
+    convolve_small,
+    discrete_delta,
+    discrete_epsilon,
+)
 from dpjax.accounting.pairs.on_grid import loss_units, mass_units, ndtr
-from dpjax.accounting.pairs.protocol import Discretisable
+from dpjax.accounting.pairs.protocol import GridPair
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
@@ -59,14 +64,14 @@ class Pair(NamedTuple):
         mu, rate, count: as of `pairs.protocol.Steps`.
     """
 
-    family: str | Discretisable
+    family: str | GridPair
     sign: int
     mu: float
     rate: float
     count: float
 
 
-def _kind(pair: Pair) -> Discretisable:
+def _kind(pair: Pair) -> GridPair:
     return GRIDS[pair.family] if isinstance(pair.family, str) else pair.family
 
 
@@ -111,7 +116,7 @@ def discretise(
     if isinstance(pair, Discrete):
         return _discretise_outcomes(pair, h, reach, upper)
     kind, own = _kind(pair), (pair.sign, pair.mu, pair.rate)
-    side = getattr(kind, "side", None)  # of a `protocol.Sided` pair
+    side = getattr(kind, "side", None)  # of a `protocol.BoundedPair` pair
     kind = side(*own, reach, upper) if side else kind
     low, high = kind.loss_range(*own, reach)
     origin, lumped = kind.origin(*own, h)
@@ -419,7 +424,10 @@ def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
     ranges = [loss_range(p, 36.0) for p in live]
     if any(max(-low, high) > 1e10 * max(high - low, 1.0) for low, high in ranges):
         return None
-    return [*live, *merged(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
+    return [
+        *live,
+        *convolve_small(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses)),
+    ]
 
 
 def _largest(pairs: Steps) -> tuple[float, float]:

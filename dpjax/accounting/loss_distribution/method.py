@@ -15,31 +15,31 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
-from dpjax.accounting.mechanisms.steps import reached, unwrapped
-from dpjax.accounting.method import Method, ask, asked
+from dpjax.accounting.mechanisms.steps import is_group_attained, rewrite_for_group
+from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
-    Atoms,
+    GroupedSteps,
     all_settings,
     by_pair,
-    exhibited,
-    lowers,
+    has_attained_atoms,
+    is_gaussian_family,
     one_setting,
     split,
 )
-from dpjax.accounting.pairs.discrete import Discrete, repeated
-from dpjax.accounting.pairs.dominating import LAID, known
-from dpjax.accounting.pairs.protocol import Known
+from dpjax.accounting.pairs.discrete import Discrete, repeat_release
+from dpjax.accounting.pairs.dominating import GRID_STEPS, dominating_pair
+from dpjax.accounting.pairs.protocol import SampledRelease
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
 
 
-def known_release(step: Mechanism, adjacency: Adjacency) -> Known | None:
+def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:
     """The release by whose pair a step is priced, one that lays its own grid among them."""
-    if type(step) in LAID:
-        return LAID[type(step)].known(step, adjacency)
-    return known(step, adjacency)
+    if type(step) in GRID_STEPS:
+        return GRID_STEPS[type(step)].known(step, adjacency)
+    return dominating_pair(step, adjacency)
 
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -48,12 +48,12 @@ def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    return lowers(split_releases(run, adjacency)[1], adjacency, GRIDS)
+    return is_gaussian_family(split_releases(run, adjacency)[1], adjacency, GRIDS)
 
 
 def directions(
-    atoms: Atoms,
-    releases: list[tuple[Known, float]],
+    atoms: GroupedSteps,
+    releases: list[tuple[SampledRelease, float]],
     adjacency: Adjacency,
     *,
     upper: bool,
@@ -85,7 +85,7 @@ def directions(
                 grid = own.release.grid(own)
                 pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
-                pairs.append(repeated(own, count, sign=sign, upper=upper))
+                pairs.append(repeat_release(own, count, sign=sign, upper=upper))
         found.append(pairs)
     return found
 
@@ -143,7 +143,7 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
     fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
-        often: dict[Known, float] = {}
+        often: dict[SampledRelease, float] = {}
         for release, row in zip(releases, fields, strict=True):
             rate, count, *numbers = (float(v[index]) for v in row)
             one = release._replace(numbers=tuple(numbers), rate=rate)  # pyrefly: ignore
@@ -182,7 +182,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     own = (known_release(step, adjacency) for step, _ in flatten(run))
     loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
-    return exhibited(run) and reached(run, adjacency) and not loose
+    return has_attained_atoms(run) and is_group_attained(run, adjacency) and not loose
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
@@ -231,7 +231,7 @@ def _has(part: str) -> Any:
 
 def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
     # A user's records in a release of a closed form are the same release at other numbers.
-    run = unwrapped(run)
+    run = rewrite_for_group(run)
     return getattr(run.release, part)(*run.release.numbers(run, adjacency), given)
 
 
@@ -250,8 +250,8 @@ def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Arr
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
-    found = asked(_one_lower_kernel, "down")(run, delta, adjacency)
-    return found if unwrapped(run).release.tight else namespace(found).zeros_like(found)
+    found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
+    return found if rewrite_for_group(run).release.tight else namespace(found).zeros_like(found)
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
@@ -271,7 +271,7 @@ def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
 
 def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     """The Rényi curve of one release, shape S + [k]."""
-    return ask(_divergence, run, adjacency, orders, ndims=(1,))
+    return evaluate_bound(_divergence, run, adjacency, orders, ndims=(1,))
 
 
 has_curve = _has("divergence")
@@ -284,8 +284,8 @@ METHODS = (
         tight=True,
         supports=_has("epsilon"),
         needs="release",
-        epsilon=asked(_one_epsilon),
-        delta=asked(_one_delta),
+        epsilon=as_method_part(_one_epsilon),
+        delta=as_method_part(_one_delta),
         epsilon_lower=_one_lower,
         describe="the exact profile of one release",
     ),

@@ -3,7 +3,7 @@
 Numeric fields are pytree leaves: numbers, arrays (a sweep: fields broadcast against each other) or
 tracers. Values are checked when a mechanism is built by its constructor. JAX builds mechanisms too,
 of placeholders, of gradients, of traced values: that way nothing is checked, and a query checks the
-run that it is asked about (`admit`).
+run that it is asked about (`validate`).
 
 `Repeated` and `Composed` are several releases of the same data, each of which may depend on the
 outputs before it.
@@ -118,13 +118,15 @@ class Mechanism:
         for name in self._flags:
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise TypeError(f"{kind}.{name} must be True or False, got {checks.shown(value)}")
+                raise TypeError(
+                    f"{kind}.{name} must be True or False, got {checks.format_value(value)}"
+                )
         for name in self._parts:
             value = getattr(self, name)
             if not isinstance(value, Mechanism):
                 raise TypeError(
                     f"{kind}.{name} must be a mechanism, such as Gaussian(1.1), "
-                    f"got {checks.shown(value)}"
+                    f"got {checks.format_value(value)}"
                 )
         arrays = any(type(getattr(self, name)) not in (int, float) for name in self._ranges)
         if arrays or any(self.component_axes.values()):
@@ -133,7 +135,7 @@ class Mechanism:
             for relation in self.relations():
                 if not isinstance(relation.holds, checks.Tracer) and not np.all(relation.holds):
                     name = relation.fields[0]
-                    value = checks.shown(getattr(self, name))
+                    value = checks.format_value(getattr(self, name))
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
     def _values(self) -> tuple[Any, ...]:
@@ -195,7 +197,7 @@ def _broadcast(step: Mechanism) -> None:
     for name, axes in step.component_axes.items():
         shape = np.shape(getattr(step, name))
         if len(shape) < axes:
-            value = checks.shown(getattr(step, name))
+            value = checks.format_value(getattr(step, name))
             raise ValueError(f"{kind}.{name} must be an array of components, got {value}")
         fronts[name] = shape[: len(shape) - axes]
         if axes:
@@ -245,7 +247,7 @@ def register_mechanism(cls: _Class) -> _Class:
         return list(zip(keys, children, strict=True)), aux
 
     def unflatten(aux: tuple, children: Any) -> Any:
-        return built(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
+        return construct_unchecked(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
     _REGISTRY[cls.__name__] = suggests_argument_names(cls)
@@ -262,7 +264,7 @@ def registered_mechanisms() -> dict[str, type]:
     return dict(_REGISTRY)
 
 
-def built(kind: type, fields: dict[str, Any]) -> Any:
+def construct_unchecked(kind: type, fields: dict[str, Any]) -> Any:
     """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
@@ -276,7 +278,7 @@ def map_axes(run: Any) -> Any:
         return tuple(map(map_axes, run))
     inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
     found = {n: map_axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
-    return built(type(run), {**found, **run.component_axes})
+    return construct_unchecked(type(run), {**found, **run.component_axes})
 
 
 def walk(run: Mechanism) -> Iterator[Mechanism]:
@@ -327,20 +329,22 @@ def text(value: Any) -> str:
 # --- Are a run's numbers allowed? Refused where they are concrete, masked where they are traced --
 
 
-def admit(run: Any) -> None:
+def validate(run: Any) -> None:
     """Check everything a run is made of, as its constructors would.
 
     Raises:
         TypeError, ValueError: naming the field, its value and what is allowed.
     """
     if not isinstance(run, Mechanism):
-        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.shown(run)}")
+        raise TypeError(
+            f"run must be a mechanism, such as Gaussian(1.1), got {checks.format_value(run)}"
+        )
     for step in walk(run):
         step.__post_init__()
-    together(run)
+    check_broadcast(run)
 
 
-def together(run: Mechanism, **given: Any) -> None:
+def check_broadcast(run: Mechanism, **given: Any) -> None:
     """Refuse fields and arguments whose sweeps do not broadcast against each other.
 
     Raises:
@@ -383,7 +387,7 @@ def invalid(run: Mechanism) -> Any:
     return bad
 
 
-def repaired(run: Mechanism) -> Any:
+def replace_invalid(run: Mechanism) -> Any:
     """The run with an allowed number wherever `invalid` finds a traced one that is not.
 
     The bounds are asked about this run, so that no loop or callback meets a NaN.
@@ -394,7 +398,9 @@ def repaired(run: Mechanism) -> Any:
     with plain_rules():
         for name, good in _traced_fields(run):
             values[name] = jnp.where(good, values[name], run._ranges[name].example())
-        for relation in built(type(run), values).relations():  # asked of the mended ranges
+        for relation in construct_unchecked(
+            type(run), values
+        ).relations():  # asked of the mended ranges
             for name in relation.fields if is_traced(relation.holds) else ():
                 value, good = jnp.asarray(values[name]), relation.holds
                 if run.component_axes[name]:
@@ -404,10 +410,10 @@ def repaired(run: Mechanism) -> Any:
                     values[name] = jnp.where(good, value, relation.example)
     for name, value in values.items():
         if isinstance(value, Mechanism):
-            values[name] = repaired(value)
+            values[name] = replace_invalid(value)
         elif isinstance(value, tuple):
-            values[name] = tuple(repaired(part) for part in value)
-    return built(type(run), values)
+            values[name] = tuple(replace_invalid(part) for part in value)
+    return construct_unchecked(type(run), values)
 
 
 @register_mechanism
@@ -460,12 +466,12 @@ class Composed(Mechanism):
         if not isinstance(self.mechanisms, tuple):
             raise TypeError(
                 "Composed.mechanisms must be a tuple of mechanisms (Composed((m,)) for one), "
-                f"got {checks.shown(self.mechanisms)}"
+                f"got {checks.format_value(self.mechanisms)}"
             )
         for part in self.mechanisms:
             if not isinstance(part, Mechanism):
                 raise TypeError(
-                    f"Composed.mechanisms must be mechanisms, got {checks.shown(part)} among them"
+                    f"Composed.mechanisms must be mechanisms, got {checks.format_value(part)} there"
                 )
 
     def parts(self) -> tuple[Mechanism, ...]:

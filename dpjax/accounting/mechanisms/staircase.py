@@ -30,11 +30,11 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Relation,
-    built,
+    construct_unchecked,
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, two_sided, unknown
+from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
@@ -76,7 +76,7 @@ class StaircaseRelease:
         if epsilon == np.inf:
             return EVERYTHING
         if shift > _OUTCOMES or epsilon * shift > MOST:
-            return unknown(upper=upper)
+            return bound_unknown(upper=upper)
         loss, mass = _masses(*map(np.float64, (epsilon, gamma, shift)), most=int(shift))
         loss, mass = loss[::-1], mass[::-1]
         loss = epsilon * loss
@@ -84,7 +84,7 @@ class StaircaseRelease:
         back = mass * np.exp(-loss)
         zero = max(1.0 - float(np.sum(mass) + np.sum(back)), 0.0)
         both = np.concatenate([back[::-1], [zero], mass])
-        return two_sided(np.concatenate([-loss[::-1], [0.0], loss]), both)
+        return make_two_sided(np.concatenate([-loss[::-1], [0.0], loss]), both)
 
     def divergence(self, epsilon: Any, gamma: Any, shift: Any, orders: Any) -> Any:
         """log(1 + Σ p(e^{(α−1)l} − 1)(1 − e^{−αl}))/(α − 1) over losses l > 0 of mass p.
@@ -174,4 +174,6 @@ class Staircase(Mechanism):
 
     def for_group(self, records: Any) -> Mechanism:
         """A user's records together move the number as many times as far."""
-        return built(Staircase, {**vars(self), "sensitivity": self.sensitivity * records})
+        return construct_unchecked(
+            Staircase, {**vars(self), "sensitivity": self.sensitivity * records}
+        )

@@ -17,7 +17,7 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Repeated,
-    built,
+    construct_unchecked,
     number,
     register_mechanism,
     walk,
@@ -70,7 +70,7 @@ class UserLevel(Mechanism):
     rests_on = ("no user owns more than the stated number of records",)
 
 
-def unwrapped(run: Mechanism) -> Mechanism:
+def rewrite_for_group(run: Mechanism) -> Mechanism:
     """The release that a user's neighbours meet, where it is one of the kinds there are.
 
     Users of users are one group; what is neither stays as it is.
@@ -85,7 +85,9 @@ def unwrapped(run: Mechanism) -> Mechanism:
         if _of_one(run):
             run = inner
         elif isinstance(inner, UserLevel):
-            run = built(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
+            run = construct_unchecked(
+                UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k}
+            )  # pyrefly: ignore
         else:
             met = inner.for_group(k + 0.0)  # pyrefly: ignore
             return run if met is None else met
@@ -98,26 +100,28 @@ def _of_one(run: UserLevel) -> bool:
     return np.ndim(k) == 0 and not is_traced(k) and bool(k == 1)
 
 
-def spread(step: UserLevel) -> Mechanism:
-    """A composition's group privacy is the composition of its parts'; other steps as `unwrapped`.
+def push_user_level_inward(step: UserLevel) -> Mechanism:
+    """A composition's group privacy is that of its parts; other steps as `rewrite_for_group`.
 
     Neighbours by a whole user stay neighbours by that user in every part.
     """
-    run = unwrapped(step)
+    run = rewrite_for_group(step)
     if not isinstance(run, UserLevel):
         return run
     inner, k = run.mechanism, run.records
     if isinstance(inner, Repeated):
-        own = built(UserLevel, {"mechanism": inner.mechanism, "records": k})
-        return built(Repeated, {"mechanism": own, "steps": inner.steps})
+        own = construct_unchecked(UserLevel, {"mechanism": inner.mechanism, "records": k})
+        return construct_unchecked(Repeated, {"mechanism": own, "steps": inner.steps})
     if isinstance(inner, Composed):
-        parts = (built(UserLevel, {"mechanism": p, "records": k}) for p in inner.mechanisms)
-        return built(Composed, {"mechanisms": tuple(parts)})
+        parts = (
+            construct_unchecked(UserLevel, {"mechanism": p, "records": k}) for p in inner.mechanisms
+        )
+        return construct_unchecked(Composed, {"mechanisms": tuple(parts)})
     return run
 
 
-def reached(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether neighbours by a user reach what `unwrapped` says, so that lower ends may be read off.
+def is_group_attained(run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether neighbours by a user reach what `rewrite_for_group` says, for lower ends.
 
     Not of a guarantee: a chain of ε-private steps does not end at the pair of one kε-private step,
     nor do the two steps of a replacement.
@@ -147,7 +151,7 @@ def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
             stack.append((step.mechanism, (*factors, step.steps)))
         elif isinstance(step, Composed):
             stack.extend((part, factors) for part in reversed(step.mechanisms))
-        elif isinstance(step, UserLevel) and (inner := spread(step)) is not step:
+        elif isinstance(step, UserLevel) and (inner := push_user_level_inward(step)) is not step:
             stack.append((inner, factors))
         else:
             found.append((step, factors))
@@ -161,7 +165,7 @@ def total_steps(run: Mechanism) -> float:
     return float(run.own_steps()) * inner
 
 
-def revealed(run: Mechanism, adjacency: Adjacency) -> Mechanism:
+def replace_noiseless(run: Mechanism, adjacency: Adjacency) -> Mechanism:
     """The run with every sampled release without noise as what it is: all is told, or nothing.
 
     Such a step is (0, p)-private, p the chance that a differing record takes part: the two outputs
@@ -173,11 +177,15 @@ def revealed(run: Mechanism, adjacency: Adjacency) -> Mechanism:
     for step, factors in flatten(run):
         p = _chance(step, adjacency)
         if p is not None:
-            step = built(ApproximateDP, {"epsilon": 0.0, "delta": p, "adjacency": AS_ASKED})
+            step = construct_unchecked(
+                ApproximateDP, {"epsilon": 0.0, "delta": p, "adjacency": AS_ASKED}
+            )
         for count in factors:
-            step = built(Repeated, {"mechanism": step, "steps": count})
+            step = construct_unchecked(Repeated, {"mechanism": step, "steps": count})
         parts.append(step)
-    return parts[0] if len(parts) == 1 else built(Composed, {"mechanisms": tuple(parts)})
+    return (
+        parts[0] if len(parts) == 1 else construct_unchecked(Composed, {"mechanisms": tuple(parts)})
+    )
 
 
 def _chance(step: Mechanism, adjacency: Adjacency) -> Any:

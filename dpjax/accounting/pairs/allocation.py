@@ -34,26 +34,26 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mean_ratio import law, mean_ratio, raised
-from dpjax.accounting.pairs.on_grid import Plain, ndtr
+from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
-from dpjax.accounting.pairs.protocol import Discretisable, Scheme, Sided
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Scheme
 
 _U = 2.0**-53
 _MOST = 1 << 20  # steps beyond which more are not told apart
 _WIDEST = 20.0  # μ beyond which Q's mass of likely outcomes underflows
 _LEAST = 1e-7  # standard deviation of W that float64 still resolves
-_PLAIN = Plain()
+_PLAIN = GaussianGrid()
 _WHOLE = 320  # whole moments that are computed
 _RARE = (1e-4, 1e-12, 1e-30)  # δ that laws for Rényi curves are made for
 _FURTHER = 2.0 ** np.arange(9)  # r of the whole moments that bound a tail
 
 
-class Allocation(Sided):
+class Allocation(BoundedPair):
     """The density ratio W of t = 1/rate steps, by laws that bound it from above and from below."""
 
     name = "allocation"
 
-    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> GridPair:
         """The law to be laid on a grid for an upper bound, or for a lower one."""
         goal = float(np.clip(1e6 * ndtr(-math.ceil(2 * reach) / 2), 1e-20, 1e-3))
         found = self.outcomes(sign, mu, rate, goal, upper)
@@ -65,7 +65,7 @@ class Allocation(Sided):
 
     def outcomes(
         self, sign: int, mu: float, rate: float, goal: float, upper: bool
-    ) -> Outcomes | Plain:
+    ) -> Outcomes | GaussianGrid:
         """The law as outcomes, made for a δ of about `goal`; the plain Gaussian where none is.
 
         W of fewer steps is larger in convex order, so that where t is beyond what is resolved an
@@ -93,7 +93,7 @@ class Allocation(Sided):
 
     def _geometric(
         self, sign: int, mu: float, steps: float, reach: float, upper: bool
-    ) -> Outcomes | Plain:
+    ) -> Outcomes | GaussianGrid:
         """The same on a geometric grid, of ratios that spread too widely for an even lattice."""
         resolved = mu <= _WIDEST and mu >= _LEAST * np.sqrt(min(steps, _MOST))
         if upper and not resolved:

@@ -38,20 +38,20 @@ from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
 from dpjax.accounting.pairs.mixtures import Poisson, Replace
-from dpjax.accounting.pairs.on_grid import Plain
-from dpjax.accounting.pairs.protocol import Discretisable, Pair, Scheme, Steps
+from dpjax.accounting.pairs.on_grid import GaussianGrid
+from dpjax.accounting.pairs.protocol import GridPair, Pair, Scheme, Steps
 
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
 # What loss distributions read.
-GRIDS: dict[str, Discretisable] = {**PAIRS, "gaussian": Plain(), "allocation": ALLOCATION}
+GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {
     scheme.kind: scheme
     for scheme in (mixtures.SCHEME, allocation.SCHEME, batches.SCHEME, mixtures.CYCLIC)
 }
 
 
-class Atoms(NamedTuple):
+class GroupedSteps(NamedTuple):
     """Everything a numerical method needs to know of one setting.
 
     Fields:
@@ -131,12 +131,12 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
 
 def only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the run is exactly one Gaussian pair, however many releases it has."""
-    return lowers(run, adjacency) and all(
+    return is_gaussian_family(run, adjacency) and all(
         _find_kind(step, adjacency) == "gaussian" for step, _ in flatten(run)
     )
 
 
-def exhibited(run: Mechanism) -> bool:
+def has_attained_atoms(run: Mechanism) -> bool:
     """Whether some neighbours attain the atoms of the run, so that lower ends may be read off them.
 
     Not those of a whole run, whose pair is an upper bound only, nor of a shuffled pass, in which
@@ -148,13 +148,13 @@ def exhibited(run: Mechanism) -> bool:
     return all(own) and not (whole_run(run) or any(isinstance(p, Shuffled) for p in parts))
 
 
-def check_lowers(run: Mechanism, adjacency: Adjacency) -> None:
+def check_gaussian_family(run: Mechanism, adjacency: Adjacency) -> None:
     """Raise `UnsupportedQuery` unless the run consists of (subsampled) Gaussian atoms."""
     for step, _ in flatten(run):
         atom_kind(jax.tree.structure(step), adjacency)
 
 
-def lowers(run: Mechanism, adjacency: Adjacency, known: Container[str] = PAIRS) -> bool:
+def is_gaussian_family(run: Mechanism, adjacency: Adjacency, known: Container[str] = PAIRS) -> bool:
     """Whether the run consists of Gaussian atoms and of pairs that are known: of `PAIRS`, or of
     another of the tables.
     """
@@ -169,7 +169,7 @@ def lowers(run: Mechanism, adjacency: Adjacency, known: Container[str] = PAIRS) 
     )
 
 
-def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
+def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedSteps:
     """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
     xp: Any = namespace(key, leaves)
     mu2 = xp.zeros(())
@@ -186,23 +186,27 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> Atoms:
             # a scheme may stand for several steps at once
             own = xp.broadcast_arrays(mu, rate, *(count * n for n in times or (1.0,)))
             found.setdefault(kind, []).append(Steps(*(xp.reshape(v, (-1,)) for v in own)))
-    return Atoms(mu2, {kind: _joined(parts) for kind, parts in found.items()})
+    return GroupedSteps(mu2, {kind: _join(parts) for kind, parts in found.items()})
 
 
-def _joined(parts: Sequence[Steps]) -> Steps:
+def _join(parts: Sequence[Steps]) -> Steps:
     xp: Any = namespace(parts)
     return Steps(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def by_pair(atoms: Atoms, adjacency: Adjacency, *, attained: bool = False) -> dict[str, Steps]:
+def by_pair(
+    atoms: GroupedSteps, adjacency: Adjacency, *, attained: bool = False
+) -> dict[str, Steps]:
     """The sampled steps by the pair that dominates them, or by one that some neighbours attain."""
     found: dict[str, list[Steps]] = {}
     for name, steps in atoms.sampled.items():
         found.setdefault(_pair_name(name, adjacency, attained), []).append(steps)
-    return {name: _joined(parts) for name, parts in found.items()}
+    return {name: _join(parts) for name, parts in found.items()}
 
 
-def by_scheme(slopes: dict[str, Any], atoms: Atoms, adjacency: Adjacency) -> dict[str, Steps]:
+def by_scheme(
+    slopes: dict[str, Any], atoms: GroupedSteps, adjacency: Adjacency
+) -> dict[str, Steps]:
     """Slopes of `by_pair` as slopes of the atoms' own steps."""
     found, start = {}, dict.fromkeys(slopes, 0)
     for name, steps in atoms.sampled.items():
@@ -235,7 +239,7 @@ def _core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) -> Call
 def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) -> Callable:
     """A kernel's slopes by the atoms, pulled back to the leaves."""
 
-    def pull(leaves: Sequence[Array], by_atoms: Atoms) -> tuple[Array, ...]:
+    def pull(leaves: Sequence[Array], by_atoms: GroupedSteps) -> tuple[Array, ...]:
         of_leaves = lambda *leaves: atoms(key, adjacency, leaves)  # noqa: E731
         return jax.vjp(of_leaves, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
 
@@ -279,7 +283,7 @@ def query(
         derivative: see `float64.Derivative`; its kernels return (out, by_atoms, by_extra), the
             slopes that all leaves of the named tuple out share.
     """
-    check_lowers(run, adjacency)
+    check_gaussian_family(run, adjacency)
     ready = prepare(run)
     of = (ready.key, adjacency, len(ready.leaves))
     core = _core(kernel, *of)
@@ -300,17 +304,17 @@ def query(
     )
 
 
-def _itself(found: Atoms, adjacency: Adjacency) -> Atoms:
+def _itself(found: GroupedSteps, adjacency: Adjacency) -> GroupedSteps:
     return found
 
 
-def all_settings(run: Mechanism, adjacency: Adjacency) -> tuple[Atoms, tuple[int, ...]]:
+def all_settings(run: Mechanism, adjacency: Adjacency) -> tuple[GroupedSteps, tuple[int, ...]]:
     """The atoms of every setting of a concrete run, and the shape of the sweep."""
     found = query(_itself, run, adjacency)
     return found, np.shape(found.gaussian_mu2)
 
 
-def one_setting(every: Atoms, index: tuple[int, ...]) -> Atoms:
+def one_setting(every: GroupedSteps, index: tuple[int, ...]) -> GroupedSteps:
     """Those of one setting, at an index of a sweep that the run's own broadcasts to."""
     lead = np.shape(every.gaussian_mu2)
     own = index[len(index) - len(lead) :]

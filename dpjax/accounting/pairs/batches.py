@@ -37,7 +37,7 @@ from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
-from dpjax.accounting.pairs.protocol import Known, Scheme
+from dpjax.accounting.pairs.protocol import SampledRelease, Scheme
 
 _PARTS = 256  # records of a user that are told apart
 _MOST = 1e9  # records of a user whose numbers are listed
@@ -80,7 +80,7 @@ class Binomial(NamedTuple):
         return binomial(self.trials, self._ratio)
 
 
-def drawn(draws: float, records: float, population: float) -> Binomial:
+def with_replacement_law(draws: float, records: float, population: float) -> Binomial:
     """Of so many draws with replacement, those of one of the records; odds that are rounded once.
 
     Example:
@@ -140,7 +140,7 @@ Law = Binomial | Hypergeometric
 
 
 @functools.lru_cache(maxsize=64)
-def few(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a batch, 0 first, and their probabilities: few, and on one side.
 
     No record at all is listed with a probability of 1e-300 at least, which `above` takes away.
@@ -182,7 +182,7 @@ def few(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     return found
 
 
-def above(law: Law) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
     """`few` for an upper bound, without the number 0 where that has no probability, or too little.
 
     Where losses are large, whoever sees that there is a record of the user may learn more than a
@@ -192,12 +192,12 @@ def above(law: Law) -> tuple[np.ndarray, np.ndarray]:
         >>> above(Binomial(2.0, 1.0))
         (array([2.]), array([1.]))
     """
-    j, weight = few(law, True)
+    j, weight = merge_weights(law, True)
     some = slice(int(weight[0] <= _LEAST and len(j) > 1), None)
     return j[some], weight[some]
 
 
-def mass_error(law: Law) -> float:
+def relative_weight_error(law: Law) -> float:
     """A bound on the relative error of the probabilities of `few`.
 
     They are products of ratios, z standard deviations of them at z of those from the mean. Against
@@ -261,7 +261,9 @@ def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any
     return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
 
 
-def _amplify(step: FixedBatchSampled, adjacency: Adjacency, inner: Known) -> Known | None:
+def _amplify(
+    step: FixedBatchSampled, adjacency: Adjacency, inner: SampledRelease
+) -> SampledRelease | None:
     """Balle, Barthe, Gaboardi 2018, Theorem 9: the profile under replace-one; no batch of one."""
     if adjacency is not Adjacency.REPLACE_ONE or inner.symmetric:
         return None

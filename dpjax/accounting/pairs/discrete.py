@@ -54,7 +54,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.on_grid import log_mixture
 
 if TYPE_CHECKING:
-    from dpjax.accounting.pairs.protocol import Known
+    from dpjax.accounting.pairs.protocol import SampledRelease
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
 
@@ -73,17 +73,17 @@ class Finite(NamedTuple):
     q: Any
 
 
-def two_sided(losses: Any, p: Any) -> Finite:
+def make_two_sided(losses: Any, p: Any) -> Finite:
     """A pair that is its own mirror image, from its losses, ascending and symmetric, and P."""
     return Finite(np.asarray(losses), np.asarray(p), np.asarray(p)[::-1])
 
 
 NOTHING = Finite(np.zeros(1), np.ones(1), np.ones(1))
-EVERYTHING = two_sided([-np.inf, np.inf], [0.0, 1.0])
+EVERYTHING = make_two_sided([-np.inf, np.inf], [0.0, 1.0])
 MOST = 1e150  # losses that are laid out; of larger ones nothing is said
 
 
-def unknown(*, upper: bool) -> Finite:
+def bound_unknown(*, upper: bool) -> Finite:
     """What bounds a pair that cannot be laid out."""
     return EVERYTHING if upper else NOTHING
 
@@ -93,7 +93,7 @@ def reverse(pair: Finite) -> Finite:
     return Finite(-pair.losses, pair.q, pair.p)
 
 
-def sampled(pair: Finite, rate: float) -> Finite:
+def sample_pair(pair: Finite, rate: float) -> Finite:
     """((1−q)Q + qP, Q)."""
     if rate == 1:
         return pair
@@ -102,9 +102,9 @@ def sampled(pair: Finite, rate: float) -> Finite:
     return Finite(losses, (1 - rate) * pair.q + rate * pair.p, pair.q)
 
 
-def symmetrised(pair: Finite, rate: float) -> Finite:
+def symmetrise(pair: Finite, rate: float) -> Finite:
     """Of a pair that is its own mirror image: both directions of the sampled one at once."""
-    mixed = sampled(pair, rate)
+    mixed = sample_pair(pair, rate)
     lost = mixed.losses > 0  # the side that ε ≥ 0 reads; the other is its mirror image
     up = Finite(*(v[lost] for v in mixed))
     rest = max(1.0 - float(np.sum(up.p) + np.sum(up.q)), 0.0)  # what is left has loss 0 under both
@@ -113,7 +113,7 @@ def symmetrised(pair: Finite, rate: float) -> Finite:
     return Finite(*(np.concatenate(parts) for parts in both))
 
 
-def coarser(pair: Finite, cells: int = CELLS, *, upper: bool) -> Finite:
+def coarsen(pair: Finite, cells: int = CELLS, *, upper: bool) -> Finite:
     """The pair with at most `cells` lumps of its finite losses, or twice as many ends of cells.
 
     Args:
@@ -182,7 +182,7 @@ class Guarantee:
     def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
         likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))
         p = [0.0, (1 - delta) * rare, (1 - delta) * likely, delta]
-        return two_sided([-np.inf, -epsilon, epsilon, np.inf], p)
+        return make_two_sided([-np.inf, -epsilon, epsilon, np.inf], p)
 
 
 GUARANTEE = Guarantee()
@@ -211,7 +211,9 @@ class Discrete(NamedTuple):
     exact: bool = False
 
 
-def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -> Discrete:
+def repeat_release(
+    known: SampledRelease, count: float, *, sign: int = 1, upper: bool = True
+) -> Discrete:
     """The loss of `count` uses of one release, rounded towards more loss or towards less.
 
     Args:
@@ -228,9 +230,9 @@ def repeated(known: Known, count: float, *, sign: int = 1, upper: bool = True) -
         # A promise's δ is the number given; what a release or its sample computes is rounded up.
         exact = upper and known.rate == 1 and isinstance(known.release, Guarantee)
         both = known.symmetric and upper
-        pair = (symmetrised if both else sampled)(pair, known.rate)
-        pair = coarser(reverse(pair) if sign < 0 else pair, upper=upper)
-        return uses(pair, count, upper=upper, exact=exact)
+        pair = (symmetrise if both else sample_pair)(pair, known.rate)
+        pair = coarsen(reverse(pair) if sign < 0 else pair, upper=upper)
+        return compose_uses(pair, count, upper=upper, exact=exact)
 
 
 def _nothing(upper: bool) -> Discrete:
@@ -238,7 +240,7 @@ def _nothing(upper: bool) -> Discrete:
     return Discrete(np.array([np.inf if upper else 0.0]), np.ones(1))
 
 
-def uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Discrete:
+def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False) -> Discrete:
     """The loss of `count` uses of a pair.
 
     With two finite losses the sum is binomial, and its masses follow from their ratios. A rare
@@ -347,7 +349,7 @@ def binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
     return mode - len(below), mass / mass.sum()
 
 
-def merged(parts: Iterable[Discrete]) -> list[Discrete]:
+def convolve_small(parts: Iterable[Discrete]) -> list[Discrete]:
     """The same independent losses with as many as possible multiplied out, which is exact."""
     parts = list(parts)
     found: list[Discrete] = []

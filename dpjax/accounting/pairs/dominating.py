@@ -2,7 +2,7 @@
 
 | the sample | ADD_REMOVE | REPLACE_ONE |
 |---|---|---|
-| Poisson | `Users`, attained | `Opposed`, attained |
+| Poisson | `AddedRecordsPair`, attained | `ReplacedRecordsPair`, attained |
 | a fixed batch without replacement | none | `pairs/replacement.py`, from above and from below |
 | draws with replacement | none | the same |
 
@@ -64,13 +64,18 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism, Shuffled, UserLevel, WithReplacement
 from dpjax.accounting.pairs import replacement
 from dpjax.accounting.pairs.atoms import SCHEMES, atom_kind
-from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, drawn
-from dpjax.accounting.pairs.protocol import Discretisable, Known, Laid
-from dpjax.accounting.pairs.replacement import DRAWN, Copies, Opposed, Users
+from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, with_replacement_law
+from dpjax.accounting.pairs.protocol import GridPair, GridStep, SampledRelease
+from dpjax.accounting.pairs.replacement import (
+    DRAWN,
+    AddedRecordsPair,
+    CopiesPair,
+    ReplacedRecordsPair,
+)
 
 
 class Sample(NamedTuple):
-    """One row of the table: what lays the pair of a `Known` on a grid.
+    """One row of the table: what lays the pair of a `SampledRelease` on a grid.
 
     Fields:
         pair: of the displacement of one record over the noise, and the law of how many are drawn.
@@ -79,12 +84,12 @@ class Sample(NamedTuple):
         tight: whether no other method is below.
     """
 
-    pair: Callable[[float, Law], Discretisable]
+    pair: Callable[[float, Law], GridPair]
     law: Callable[..., Law]
     tight: bool
     sampled: bool = True
 
-    def grid(self, own: Known) -> Discretisable:
+    def grid(self, own: SampledRelease) -> GridPair:
         """The pair of one concrete setting. NumPy alone."""
         mu, *numbers = (float(number) for number in own.numbers)
         return self.pair(mu, self.law(float(own.rate), *numbers))
@@ -94,26 +99,28 @@ def _of_batch(rate: float, records: float, size: float, population: float) -> La
     return Hypergeometric(min(records, population), size, population)
 
 
-ADDED = Sample(Users, lambda rate, records: Binomial(records, rate), True)
-REPLACED = Sample(Opposed, lambda rate, records: Binomial(records, rate), False)
-FIXED = Sample(Copies, _of_batch, False)
-REDRAWN = Sample(Copies, lambda rate, records, draws, n: drawn(draws, records, n), False)
+ADDED = Sample(AddedRecordsPair, lambda rate, records: Binomial(records, rate), True)
+REPLACED = Sample(ReplacedRecordsPair, lambda rate, records: Binomial(records, rate), False)
+FIXED = Sample(CopiesPair, _of_batch, False)
+REDRAWN = Sample(
+    CopiesPair, lambda rate, records, draws, n: with_replacement_law(draws, records, n), False
+)
 
 
 class Group:
-    """The table, as a `release.Laid`: the numbers that it finds name their own row."""
+    """The table, as a `protocol.GridStep`: the numbers that it finds name their own row."""
 
     kind = UserLevel
     tight = sampled = True
 
-    def known(self, step: UserLevel, adjacency: Adjacency) -> Known | None:
+    def known(self, step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
         inner, replaced = step.mechanism, adjacency is Adjacency.REPLACE_ONE
         if isinstance(inner, WithReplacement):
             one = DRAWN.known(inner, adjacency)  # the pair of one record
             if one is None:
                 return None
             mu, *others = one.numbers
-            return Known(REDRAWN, (mu, step.records, *others), one.rate, symmetric=True)
+            return SampledRelease(REDRAWN, (mu, step.records, *others), one.rate, symmetric=True)
         try:
             kind = atom_kind(jax.tree.structure(inner), adjacency)
         except UnsupportedQuery:
@@ -125,22 +132,26 @@ class Group:
         with np.errstate(divide="ignore"):
             mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
         if kind == "poisson":
-            return Known(REPLACED if replaced else ADDED, (mu, step.records), rate, replaced)
+            return SampledRelease(
+                REPLACED if replaced else ADDED, (mu, step.records), rate, replaced
+            )
         batch: Any = inner  # fixed batches are priced for replaced records alone
         numbers = (mu, step.records, batch.batch_size, batch.population)
-        return Known(FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
+        return SampledRelease(FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
 
-    def grid(self, own: Known) -> Discretisable:
+    def grid(self, own: SampledRelease) -> GridPair:
         return own.release.grid(own)
 
 
 GROUP = Group()
 
 
-LAID: dict[type, Laid] = {laid.kind: laid for laid in (replacement.CUT, replacement.DRAWN, GROUP)}
+GRID_STEPS: dict[type, GridStep] = {
+    laid.kind: laid for laid in (replacement.CUT, replacement.DRAWN, GROUP)
+}
 
 
-def known(step: Mechanism, adjacency: Adjacency) -> Known | None:
+def dominating_pair(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:
     """The release by whose pair one step is priced; None where no theorem gives one.
 
     A way of sampling says what it makes of a release. A pass over disjoint batches costs what one
@@ -148,11 +159,11 @@ def known(step: Mechanism, adjacency: Adjacency) -> Known | None:
     """
     if step.release is not None:
         numbers = step.release.numbers(step, adjacency)
-        return None if numbers is None else Known(step.release, numbers)
+        return None if numbers is None else SampledRelease(step.release, numbers)
     if isinstance(step, Shuffled):
-        return known(step.mechanism, adjacency)
+        return dominating_pair(step.mechanism, adjacency)
     sampled = getattr(step, "mechanism", None)
     if type(step) not in SCHEMES or sampled is None:
         return None
-    inner = known(sampled, adjacency)
+    inner = dominating_pair(sampled, adjacency)
     return None if inner is None else SCHEMES[type(step)].amplify(step, adjacency, inner)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, summed_columns2
-from dpjax.accounting.gaussian.shifted_interpolation import least2, position2
+from dpjax.accounting.gaussian.shifted_interpolation import best_mu_squared, mu_squared_by_position
 from dpjax.accounting.mechanisms import (
     Composed,
     Gaussian,
@@ -120,13 +120,13 @@ def _matrix(m: MatrixGaussian) -> GaussianPair:
 
 # Gradient sensitivities are those of the adjacency that is asked for.
 def _descent(run: NoisyGradientDescent) -> GaussianPair:
-    mu2 = least2(run)
+    mu2 = best_mu_squared(run)
     return GaussianPair(mu2, mu2)
 
 
 def _cyclic(run: NoisyCyclicDescent) -> GaussianPair:
     """The record of the worst batch."""
-    mu2 = position2(run, namespace(run).zeros(()))
+    mu2 = mu_squared_by_position(run, namespace(run).zeros(()))
     return GaussianPair(mu2, mu2)
 
 

@@ -34,7 +34,7 @@ from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import Known, Scheme
+from dpjax.accounting.pairs.protocol import SampledRelease, Scheme
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
@@ -225,12 +225,12 @@ def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
     return unit.still(), by_rate
 
 
-def users(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
+def added_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     """Return the pair of a user of whose records `number` are in a batch, with these weights.
 
     Args:
         mu: how far one record moves the sum, over the noise's standard deviation.
-        number, weight: as of `counts.few`, ascending.
+        number, weight: as of `batches.merge_weights`, ascending.
     """
     absent = np.where(number == 0, 1.0, 0.0)
     if not absent.any():
@@ -239,7 +239,7 @@ def users(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     return Mixture(number * mu, weight / np.sum(weight), absent)
 
 
-def opposed(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
+def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     """Return the same of records that are replaced by opposite ones, its own mirror image."""
     weight = weight / np.sum(weight)
     some = number > 0
@@ -355,7 +355,9 @@ def _pair(adjacency: Adjacency) -> str:
     return "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
 
 
-def _amplify(step: PoissonSampled, adjacency: Adjacency, inner: Known) -> Known | None:
+def _amplify(
+    step: PoissonSampled, adjacency: Adjacency, inner: SampledRelease
+) -> SampledRelease | None:
     """Zhu, Dong, Wang 2022, Theorem 11: the mixture, under add/remove."""
     if adjacency is not Adjacency.ADD_REMOVE:
         return None

@@ -293,7 +293,7 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
 
 
-class Plain:
+class GaussianGrid:
     """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
 
     name = "gaussian"
@@ -316,7 +316,7 @@ class Plain:
 
 
 class Weighted:
-    """A `protocol.Discretisable` from means and weights, of one direction.
+    """A `protocol.GridPair` from means and weights, of one direction.
 
     Args:
         name: of the pair.

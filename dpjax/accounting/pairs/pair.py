@@ -151,7 +151,7 @@ _FEW = 1200  # outcomes that a contour takes
 
 
 class Outcomes(NamedTuple):
-    """Losses with their masses; a pair as `protocol.Discretisable` describes it, of one direction.
+    """Losses with their masses; a pair as `protocol.GridPair` describes it, of one direction.
 
     Fields:
         losses: log P/Q of each outcome, ascending.

@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     count: Float[Array, " groups"]
 
 
-class Discretisable(Protocol):
+class GridPair(Protocol):
     """A pair whose loss can be laid on a grid: what loss distributions read. NumPy alone.
 
     `sign` is +1 for (P, Q) and −1 for the reverse; only pairs that are `directed` look at it.
@@ -79,14 +79,14 @@ class Discretisable(Protocol):
         ...
 
 
-class Sided:
+class BoundedPair:
     """A pair whose law is known from above and from below only: one side is laid on a grid."""
 
     name = ""
     directed = True
     folded = False
 
-    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> GridPair:
         """The pair to be laid on a grid in its place, for an upper bound or for a lower one."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class Sided:
         return 0.0, False
 
 
-class Pair(Discretisable, Protocol):
+class Pair(GridPair, Protocol):
     """A pair of log-densities, for contour integration and Rényi curves.
 
     Fields:
@@ -144,7 +144,7 @@ class Release(Protocol):
         ...
 
 
-class Laid(Protocol):
+class GridStep(Protocol):
     """A kind of step without a finite list of outcomes, whose pair is laid on a grid.
 
     Loss distributions alone read it, both directions of it.
@@ -158,16 +158,16 @@ class Laid(Protocol):
     tight: bool
     sampled: bool
 
-    def known(self, step: Any, adjacency: Adjacency) -> Known | None:
+    def known(self, step: Any, adjacency: Adjacency) -> SampledRelease | None:
         """The step's numbers, of which the first is the displacement over the noise, or None."""
         ...
 
-    def grid(self, own: Known) -> Discretisable:
+    def grid(self, own: SampledRelease) -> GridPair:
         """The pair of one concrete setting. NumPy alone."""
         ...
 
 
-class Closed(Release, Protocol):
+class ClosedForm(Release, Protocol):
     """A release whose profile and Rényi curve are known in closed form, for NumPy and JAX."""
 
     def epsilon(self, *numbers: Any) -> Any:
@@ -183,11 +183,11 @@ class Closed(Release, Protocol):
         ...
 
 
-class Known(NamedTuple):
+class SampledRelease(NamedTuple):
     """A release whose pair is known, and how it is sampled.
 
     Fields:
-        release: a `Release`, or a `Laid` where loss distributions ask.
+        release: a `Release`, or a `GridStep` where loss distributions ask.
         numbers: what its pair is made of.
         rate: sampling rate.
         symmetric: whether an upper bound takes both directions of the sampled pair at once.
@@ -199,7 +199,7 @@ class Known(NamedTuple):
     symmetric: bool = False
 
 
-def _unknown(step: Any, adjacency: Adjacency, inner: Known) -> Known | None:
+def _unknown(step: Any, adjacency: Adjacency, inner: SampledRelease) -> SampledRelease | None:
     return None
 
 
@@ -207,7 +207,7 @@ class Scheme(NamedTuple):
     """One way of sampling: around Gaussian releases, and around those whose pair is known.
 
     Fields:
-        name: of its steps in `atoms.Atoms`.
+        name: of its steps in `atoms.GroupedSteps`.
         kind: the class of mechanism.
         refusal: (step, adjacency, kind_of) -> why no theorem covers it, "" where one does;
             kind_of tells what is sampled: "gaussian", the name of a scheme, or "mixed".
@@ -230,4 +230,4 @@ class Scheme(NamedTuple):
     attained: Callable[[Adjacency], str]
     exhibited: Callable[[Any], bool] = lambda step: True
     participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
-    amplify: Callable[[Any, Adjacency, Known], Known | None] = _unknown
+    amplify: Callable[[Any, Adjacency, SampledRelease], SampledRelease | None] = _unknown

@@ -50,8 +50,8 @@ from dpjax.accounting.pairs.discrete import (
     MOST,
     NOTHING,
     Finite,
-    two_sided,
-    unknown,
+    bound_unknown,
+    make_two_sided,
 )
 from dpjax.accounting.pairs.on_grid import normal_mass
 
@@ -102,8 +102,8 @@ def _pair(losses: np.ndarray, *, upper: bool) -> Finite:
     if upper:
         mass = 0.5 * mass
         mass[[0, -1]] += ends
-        return two_sided(inner, mass)
-    return two_sided(
+        return make_two_sided(inner, mass)
+    return make_two_sided(
         np.concatenate([[-top], inner, [top]]), np.concatenate([ends[:1], 0.5 * mass, ends[1:]])
     )
 
@@ -122,7 +122,7 @@ class LaplaceRelease:
 
     def pair(self, theta: float, *, upper: bool) -> Finite:
         if theta > MOST:
-            return EVERYTHING if theta == np.inf else unknown(upper=upper)
+            return EVERYTHING if theta == np.inf else bound_unknown(upper=upper)
         return _pair(edges(theta), upper=upper) if theta > 0 else NOTHING
 
     def epsilon(self, theta: Any, delta: Any) -> Any:
@@ -173,7 +173,7 @@ class DiscreteLaplaceRelease:
 
     def pair(self, t: float, shift: float, *, upper: bool) -> Finite:
         if t * shift > MOST:
-            return EVERYTHING if t == np.inf else unknown(upper=upper)
+            return EVERYTHING if t == np.inf else bound_unknown(upper=upper)
         if t == 0:
             return NOTHING
         if shift <= CELLS:  # the lattice itself
@@ -251,11 +251,11 @@ class Release:
         if mu == np.inf:
             return EVERYTHING
         if not 1e-140 < mu < 1e140 or not 1e-140 < shift / mu < 1e140:
-            return unknown(upper=upper)
+            return bound_unknown(upper=upper)
         sigma = shift / mu
         if sigma >= _LARGE:
             far = mu > 2 * _REACH
-            return unknown(upper=upper) if far else _blocks(sigma, shift, upper=upper)
+            return bound_unknown(upper=upper) if far else _blocks(sigma, shift, upper=upper)
         reach = np.ceil(_REACH * sigma)
         if shift > 2 * reach + 2:  # two heaps with nothing in between
             heap = np.arange(-reach, reach + 1)
@@ -263,7 +263,7 @@ class Release:
         elif 2 * reach + shift < _MOST:
             y = np.arange(-reach, reach + shift + 1)
         else:
-            return unknown(upper=upper)
+            return bound_unknown(upper=upper)
         exponent = 0.5 * ((y - shift) / sigma) ** 2  # of P; Q is its mirror image about a/2
         p = np.exp(-exponent)
         p = p / p.sum()
@@ -304,7 +304,7 @@ def _with_tails(losses: np.ndarray, p: np.ndarray, upper: bool) -> Finite:
     if upper:
         losses = np.concatenate([[-np.inf], losses, [np.inf]])
         p = np.concatenate([[0.0], p, [_CUT]])
-    return two_sided(losses, p)
+    return make_two_sided(losses, p)
 
 
 def _blocks(sigma: float, shift: float, *, upper: bool) -> Finite:
@@ -357,7 +357,7 @@ class Response:
             return NOTHING
         likely = 1 / (1 + (categories - 1) * np.exp(-epsilon))  # P of the true category
         rare = 1 / (np.exp(epsilon) + categories - 1)
-        return two_sided([-epsilon, 0.0, epsilon], [rare, (categories - 2) * rare, likely])
+        return make_two_sided([-epsilon, 0.0, epsilon], [rare, (categories - 2) * rare, likely])
 
     def epsilon(self, epsilon: Any, categories: Any, delta: Any) -> Any:
         xp: Any = namespace(epsilon, categories, delta)
@@ -400,18 +400,18 @@ class Selection:
         if epsilon == 0:
             return NOTHING
         if epsilon > MOST:
-            return unknown(upper=upper)
+            return bound_unknown(upper=upper)
         if upper and flip:
             return LAPLACE.pair(epsilon, upper=True)
         if upper:
             losses, mass = root_cells(edges(epsilon), upper=True)
-            return two_sided(losses, mass / -np.expm1(-epsilon))
+            return make_two_sided(losses, mass / -np.expm1(-epsilon))
         # Two candidates whose scores change places.
         loss, keep = epsilon / 2, 1 / (1 + np.exp(-epsilon / 2))
         if flip:
             keep = 1 - 0.5 * np.exp(-epsilon / 2)
             loss = epsilon / 2 + np.log1p(-np.expm1(-epsilon / 2))
-        return two_sided([-loss, loss], [keep * np.exp(-loss), keep])
+        return make_two_sided([-loss, loss], [keep * np.exp(-loss), keep])
 
     def epsilon(self, epsilon: Any, flip: Any, delta: Any) -> Any:
         xp: Any = namespace(epsilon, delta)

@@ -77,18 +77,25 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled, WithReplacement
 from dpjax.accounting.pairs import mixtures
-from dpjax.accounting.pairs.batches import Law, Symmetrised, above, drawn, few, mass_error
+from dpjax.accounting.pairs.batches import (
+    Law,
+    Symmetrised,
+    merge_weights,
+    merge_weights_without_zero,
+    relative_weight_error,
+    with_replacement_law,
+)
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Mixture, Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
-from dpjax.accounting.pairs.protocol import Discretisable, Known, Sided
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SampledRelease
 
 _ROUND = 1e-13
 _TRIES = 8
 _FAR = 600.0  # losses beyond which no point is looked for
 
 
-class Users(Sided):
+class AddedRecordsPair(BoundedPair):
     """A user's records in a batch: mixtures whose weights differ for upper and for lower bounds.
 
     Args:
@@ -104,20 +111,22 @@ class Users(Sided):
         self.most = mu * law.most * self.spread  # where all records are in a batch
 
     def mixture(self, upper: bool) -> Mixture:
-        """The weights, for an upper bound or for a lower one, up to `mass_error` of the law."""
-        weights = above(self.law) if upper else few(self.law, False)
-        return (mixtures.users if self.directed else mixtures.opposed)(self.mu, *weights)
+        """The weights, for an upper bound or for a lower one, off by `relative_weight_error`."""
+        weights = merge_weights_without_zero(self.law) if upper else merge_weights(self.law, False)
+        return (mixtures.added_records if self.directed else mixtures.replaced_records)(
+            self.mu, *weights
+        )
 
-    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> GridPair:
         """The mixtures of one direction, P's mass never less for an upper bound, Q's never more."""
         means, p, q = self.mixture(upper) if sign > 0 else self.mixture(upper).reversed()
         # Twice, since they were divided by their sum; N(0, 1) alone has its mass without error.
-        off = 2 * mass_error(self.law) * (1 if upper else -1)
+        off = 2 * relative_weight_error(self.law) * (1 if upper else -1)
         p, q = (v * (1 + o if np.sum(v > 0) > 1 else 1.0) for v, o in ((p, off), (q, -off)))
         return Weighted(self.name, Mixture(means, p, q))
 
 
-class Opposed(Users):
+class ReplacedRecordsPair(AddedRecordsPair):
     """The same of records that are replaced by opposite ones."""
 
     name = "opposed"
@@ -125,7 +134,7 @@ class Opposed(Users):
     spread = 2.0
 
 
-class Spliced:
+class LowerHullPair:
     """The pair of H, on a grid one of whose points is 0.
 
     Fields of the constructor:
@@ -137,7 +146,7 @@ class Spliced:
     directed = False
     folded = True
 
-    def __init__(self, near: Discretisable, far: Discretisable, shift: float) -> None:
+    def __init__(self, near: GridPair, far: GridPair, shift: float) -> None:
         self._near, self._far, self._shift = near, far, shift
         self.name = near.name
 
@@ -230,14 +239,14 @@ class Part(NamedTuple):
     rate: float
 
 
-class Labelled:
-    """Σ weight·pair(μ, rate) over the parts, as a `protocol.Discretisable`; its own numbers count.
+class RevealedMixture:
+    """Σ weight·pair(μ, rate) over the parts, as a `protocol.GridPair`; its own numbers count.
 
     Probabilities that are rounded up make an upper bound. `revealed` is the probability of labels
     that stand in no part, which are taken to reveal everything.
     """
 
-    def __init__(self, pair: Discretisable, parts: list[Part], revealed: float = 0.0) -> None:
+    def __init__(self, pair: GridPair, parts: list[Part], revealed: float = 0.0) -> None:
         self._pair = pair
         self._parts = [part for part in parts if part.weight > 0 and part.rate > 0]
         self._revealed = revealed
@@ -279,8 +288,8 @@ class Labelled:
 _REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
 
 
-class Drawn:
-    """A step whose batch is drawn with replacement, as a `release.Laid`.
+class WithReplacementStep:
+    """A step whose batch is drawn with replacement, as a `protocol.GridStep`.
 
     Its numbers are the displacement of one replaced record over the noise, the draws, and how many
     records there are; the rate is that of batches with the one.
@@ -289,7 +298,7 @@ class Drawn:
     kind = WithReplacement
     tight = sampled = True
 
-    def known(self, step: WithReplacement, adjacency: Adjacency) -> Known | None:
+    def known(self, step: WithReplacement, adjacency: Adjacency) -> SampledRelease | None:
         inner = step.mechanism
         if adjacency is not Adjacency.REPLACE_ONE:
             return None
@@ -302,35 +311,35 @@ class Drawn:
             population = np.asarray(step.population, np.float64)
             taken = -np.expm1(step.batch_size * np.log1p(-1 / population))
         rate = np.where(np.asarray(step.batch_size) > 0, taken, 0.0)
-        return Known(self, (mu, step.batch_size, population), rate, symmetric=True)
+        return SampledRelease(self, (mu, step.batch_size, population), rate, symmetric=True)
 
-    def grid(self, own: Known) -> Discretisable:
+    def grid(self, own: SampledRelease) -> GridPair:
         mu, draws, population = (float(number) for number in own.numbers)
-        return Copies(mu, drawn(draws, 1.0, population))
+        return CopiesPair(mu, with_replacement_law(draws, 1.0, population))
 
 
-DRAWN = Drawn()
+DRAWN = WithReplacementStep()
 
 
-class Copies(Users):
+class CopiesPair(AddedRecordsPair):
     """How often the record was drawn: released for an upper bound, hidden for a lower one."""
 
     name = "copies"
 
-    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> Discretisable:
+    def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> GridPair:
         mu, law = self.mu, self.law
         if not upper:
             return super().side(sign, mu, rate, reach, False)
-        (j, weight), off = few(law, True), mass_error(law)
+        (j, weight), off = merge_weights(law, True), relative_weight_error(law)
         near = labelled(Symmetrised(), mu, j, weight, off, reach)
         hidden = super().side(1, mu, rate, reach, True)
         without = float(weight[0]) * (1 - off)
-        return Spliced(near, hidden, -float(np.log(without))) if without > 1e-9 else near
+        return LowerHullPair(near, hidden, -float(np.log(without))) if without > 1e-9 else near
 
 
 def labelled(
-    pair: Discretisable, mu: float, j: np.ndarray, weight: np.ndarray, off: float, reach: float
-) -> Labelled:
+    pair: GridPair, mu: float, j: np.ndarray, weight: np.ndarray, off: float, reach: float
+) -> RevealedMixture:
     """j copies at displacement jμ, each at the rate of any: rounded up.
 
     Args:
@@ -348,26 +357,26 @@ def labelled(
     rare = np.cumsum(own[order]) <= _REVEALED * float(ndtr(-reach))
     revealed, kept = order[rare], np.sort(order[~rare])
     parts = [Part(float(own[i]), float(j[1:][i] * mu), rate) for i in kept]
-    return Labelled(pair, parts, rate * float(own[revealed].sum()))
+    return RevealedMixture(pair, parts, rate * float(own[revealed].sum()))
 
 
 _BETA_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
 
 
-class Cut:
-    """A step whose batch is cut, as a `release.Laid`.
+class TruncatedStep:
+    """A step whose batch is cut, as a `protocol.GridStep`.
 
     Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
     τ, the probability that the batch of the others fills the capacity; c, the record's own rate
-    then; and 1 under REPLACE_ONE, else 0. The sampling rate is `Known.rate`. Both probabilities are
-    rounded up, as either of the two pairs may be the one that counts.
+    then; and 1 under REPLACE_ONE, else 0. The sampling rate is `SampledRelease.rate`. Both
+    probabilities are rounded up, as either of the two pairs may be the one that counts.
     """
 
     kind = TruncatedPoissonSampled
     tight = True
     sampled = False
 
-    def known(self, step: TruncatedPoissonSampled, adjacency: Adjacency) -> Known | None:
+    def known(self, step: TruncatedPoissonSampled, adjacency: Adjacency) -> SampledRelease | None:
         inner = step.mechanism
         if type(inner) not in DOMINATED or not samplable(inner):
             return None
@@ -381,15 +390,17 @@ class Cut:
         fields = (step.rate, step.population, step.capacity)
         rate, n, k = (np.asarray(v, np.float64) for v in fields)
         mu = np.sqrt(np.asarray(mu2, np.float64))
-        return Known(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
+        return SampledRelease(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
-    def grid(self, own: Known) -> Discretisable:
+    def grid(self, own: SampledRelease) -> GridPair:
         mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
-        pair: Discretisable = Replace() if replaced else Poisson()
-        return Labelled(pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)])
+        pair: GridPair = Replace() if replaced else Poisson()
+        return RevealedMixture(
+            pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)]
+        )
 
 
-CUT = Cut()
+CUT = TruncatedStep()
 
 
 def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:

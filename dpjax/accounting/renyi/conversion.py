@@ -25,7 +25,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.pairs.atoms import Atoms
+from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.renyi.moments import (
     ABSOLUTE,
     RELATIVE,
@@ -101,7 +101,7 @@ def _rounded(k: Any, order: Any) -> Any:
     return k / c * (1 + RELATIVE + 4 * 2.0**-52 / c) + xp.where(k > 0, ABSOLUTE, 0.0)
 
 
-def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, Any]:
+def _approximate(atoms: GroupedSteps, adjacency: Adjacency, orders: Any) -> tuple[Any, Any]:
     """About K and K': of its first term in q, and of the integral's part at N(αμ). Not a bound."""
     xp: Any = namespace(atoms, orders)
     mu2 = atoms.gaussian_mu2
@@ -136,7 +136,7 @@ def _approximate(atoms: Atoms, adjacency: Adjacency, orders: Any) -> tuple[Any, 
     return total[0], total[1]
 
 
-def _start(aim: _Aim, atoms: Atoms, adjacency: Adjacency, target: Any) -> tuple[Any, Any]:
+def _start(aim: _Aim, atoms: GroupedSteps, adjacency: Adjacency, target: Any) -> tuple[Any, Any]:
     """log(α − 1) around the best one of the approximate moments, and the heights there, rising."""
     xp: Any = namespace(atoms, target)
     low, high = -10.0, 26.0
@@ -172,7 +172,7 @@ class _Found(NamedTuple):
     open: Any
 
 
-def _search(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> tuple[Any, Any]:
+def _search(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -> tuple[Any, Any]:
     """The least bound and its order; every evaluation on the way is of certified moments."""
     xp: Any = namespace(atoms, target)
     logs, heights = _start(aim, atoms, adjacency, target)
@@ -230,7 +230,7 @@ def _search(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> tuple
 
 
 @functools.partial(with_derivative, static=2)
-def _least(aim: _Aim, adjacency: Adjacency, atoms: Atoms, target: Any) -> Any:
+def _least(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -> Any:
     return _search(aim, adjacency, atoms, target)[0]
 
 
@@ -239,14 +239,14 @@ def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple
     # by the envelope theorem the best order counts as constant
     value, order = _search(aim, adjacency, *jax.lax.stop_gradient(primals))
 
-    def at_order(atoms: Atoms, target: Any) -> Any:
+    def at_order(atoms: GroupedSteps, target: Any) -> Any:
         k = log_moments(atoms, adjacency, order[None])[0]
         return aim.value(order, _rounded(k, order), target)
 
     return value, jax.jvp(at_order, primals, tangents)[1]
 
 
-def _releases_nothing(atoms: Atoms) -> Any:
+def _releases_nothing(atoms: GroupedSteps) -> Any:
     xp: Any = namespace(atoms)
     idle = atoms.gaussian_mu2 == 0
     for steps in atoms.sampled.values():
@@ -256,7 +256,7 @@ def _releases_nothing(atoms: Atoms) -> Any:
 
 
 def epsilon_from_atoms(
-    atoms: Atoms, adjacency: Adjacency, delta: Float[Array, ""], *, classic: bool = False
+    atoms: GroupedSteps, adjacency: Adjacency, delta: Float[Array, ""], *, classic: bool = False
 ) -> Float[Array, ""]:
     """ε(δ) of a run through its Rényi curve, the order optimised over the reals."""
     xp: Any = namespace(atoms, delta)
@@ -269,7 +269,7 @@ def epsilon_from_atoms(
 
 
 def delta_from_atoms(
-    atoms: Atoms, adjacency: Adjacency, epsilon: Float[Array, ""]
+    atoms: GroupedSteps, adjacency: Adjacency, epsilon: Float[Array, ""]
 ) -> Float[Array, ""]:
     """δ(ε) of a run through its Rényi curve, the order optimised over the reals, within [0, 1]."""
     xp: Any = namespace(atoms, epsilon)
@@ -330,12 +330,12 @@ def rdp_to_epsilon(
     rdp = checks.number("rdp", rdp, checks.Range(0.0, infinite=True))
     delta = checks.number("delta", delta, checks.Range(0.0, 1.0, True, True))
     core = _given_classic if classic else _given_improved
-    return float64.plain(float64.evaluate(core, (orders, rdp, delta), (0, 0, 0), rounding="up"))
+    return float64.to_float(float64.evaluate(core, (orders, rdp, delta), (0, 0, 0), rounding="up"))
 
 
 def _zcdp_improved(rho: Array, delta: Array) -> Array:
     xp: Any = namespace(rho, delta)
-    value = epsilon_from_atoms(Atoms(2 * rho, {}), Adjacency.ADD_REMOVE, delta)
+    value = epsilon_from_atoms(GroupedSteps(2 * rho, {}), Adjacency.ADD_REMOVE, delta)
     return xp.where(rho >= 0, value, xp.inf)
 
 
@@ -369,4 +369,4 @@ def zcdp_to_epsilon(
     rho = checks.number("rho", rho, checks.Range(0.0, infinite=True))
     delta = checks.number("delta", delta, checks.Range(0.0, 1.0, True, True))
     core = _zcdp_classic if classic else _zcdp_improved
-    return float64.plain(float64.evaluate(core, (rho, delta), (0, 0), rounding="up"))
+    return float64.to_float(float64.evaluate(core, (rho, delta), (0, 0), rounding="up"))

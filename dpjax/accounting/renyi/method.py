@@ -50,13 +50,13 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
 from dpjax.accounting.mechanisms.selection import FIXED, log_inverse_gamma
-from dpjax.accounting.method import Method, least, ranked
+from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs.allocation import log_moments
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
     all_settings,
     by_pair,
-    lowers,
+    is_gaussian_family,
     one_setting,
     query,
     split,
@@ -71,7 +71,7 @@ _SELECTION_GRID = 1 + np.exp(np.linspace(-6.0, 12.0, 361))
 _classic = functools.partial(conversion.epsilon_from_atoms, classic=True)
 
 
-def _asked(kernel: Callable) -> Callable:
+def _as_method_part(kernel: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         return query(kernel, run, adjacency, (given,), (0,))
 
@@ -147,8 +147,8 @@ def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
         others = (gaussian, contour, loss_distribution, objective_perturbation)
         table = [m for family in others for m in family.METHODS]
         table += [*randomized_sensitivity.METHODS, *METHODS]
-        able = [m for m in ranked(table, "delta", inner, adjacency) if m.rank is not None]
-        return least("delta", able, inner, epsilons, adjacency)[0]
+        able = [m for m in rank_methods(table, "delta", inner, adjacency) if m.rank is not None]
+        return best_bound("delta", able, inner, epsilons, adjacency)[0]
 
     return select(best, orders, lambda at: rdp(inner, at, adjacency), profile)
 
@@ -189,7 +189,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     PureDP: (objective_perturbation.curve, objective_perturbation.holds),
     RandomAllocation: (
         _of_allocation,
-        lambda step, adjacency: lowers(step, adjacency, GRIDS),
+        lambda step, adjacency: is_gaussian_family(step, adjacency, GRIDS),
     ),
     RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
     UserLevel: (moments.users_curve, moments.has_curve),
@@ -208,7 +208,7 @@ def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Steps that are known by a curve of their own, and the rest."""
 
     def own(step: Mechanism) -> bool:
-        wrapped = isinstance(step, UserLevel) and lowers(step, adjacency)
+        wrapped = isinstance(step, UserLevel) and is_gaussian_family(step, adjacency)
         return type(step) in _CURVES and not wrapped
 
     return split(run, own)
@@ -217,7 +217,7 @@ def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
     own, rest = _split(run, adjacency)
     able = all(_CURVES[type(step)][1](step, adjacency) for step, _ in own)
-    return able and lowers(rest, adjacency)
+    return able and is_gaussian_family(rest, adjacency)
 
 
 def _count(factors: tuple) -> Any:
@@ -325,7 +325,7 @@ def _sums(run: Mechanism, adjacency: Adjacency, on_host: bool) -> bool:
     kinds = {type(step) for step, _ in _split(run, adjacency)[0]}
     kinds |= {type(part) for part in walk(run) if not isinstance(part, UserLevel)}
     host = any(kind in _CURVES and _CURVES[kind][0] in _ON_HOST for kind in kinds)
-    return host == on_host and not lowers(run, adjacency) and _has_curve(run, adjacency)
+    return host == on_host and not is_gaussian_family(run, adjacency) and _has_curve(run, adjacency)
 
 
 _SUM = Method(
@@ -343,9 +343,9 @@ METHODS = (
     Method(
         "rdp",
         rank=30.0,
-        supports=lowers,
-        epsilon=_asked(conversion.epsilon_from_atoms),
-        delta=_asked(conversion.delta_from_atoms),
+        supports=is_gaussian_family,
+        epsilon=_as_method_part(conversion.epsilon_from_atoms),
+        delta=_as_method_part(conversion.delta_from_atoms),
         rdp=rdp,
         describe="Rényi curve at real orders by certified quadrature, converted by Canonne, Kamath "
         "and Steinke (2020), Proposition 12",
@@ -355,8 +355,8 @@ METHODS = (
     Method(
         "rdp_classic",
         rank=None,
-        supports=lowers,
-        epsilon=_asked(_classic),
+        supports=is_gaussian_family,
+        epsilon=_as_method_part(_classic),
         describe="Rényi curve at real orders by certified quadrature, converted by Mironov (2017), "
         "Proposition 3",
     ),

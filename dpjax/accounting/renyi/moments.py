@@ -44,8 +44,8 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour.tilt import log_aliases, sector
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
-from dpjax.accounting.pairs.atoms import PAIRS, Atoms, by_pair
-from dpjax.accounting.pairs.batches import Binomial, few, mass_error
+from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
+from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.dominating import ADDED, GROUP
 from dpjax.accounting.pairs.protocol import Steps
 
@@ -268,7 +268,7 @@ def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def sampled_pairs(atoms: Atoms, adjacency: Adjacency) -> list[tuple[Kind, Steps]]:
+def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind, Steps]]:
     """The sampled steps of a run, and their integral.
 
     A record removed serves both directions: at no order is the reverse divergence the larger.
@@ -301,7 +301,7 @@ def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
 
 
 def log_moments(
-    atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]
+    atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
     """K(α) = (α−1)·RDP(α) of a whole run, at float64 orders above one, differentiable."""
     total = 0.5 * orders * (orders - 1) * atoms.gaussian_mu2
@@ -311,7 +311,7 @@ def log_moments(
 
 
 def log_moment_jets(
-    atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]
+    atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> tuple[Any, Any, Any]:
     """K, K' and K'' of a whole run at float64 orders above one."""
     mu2 = atoms.gaussian_mu2
@@ -334,7 +334,9 @@ def divergence(log_moment: Any, order: Any) -> Any:
     return xp.where(good & ~xp.isnan(value), value, xp.inf)
 
 
-def rdp_curve(atoms: Atoms, adjacency: Adjacency, orders: Float[Array, " k"]) -> Float[Array, " k"]:
+def rdp_curve(
+    atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
+) -> Float[Array, " k"]:
     """The Rényi divergence of a whole run at each order."""
     xp: Any = namespace(atoms, orders)
     safe = xp.where((orders > 1) & (orders < xp.inf), orders, 2.0)
@@ -397,14 +399,14 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
     if not mu < LOUDEST or (rate < 1e-150 and records > 1):
         return np.full_like(order, np.inf)
     law = Binomial(float(records), float(rate))
-    number, weight = few(law, True)
+    number, weight = merge_weights(law, True)
     log_tail = np.full_like(order, -np.inf)
     if records <= _LISTED:  # what was moved to all records there would count far too much
         last = len(number) - int(number[-1] == records and weight[-1] < 1e-39)
         number, weight = number[:last], weight[:last]
         log_tail = _log_rare(mu, records, rate, number[-1] + 1, order)
     # Moved to where they count most; together they are one.
-    taking = weight[1:] * (1 + mass_error(law))
+    taking = weight[1:] * (1 + relative_weight_error(law))
     rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
     table = _Table((mu * number[1:])[:, None], taking[:, None], np.array([rest]))
     found = np.empty_like(order)
