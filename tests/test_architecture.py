@@ -322,7 +322,7 @@ def test_no_package_has_grown():
 
 
 # Of code, without docstring and comments; `fit` is a list of options and what each is for.
-_MOST_OF_A_FUNCTION, _LONGER = 60, {"fit": 69}
+_MOST_OF_A_FUNCTION, _LONGER = 60, {"fit": 71}
 
 
 def _lines_of_code(source: str) -> dict[str, int]:

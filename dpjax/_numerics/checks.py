@@ -62,7 +62,7 @@ class Range(NamedTuple):
 CLIP_NORMS = Range(1e-18, 1e19)
 
 
-def format_value(value: Any) -> str:
+def render(value: Any) -> str:
     """A value for an error message, whatever it is."""
     if isinstance(value, int) and abs(value) > 10**20:
         return f"an integer of {value.bit_length()} bits"
@@ -91,9 +91,7 @@ def number(name: str, value: Any, allowed: Range) -> Any:
         return value  # the commonest case
 
     def wrong_kind() -> TypeError:
-        return TypeError(
-            f"{name} must be a number or an array of numbers, got {format_value(value)}"
-        )
+        return TypeError(f"{name} must be a number or an array of numbers, got {render(value)}")
 
     if isinstance(value, list | tuple):
         for leaf in _flat(value):
@@ -110,13 +108,13 @@ def number(name: str, value: Any, allowed: Range) -> Any:
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_kind()
     elif abs(value) > _LARGEST and isinstance(value, int):
-        raise ValueError(f"{name} must be {allowed}, got {format_value(value)}")
+        raise ValueError(f"{name} must be {allowed}, got {render(value)}")
     numbers = np.asarray(value, np.float64)
     good = allowed.holds(numbers)
     if np.all(good):
         return value
     first = value if numbers.ndim == 0 and not hasattr(value, "dtype") else numbers[~good].flat[0]
-    raise ValueError(f"{name} must be {allowed}, got {format_value(first)}")
+    raise ValueError(f"{name} must be {allowed}, got {render(first)}")
 
 
 def one_number(name: str, value: Any, allowed: Range) -> float:
@@ -135,7 +133,7 @@ def scalar(name: str, value: Any, allowed: Range = _ANY) -> None:
     # An array would broadcast against the records or the numbers of a gradient: each with a clip
     # norm or a noise of its own, where the price knows of one.
     if np.ndim(number(name, value, allowed)):
-        raise ValueError(f"{name} must be one number, got {format_value(value)}")
+        raise ValueError(f"{name} must be one number, got {render(value)}")
 
 
 def positive(name: str, value: Any, allow_zero: bool = False) -> None:
@@ -163,7 +161,7 @@ def whole(name: str, value: Any, low: float = 1, most: float = math.inf, kind: s
         raise ValueError(f"{name} must be {kind or 'a whole number'}, got {value!r}") from None
     if not low <= count <= most:
         limit = f"at least {low}" if count < low else f"at most {most}"
-        raise ValueError(f"{name} must be {kind or limit}, got {format_value(count)}")
+        raise ValueError(f"{name} must be {kind or limit}, got {render(count)}")
     return count
 
 
@@ -194,7 +192,5 @@ def representable(name: str, values: Any, dtype: Any) -> None:
 def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
     """The value, if it is one of the options."""
     if not isinstance(value, str) or value not in options:
-        raise ValueError(
-            f"{name} must be one of {[str(o) for o in options]}, got {format_value(value)}"
-        )
+        raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {render(value)}")
     return value

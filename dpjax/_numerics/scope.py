@@ -115,10 +115,10 @@ def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
     local = {*jax.local_devices(), *jax.local_devices(backend="cpu")}
     if not named or not set(named) <= local or any(one.platform == "tpu" for one in named):
         raise ValueError(
-            f"devices must be some of this process's CPUs or GPUs, got {checks.format_value(named)}"
+            f"devices must be some of this process's CPUs or GPUs, got {checks.render(named)}"
         )
     if len(set(named)) < len(named):
-        raise ValueError(f"devices must be named once each, got {checks.format_value(named)}")
+        raise ValueError(f"devices must be named once each, got {checks.render(named)}")
     token = _NAMED.set(named)
     try:
         yield

@@ -39,4 +39,4 @@ class Adjacency(enum.StrEnum):
 def unknown(value: object) -> ValueError:
     """The refusal of what names no adjacency."""
     names = [member.value for member in Adjacency]
-    return ValueError(f"adjacency must be one of {names}, got {checks.format_value(value)}")
+    return ValueError(f"adjacency must be one of {names}, got {checks.render(value)}")

@@ -89,7 +89,7 @@ def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
 def of_kind(run: Any, kind: type) -> None:
     """Refuse what is not of a kind."""
     if not isinstance(run, kind):
-        raise TypeError(f"run must be a {kind.__name__}, got {checks.format_value(run)}")
+        raise TypeError(f"run must be a {kind.__name__}, got {checks.render(run)}")
 
 
 def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:

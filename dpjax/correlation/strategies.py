@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dpjax._numerics.arrays import solve, summed_columns2
-from dpjax._numerics.checks import Range, format_value, number, one_number
+from dpjax._numerics.checks import Range, number, one_number, render
 from dpjax._numerics.scope import float64_scope
 
 
@@ -54,7 +54,7 @@ class Toeplitz:
         if not c or c[0] == 0 or any(b > a for a, b in itertools.pairwise(c)):
             raise ValueError(
                 "coefficients must begin above 0 and never increase, "
-                f"got {format_value(self.coefficients)}"
+                f"got {render(self.coefficients)}"
             )
         object.__setattr__(self, "coefficients", c)
 
@@ -198,11 +198,11 @@ class BandedInverse:
         if not d or d[0] <= 0 or any(x > 0 for x in d[1:]):
             raise ValueError(
                 "inverse_coefficients must begin above 0 and be at most 0 from there on, "
-                f"got {format_value(given)}"
+                f"got {render(given)}"
             )
         if not all(math.isfinite(x / d[0]) for x in d) or not math.isfinite(1 / d[0]):
             raise ValueError(
-                f"inverse_coefficients must have a size to be inverted, got {format_value(given)}"
+                f"inverse_coefficients must have a size to be inverted, got {render(given)}"
             )
         # With d_l ≤ 0, c never increases over all steps if it does not over as many as there are
         # bands: c_t − c_{t+1} is a sum of earlier such differences with weights −d_l/d₀ ≥ 0.
@@ -211,7 +211,7 @@ class BandedInverse:
         if np.any(head[1:] > head[:-1] * (1 + 4 * len(d) ** 2 * _EPS)):
             raise ValueError(
                 "inverse_coefficients must invert to coefficients that never increase, "
-                f"got {format_value(given)}"
+                f"got {render(given)}"
             )
         object.__setattr__(self, "inverse_coefficients", d)
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, format_value, one_number
+from dpjax._numerics.checks import Range, one_number, render
 from dpjax.estimators.base import PrivateClassifier
 from dpjax.estimators.columns import Encoded, encode_rows
 
@@ -145,7 +145,7 @@ class DPSGDClassifier(PrivateClassifier):
         if not hasattr(model, "apply"):
             raise ValueError(
                 "model must be a flax module, a dpjax.training.Model, or a function "
-                f"(features, classes) -> either, got {format_value(model)}"
+                f"(features, classes) -> either, got {render(model)}"
             )
         example = jnp.zeros(self._width)
         if not isinstance(model, training.Model):

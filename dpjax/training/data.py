@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax._numerics import checks
-from dpjax._numerics.checks import format_value
+from dpjax._numerics.checks import render
 from dpjax.training.fingerprint import array_digest
 
 # Arrays in memory up to which a copy on the device is worth its bytes.
@@ -452,7 +452,7 @@ def _group_by_user(data: Any, users: Any, most: int) -> _UserGroups:
         if isinstance(name, bool) or not isinstance(name, kind):
             raise ValueError(
                 "users must all be whole numbers or all be texts, got "
-                f"{format_value(names[0])} and {format_value(name)}"
+                f"{render(names[0])} and {render(name)}"
             )
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")

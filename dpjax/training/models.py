@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpjax._extras import extra
 from dpjax._numerics import checks
-from dpjax._numerics.checks import format_value
+from dpjax._numerics.checks import render
 from dpjax.training.data import as_array, as_arrays
 from dpjax.training.options import check_integer, is_from_package
 
@@ -185,7 +185,7 @@ def from_linen(
     """
     if isinstance(module, type) or not is_from_package(module, "flax.linen", "Module"):
         raise ValueError(
-            f"module must be a flax.linen module, built, got {format_value(module)}: one of "
+            f"module must be a flax.linen module, built, got {render(module)}: one of "
             "flax.nnx comes in by from_nnx, of equinox as the parameters themselves"
         )
     dropping, plain = dict(when_training or {}), dict(otherwise or {})

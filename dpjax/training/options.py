@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, format_value, one_number
+from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, render
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
@@ -34,7 +34,7 @@ def check_functions(**given: Callable[..., Any] | None) -> None:
     """Refuse what cannot be called before the first step, not at the first row."""
     for name, value in given.items():
         if value is not None and not callable(value):
-            raise TypeError(f"{name} must be a function, got {format_value(value)}")
+            raise TypeError(f"{name} must be a function, got {render(value)}")
 
 
 def check_counts(**given: int | None) -> list[int | None]:
@@ -45,9 +45,7 @@ def check_counts(**given: int | None) -> list[int | None]:
 def check_strategy(strategy: Any) -> None:
     """Refuse what is no strategy of clipping."""
     if not isinstance(strategy, Strategy):
-        raise ValueError(
-            f"strategy must be a Strategy of dpjax.gradients, got {format_value(strategy)}"
-        )
+        raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {render(strategy)}")
 
 
 def is_from_package(value: Any, package: str, name: str) -> bool:
@@ -73,7 +71,7 @@ _NEEDS = {
 def check_optimizer(optimizer: Any, params: Any) -> None:
     """Refuse an optimiser that needs more than the noisy mean gradient and the parameters."""
     if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
-        how, got = "such as optax.sgd(0.1)", format_value(optimizer)
+        how, got = "such as optax.sgd(0.1)", render(optimizer)
         if is_from_package(optimizer, "flax.nnx", "Optimizer"):
             how, got = "the one that was given to nnx.Optimizer", "an nnx.Optimizer"
         elif callable(optimizer):
@@ -124,7 +122,7 @@ def check_key(key: Any) -> None:
     array = isinstance(key, np.ndarray | jax.Array)
     typed = array and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not array or key.ndim != (0 if typed else 1) or not (typed or key.dtype == np.uint32):
-        got = f"{key.dtype} of shape {key.shape}" if array else format_value(key)
+        got = f"{key.dtype} of shape {key.shape}" if array else render(key)
         raise TypeError(f"key must be one key, as jax.random.key(seed) makes, got {got}")
     if isinstance(key, Tracer):
         raise ValueError("key must be a key, got a traced one: use training_step")
@@ -168,9 +166,7 @@ def clip_norm_range(clip_norm: float) -> tuple[float, float]:
 def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
     """The quantile tracker with Python's numbers for its fields; traced ones are refused."""
     if not isinstance(adaptive, AdaptiveQuantile):
-        raise ValueError(
-            f"adaptive must be an AdaptiveQuantile or None, got {format_value(adaptive)}"
-        )
+        raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {render(adaptive)}")
     found = {}
     for own in dataclasses.fields(adaptive):
         high = 1.0 if own.name == "quantile" else _MOST_NOISE

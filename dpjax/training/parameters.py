@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Key
 
-from dpjax._numerics.checks import Range, format_value, one_number, representable
+from dpjax._numerics.checks import Range, one_number, render, representable
 from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
@@ -147,9 +147,7 @@ def _read_trainable(trainable: Any, paths: Any, model: Any) -> list[bool]:
         found = values_of_leaves("trainable", trainable, model, of="booleans")
     for flag in found:
         if not isinstance(flag, bool | np.bool_):
-            raise ValueError(
-                f"trainable must say True or False of every leaf, got {format_value(flag)}"
-            )
+            raise ValueError(f"trainable must say True or False of every leaf, got {render(flag)}")
     return [bool(flag) for flag in found]
 
 
@@ -316,7 +314,7 @@ def _find_sides(path: str, leaf: Any, stacked: Any) -> tuple[tuple[int, ...], in
     """(layers,) or (), rows and columns."""
     if not isinstance(stacked, bool | np.bool_):
         raise ValueError(
-            f"stacked must say True or False of every kernel, got {format_value(stacked)} at {path}"
+            f"stacked must say True or False of every kernel, got {render(stacked)} at {path}"
         )
     layers, shape = leaf.shape[: int(stacked)], leaf.shape[int(stacked) :]
     if len(shape) not in (2, 3):

@@ -20,8 +20,8 @@ from dpjax._numerics.checks import (
     Range,
     Tracer,
     choice,
-    format_value,
     one_number,
+    render,
     scalar,
 )
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
@@ -121,17 +121,15 @@ class Plan:
         if not isinstance(self.mechanism, acc.Mechanism):
             raise TypeError(
                 "mechanism must be a mechanism, such as Repeated(PoissonSampled(Gaussian(1.0), "
-                f"rate), steps), got {format_value(self.mechanism)}"
+                f"rate), steps), got {render(self.mechanism)}"
             )
         if not isinstance(self.adjacency, str):
             raise TypeError(
                 f"adjacency must be one of {[str(a) for a in acc.Adjacency]}, got "
-                f"{format_value(self.adjacency)}"
+                f"{render(self.adjacency)}"
             )
         if not isinstance(self.preceding, acc.Mechanism | None):
-            raise TypeError(
-                f"preceding must be a mechanism or None, got {format_value(self.preceding)}"
-            )
+            raise TypeError(f"preceding must be a mechanism or None, got {render(self.preceding)}")
         choice("unit", self.unit, ("record", "user"))
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
@@ -404,9 +402,7 @@ def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in parts:
         if not isinstance(part, Mapping):
-            raise TypeError(
-                f"extra_delta must be a table, reason: number, got {format_value(part)}"
-            )
+            raise TypeError(f"extra_delta must be a table, reason: number, got {render(part)}")
         for reason, value in part.items():
             found[str(reason)] = one_number(f"extra_delta[{reason!r}]", value, Range(0.0, 1.0))
     if sum(found.values()) >= delta:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, format_value, one_number
+from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
@@ -150,7 +150,7 @@ def search(
     if (score_noise is None) is (public is None):
         raise ValueError(
             "score_noise must be given, or public for a score of public records alone, got "
-            f"score_noise={format_value(score_noise)} and public={format_value(public)}"
+            f"score_noise={render(score_noise)} and public={render(public)}"
         )
     if score_noise is not None:
         one_number("score_noise", score_noise, _POSITIVE)
@@ -175,15 +175,13 @@ def search(
 def _check_space(space: Any) -> list[Any]:
     """The settings as a list."""
     if isinstance(space, str | dict) or not isinstance(space, Sequence) or not len(space):
-        raise ValueError(f"space must be a list of at least one setting, got {format_value(space)}")
+        raise ValueError(f"space must be a list of at least one setting, got {render(space)}")
     return list(space)
 
 
 def _check_budget(budget: Any) -> tuple[float, float]:
     if not isinstance(budget, tuple | list) or len(budget) != 2:
-        raise ValueError(
-            f"budget must be two numbers, (epsilon, delta), got {format_value(budget)}"
-        )
+        raise ValueError(f"budget must be two numbers, (epsilon, delta), got {render(budget)}")
     return (
         float(one_number("budget's epsilon", budget[0], _POSITIVE)),
         float(one_number("budget's delta", budget[1], DELTAS)),
@@ -203,9 +201,7 @@ def _calibrate(
     def plan(noise: Any) -> Plan:
         made = make(float(noise))
         if not isinstance(made, Plan):
-            raise TypeError(
-                f"plan must return a Plan, such as make_plan's, got {format_value(made)}"
-            )
+            raise TypeError(f"plan must return a Plan, such as make_plan's, got {render(made)}")
         if set(made.extra_delta) - {ARITHMETIC}:
             raise ValueError(
                 "plan must reserve delta for arithmetic alone, got "

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import gradients, transforms
-from dpjax._numerics.checks import Tracer, format_value
+from dpjax._numerics.checks import Tracer, render
 from dpjax.training.devices import Placement
 from dpjax.training.options import first_average
 from dpjax.training.plan import ARITHMETIC, Plan
@@ -147,7 +147,7 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
     if not (callable(clip) and hasattr(clip, "clip_norm") and hasattr(clip, "strategy")):
         raise ValueError(
             "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
-            f"function of one record, got one of params alone that returns {format_value(clip)}"
+            f"function of one record, got one of params alone that returns {render(clip)}"
         )
     # The plan's noise is that of its own clip norm, which the step hands on.
     traced = isinstance(clip.clip_norm, Tracer) or plan.is_traced

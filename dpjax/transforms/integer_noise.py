@@ -31,7 +31,7 @@ class _ExactSampler:
 
     def __init__(self, key: Any) -> None:
         if isinstance(key, jax.core.Tracer):
-            raise TypeError(f"key must be a concrete key, got {checks.format_value(key)}")
+            raise TypeError(f"key must be a concrete key, got {checks.render(key)}")
         # 32 bits by name: the default has 64 where JAX's default floats have.
         draw = functools.partial(jax.random.bits, shape=(_BLOCK,), dtype=jnp.uint32)
         blocks = (draw(jax.random.fold_in(key, block)) for block in itertools.count())

@@ -68,9 +68,7 @@ def from_plain(value: Any) -> Any:
         return list(from_plain(value["array"]))  # its mechanism checks it and makes it an array
     kind = registered_mechanisms().get(str(value.get("kind")))
     if kind is None:
-        raise CertificateError(
-            "mechanism", f"unknown kind {checks.format_value(value.get('kind'))}"
-        )
+        raise CertificateError("mechanism", f"unknown kind {checks.render(value.get('kind'))}")
     fields = {k: from_plain(v) for k, v in value.items() if k != "kind"}
     try:
         return kind(**fields)
@@ -81,14 +79,14 @@ def from_plain(value: Any) -> Any:
 def parse(text: str | bytes) -> dict[str, Any]:
     """A JSON object that somebody else wrote: its size, depth, keys and numbers are checked."""
     if not isinstance(text, str | bytes | bytearray):
-        raise CertificateError("json", f"must be text, got {checks.format_value(text)}{_FILE}")
+        raise CertificateError("json", f"must be text, got {checks.render(text)}{_FILE}")
     if len(text) > _LONGEST:
         raise CertificateError("json", f"must have at most {_LONGEST} characters, got {len(text)}")
     # A byte-order mark, as some editors write, says nothing.
     mark: Any = "\ufeff" if isinstance(text, str) else b"\xef\xbb\xbf"
     text = text.removeprefix(mark)
     if text[:200].lstrip()[:1] not in ("{", b"{"):
-        start = checks.format_value(text[:60])
+        start = checks.render(text[:60])
         raise CertificateError(
             "json",
             f"must be the text of a certificate, which begins with {{, got {start}{_FILE}",
@@ -131,9 +129,7 @@ def _check_values(field: str, value: Any) -> None:
             raise CertificateError(field, "must hold finite numbers (an infinity is text)")
         if isinstance(item, str) and not item.isprintable():
             # A line break in a sentence could pass for a line of the certificate's description.
-            raise CertificateError(
-                field, f"must hold printable text, got {checks.format_value(item)}"
-            )
+            raise CertificateError(field, f"must hold printable text, got {checks.render(item)}")
         if isinstance(item, dict):
             stack += [(part, depth + 1) for pair in item.items() for part in pair]
         elif isinstance(item, list):

@@ -75,10 +75,10 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
     if bounds is None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise TypeError(f"bounds must be two numbers, got {checks.format_value(bounds)}")
+        raise TypeError(f"bounds must be two numbers, got {checks.render(bounds)}")
     low, high = (checks.one_number("bounds", end, _POSITIVE) for end in bounds)
     if not low < high:
-        raise ValueError(f"bounds must rise, got {checks.format_value(bounds)}")
+        raise ValueError(f"bounds must rise, got {checks.render(bounds)}")
     return low, high
 
 
@@ -169,7 +169,7 @@ def calibrate(
     if not callable(make_mechanism):
         raise TypeError(
             "make_mechanism must be a function from a number to a mechanism, "
-            f"got {checks.format_value(make_mechanism)}"
+            f"got {checks.render(make_mechanism)}"
         )
     bounds = _check_bounds(bounds)
     if risk is not None:

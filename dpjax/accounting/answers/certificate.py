@@ -317,7 +317,7 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
     listed = isinstance(parts, list | tuple) and len(parts) > 0
     if not listed or not all(isinstance(part, Certificate) for part in parts):
         raise TypeError(
-            f"run must be a mechanism or a list of certificates, got {checks.format_value(parts)}"
+            f"run must be a mechanism or a list of certificates, got {checks.render(parts)}"
         )
     for name, values in (
         ("adjacency", {adjacency.value, *(part.adjacency.value for part in parts)}),
@@ -365,7 +365,7 @@ def _read(raw: dict[str, Any]) -> Certificate:
     fields = {**raw, "mechanism": from_plain(raw["mechanism"])}
     if not isinstance(fields["mechanism"], Mechanism):
         raise CertificateError(
-            "mechanism", f"is not a mechanism: {checks.format_value(raw['mechanism'])}"
+            "mechanism", f"is not a mechanism: {checks.render(raw['mechanism'])}"
         )
     try:
         fields["adjacency"] = Adjacency(raw["adjacency"])
@@ -413,9 +413,7 @@ def _files(name: str, value: Any) -> dict[str, str]:
         digest = entry["digest"].get("sha256") if known else None
         plain = isinstance(file, str) and re.fullmatch(r"[^/\\:]+", file) and file.strip(".")
         if not plain or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise CertificateError(
-                name, f"must name files and SHA-256, got {checks.format_value(entry)}"
-            )
+            raise CertificateError(name, f"must name files and SHA-256, got {checks.render(entry)}")
         if file in found:
             raise CertificateError(name, f"names {file!r} twice")
         found[file] = digest

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.checks import format_value
+from dpjax._numerics.checks import render
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import (
     BestOf,
@@ -166,7 +166,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             if adjacency is Adjacency.REPLACE_ONE:
                 raise TypeError(
                     "event must be no SingleEpochTreeAggregationDpEvent under REPLACE_ONE, for "
-                    f"which its sensitivity is not stated, got {format_value(event)}"
+                    f"which its sensitivity is not stated, got {render(event)}"
                 )
             steps = int(np.max(event.step_counts))
             return Repeated(Gaussian(event.noise_multiplier), steps.bit_length())
@@ -202,7 +202,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             "ZC (of xi = 0), NoOp, SingleEpochTreeAggregation, RepeatAndSelect (of shape 0, 1 or "
             "inf), PoissonSampled, SampledWithoutReplacement, SampledWithReplacement, "
             f"TruncatedSubsampledGaussian, SelfComposed or Composed event, "
-            f"got {format_value(event)}{why}"
+            f"got {render(event)}{why}"
         )
 
     return read(event)
@@ -341,7 +341,7 @@ def from_bandmf(config: Any) -> Mechanism:
         raise TypeError("noise_multiplier must be a number, got None: calibrate here instead")
     for name in ("truncated_batch_size", "column_normalize"):
         if getattr(config, name, None):
-            raise TypeError(f"{name} must not be set, got {format_value(getattr(config, name))}")
+            raise TypeError(f"{name} must not be set, got {render(getattr(config, name))}")
     relation = getattr(getattr(config, "accountant", None), "neighboring_relation", None)
     if getattr(relation, "name", "") == "REPLACE_ONE":
         raise TypeError(

@@ -104,7 +104,7 @@ class Ledger:
         object.__setattr__(self, "order", order)
         for run in self.plan:
             if not isinstance(run, Mechanism):
-                raise TypeError(f"plan must hold mechanisms, got {checks.format_value(run)}")
+                raise TypeError(f"plan must hold mechanisms, got {checks.render(run)}")
         for entry in self.entries:
             self._check_entry(entry)
         self._check_budget()
@@ -122,7 +122,7 @@ class Ledger:
 
     def _check_entry(self, entry: Any) -> None:
         if not isinstance(entry, Certificate):
-            raise TypeError(f"certificate must be a Certificate, got {checks.format_value(entry)}")
+            raise TypeError(f"certificate must be a Certificate, got {checks.render(entry)}")
         own = {"adjacency": self.adjacency.value, "unit": self.unit}
         theirs = {
             "adjacency": entry.adjacency.value,

@@ -32,7 +32,7 @@ def _accepts(make: MakeMechanism, value: float) -> bool:
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         return False
     if not isinstance(run, Mechanism):
-        raise TypeError(f"make_mechanism must return a mechanism, got {checks.format_value(run)}")
+        raise TypeError(f"make_mechanism must return a mechanism, got {checks.render(run)}")
     return True
 
 

@@ -26,7 +26,7 @@ from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.discrete import (
     Discrete,
-    convolve_small,
+    convolve,
     discrete_delta,
     discrete_epsilon,
 )
@@ -100,9 +100,7 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
     for pair in pairs:
         if isinstance(pair, Pair) and pair.mu > 0 and pair.rate > 0 and pair.count > 0:
             rows.setdefault(pair.family, []).append(pair)
-    several = convolve_small(
-        pair for pair in pairs if isinstance(pair, Discrete) and np.any(pair.losses)
-    )
+    several = convolve(pair for pair in pairs if isinstance(pair, Discrete) and np.any(pair.losses))
     if not rows and len(several) <= 1:
         only = several[0] if several else Discrete(np.zeros(1), np.ones(1))
         if only.count == 1:

@@ -98,10 +98,10 @@ def compose(mus: Releases) -> Any:
     References:
         Dong, Roth, Su 2022, Corollary 2.
     """
-    return _ask(_compose, "up", 1, mus=mus)
+    return _ask(_add_squares, "up", 1, mus=mus)
 
 
-def _compose(mus: Array) -> Array:
+def _add_squares(mus: Array) -> Array:
     xp: Any = namespace(mus)
     scale = xp.max(mus, axis=-1)  # so that no square overflows
     plain = (scale > 0) & xp.isfinite(scale)

@@ -154,7 +154,7 @@ def _pure_rdp(run: Any, orders: Array) -> Array:
     return xp.clip(value, 0.0, epsilon)  # a Rényi divergence is at most ε
 
 
-def _rounded(value: Array, orders: Array) -> Array:
+def _round_up(value: Array, orders: Array) -> Array:
     xp: Any = namespace(value, orders)
     good = (orders > 1) & xp.isfinite(orders) & ~xp.isnan(value)
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
@@ -165,9 +165,9 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     xp: Any = namespace(run, orders)
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
-        return _rounded(_objective_rdp(run, adjacency, safe), orders)
+        return _round_up(_objective_rdp(run, adjacency, safe), orders)
     run = run.stated_for(adjacency)
-    return _rounded(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
+    return _round_up(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
 def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:

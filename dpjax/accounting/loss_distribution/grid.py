@@ -35,12 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.accounting.pairs.atoms import GRIDS
-from dpjax.accounting.pairs.discrete import (
-    Discrete,
-    convolve_small,
-    discrete_delta,
-    discrete_epsilon,
-)
+from dpjax.accounting.pairs.discrete import Discrete, convolve, discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.on_grid import loss_units, mass_units, ndtr
 from dpjax.accounting.pairs.protocol import GridPair
 
@@ -424,10 +419,7 @@ def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
     ranges = [loss_range(p, 36.0) for p in live]
     if any(max(-low, high) > 1e10 * max(high - low, 1.0) for low, high in ranges):
         return None
-    return [
-        *live,
-        *convolve_small(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses)),
-    ]
+    return [*live, *convolve(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
 
 
 def _largest(pairs: Steps) -> tuple[float, float]:

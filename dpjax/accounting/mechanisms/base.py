@@ -118,15 +118,13 @@ class Mechanism:
         for name in self._flags:
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise TypeError(
-                    f"{kind}.{name} must be True or False, got {checks.format_value(value)}"
-                )
+                raise TypeError(f"{kind}.{name} must be True or False, got {checks.render(value)}")
         for name in self._parts:
             value = getattr(self, name)
             if not isinstance(value, Mechanism):
                 raise TypeError(
                     f"{kind}.{name} must be a mechanism, such as Gaussian(1.1), "
-                    f"got {checks.format_value(value)}"
+                    f"got {checks.render(value)}"
                 )
         arrays = any(type(getattr(self, name)) not in (int, float) for name in self._ranges)
         if arrays or any(self.component_axes.values()):
@@ -135,7 +133,7 @@ class Mechanism:
             for relation in self.relations():
                 if not isinstance(relation.holds, checks.Tracer) and not np.all(relation.holds):
                     name = relation.fields[0]
-                    value = checks.format_value(getattr(self, name))
+                    value = checks.render(getattr(self, name))
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
     def _values(self) -> tuple[Any, ...]:
@@ -197,7 +195,7 @@ def _broadcast(step: Mechanism) -> None:
     for name, axes in step.component_axes.items():
         shape = np.shape(getattr(step, name))
         if len(shape) < axes:
-            value = checks.format_value(getattr(step, name))
+            value = checks.render(getattr(step, name))
             raise ValueError(f"{kind}.{name} must be an array of components, got {value}")
         fronts[name] = shape[: len(shape) - axes]
         if axes:
@@ -247,7 +245,7 @@ def register_mechanism(cls: _Class) -> _Class:
         return list(zip(keys, children, strict=True)), aux
 
     def unflatten(aux: tuple, children: Any) -> Any:
-        return construct_unchecked(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
+        return build(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
     _REGISTRY[cls.__name__] = suggests_argument_names(cls)
@@ -264,7 +262,7 @@ def registered_mechanisms() -> dict[str, type]:
     return dict(_REGISTRY)
 
 
-def construct_unchecked(kind: type, fields: dict[str, Any]) -> Any:
+def build(kind: type, fields: dict[str, Any]) -> Any:
     """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
@@ -278,7 +276,7 @@ def map_axes(run: Any) -> Any:
         return tuple(map(map_axes, run))
     inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
     found = {n: map_axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
-    return construct_unchecked(type(run), {**found, **run.component_axes})
+    return build(type(run), {**found, **run.component_axes})
 
 
 def walk(run: Mechanism) -> Iterator[Mechanism]:
@@ -336,9 +334,7 @@ def validate(run: Any) -> None:
         TypeError, ValueError: naming the field, its value and what is allowed.
     """
     if not isinstance(run, Mechanism):
-        raise TypeError(
-            f"run must be a mechanism, such as Gaussian(1.1), got {checks.format_value(run)}"
-        )
+        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.render(run)}")
     for step in walk(run):
         step.__post_init__()
     check_broadcast(run)
@@ -398,9 +394,7 @@ def replace_invalid(run: Mechanism) -> Any:
     with plain_rules():
         for name, good in _traced_fields(run):
             values[name] = jnp.where(good, values[name], run._ranges[name].example())
-        for relation in construct_unchecked(
-            type(run), values
-        ).relations():  # asked of the mended ranges
+        for relation in build(type(run), values).relations():  # asked of the mended ranges
             for name in relation.fields if is_traced(relation.holds) else ():
                 value, good = jnp.asarray(values[name]), relation.holds
                 if run.component_axes[name]:
@@ -413,7 +407,7 @@ def replace_invalid(run: Mechanism) -> Any:
             values[name] = replace_invalid(value)
         elif isinstance(value, tuple):
             values[name] = tuple(replace_invalid(part) for part in value)
-    return construct_unchecked(type(run), values)
+    return build(type(run), values)
 
 
 @register_mechanism
@@ -466,12 +460,12 @@ class Composed(Mechanism):
         if not isinstance(self.mechanisms, tuple):
             raise TypeError(
                 "Composed.mechanisms must be a tuple of mechanisms (Composed((m,)) for one), "
-                f"got {checks.format_value(self.mechanisms)}"
+                f"got {checks.render(self.mechanisms)}"
             )
         for part in self.mechanisms:
             if not isinstance(part, Mechanism):
                 raise TypeError(
-                    f"Composed.mechanisms must be mechanisms, got {checks.format_value(part)} there"
+                    f"Composed.mechanisms must be mechanisms, got {checks.render(part)} there"
                 )
 
     def parts(self) -> tuple[Mechanism, ...]:

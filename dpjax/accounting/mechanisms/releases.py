@@ -22,8 +22,8 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Repeated,
+    build,
     choice,
-    construct_unchecked,
     number,
     register_mechanism,
 )
@@ -55,7 +55,7 @@ def _less(value: Any, times: Any) -> Any:
 
 def _changed(step: Any, **fields: Any) -> Any:
     """The same kind of release with other numbers."""
-    return construct_unchecked(type(step), {**vars(step), **fields})
+    return build(type(step), {**vars(step), **fields})
 
 
 @register_mechanism

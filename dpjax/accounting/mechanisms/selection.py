@@ -233,10 +233,10 @@ def draw_trials(key: PRNGKeyArray, best: BestOf) -> int:
         (True, True)
     """
     if not isinstance(best, BestOf):
-        raise TypeError(f"best must be a BestOf, got {checks.format_value(best)}")
+        raise TypeError(f"best must be a BestOf, got {checks.render(best)}")
     typed = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not (typed and key.shape == ()) and getattr(key, "dtype", None) != np.uint32:
-        raise TypeError(f"key must be one JAX key, got {checks.format_value(key)}")
+        raise TypeError(f"key must be one JAX key, got {checks.render(key)}")
     seed = np.asarray(jax.random.key_data(key) if typed else key).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
     expected = float(best.expected_trials)  # pyrefly: ignore

@@ -30,7 +30,7 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Relation,
-    construct_unchecked,
+    build,
     number,
     register_mechanism,
 )
@@ -174,6 +174,4 @@ class Staircase(Mechanism):
 
     def for_group(self, records: Any) -> Mechanism:
         """A user's records together move the number as many times as far."""
-        return construct_unchecked(
-            Staircase, {**vars(self), "sensitivity": self.sensitivity * records}
-        )
+        return build(Staircase, {**vars(self), "sensitivity": self.sensitivity * records})

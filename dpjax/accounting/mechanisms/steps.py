@@ -17,7 +17,7 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Repeated,
-    construct_unchecked,
+    build,
     number,
     register_mechanism,
     walk,
@@ -85,9 +85,7 @@ def rewrite_for_group(run: Mechanism) -> Mechanism:
         if _of_one(run):
             run = inner
         elif isinstance(inner, UserLevel):
-            run = construct_unchecked(
-                UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k}
-            )  # pyrefly: ignore
+            run = build(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
         else:
             met = inner.for_group(k + 0.0)  # pyrefly: ignore
             return run if met is None else met
@@ -110,13 +108,11 @@ def push_user_level_inward(step: UserLevel) -> Mechanism:
         return run
     inner, k = run.mechanism, run.records
     if isinstance(inner, Repeated):
-        own = construct_unchecked(UserLevel, {"mechanism": inner.mechanism, "records": k})
-        return construct_unchecked(Repeated, {"mechanism": own, "steps": inner.steps})
+        own = build(UserLevel, {"mechanism": inner.mechanism, "records": k})
+        return build(Repeated, {"mechanism": own, "steps": inner.steps})
     if isinstance(inner, Composed):
-        parts = (
-            construct_unchecked(UserLevel, {"mechanism": p, "records": k}) for p in inner.mechanisms
-        )
-        return construct_unchecked(Composed, {"mechanisms": tuple(parts)})
+        parts = (build(UserLevel, {"mechanism": p, "records": k}) for p in inner.mechanisms)
+        return build(Composed, {"mechanisms": tuple(parts)})
     return run
 
 
@@ -177,15 +173,11 @@ def replace_noiseless(run: Mechanism, adjacency: Adjacency) -> Mechanism:
     for step, factors in flatten(run):
         p = _chance(step, adjacency)
         if p is not None:
-            step = construct_unchecked(
-                ApproximateDP, {"epsilon": 0.0, "delta": p, "adjacency": AS_ASKED}
-            )
+            step = build(ApproximateDP, {"epsilon": 0.0, "delta": p, "adjacency": AS_ASKED})
         for count in factors:
-            step = construct_unchecked(Repeated, {"mechanism": step, "steps": count})
+            step = build(Repeated, {"mechanism": step, "steps": count})
         parts.append(step)
-    return (
-        parts[0] if len(parts) == 1 else construct_unchecked(Composed, {"mechanisms": tuple(parts)})
-    )
+    return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
 
 def _chance(step: Mechanism, adjacency: Adjacency) -> Any:

@@ -349,7 +349,7 @@ def binomial(count: float, odds: float) -> tuple[float, np.ndarray]:
     return mode - len(below), mass / mass.sum()
 
 
-def convolve_small(parts: Iterable[Discrete]) -> list[Discrete]:
+def convolve(parts: Iterable[Discrete]) -> list[Discrete]:
     """The same independent losses with as many as possible multiplied out, which is exact."""
     parts = list(parts)
     found: list[Discrete] = []

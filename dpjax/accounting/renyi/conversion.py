@@ -94,7 +94,7 @@ _CLASSIC = _Aim(lambda *a: epsilon_at(*a, classic=True), _classic_sides)
 _DELTA = _Aim(log_delta_at, _delta_sides)
 
 
-def _rounded(k: Any, order: Any) -> Any:
+def _round_up(k: Any, order: Any) -> Any:
     xp: Any = namespace(k, order)
     c = order - 1
     # The terms whose logarithms make K are up to K/(α − 1) in size, and rounded as such.
@@ -203,7 +203,7 @@ def _search(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -
         move = xp.where((move > low) & (move < high), move, newton)
         # bisection where neither stays inside
         move = xp.where((move > low) & (move < high), move, 0.5 * (low + high))
-        value = aim.value(order, _rounded(k, order), target)
+        value = aim.value(order, _round_up(k, order), target)
         # The bound exceeds the least by height²/(4·steep) of itself, or about that.
         settled = (height * height < 1e-12 * steep) | (high - low < 1e-14)
         rounds = state.rounds + 1
@@ -241,7 +241,7 @@ def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple
 
     def at_order(atoms: GroupedSteps, target: Any) -> Any:
         k = log_moments(atoms, adjacency, order[None])[0]
-        return aim.value(order, _rounded(k, order), target)
+        return aim.value(order, _round_up(k, order), target)
 
     return value, jax.jvp(at_order, primals, tangents)[1]
 
