@@ -118,6 +118,10 @@ _NARROW = [
     acc.Anisotropic(0.7, 0.3, 0.3, 0.1, 7),
     acc.ObjectivePerturbation(0.7, 50.0, 0.3, 70.0, 0.1),
     acc.NoisyCyclicDescent(10, 0.3, 0.7, 0.1, 1.0, 2.3, 5, 3.0),
+    acc.Laplace(5.3),
+    acc.DiscreteLaplace(5.3, 3.0),
+    acc.Repeated(acc.DiscreteGaussian(5.3), 3),
+    acc.PoissonSampled(acc.Laplace(5.3), 0.013),
 ]
 
 
@@ -144,6 +148,7 @@ def test_numbers_of_a_float32_array_are_priced_as_the_same_numbers(run):
     for adjacency in acc.Adjacency:
         for ask in (
             lambda one: acc.epsilon(one, 1e-5, adjacency=adjacency),  # noqa: B023
+            lambda one: acc.epsilon(one, 1e-3, adjacency=adjacency, method="pld"),  # noqa: B023
             lambda one: acc.delta(one, 0.7, adjacency=adjacency),  # noqa: B023
             lambda one: acc.rdp(one, [2.0, 17.0], adjacency=adjacency),  # noqa: B023
         ):

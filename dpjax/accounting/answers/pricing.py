@@ -38,6 +38,7 @@ from dpjax.accounting.mechanisms.steps import (
     is_group_attained,
     replace_noiseless,
     rewrite_for_group,
+    widen,
 )
 from dpjax.accounting.method import Method, ask_open, best_bound, chosen_settings, rank_methods
 
@@ -261,7 +262,7 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
     """ε at δ = 0, the sum of the largest losses; None where one of them is not known to end."""
     validate(run)
     total: Any = 0.0
-    for step, factors in flatten(rewrite_for_group(run)):
+    for step, factors in flatten(widen(rewrite_for_group(run))):
         count: Any = functools.reduce(operator.mul, map(np.asarray, factors), np.asarray(1.0))
         if not np.any(count > 0):
             continue

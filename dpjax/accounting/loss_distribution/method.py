@@ -15,7 +15,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
-from dpjax.accounting.mechanisms.steps import is_group_attained, rewrite_for_group
+from dpjax.accounting.mechanisms.steps import is_group_attained, rewrite_for_group, widen
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
@@ -38,8 +38,8 @@ _UNSHOWN = 16  # settings that take a few seconds at most
 def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:
     """The release by whose pair a step is priced, one that lays its own grid among them."""
     if type(step) in GRID_STEPS:
-        return GRID_STEPS[type(step)].known(step, adjacency)
-    return dominating_pair(step, adjacency)
+        return GRID_STEPS[type(step)].known(widen(step), adjacency)
+    return dominating_pair(widen(step), adjacency)
 
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:

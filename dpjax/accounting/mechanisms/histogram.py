@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_mechanism
 from dpjax.accounting.pairs import releases
@@ -24,9 +23,7 @@ class HistogramRelease(releases.Release):
     """One cell moved by one, or two cells, as one number: PRODUCT."""
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
-        # In float64, whatever the number came in: 1/σ and √2/σ of 32 bits would be rounded.
-        wide = step.stddev if is_traced(step.stddev) else np.asarray(step.stddev, np.float64)
-        mu = releases.over(wide, Adjacency.ADD_REMOVE)
+        mu = releases.over(step.stddev, Adjacency.ADD_REMOVE)
         if adjacency is Adjacency.REPLACE_ONE:
             return mu * np.sqrt(2.0), 2.0
         return mu, 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpjax._numerics.scope import is_traced
@@ -152,6 +153,13 @@ def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
         else:
             found.append((step, factors))
     return found
+
+
+def widen(run: Mechanism) -> Mechanism:
+    """The run with its concrete numbers in float64: quotients of float32 are rounded either way."""
+    if is_traced(run):
+        return run
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), run)
 
 
 def total_steps(run: Mechanism) -> float:

@@ -58,10 +58,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism, Shuffled, UserLevel, WithReplacement
+from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs import replacement
 from dpjax.accounting.pairs.atoms import SCHEMES, atom_kind
 from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, with_replacement_law
@@ -127,8 +127,7 @@ class Group:
             return None
         if kind not in ("poisson", "fixed"):
             return None
-        if not is_traced(inner):  # arrays divide by 0
-            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        inner = widen(inner)  # arrays divide by 0
         with np.errstate(divide="ignore"):
             mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
         if kind == "poisson":

@@ -70,12 +70,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled, WithReplacement
+from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.batches import (
     Law,
@@ -304,8 +303,7 @@ class WithReplacementStep:
             return None
         if type(inner) not in DOMINATED or not samplable(inner):
             return None
-        if not is_traced(inner):  # arrays divide by 0
-            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        inner = widen(inner)  # arrays divide by 0
         with np.errstate(divide="ignore", invalid="ignore"):
             mu = np.sqrt(np.asarray(gaussian_pair(inner).replace_one, np.float64))
             population = np.asarray(step.population, np.float64)
@@ -380,8 +378,7 @@ class TruncatedStep:
         inner = step.mechanism
         if type(inner) not in DOMINATED or not samplable(inner):
             return None
-        if not is_traced(inner):  # arrays divide by 0
-            inner = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), inner)
+        inner = widen(inner)  # arrays divide by 0
         with np.errstate(divide="ignore"):
             pair = gaussian_pair(inner)
         replaced = adjacency is Adjacency.REPLACE_ONE
