@@ -167,7 +167,7 @@ def bound(
     return Bounds(xp.where(given <= 1e6, xp.minimum(lower, upper), 0.0), upper)
 
 
-def compose(
+def collect_pairs(
     atoms: GroupedSteps, adjacency: Adjacency, lower: bool
 ) -> tuple[GroupedSteps, tuple[int, ...]]:
     """Return the steps by their pairs, and the directions to be taken.
@@ -191,7 +191,7 @@ def _kernel(question: str, lower: bool, level: int):
     at = _LEVELS[level]
 
     def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Bounds:
-        run, signs = compose(atoms, adjacency, lower)
+        run, signs = collect_pairs(atoms, adjacency, lower)
         bounds = bound(question, run, given, signs, at)
         if at is None:
             return bounds
@@ -208,7 +208,7 @@ def _slopes_kernel(question: str, level: int):
 
     def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Any:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
-        run, signs = compose(atoms, adjacency, False)
+        run, signs = collect_pairs(atoms, adjacency, False)
         one = _is_one_step(run)
         if at is None and namespace(one) is NUMPY and not one:  # known not to be one
             return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
