@@ -123,7 +123,7 @@ class PrivateTable:
                 )
 
     @property
-    def _learned(self) -> dict[str, str]:
+    def _kinds(self) -> dict[str, str]:
         """What is learned of each column: "number", "category", or "any" where the kind is too."""
         declared = {column.name: column for column in self.schema.columns}
         found = {}
@@ -143,7 +143,7 @@ class PrivateTable:
         """How many there are of the kinds, in the first look, and in each of the next, at most."""
         # A column of unknown kind counts as whichever it is found to be: how many histograms are
         # priced must not depend on what was released.
-        kinds = [*self._learned.values()]
+        kinds = [*self._kinds.values()]
         unknown, numbers = kinds.count("any"), kinds.count("number") + kinds.count("any")
         numbers *= self.encoding != "grid"
         lists = self._lists - unknown
@@ -152,7 +152,7 @@ class PrivateTable:
     @property
     def _lists(self) -> int:
         """How many columns have values that are no public list, at most."""
-        texts = [kind for kind in self._learned.values() if kind != "number"]
+        texts = [kind for kind in self._kinds.values() if kind != "number"]
         return len(texts) + (self.schema.classes is None)
 
     @property
@@ -218,7 +218,7 @@ class PrivateTable:
         known = {column.name: column for column in self.schema.columns}
         columns = []
         for place, name in enumerate(self.columns):
-            column, kind = known.get(name) or Column(name), self._learned.get(name)
+            column, kind = known.get(name) or Column(name), self._kinds.get(name)
             if kind is not None:
                 look = _Looks(self, fold_in_words(key, TABLE_FOLD, place))
                 numbers = as_numbers(frame[name], self.schema)

@@ -106,7 +106,7 @@ def test_pairs_and_directions():
                 (1, -1),
             ),
         ):
-            run, found = method.compose(atoms, adjacency, lower)
+            run, found = method.collect_pairs(atoms, adjacency, lower)
             assert set(run.sampled) == families
             assert found == signs
 
