@@ -469,19 +469,25 @@ _PARTICIPLE = re.compile(
     r"_*([a-z]+[^e]ed|drawn|known|written|held|laid|built|taken|found|left|told|kept|shown|given"
     r"|spent|seen|made)(_(as|by|down|for|in|like|on|once|out|place|to|up))*"
 )
-_PUBLIC_PARTICIPLES = {"augmented", "charged", "constrained", "moved", "noted", "released", "spent"}
+_PUBLIC_PARTICIPLES = {
+    "augmented",
+    "charged",
+    "constrained",
+    "moved",
+    "noted",
+    "planned",
+    "released",
+    "spent",
+}
 _PARTICIPLES_LEFT = {
-    "_asked", "_boxed", "_bundled", "_changed", "_checked", "_compiled", "_correlated", "_declared",
-    "_directed", "_divided", "_drawn", "_evaluated_once", "_exhibited", "_folded", "_given",
-    "_interpolated", "_joined", "_lifted", "_moved", "_numbered", "_owned", "_protected",
-    "_reversed", "_rounded", "_rounded_down", "_sampled", "_scaled", "_settled", "_shown",
-    "_shuffled_once", "_signed", "_spliced", "_stacked", "_summed", "_traced", "_trimmed",
-    "_unsampled", "admitted", "aligned", "asked", "batched", "built", "closed", "covered", "drawn",
-    "drawn_in_place", "exhibited", "folded", "given", "joined", "kept", "known", "labelled",
-    "materialised", "merged", "opposed", "placed_like", "priced", "raised", "ranked", "reached",
-    "repaired", "repeated", "revealed", "reversed", "rounded_up", "sampled", "settled", "shown",
-    "solved", "stated_for", "symmetrised", "turned", "typed", "unmasked", "unwrapped",
-    "written_out",
+    "_asked", "_boxed", "_bundled", "_changed", "_checked", "_correlated", "_declared", "_directed",
+    "_divided", "_drawn", "_evaluated_once", "_exhibited", "_folded", "_given", "_interpolated",
+    "_lifted", "_moved", "_numbered", "_owned", "_protected", "_reversed", "_rounded",
+    "_rounded_down", "_sampled", "_scaled", "_shown", "_shuffled_once", "_signed", "_spliced",
+    "_stacked", "_summed", "_traced", "_trimmed", "_unsampled", "aligned", "asked", "batched",
+    "closed", "covered", "drawn_in_place", "given", "joined", "kept", "known", "labelled",
+    "materialised", "placed_like", "priced", "raised", "reversed", "solved", "stated_for",
+    "symmetrised", "turned", "typed", "unmasked",
 }  # fmt: skip
 # Files of one name within one package.
 _SAME_FILES_LEFT = {"accounting": {"geometric.py", "method.py", "pair.py", "releases.py"}}

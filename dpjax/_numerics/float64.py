@@ -90,7 +90,7 @@ def batched(
         for core in finer:
             poor = ladder.poor(out)  # pyrefly: ignore
 
-            def refined(out: Any, core: Callable = core, poor: Any = poor) -> Any:
+            def refine(out: Any, core: Callable = core, poor: Any = poor) -> Any:
                 new = ladder.merge(out, (jax.vmap(core) if many else core)(*row))  # pyrefly: ignore
 
                 def pick(a: Any, b: Any) -> Any:
@@ -99,7 +99,7 @@ def batched(
 
                 return jax.tree.map(pick, out, new)
 
-            out = jax.lax.cond(jnp.any(poor), refined, lambda out: out, out)
+            out = jax.lax.cond(jnp.any(poor), refine, lambda out: out, out)
         return out
 
     def run(*args: jax.Array) -> Any:
@@ -398,7 +398,7 @@ def _traced(
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
     def answer(xp: Any, run: Callable, values: Sequence[Any]) -> Any:
-        full, shape = _completed(args, ndims, traced, lead, values)
+        full, shape = _complete(args, ndims, traced, lead, values)
         return jax.tree.map(
             lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), shape + s.shape),
             run(*full),
@@ -440,7 +440,7 @@ def _traced(
     return call(*(args[i] for i in traced))
 
 
-def _completed(args: list, ndims: tuple, traced: list, lead: tuple, values: Any) -> tuple:
+def _complete(args: list, ndims: tuple, traced: list, lead: tuple, values: Any) -> tuple:
     """All arguments, of which the traced ones have these values, and the axes of the sweep."""
     full, more = list(args), ()
     for i, value in zip(traced, values, strict=True):

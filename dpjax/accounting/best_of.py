@@ -155,7 +155,7 @@ def _solve(bounds: list[Bound], delta: float) -> float:
 def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
     """Return an ε that some score attains in one direction: ATTAINED; 0 where none is found."""
 
-    def parted(more: np.ndarray, less: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def subtract(more: np.ndarray, less: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A score may also tell a part of what lies between two events, at random."""
         order = np.lexsort((-less, more))
         more, less = np.append(0.0, more[order]), np.append(0.0, less[order])
@@ -164,8 +164,8 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 
     p, q = own.tails()
     b0, a0 = other.tails()  # {L < −e} is {L > e} where the roles are changed
-    a0, b0 = (v[:, None] for v in parted(a0, b0))
-    q, p = parted(q, p)
+    a0, b0 = (v[:, None] for v in subtract(a0, b0))
+    q, p = subtract(q, p)
     gain = law.win(a0, p) * DOWN - delta
     cost = law.win(b0, q) * UP
     good = (a0 + p <= 1) & (b0 + q <= 1) & (gain > 0)
@@ -232,7 +232,7 @@ def _level(run: BestOf, delta: float) -> float:
     return 10.0 ** math.floor(math.log10(max(hardly, 1e-300)))
 
 
-def _told(run: BestOf) -> Mechanism | None:
+def _tell_all(run: BestOf) -> Mechanism | None:
     """Return all runs, of which the best is a function, where their number is certain."""
     m = float(run.expected_trials)  # pyrefly: ignore
     if m == 1 and run.distribution != "poisson":
@@ -241,7 +241,7 @@ def _told(run: BestOf) -> Mechanism | None:
 
 
 def _composition(part: Part, run: BestOf, given: float, adjacency: Adjacency) -> float:
-    told, nothing = _told(run), np.inf if part == "epsilon" else 1.0
+    told, nothing = _tell_all(run), np.inf if part == "epsilon" else 1.0
     if told is None:
         return nothing
     table = [m for family in (gaussian_dp, contour, grids) for m in family.METHODS]

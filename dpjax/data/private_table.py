@@ -353,8 +353,8 @@ class _Looks:
             mass = mass / max(mass.sum(), 1e-9)
             mean = float(mass @ middles)
             deviation = math.sqrt(float(mass @ (middles - mean) ** 2))
-            return {"range": _widened(mean - 3 * deviation, mean + 3 * deviation)}
-        low, high = _widened(*quantile([_TAILS[0], 1 - _TAILS[0]]))
+            return {"range": _widen(mean - 3 * deviation, mean + 3 * deviation)}
+        low, high = _widen(*quantile([_TAILS[0], 1 - _TAILS[0]]))
         if how == "asinh":
             gaps = (quantile(1 - q) - quantile(q) for q in (0.25, 0.1, *_TAILS[::-1]))
             width = next((float(gap) for gap in gaps if gap > 0), 1.0)
@@ -395,7 +395,7 @@ def _quantile(edges: np.ndarray, shares: np.ndarray, q: Any) -> np.ndarray:
     return edges[below] + width * np.where((gap > 0) & (width > _POWERS[0]), part, 1.0)
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
+def _widen(low: float, high: float) -> tuple[float, float]:
     """A range that is one, also where all numbers are alike."""
     low, high = float(low), float(high)
     return (low, high) if high > low else (low, low + max(1.0, 1e-9 * abs(low)))

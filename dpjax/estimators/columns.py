@@ -52,7 +52,7 @@ class Encoded(NamedTuple):
         )
 
     @property
-    def assumed(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         """What the certificate has to assume of the table."""
         return () if self.table is None else (*NOTHING_CHOSEN, _AS_GIVEN, *self.table.public)
 

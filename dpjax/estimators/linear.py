@@ -109,7 +109,7 @@ class Linear(PrivateEstimator):
             not_covered=self._not_covered(records),
             assumptions=(
                 *(SECRET_KEY, *([GAUSSIAN_NOISE] if self.delta else [])),
-                *records.assumed,
+                *records.assumptions,
             ),
             declared={"records": problem.n, "noise": name_of_key(key)[0]},
         )

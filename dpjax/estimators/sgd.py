@@ -102,7 +102,7 @@ class DPSGDClassifier(PrivateClassifier):
             key=records.key,
         )
         self.certificate_ = plan.certify(
-            not_covered=self._not_covered(records), assumptions=records.assumed
+            not_covered=self._not_covered(records), assumptions=records.assumptions
         )
         self.params_ = jax.tree.map(np.asarray, found.params)
 
