@@ -10,9 +10,9 @@ def format_rounded_up(value: float, digits: int = 6) -> str:
     """A number at so many digits, rounded up: what is read of an upper bound is one too.
 
     Example:
-        >>> rounded_up(3.0000004), rounded_up(0.1234561), rounded_up(0.1), rounded_up(math.inf)
-        ('3.00001', '0.123457', '0.1', 'inf')
-        >>> rounded_up(1.2341, 4), rounded_up(1e-5)
+        >>> [format_rounded_up(x) for x in (3.0000004, 0.1234561, 0.1, math.inf)]
+        ['3.00001', '0.123457', '0.1', 'inf']
+        >>> format_rounded_up(1.2341, 4), format_rounded_up(1e-5)
         ('1.235', '1e-05')
     """
     if not 0 < value < math.inf:

@@ -93,6 +93,7 @@ def test_every_question_reads_every_spelling(name):
         "methods": (acc.PureDP(1.0),),
         "price": (run, 1e-5),
         "rdp": (run, [2.0]),
+        "summary": (run,),
         "tradeoff": (run, [0.1]),
     }
     functions = {n: f for n in acc.__all__ if inspect.isroutine(f := getattr(acc, n))}

@@ -64,7 +64,7 @@ def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monk
     epsilons = np.append(0.0, np.geomspace(0.02, 100.0, 20))
     monkeypatch.setattr(implied, "_EPSILONS", epsilons)
     asked = []
-    least = implied.least
+    least = implied.best_bound
 
     def counted(part, chosen, run, given, adjacency):
         asked.append(np.size(given))

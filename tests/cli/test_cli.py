@@ -398,7 +398,7 @@ def test_pricing_refuses_nonsense_with_code_2(arguments, message):
     assert dpjax("calibrate", "--epsilon", "-1", "--delta", "1e-5").exit_code == 2
 
 
-_COMMANDS = ["train", "predict", "epsilon", "calibrate", "verify", "report", "curve", "sweep"]
+_COMMANDS = "train predict epsilon calibrate verify ledger report curve sweep".split()
 
 
 @pytest.mark.parametrize("command", _COMMANDS)

@@ -78,7 +78,7 @@ def rewrite_for_group(run: Mechanism) -> Mechanism:
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> unwrapped(acc.UserLevel(acc.UserLevel(acc.PureDP(0.5), 2), 3)).epsilon.round(6)
+        >>> rewrite_for_group(acc.UserLevel(acc.UserLevel(acc.PureDP(0.5), 2), 3)).epsilon.round(6)
         np.float64(3.0)
     """
     while isinstance(run, UserLevel):

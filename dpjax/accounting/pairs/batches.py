@@ -84,7 +84,7 @@ def with_replacement_law(draws: float, records: float, population: float) -> Bin
     """Of so many draws with replacement, those of one of the records; odds that are rounded once.
 
     Example:
-        >>> drawn(5.0, 2.0, 3.0).odds, drawn(5.0, 3.0, 3.0).odds
+        >>> with_replacement_law(5.0, 2.0, 3.0).odds, with_replacement_law(5.0, 3.0, 3.0).odds
         (2.0, inf)
     """
     records = min(records, population)
@@ -146,7 +146,7 @@ def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     No record at all is listed with a probability of 1e-300 at least, which `above` takes away.
 
     Example:
-        >>> few(Hypergeometric(2.0, 1.0, 4.0), True)
+        >>> merge_weights(Hypergeometric(2.0, 1.0, 4.0), True)
         (array([0., 1.]), array([0.5, 0.5]))
     """
     if law.most > _MOST:  # of users of users: all are drawn, or one at most
@@ -189,7 +189,7 @@ def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
     factor of 1e300.
 
     Example:
-        >>> above(Binomial(2.0, 1.0))
+        >>> merge_weights_without_zero(Binomial(2.0, 1.0))
         (array([2.]), array([1.]))
     """
     j, weight = merge_weights(law, True)

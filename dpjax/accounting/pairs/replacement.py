@@ -408,8 +408,8 @@ def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
     full = np.where(n > k, special.betainc(k, left, rate), 0.0)
     free = np.where(n > k, special.betaincc(k, left, rate), 1.0)
     # The larger of two complements by the smaller, which is the more exact.
-    cut = np.where(full < 0.5, full * _BETA_ROUND, 1 - free / _ROUND)
-    uncut = np.where(full < 0.5, 1 - full / _BETA_ROUND, free * _ROUND)
+    cut = np.where(full < 0.5, full * _BETA_ROUND, 1 - free / _BETA_ROUND)
+    uncut = np.where(full < 0.5, 1 - full / _BETA_ROUND, free * _BETA_ROUND)
     # P(Bin(n, q) > K) = I_q(K + 1, n − K).
     kept = k / n * special.betainc(k + 1.0, left, rate) * _BETA_ROUND
     with np.errstate(divide="ignore", invalid="ignore"):
