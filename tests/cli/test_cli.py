@@ -20,6 +20,7 @@ from dpjax import plotting, training
 from dpjax.cli import app
 
 _MODULE = dict.fromkeys(("epsilon", "calibrate", "curve", "sweep"), "dpjax.cli.price")
+_MODULE["ledger"] = "dpjax.cli.verify"
 # What is learned is read off the records; `test_private.py` has runs of the default.
 FROM_RECORDS = ["--preprocessing", "from-records"]
 QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "8", *FROM_RECORDS, "--seed", "1"]
