@@ -165,7 +165,8 @@ _QUESTIONS = {
 @pytest.mark.parametrize("question", _QUESTIONS)
 def test_every_argument(question, label):
     name, ask = _QUESTIONS[question]
-    if question in ("calibrate.epsilon", "calibrate.delta") and label == "None":  # as if it were not given
+    # None is as if it were not given.
+    if question in ("calibrate.epsilon", "calibrate.delta") and label == "None":
         with pytest.raises(ValueError, match=name):
             ask(None)
         return

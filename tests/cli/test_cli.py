@@ -399,7 +399,17 @@ def test_pricing_refuses_nonsense_with_code_2(arguments, message):
     assert dpjax("calibrate", "--epsilon", "-1", "--delta", "1e-5").exit_code == 2
 
 
-_COMMANDS = "train predict epsilon calibrate verify ledger report curve sweep".split()
+_COMMANDS = [
+    "train",
+    "predict",
+    "epsilon",
+    "calibrate",
+    "verify",
+    "ledger",
+    "report",
+    "curve",
+    "sweep",
+]
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
