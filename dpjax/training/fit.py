@@ -331,7 +331,7 @@ def _name_key(
     if ledger is not None:  # once: what a run that is killed has released nobody knows
         place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
         if not store.noted(f"booked_{place}", False):
-            ledger.book(_certify_alone(plan, named))
+            ledger.book(certify_alone(plan, named))
             store.noted(f"booked_{place}", True)
 
 
@@ -347,11 +347,11 @@ def open_ledger(
         )
     found = file.read()
     if not resume:  # such a run may be booked
-        found.book(_certify_alone(plan, ("", True)))
+        found.book(certify_alone(plan, ("", True)))
     return file
 
 
-def _certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
+def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
     """The certificate of one run of a plan, whatever other runs it has had."""
     alone = dataclasses.replace(plan)
     object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
