@@ -327,7 +327,14 @@ class _Looks:
             counts = self.noisy(np.bincount(place, minlength=len(edges) + 2), look).astype(float)
             if look < last:
                 edges = _divide(edges, counts[2:-1], self.table.stddev, cells)
-        counts += (self.table.records - counts.sum()) / len(counts)  # their number is public
+        # A cell that is wider than one of the grid held nothing in a look before: noise there would
+        # put a quantile of the tails anywhere in it.
+        within = np.searchsorted(_GRID, edges[:-1], "right") == np.searchsorted(_GRID, edges[1:])
+        empty = np.concatenate([[False, True], ~within, [True]])
+        empty[2:-1] |= empty[1:-2] & empty[3:]  # and one that stands alone between two such
+        empty &= counts <= _least_seen(len(counts), self.table.stddev)
+        counts[~empty] += (self.table.records - counts[~empty].sum()) / max((~empty).sum(), 1)
+        counts[empty] = 0.0  # the number of records is public, and shared among the others
         running = np.maximum(isotonic_regression(np.cumsum(counts[1:])).x, 0.0)
         return edges, running[:-1] / max(running[-1], 1.0)
 
@@ -367,12 +374,9 @@ class _Looks:
 
 def _divide(edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int) -> np.ndarray:
     """Edges of about as many cells: those that hold something divided by how much they hold."""
-    from scipy.special import ndtri
-
     if len(counts) == 0:
         return edges
-    # Of all empty cells together one is kept with probability 1/20 at most.
-    kept = np.flatnonzero(counts > -stddev * ndtri(0.05 / len(counts)))
+    kept = np.flatnonzero(counts > _least_seen(len(counts), stddev))
     if len(kept) == 0:
         return np.zeros(1)
     low, high = edges[kept], edges[kept + 1]
@@ -382,6 +386,13 @@ def _divide(edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int) ->
     pieces = np.maximum(1, np.round(cells * mass / max(mass.sum(), 1.0))).astype(int)
     parts = [np.linspace(a, b, n + 1) for a, b, n in zip(low, high, pieces, strict=True)]
     return np.unique(np.concatenate(parts))
+
+
+def _least_seen(cells: int, stddev: float) -> float:
+    """The count that one of so many empty cells shows with probability 1/20 at most."""
+    from scipy.special import ndtri
+
+    return -stddev * float(ndtri(0.05 / cells))
 
 
 def _quantile(edges: np.ndarray, shares: np.ndarray, q: Any) -> np.ndarray:

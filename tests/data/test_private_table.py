@@ -314,6 +314,24 @@ def test_an_amount_that_is_mostly_zero_keeps_its_tail():
     assert any(0 <= cut < 1 for cut in cuts)
 
 
+def test_noise_far_beyond_the_numbers_moves_no_quantile(monkeypatch):
+    """An empty cell that passed for one with records in the first look has none in the last."""
+    frame = people(5_000)
+    real = private_table._Looks.noisy
+
+    def planted(self, counts, look, scale=1.0):
+        found = real(self, counts, look, scale)
+        if look == 1 and len(found) > 100:  # numbers, not texts
+            found[-20] = 100  # five deviations, at about 2^46
+        return found
+
+    monkeypatch.setattr(private_table._Looks, "noisy", planted)
+    for seed in range(12):
+        one = table(frame, stddev=20.0, numeric=("age", "gain"), encoding="range")
+        column = one.release(frame, jax.random.key(seed)).columns[0]
+        assert 60 < column.range[1] < 150
+
+
 def test_the_kind_of_a_column_follows_from_the_noisy_count_or_is_given():
     frame = people().assign(job=lambda f: f.job.where(f.index % 50 > 0, "12"))
     kinds = [c.kind for c in table(frame).release(frame, jax.random.key(0)).columns]
