@@ -358,7 +358,7 @@ def has_the_least_risk(table1: pd.DataFrame) -> Verdict:
         + ". Noisy SGD was given at most min(n², 4.2 million) steps, and an exact price",
         f"noisy SGD's least risk is {ratio.min():.2g} to {ratio.max():.2g} times noisy GD's, as "
         f"n^({growth[0]:.2f} ± {growth[1]:.2f})",
-        f"above 1 and as n^{expected:.2f}, which ln²n is here, or more; powers of the others within "
+        f"above 1 and as n^{expected:.2f} (ln²n here) or more; powers of the others within "
         f"{_HALF_WAY:g} of −2",
         under,
         published="a factor of ln²n",
