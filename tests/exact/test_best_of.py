@@ -387,6 +387,39 @@ def test_profiles_against_fifty_digits():
                     assert true <= below[1][at] <= true * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("loss", [1e-6, 1e-5, 1e-3])
+def test_profiles_of_tiny_losses_against_fifty_digits(loss):
+    """Of two outcomes: δ(ε) = m(1 − e^{ε − loss}), and only the likelier one has a loss above ε."""
+    pairs = best_of._ways(acc.RandomizedResponse(loss), REPLACE, True)
+    mass = mp.mpf(float(pairs[0][0].masses[pairs[0][0].losses == loss][0]))
+    with mp.workdps(50):
+        for neighbours in (False, True):
+            for own in profile.read_profiles(pairs, 1e-14, with_neighbours=neighbours):
+                for e, high, low in zip(*own, strict=True):
+                    true = mass * max(-mp.expm1(mp.mpf(e) - mp.mpf(loss)), 0)
+                    assert low <= true <= high <= true * (1 + mp.mpf("1e-11"))
+                below = own.epsilon < loss
+                one, other = (v[below] for v in own.tails())
+                assert np.all(one <= float(mass))
+                assert np.all(other >= float(mass * mp.exp(-mp.mpf(loss))))
+
+
+def test_the_ends_of_tiny_losses_hold_the_published_bound():
+    """Liu and Talwar 2019: a geometric best of ε-private runs is 3ε-private."""
+    for loss in (1e-6, 1e-5, 1e-3):
+        run = acc.RandomizedResponse(loss)
+        for delta in (1e-7, loss / 10):
+            low, high = acc.epsilon_interval(acc.BestOf(run, 2.0), delta, adjacency=REPLACE)
+            assert loss <= low <= 3 * loss
+            assert low <= high
+            # Of two runs told whole: δ(ε) = m²(1 − e^{ε − 2·loss}) above the loss, which is 0.
+            twice = acc.BestOf(run, 2, "fixed")
+            told = 2 * loss + np.log1p(-delta * (1 + np.exp(-loss)) ** 2)
+            low, _ = acc.epsilon_interval(twice, delta, adjacency=REPLACE)
+            assert 0.99 * told <= low <= told
+            assert acc.certify(twice, delta, adjacency=REPLACE).verify()
+
+
 def test_an_infinite_mass_and_a_sweep_are_priced_one_by_one():
     best = acc.BestOf(acc.Gaussian(np.array([3.0, 4.0])), 10.0)
     found = acc.epsilon(best, np.array([[1e-5], [1e-8]]), method="selection")

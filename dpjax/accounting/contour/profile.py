@@ -4,7 +4,8 @@ L = log dP/dQ, δ_PQ(ε) = E_P(1 − e^{ε − L})₊. A run of few outcomes has
 sampled step in closed form, and any other run off a few lines (`contour.line`), each read near the
 ε that it was drawn for. Three facts serve all of them:
 
-CHORDS    δ is convex in v = e^ε, and falls: below the chords of its upper ends.
+CHORDS    δ is convex in v = e^ε, and falls: below the chords of its upper ends. What two v differ
+          by is taken from their ε, since v near 1 is rounded by more than near ones differ.
 DOWN      δ_PQ(−e) = 1 − e^{−e} + e^{−e}δ_QP(e), from ∫(p − e^{−e}q)₊ and P and Q having mass 1.
 SLOPE     To the right δ has the slope −Q(L > ε) in v. So Q(L > ε) lies between the slopes of two
           chords, and P(L > ε) = δ(ε) + v·Q(L > ε).
@@ -13,6 +14,7 @@ SLOPE     To the right δ has the slope −Q(L > ε) in v. So Q(L > ε) lies bet
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +56,7 @@ class Profile(NamedTuple):
     def tails(self) -> tuple[np.ndarray, np.ndarray]:
         """SLOPE: return a lower end of P(L > ε) and an upper end of Q(L > ε)."""
         v = np.exp(self.epsilon)
-        gap = v[:, None] * np.expm1(self.epsilon - self.epsilon[:, None])
+        gap = subtract_exponentials(self.epsilon, self.epsilon[:, None])
         with np.errstate(divide="ignore", invalid="ignore"):
             least = np.where(gap > 0, (self.low[:, None] - self.high) / gap, 0.0).max(axis=1)
             most = np.where(gap < 0, (self.low[:, None] - self.high) / gap, 1.0).min(axis=1)
@@ -69,8 +71,15 @@ def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 
-def below_chords(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the greatest convex function that is at most y at rising points x.
+def subtract_exponentials(one: Any, other: Any) -> Any:
+    """Return e^one − e^other, to a few units of roundoff of itself."""
+    return np.exp(other) * np.expm1(one - other)
+
+
+def below_chords(
+    x: np.ndarray, y: np.ndarray, at: np.ndarray, subtract: Callable = np.subtract
+) -> np.ndarray:
+    """Return the greatest convex function that is at most y at rising points x, y of one sign.
 
     Example:
         >>> below_chords(np.arange(3.0), np.array([2.0, 3.0, 0.0]), np.array([1.0]))
@@ -80,11 +89,17 @@ def below_chords(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
     for i in range(len(x)):
         while len(kept) > 1:
             j, k = kept[-2:]
-            if (y[k] - y[j]) * (x[i] - x[k]) <= (y[i] - y[k]) * (x[k] - x[j]):
+            if (y[k] - y[j]) * subtract(x[i], x[k]) <= (y[i] - y[k]) * subtract(x[k], x[j]):
                 break
             kept.pop()
         kept.append(i)
-    return np.interp(at, x[kept], y[kept])
+    right = np.clip(np.searchsorted(x[kept], at, side="right"), 1, max(len(kept) - 1, 1))
+    j, k = (np.take(kept, place, mode="clip") for place in (right - 1, right))
+    # A mean of two ends of one sign: nothing cancels, however close the points are.
+    one, other = subtract(x[k], at), subtract(at, x[j])
+    with np.errstate(invalid="ignore"):
+        mean = (y[j] * one + y[k] * other) / (one + other)
+    return np.where(one + other > 0, mean, y[k])
 
 
 # ------------------------------------------------------------------------------ what is composed
@@ -173,8 +188,9 @@ def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
     else:
         low, high = _off_lines(run, epsilon)
     low = np.maximum.accumulate(np.maximum(low, 0.0)[::-1])[::-1]
-    high, v = np.minimum(np.minimum.accumulate(high), 1.0), np.exp(epsilon)
-    return Profile(epsilon, np.minimum(high, below_chords(v, high, v) * UP), low)
+    high = np.minimum(np.minimum.accumulate(high), 1.0)
+    chords = below_chords(epsilon, high, epsilon, subtract_exponentials) * UP
+    return Profile(epsilon, np.minimum(high, chords), low)
 
 
 def _single_step(run: Run) -> Mixture | None:
