@@ -162,6 +162,33 @@ def test_the_summary_of_pure_privacy_is_that_of_its_one_corner():
     assert least - 1e-4 <= found.regret <= least + 4e-4
 
 
+def test_the_summary_of_a_promise_that_may_fail_is_that_of_its_four_outcomes():
+    """One of them tells all, with probability δ; the others are those of pure privacy."""
+    found = acc.summary(acc.ApproximateDP(1.0, 1e-3, "add-remove"))
+    corner = 1 / (1 + math.e)
+    assert found.advantage == pytest.approx(1e-3 + 0.999 * (1 - 2 * corner), rel=1e-6)
+    rates = {rate: math.e * rate + 1e-3 for rate in (1e-3, 1e-2)}
+    assert dict(found.true_positive_rates) == pytest.approx(rates, rel=1e-3)
+    assert all(caught >= rates[rate] for rate, caught in found.true_positive_rates)
+    # A corner: rejecting the likelier outcomes, misses less by 1e-3; no other but its mirror image.
+    alarms, missed = 0.999 * corner, 1 - 0.999 * math.e * corner
+    assert found.mu == pytest.approx(-ndtri(alarms) - ndtri(missed), rel=1e-6)
+    assert found.mu_delta == pytest.approx(1e-3, rel=1e-5)
+    assert [epsilon for _, epsilon in found.epsilons] == [math.inf] * 3
+    # Beside other releases: the profile is below that of μ, but for the probability.
+    run = acc.Composed((acc.Gaussian(2.0), acc.ApproximateDP(0.1, 1e-4, "add-remove")))
+    found = acc.summary(run)
+    grid = np.linspace(0.0, 8.0, 60)
+    own = np.asarray([acc.delta(run, e) for e in grid.tolist()])
+
+    def profile(mu):
+        return ndtr(-grid / mu + mu / 2) - np.exp(grid) * ndtr(-grid / mu - mu / 2)
+
+    assert 1e-4 < found.mu_delta <= 1.001e-4
+    assert np.all(own <= profile(found.mu) + found.mu_delta)
+    assert np.any(own > profile(0.9 * found.mu) + found.mu_delta)
+
+
 def test_a_summary_says_where_nothing_is_known_and_adds_what_is_reserved():
     none = acc.summary(acc.Gaussian(0.0))
     assert (none.mu, none.advantage) == (math.inf, 1.0)

@@ -102,6 +102,7 @@ def strongest_attack(
 
 _NODES = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
+_FAR = 300.0  # ε at which δ is about the probability of an infinite loss
 _ALARMS = (1e-3, 1e-2)
 _POINTS = 4_001  # of the curve, where the regret is looked for
 _UP = 1 + 1e-9
@@ -205,8 +206,9 @@ def summary(
 
     All follow from lines α ↦ 1 − δ(ε) − e^ε α below the run's trade-off curve f. The least μ is
     that whose curve G_μ(α) = Φ(Φ⁻¹(1 − α) − μ) lies below the lines (it does where it does at their
-    corners, as it is convex), but for the last one, which ends 1e-10 below 1. Its regret is the
-    least κ with f(α + κ) − κ ≤ G_μ(α) for all α, f by the same lines.
+    corners, as it is convex), but for the last one, which ends 1e-10 below 1; of a run that may
+    fail with a probability p all are raised by p. Its regret is the least κ with
+    f(α + κ) − κ ≤ G_μ(α) for all α, f by the same lines.
 
     Args:
         run: what is released, one setting.
@@ -251,7 +253,9 @@ def summary(
     try:
         mu, regret, tail = float(gaussian_dp.gdp_mu(run, adjacency=adjacency)), 0.0, reserved
     except UnsupportedQuery:
-        mu, tail = _fit_mu(epsilons, spent), reserved + float(np.min(spent))
+        least = float(np.min(spent))
+        # f ≥ G_μ − p follows from f + p ≥ G_μ, whose lines are those of δ(ε) − p.
+        mu, tail = _fit_mu(epsilons, spent - max(least - _TAIL, 0.0)), reserved + least
         regret = _find_regret(epsilons, spent, mu)
     # On the diagonal, where a symmetric curve is nearest to no errors at all.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -277,8 +281,11 @@ def summary(
 
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
-    """ε evenly from 0 to where δ is negligible, and δ there."""
+    """ε evenly from 0 to where δ is negligible, or hardly above what it never falls below."""
     last = float(pricing.epsilon(run, _TAIL, adjacency=adjacency))
+    if not math.isfinite(last):
+        rest = float(np.asarray(pricing.delta(run, _FAR, adjacency=adjacency))) + _TAIL
+        last = float(pricing.epsilon(run, rest, adjacency=adjacency)) if rest < 1 else math.inf
     if not math.isfinite(last):
         return []
     places = np.linspace(0.0, last, _NODES).tolist()
