@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import math
 import pathlib
 import types
 from collections.abc import Callable, Mapping
@@ -198,7 +197,7 @@ def fit(
         optimizer=optimizer,
         capacity=capacity,
         method=method,
-        failure=failure_probability(plan, plan.spent(plan.steps)),
+        failure=failure_probability(plan),
         loss_takes_key=loss_takes_key,
         placement=placement,
         average=average,
@@ -294,9 +293,7 @@ def training_step(
         >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
         (100,)
     """
-    # Of traced noise ε is not known: the bounds on rounding are those of any ε.
-    spent = math.inf if plan.is_traced else plan.spent(plan.steps)
-    failure = failure_probability(plan, spent)
+    failure = failure_probability(plan)
     trained, frozen, join = partition_model(params, trainable)
     check_optimizer(optimizer, trained)
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)

@@ -268,12 +268,13 @@ class Plan:
         """What the reserved parts leave of δ for the mechanism."""
         return self.delta - sum(self.extra_delta.values())
 
-    def spent(self, steps: int) -> float:
-        """ε after so many steps, remembered: a run asks for every row of its metrics."""
+    def spent(self, steps: int, delta: float | None = None) -> float:
+        """ε after so many steps, at another δ if given; remembered, as every row asks for it."""
         run = self._with_preceding(self._price_first(steps) if steps else None)
         if run is None:  # nothing was released
             return 0.0
-        query = acc.epsilon, run, self._remaining_delta, self.adjacency
+        delta = self._remaining_delta if delta is None else delta
+        query = acc.epsilon, run, delta, self.adjacency
         try:
             return _price(*query)
         except TypeError:  # a field that is an array has no hash

@@ -224,14 +224,16 @@ def _calibrate(
         method=_find_method(price(1.0), adjacency),
     )
     made = plan(noise)
-    # A run's bounds on rounding may fail with a probability p, which costs the search (1 + e^ε)·p
-    # for each of E K runs, by the union bound. `fit` takes p from what its plan reserves, over
-    # 1 + e^ε of one run, which is least where nothing is reserved.
-    made = dataclasses.replace(made, delta=delta, extra_delta={})
-    own = made.spent(made.steps)
-    share = math.exp(np.logaddexp(0.0, min(own, epsilon)) - np.logaddexp(0.0, epsilon)) / mean
-    reserved = {ARITHMETIC: _SHARE * delta * share}
-    return dataclasses.replace(made, extra_delta=reserved), price(noise)
+    # A run's bounds on rounding may fail with a probability p, by the union bound E K·p in all: of
+    # the δ reserved half is (1 + e^ε)E K·p and half δ(ε), as in `failure_probability`. `fit` takes
+    # p from half of what its plan reserves, over 1 + e^ε of one run, which is least at a larger δ.
+    half, best = _SHARE * delta / 2, price(noise)
+    own = made.spent(made.steps, half)
+    whole = acc.epsilon(best, half, adjacency=adjacency, method=_find_method(best, adjacency))
+    whole = min(float(whole), 300.0)
+    share = math.exp(np.logaddexp(0.0, min(own, whole)) - np.logaddexp(0.0, whole)) / mean
+    reserved = {ARITHMETIC: 2 * half * share}
+    return dataclasses.replace(made, delta=delta, extra_delta=reserved), best
 
 
 def _find_method(best: acc.BestOf, adjacency: acc.Adjacency) -> str:

@@ -174,12 +174,17 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
 _DEVICES = 8
 
 
-def failure_probability(plan: Plan, epsilon: float) -> float:
+def failure_probability(plan: Plan) -> float:
     """How often a step's bounds on rounding, on the batch's size and on its blocks' may fail."""
-    # A failure costs at most (1 + e^ε) times its probability; by the union bound the three of them,
-    # over all steps, have to fit into what the plan reserves of δ for arithmetic.
-    reserve = plan.extra_delta.get(ARITHMETIC, 1e-15)
-    return max(reserve / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
+    # Failures of probability p cost at most p + G(p) at every ε, G(p) = sup{P(S) : Q(S) ≤ p}: P may
+    # have p more, and Q lack a share h of itself with ∫hQ ≤ p; ∫(1 − h)(P − e^ε Q)₊ is within δ(ε),
+    # and ∫hP ≤ G(p). So such parts of δ add up in compositions. As G(p) ≤ e^ε p + δ(ε) for any ε:
+    # of what is reserved half is δ(ε), and half (1 + e^ε)p, p of three bounds in every step.
+    half = plan.extra_delta.get(ARITHMETIC, 1e-15) / 2
+    # Of traced noise ε is not known: the bounds are those of any ε.
+    known = not plan.is_traced and half > 0
+    epsilon = plan.spent(plan.steps, half) if known else math.inf
+    return max(half / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
 def rounding_sensitivity(

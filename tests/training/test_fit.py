@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sys
 from fractions import Fraction
 
 import chex
@@ -139,7 +138,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
         key=key,
         log_private_losses=True,
     )
-    failure = failure_probability(plan, 1.0)
+    failure = failure_probability(plan)
     largest = {
         "poisson": sampling.poisson_capacity(RECORDS, 0.5, steps=1, delta=failure, epsilon=0.0),
         "fixed batch": 20,
@@ -186,6 +185,19 @@ RUNS = {
 }
 
 
+@pytest.mark.parametrize("noise", [0.7, 1.0, 4.0])
+def test_failures_cost_no_more_than_is_reserved_at_any_epsilon(noise):
+    """p + G(p), which adds up in compositions; of one Gaussian G(p) = Φ(Φ⁻¹(p) + μ)."""
+    for adjacency, moves in zip(acc.Adjacency, (1, 2), strict=True):
+        plan = training.make_plan(
+            RECORDS, noise_multiplier=noise, delta=1e-5, steps=1, batch_size=RECORDS,
+            sampling="full", adjacency=adjacency,
+        )  # fmt: skip
+        failures = 3 * failure_probability(plan)
+        cost = failures + stats.norm.cdf(stats.norm.ppf(failures) + moves / noise)
+        assert 1e-3 * 1e-8 < cost <= 1e-8
+
+
 @pytest.mark.parametrize("kind", RUNS)
 def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     monkeypatch.setattr(acc, "epsilon", lambda *_, **__: 1.0)
@@ -197,7 +209,7 @@ def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     found = training.fit(quadratic, params, data, plan, optimizer=optax.sgd(0.3), key=key)
     steps = {"noise and rate": 5, "sampled, then allocated": 11}.get(kind, 8)
     assert found.metrics["step"][-1] == plan.steps == steps
-    failure = failure_probability(plan, 1.0)
+    failure = failure_probability(plan)
     largest = RECORDS
     if kind != "every kind, nested":
         tail = {"steps": 1, "delta": failure, "epsilon": 0.0}
@@ -242,9 +254,7 @@ def test_the_noise_has_the_scale_that_is_priced(wrong, flat_price):
         optimizer=optax.sgd(1.0),
         key=jax.random.key(11),
     )
-    slack = rounding_sensitivity(
-        params, 10, 10, failure_probability(plan, found.metrics["epsilon"][-1])
-    )
+    slack = rounding_sensitivity(params, 10, 10, failure_probability(plan))
     drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.params)]) * 10
     scale = 1.5 * 2.0 * (1 + slack) * wrong
     pvalue = 2 * min(
@@ -514,10 +524,7 @@ def test_a_sweep_is_one_program_and_each_run_is_fit(problem, kind, lenient_promo
     sweep(*given)
     assert len(traces) == 1
     # Of a noise that is not known the bounds on rounding are those of any ε.
-    at_any = functools.partial(failure_probability, epsilon=math.inf)
-    monkeypatch.setattr(
-        sys.modules["dpjax.training.fit"], "failure_probability", lambda plan, _: at_any(plan)
-    )
+    monkeypatch.setattr(training.Plan, "spent", lambda *_: math.inf)
     for number in (0, KEYS - 1):
         expected = alone(*(values[number] for values in given))
         for name in ("w", "b"):
