@@ -41,8 +41,9 @@ from dpjax.data.schema import Column, Schema
 from dpjax.transforms import discrete_gaussian
 
 ENCODINGS = ("tail-bins", "asinh", "range", "standard", "grid")
-# Of the folds of a run's key: training takes 0 to 3.
-TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD = 16, 17, 18
+# Folds of a run's key. Training takes low ones, solvers those of their rounds, and key i of
+# `jax.random.split` is fold i; samplers take the two highest.
+TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD = 0xFFFF_FFF0, 0xFFFF_FFF1, 0xFFFF_FFF2
 
 _LOW, _HIGH = -32, 64  # exponents of the grid: smaller numbers count as zero, larger as beyond
 _POWERS = 2.0 ** np.arange(_LOW, _HIGH + 1)

@@ -13,6 +13,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import audit
+from dpjax._numerics.keys import fold_in_words
 from dpjax.data import Column, DataError, PrivateTable, Schema, encode_released, private_table
 
 BOTH = tuple(acc.Adjacency)
@@ -33,6 +34,10 @@ def people(n=2_000, seed=0):
 
 
 COLUMNS = ("age", "gain", "job")
+
+
+def words(keys):
+    return np.asarray(jax.random.key_data(keys))
 
 
 def table(frame, **settings):
@@ -487,3 +492,16 @@ def test_no_warning_of_numpy_shows_that_a_column_is_odd():
         warnings.simplefilter("error")
         one = PrivateTable(names, Schema((), target="y"), len(frame), 40.0)
         encode_released(frame, one.release(frame, jax.random.key(2)))
+
+
+def test_the_keys_of_a_table_are_none_of_those_that_training_draws():
+    folds = (private_table.TABLE_FOLD, private_table.SPLIT_FOLD, private_table.SCORE_FOLD)
+    key = jax.random.key(7)
+    own = {bytes(words(fold_in_words(key, fold))) for fold in folds}
+    # A solver splits the key by its classes, or folds in the number of a round: below 2^31.
+    rounds = jax.vmap(lambda number: jax.random.fold_in(key, number))(np.arange(3_000))
+    drawn = {bytes(row) for keys in (rounds, jax.random.split(key, 3_000)) for row in words(keys)}
+    assert len(own) == 3
+    assert drawn.isdisjoint(own)
+    assert all(2**31 <= fold < 2**32 - 2 for fold in folds)  # the last two are a sampler's
+    assert bytes(words(fold_in_words(key, 16))) in drawn
