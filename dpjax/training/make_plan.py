@@ -73,7 +73,7 @@ def make_plan(
             from `clip_norm` on: `gradients.AdaptiveQuantile(count_noise=batch_size / 20,
             batch_size=batch_size)`. The noise multiplier then pays for sum and count together.
         preceding: what was released of the same records before, such as the mechanism of a
-            `data.PrivateTable`; the budget is that of both together.
+            `data.PrivateTable`; the budget is that of both together. Refused for users.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.

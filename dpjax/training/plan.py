@@ -94,7 +94,7 @@ class Plan:
             Every step's Gaussian is then the sum and a noisy count together: `mechanism` prices
             both, and `fit` adds to the sum the noise `adaptive.gradient_noise(noise_multiplier)`.
         preceding: what was released of the same records before the first step, such as a table's
-            encoding: `fit` does not run it, and every price is of both together.
+            encoding: `fit` does not run it, and every price is of both together. None for users.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -131,6 +131,11 @@ class Plan:
         if not isinstance(self.preceding, acc.Mechanism | None):
             raise TypeError(f"preceding must be a mechanism or None, got {render(self.preceding)}")
         choice("unit", self.unit, ("record", "user"))
+        if self.unit == "user" and self.preceding is not None:
+            raise ValueError(
+                "preceding must be None with unit='user', got "
+                f"{render(self.preceding)}: it is priced for one record, of which a user has more"
+            )
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
             "clip_norm": _check_clip_norm(self.clip_norm),

@@ -109,7 +109,8 @@ def search(
 
     Raises:
         ValueError: no settings, a mean below 1, neither or both of `score_noise` and `public`, a
-            plan that reserves δ for more than arithmetic, a score that is no number.
+            plan that reserves δ for more than arithmetic or has `preceding`, a score that is no
+            number.
         ImpossibleBudget: no noise keeps the budget.
         CheckpointError: a folder of another search, or of one that has ended.
 
@@ -206,6 +207,11 @@ def _calibrate(
             raise ValueError(
                 "plan must reserve delta for arithmetic alone, got "
                 f"{', '.join(set(made.extra_delta) - {ARITHMETIC})}"
+            )
+        if made.preceding is not None:  # released once, and not by each of the runs
+            raise ValueError(
+                "plan must have preceding=None, got "
+                f"{render(made.preceding)}: a search prices its runs alone"
             )
         return made
 

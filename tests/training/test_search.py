@@ -225,6 +225,15 @@ def test_a_search_trains():
             },
             "plan must reserve delta for arithmetic alone, got a promise",
         ),
+        (
+            {
+                "plan": lambda noise: training.make_plan(
+                    1_000, delta=1e-5, steps=1, batch_size=1_000, sampling="full",
+                    noise_multiplier=noise, preceding=acc.Histogram(20.0),
+                )
+            },
+            "plan must have preceding=None, got Histogram",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_is_named_before_anything_is_trained(options, message):
