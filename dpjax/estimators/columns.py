@@ -144,7 +144,10 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
         check_names(frame)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return frame
+    private = estimator.preprocessing == "private" if reset else estimator._private
     settings: Any = {"ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+    if private:  # as given: to convert them all would let one cell decide how others are read
+        settings["dtype"] = None
     try:
         numbers: Any = validate_data(estimator, X, reset=reset, **settings)
     except ValueError as error:
@@ -162,11 +165,11 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
         names = [str(name) for name in estimator.feature_names_in_]
     elif isinstance(estimator.bounds, data.Schema) and len(estimator.bounds.columns) == len(names):
         names = [column.name for column in estimator.bounds.columns]
+    if private:
+        kind = numbers.dtype if numbers.dtype.kind in "biuf" else object
+        return pd.DataFrame(numbers, columns=names, dtype=kind)
     schema = read_bounds(estimator.bounds, names) if reset else estimator.schema_
     # scikit-learn's refusal says neither where a cell is nor what to do here.
-    if reset and estimator.preprocessing == "private":  # a bad cell is a missing one
-        numbers = np.where(np.isfinite(numbers), numbers, np.nan)
-        schema = dataclasses.replace(schema, missing=("",))
     bad = np.argwhere(~np.isfinite(numbers) & ~(np.isnan(numbers) & bool(schema.missing)))
     if len(bad):
         row, column = bad[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -104,3 +106,36 @@ def test_what_cannot_be_released_is_named(settings, told):
         DPLogisticRegression(**{**SETTINGS, **settings}).fit(frame, labels)
     with pytest.raises(ValueError, match="target_range must be given"):
         DPLinearRegression(**SETTINGS).fit(frame[["age"]], (labels == "b") * 1.0)
+
+
+def _fit_rows(X, y, kind=DPLogisticRegression, **settings):
+    return kind(**SETTINGS, random_state=1, **settings).fit(X, y)
+
+
+@pytest.mark.parametrize("cell", [None, 0.5, "x", math.inf, "NaN", 10**30])
+def test_one_cell_decides_nothing_of_how_other_rows_are_read(cell, monkeypatch):
+    rng = np.random.default_rng(0)
+    flags = rng.random(3_000) < 0.5
+    rows = [[bool(flag), float(place % 97)] for place, flag in enumerate(flags)]
+    seen = []
+    monkeypatch.setattr(
+        DPLogisticRegression, "_train", lambda self, records: seen.append(records.features)
+    )
+    labels = np.where(flags, "yes", "no")
+    given = _fit_rows(rows, labels)
+    assert given.schema_.columns[0].categories == ("", "False", "True")
+    rows[17] = [cell, cell]
+    found = _fit_rows(rows, labels)
+    assert found.schema_.columns[0] == given.schema_.columns[0]
+    others = np.arange(3_000) != 17
+    width = 3  # of the flag: the cuts of the number move by the noise's counts
+    np.testing.assert_array_equal(seen[1][others, :width], seen[0][others, :width])
+    assert np.isfinite(seen[1]).all()
+
+
+def test_rows_of_objects_are_predicted_as_they_were_read():
+    rng = np.random.default_rng(0)
+    flags = rng.random(6_000) < 0.5
+    rows = [[bool(flag), "baker" if place % 2 else "smith"] for place, flag in enumerate(flags)]
+    model = _fit_rows(rows, np.where(flags, "yes", "no"))
+    assert model.predict([[True, "baker"], [False, None]]).tolist() == ["yes", "no"]
