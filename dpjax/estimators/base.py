@@ -31,6 +31,7 @@ from dpjax.estimators.columns import (
     check_target,
     read_records,
     restore_class_values,
+    restore_released_classes,
     unwrap_booleans,
 )
 from dpjax.training.plan import BY_HAND, default_disclosures
@@ -88,15 +89,13 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError(
                 f"preprocessing must be 'public', 'private' or None, got {self.preprocessing!r}"
             )
+        if self.preprocessing == "private" and getattr(self, "target_range", ()) is None:
+            raise ValueError("target_range must be given with preprocessing='private', got None")
         classes = isinstance(self, ClassifierMixin)
         records = read_records(self, X, y, self._draw_key(), classes=classes)
         self._warn_of_second_use(records)
         advice = ["them in bounds="] if records.learned else []
         if getattr(self, "target_range", ()) is None:  # a regression has one
-            if records.table is not None:
-                raise ValueError(
-                    "target_range must be given with preprocessing='private', got None"
-                )
             learned = (*records.learned, "range of the target learned from the rows")
             records = records._replace(learned=learned)
             advice.append("target_range=" if advice else "it in target_range=")
@@ -116,7 +115,12 @@ class PrivateEstimator(BaseEstimator):
         self.schema_, self._declared = records.schema, records.declared
         self._private = records.table is not None
         if classes:
-            self.classes_ = restore_class_values(records.schema.classes or (), unwrap_booleans(y))
+            names = records.schema.classes or ()
+            self.classes_ = (
+                restore_released_classes(names, y)
+                if self._private
+                else restore_class_values(names, unwrap_booleans(y))
+            )
         self._train(records)
         return self
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from dpjax import data
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax.data.cells import check_names
+from dpjax.data.encoding import as_numbers
 from dpjax.data.schema import class_name
 from dpjax.training.plan import NOTHING_CHOSEN
 
@@ -72,19 +74,8 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
     frame = _frame(estimator, X, reset=True)
     if len(frame) == 0:
         raise ValueError("X must have at least one row, got none")
-    check_target(y, classes=classes)
-    target = column_or_1d(unwrap_booleans(y), warn=True)
-    if not classes:
-        try:  # decimals are objects to NumPy, and dates would become numbers
-            numeric = target.astype(np.float64) if target.dtype.kind in "biufO" else None
-        except (TypeError, ValueError):
-            numeric = None
-        if numeric is None:
-            example = target.tolist()[0]
-            raise ValueError(f"y must hold numbers, got {target.dtype}, such as {example!r}")
-        target = numeric
-    if target.dtype.kind == "f":
-        assert_all_finite(target, input_name="y")
+    private = estimator.preprocessing == "private"
+    target: Any = (_read_each_label if private else _read_labels)(y, classes=classes)
     check_consistent_length(frame, target)
     estimator.columns_ = list(frame.columns)
     declared = read_bounds(estimator.bounds, frame.columns)
@@ -94,8 +85,8 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
         name += "_"
     if not classes:
         declared = dataclasses.replace(declared, classes=())
-    frame = frame.assign(**{name: target})
-    if estimator.preprocessing == "private":
+    frame = frame.assign(**{name: target.set_axis(frame.index) if private else target})
+    if private:
         return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
     schema, learned = data.complete_schema(frame, name, declared)
     if classes:
@@ -187,16 +178,47 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
     return frame
 
 
+def _read_labels(y: Any, *, classes: bool) -> np.ndarray:
+    """The target as one array; refuses what is no class or number."""
+    check_target(y, classes=classes)
+    target = column_or_1d(unwrap_booleans(y), warn=True)
+    if not classes:
+        try:  # decimals are objects to NumPy, and dates would become numbers
+            numeric = target.astype(np.float64) if target.dtype.kind in "biufO" else None
+        except (TypeError, ValueError):
+            numeric = None
+        if numeric is None:
+            example = target.tolist()[0]
+            raise ValueError(f"y must hold numbers, got {target.dtype}, such as {example!r}")
+        target = numeric
+    if target.dtype.kind == "f":
+        assert_all_finite(target, input_name="y")
+    return target
+
+
+def _read_each_label(y: Any, *, classes: bool) -> pd.Series:
+    """The target of private records: no label refuses the others or decides how they are read."""
+    _check_column(y)
+    if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+        y = y.iloc[:, 0]
+    if isinstance(y, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        target = pd.Series(y).reset_index(drop=True)
+    elif hasattr(y, "__array__"):
+        values = column_or_1d(y, warn=True)
+        target = pd.Series(values, dtype=values.dtype if values.dtype.kind in "biufmM" else object)
+    else:  # as one array a label 2 among booleans would make 1 of True
+        target = pd.Series(list(y), dtype=object)
+    if not classes:
+        if target.dtype.kind not in "biufO":
+            raise ValueError(f"y must hold numbers, got {target.dtype}")
+        cells = [float(cell) if isinstance(cell, bool | np.bool_) else cell for cell in target]
+        return pd.Series(as_numbers(pd.Series(cells, dtype=object), data.Schema(())))
+    return target
+
+
 def check_target(y: Any, *, classes: bool) -> None:
     """Refuse what is no column of labels; scikit-learn's words would show all of it."""
-    if y is None:
-        raise ValueError(
-            "y is missing: this estimator requires y to be passed, but the target y is None"
-        )
-    column = hasattr(y, "__len__") or hasattr(y, "__array__")
-    if isinstance(y, str | bytes | dict | set | frozenset) or not column:
-        raise ValueError(f"y must be one label a row, got {type(y).__name__}")
-    checks.unmasked("y", y)
+    _check_column(y)
     if not classes:
         return
     absent = pd.isna(np.atleast_1d(np.asarray(y, dtype=object)))
@@ -212,6 +234,18 @@ def check_target(y: Any, *, classes: bool) -> None:
         raise ValueError(
             f"y must hold labels of one type, got {' and '.join(kinds)}; write all as texts"
         ) from None
+
+
+def _check_column(y: Any) -> None:
+    """Refuse what is none of one label a row, whatever the labels are."""
+    if y is None:
+        raise ValueError(
+            "y is missing: this estimator requires y to be passed, but the target y is None"
+        )
+    column = hasattr(y, "__len__") or hasattr(y, "__array__")
+    if isinstance(y, str | bytes | dict | set | frozenset) or not column:
+        raise ValueError(f"y must be one label a row, got {type(y).__name__}")
+    checks.unmasked("y", y)
 
 
 _TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
@@ -300,6 +334,21 @@ def restore_class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
     if kind in "Ubiuf":  # as wide as the longest, which the target may not hold
         return np.asarray([given.get(name, name) if kind == "U" else name for name in names])
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)
+
+
+def restore_released_classes(names: tuple[str, ...], target: Any) -> np.ndarray:
+    """The released classes in the target's type, of which no label decides."""
+    column = target.iloc[:, 0] if isinstance(target, pd.DataFrame) else target
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, pd.CategoricalDtype):
+        kind = kind.categories.dtype
+    if isinstance(kind, pd.api.extensions.ExtensionDtype):
+        kind = np.dtype(kind.type)
+    if not isinstance(kind, np.dtype):  # a list has none but that of its classes
+        whole = all(re.fullmatch("0|-?[1-9][0-9]{0,17}", name) for name in names)
+        kind = np.dtype(bool if set(names) <= {"True", "False"} else int if whole else object)
+    kind = kind if kind.kind in "biufU" else np.dtype(object)
+    return restore_class_values(names, np.empty(0, kind))
 
 
 @suggests_argument_names

@@ -333,7 +333,8 @@ class DPLinearRegression(RegressorMixin, Linear):
     def _train(self, records: Encoded) -> None:
         low, high = self._range(records.target)
         scaled = 2 * ((np.clip(records.target, low, high) - low) / (high - low)) - 1
-        labels, common = scaled.astype(np.float32), self._common(self.l2)
+        # A target that is no number, of private records alone, counts as the middle.
+        labels, common = np.nan_to_num(scaled).astype(np.float32), self._common(self.l2)
         problem = erm.linear_regression(records.features, labels, label_bound=1.0, **common)
         self._solve(problem, records)
         half = (high - low) / 2

@@ -10,7 +10,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.data import Column, Schema
+from dpjax.data import Column, PrivateTable, Schema
 from dpjax.data.schema import RELEASED
 from dpjax.estimators import (
     DPLinearRegression,
@@ -104,8 +104,15 @@ def test_what_cannot_be_released_is_named(settings, told):
     frame, labels = _people(300)
     with pytest.raises(ValueError, match=told):
         DPLogisticRegression(**{**SETTINGS, **settings}).fit(frame, labels)
+
+
+def test_a_missing_range_of_the_target_is_refused_before_any_look(monkeypatch):
+    looks = []
+    monkeypatch.setattr(PrivateTable, "release", lambda *_: looks.append(1))
+    frame, labels = _people(300)
     with pytest.raises(ValueError, match="target_range must be given"):
         DPLinearRegression(**SETTINGS).fit(frame[["age"]], (labels == "b") * 1.0)
+    assert looks == []
 
 
 def _fit_rows(X, y, kind=DPLogisticRegression, **settings):
@@ -139,3 +146,82 @@ def test_rows_of_objects_are_predicted_as_they_were_read():
     rows = [[bool(flag), "baker" if place % 2 else "smith"] for place, flag in enumerate(flags)]
     model = _fit_rows(rows, np.where(flags, "yes", "no"))
     assert model.predict([[True, "baker"], [False, None]]).tolist() == ["yes", "no"]
+
+
+LABELS = {
+    "texts": ["no", "yes"],
+    "objects": np.array(["no", "yes"], dtype=object),
+    "whole numbers": [0, 1],
+    "array": np.array([0.0, 1.0]),
+    "objects of numbers": np.array([0, 1], dtype=object),
+    "booleans": [False, True],
+    "series": pd.Series([False, True], dtype="boolean"),
+    "categories": pd.Series(["no", "yes"], dtype="category"),
+    "nullable": pd.Series([0, 1], dtype="Int64"),
+}
+
+
+@pytest.mark.parametrize("odd", [None, 7.5, "a", 2, [1, 2]])
+@pytest.mark.parametrize("form", LABELS)
+def test_one_label_neither_refuses_nor_shows_nor_changes_others(form, odd, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        DPLogisticRegression, "_train", lambda self, records: seen.append(records.target)
+    )
+    frame, _ = _people(3_000)
+    both = LABELS[form]
+    if isinstance(both, list):
+        labels = both * 1_500
+    elif isinstance(both, np.ndarray):
+        labels = np.tile(both, 1_500)
+    else:
+        labels = pd.concat([both] * 1_500)
+    given = _fit_rows(frame, labels)
+    assert [str(label) for label in given.classes_] == [str(label) for label in both]
+    try:
+        if isinstance(labels, pd.Series):
+            labels.iloc[5] = odd
+        else:
+            labels[5] = odd
+    except (TypeError, ValueError):
+        return  # the type of the column, which is public, has no such label
+    found = _fit_rows(frame, labels)
+    assert found.classes_.tolist() == given.classes_.tolist()
+    assert found.classes_.dtype == given.classes_.dtype
+    others = np.arange(3_000) != 5
+    np.testing.assert_array_equal(seen[1][others], seen[0][others])
+
+
+def test_classes_are_the_released_names_and_no_spelling_of_a_record():
+    frame, labels = _people(3_000)
+    labels = labels.astype(object)
+    labels[labels == "a"] = "no"
+    labels[np.flatnonzero(labels == "no")[-1]] = "no  "
+    assert _fit_rows(frame, labels).classes_.tolist() == ["b", "no"]
+    # A list has no type: its classes are numbers where all that were released are.
+    for texts in (["01", "02"], ["1", "x"], [str(10**30), "1"]):
+        assert set(_fit_rows(frame, texts * 1_500).classes_.tolist()) == set(texts)
+    for kind, values in {"b": [True, False], "i": [-1, 1]}.items():
+        classes = _fit_rows(frame, values * 1_500).classes_
+        assert (classes.dtype.kind, set(classes.tolist())) == (kind, set(values))
+
+
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, "secret", [1]])
+def test_a_target_that_is_no_number_is_the_middle_of_the_range(odd, monkeypatch):
+    seen = []
+    solve = DPLinearRegression._solve
+    monkeypatch.setattr(
+        DPLinearRegression,
+        "_solve",
+        lambda self, problem, *rest: seen.append(problem.labels) or solve(self, problem, *rest),
+    )
+    frame, _ = _people(1_000)
+    target = [*np.linspace(0, 10, 1_000)]
+    target[5] = odd
+    _fit_rows(frame[["age"]], target, DPLinearRegression, target_range=(2, 8))
+    values = np.asarray(seen[0])
+    assert values[5] == 0.0
+    assert (values.min(), values.max()) == (-1.0, 1.0)
+    dates = pd.Series(pd.date_range("2020-01-01", periods=1_000))
+    with pytest.raises(ValueError, match=r"y must hold numbers, got datetime64\[.*\]$"):
+        _fit_rows(frame[["age"]], dates, DPLinearRegression, target_range=(2, 8))
