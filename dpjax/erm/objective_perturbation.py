@@ -56,7 +56,7 @@ class ObjectiveHistory(NamedTuple):
     gradient_norm: Float[Array, ""]
 
 
-def _extra_l2(problem, extra_l2, epsilon) -> float:
+def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
     extra, epsilon = 0.0, check.read_epsilon(epsilon)
     if extra_l2 is not None:
@@ -134,7 +134,7 @@ def objective_perturbation(
         if extra_l2 is not None:
             raise ValueError(f"extra_l2 must be None for delta = 0, which sets it, got {extra_l2}")
         return _solve_pure(problem, key, budget.epsilon, budget.adjacency, tolerance)
-    extra = _extra_l2(problem, extra_l2, budget.epsilon)
+    extra = choose_extra_l2(problem, extra_l2, budget.epsilon)
     noise, mechanism = budget.resolve(extra_l2=extra)
     out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
     return _release(out, mechanism, noise, extra)
@@ -239,7 +239,7 @@ def approximate_minima_perturbation(
         True
     """
     _check(problem, "approximate_minima_perturbation")
-    extra = _extra_l2(problem, extra_l2, budget.epsilon)
+    extra = choose_extra_l2(problem, extra_l2, budget.epsilon)
     if gradient_tolerance is None:
         double = jnp.result_type(float) == jnp.float64 or not is_traced(problem, key, budget.noise)
         gradient_tolerance = problem.n**-2.0 if double else max(problem.n**-2.0, 1e-6)

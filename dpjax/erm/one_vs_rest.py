@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax.erm import check
+from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import Budget, Solution, solver_spec
 
@@ -68,8 +69,7 @@ def one_vs_rest(
     else:
         if epsilon is not None and "extra_l2" not in hyperparameters and spec.concrete:
             # Each run's share of ε sets how much regularisation its Jacobian needs.
-            ridge = 2.0 * (problem.smoothness - problem.l2) * classes / (epsilon * problem.n)
-            hyperparameters = {**hyperparameters, "extra_l2": max(0.0, ridge - problem.l2)}
+            hyperparameters["extra_l2"] = choose_extra_l2(problem, None, epsilon / classes)
         given = hyperparameters.pop(spec.noise, None)
         repeated = lambda noise: acc.Repeated(make(noise, **hyperparameters), classes)  # noqa: E731
         noise, _ = Budget(spec.noise, given, epsilon, delta, adjacency, repeated).resolve()

@@ -21,6 +21,7 @@ from dpjax import erm, training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.keys import name_of_key
+from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
@@ -85,13 +86,16 @@ class Linear(PrivateEstimator):
         key, looks = records.key, records.looks
         if looks is not None:  # the noise with which both together keep the budget
             given = {k: v for k, v in options.items() if k not in ("epsilon", "delta")}
+            budget: Any = options["epsilon"]
+            if spec.concrete:  # objective perturbation adds l2 by ε, which it is not told here
+                extra, share = given.get("extra_l2"), budget / (several or 1)
+                given["extra_l2"] = choose_extra_l2(problem, extra, share)
 
             def price(noise: Any) -> acc.Mechanism:
                 run = spec.mechanism(problem, noise, **given)
                 return acc.Composed((looks, acc.Repeated(run, several) if several else run))
 
             left = self.delta - math.fsum(records.extra_delta.values())
-            budget: Any = options["epsilon"]
             noise = acc.calibrate(price, epsilon=budget, delta=left, adjacency=adjacency)
             options = {**given, spec.noise: noise}
         if several is None:

@@ -67,6 +67,25 @@ def test_several_classes_share_the_budget_with_the_table(tmp_path):
     assert {column["origin"] for column in saved.encoding["columns"]} == {RELEASED}
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_objective_perturbation_regularises_by_its_share_beside_a_table(classes):
+    frame, labels = _people(classes=classes)
+    settings = {**SETTINGS, "solver": "objective_perturbation"}
+    model = DPLinearSVC(**settings).fit(frame, labels)
+    assert 1.99 < model.certificate_.verify().epsilon <= 2.0
+    assert model.score(frame, labels) > (0.9 if classes == 2 else 0.75)
+    run = model.certificate_.mechanism.mechanisms[1]
+    run = run.mechanism if classes > 2 else run
+    # Kifer, Smith and Thakurta 2012: λ = 2c/ε, of each class's share of ε.
+    share = 2.0 / (classes if classes > 2 else 1)
+    assert run.regularization == pytest.approx(2 * run.smoothness / share, rel=1e-6)
+    options = {"extra_l2": 0.01}
+    model = DPLinearSVC(**settings, solver_options=options).fit(frame, labels)
+    run = model.certificate_.mechanism.mechanisms[1]
+    run = run.mechanism if classes > 2 else run
+    assert run.regularization == pytest.approx(6_000 * (0.01 + 1e-4), rel=1e-6)
+
+
 def test_what_is_declared_is_public_and_costs_nothing():
     frame, labels = _people()
     schema = Schema((Column("age", range=(18, 90)),), classes=("a", "b"))
