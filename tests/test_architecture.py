@@ -274,7 +274,7 @@ _MOST = {
     "correlation": (740, 3),
     "data": (2_145, 7),
     "erm": (3_369, 17),
-    "estimators": (1_208, 5),
+    "estimators": (1_210, 5),
     "gradients": (3_168, 11),
     "sampling": (481, 2),
     "training": (6_180, 18),

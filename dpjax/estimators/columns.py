@@ -205,7 +205,7 @@ def _read_each_label(y: Any, *, classes: bool) -> pd.Series:
         target = pd.Series(y).reset_index(drop=True)
     elif hasattr(y, "__array__"):
         values = column_or_1d(y, warn=True)
-        target = pd.Series(values, dtype=values.dtype if values.dtype.kind in "biufmM" else object)
+        target = pd.Series(values, dtype=None if values.dtype.kind in "biufmM" else object)
     else:  # as one array a label 2 among booleans would make 1 of True
         target = pd.Series(list(y), dtype=object)
     if not classes:
@@ -245,6 +245,8 @@ def _check_column(y: Any) -> None:
     column = hasattr(y, "__len__") or hasattr(y, "__array__")
     if isinstance(y, str | bytes | dict | set | frozenset) or not column:
         raise ValueError(f"y must be one label a row, got {type(y).__name__}")
+    if getattr(getattr(y, "dtype", None), "kind", "") == "c":  # scikit-learn would show records
+        raise ValueError(f"y must hold no complex numbers, got {y.dtype}")
     checks.unmasked("y", y)
 
 

@@ -244,3 +244,11 @@ def test_a_target_that_is_no_number_is_the_middle_of_the_range(odd, monkeypatch)
     dates = pd.Series(pd.date_range("2020-01-01", periods=1_000))
     with pytest.raises(ValueError, match=r"y must hold numbers, got datetime64\[.*\]$"):
         _fit_rows(frame[["age"]], dates, DPLinearRegression, target_range=(2, 8))
+
+
+def test_the_type_of_an_array_is_public_and_may_be_refused():
+    frame, labels = _people(3_000)
+    days = np.where(labels == "a", np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
+    assert _fit_rows(frame, days).classes_.tolist() == ["2020-01-01", "2021-01-01"]
+    with pytest.raises(ValueError, match=r"y must hold no complex numbers, got complex128$"):
+        _fit_rows(frame, np.where(labels == "a", 1j, 2))
