@@ -10,6 +10,7 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,14 @@ def parse_number(cell: str, decimal: str = ".", thousands: str | None = None) ->
     if not _numbers(decimal, thousands).fullmatch(cell):
         return None
     return cell.replace(thousands or "\0", "").replace(decimal, ".")
+
+
+def parse_decimal(cell: str) -> Decimal | None:
+    """The exact value that a cell says, the same of 01 and 1; None if it says none."""
+    try:
+        return None if (plain := parse_number(cell)) is None else Decimal(plain)
+    except InvalidOperation:  # an exponent that `decimal` does not hold
+        return None
 
 
 def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:

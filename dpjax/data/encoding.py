@@ -179,6 +179,10 @@ def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
     return _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
 
 
+# By cells of a file or of memory: numbers of too many digits, several values, half a character.
+_UNREADABLE = (ValueError, ArithmeticError, TypeError, RuntimeError)
+
+
 def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     """A function of every cell, applied once to cells that are alike."""
     if pd.api.types.is_numeric_dtype(column):
@@ -188,10 +192,13 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     found = []
     for cell in column.astype(object):
         # 1 and True are equal and no one cell: a record must not decide how another is read.
-        name = (type(cell), str(cell))
-        if name not in known:
-            known[name] = read(cell)
-        found.append(known[name])
+        try:
+            name = (type(cell), str(cell))
+            if name not in known:
+                known[name] = read(cell)
+            found.append(known[name])
+        except _UNREADABLE:
+            found.append(read(None))
     return np.asarray(found, dtype=object)
 
 
@@ -199,6 +206,7 @@ def _text(cell: Any, schema: Schema) -> str:
     if cell is None or cell is pd.NaT or cell is pd.NA or cell != cell:
         return ""
     text = cells.strip_invisible(class_name(cell))
+    text.encode()  # half a character is in no text that could be written down
     return "" if text in schema.missing else text
 
 
@@ -249,8 +257,7 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
     # where "1" is listed too only by itself.
     values: dict[Decimal, int] = {}
     for name, number in exact.items():
-        if (plain := cells.parse_number(name)) is not None:
-            value = Decimal(plain)
+        if (value := cells.parse_decimal(name)) is not None:
             values[value] = -1 if value in values else number
 
     def find(value: Any) -> int:
@@ -259,8 +266,8 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
             return exact[name]
         if (number := seen.get(cells.strip_invisible(name))) is not None:
             return number
-        plain = cells.parse_number(name)
-        return -1 if plain is None else values.get(Decimal(plain), -1)
+        number = cells.parse_decimal(name)
+        return -1 if number is None else values.get(number, -1)
 
     return find
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dpjax._extras import extra
-from dpjax.data.cells import UNNAMED, DataError, Lines, parse_cells, parse_number, tidy_text
+from dpjax.data.cells import UNNAMED, DataError, Lines, parse_cells, parse_decimal, tidy_text
 from dpjax.data.schema import Schema
 
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
@@ -141,8 +141,8 @@ def _scan(
         lines.append(line)
         cell = "" if column is None else row[column].strip()
         # Classes that differ as text and agree as numbers, such as 01 and 1, would be one or two.
-        if (plain := parse_number(cell)) is not None:
-            other, before = spellings.setdefault(Decimal(plain), (cell, line))
+        if (number := parse_decimal(cell)) is not None:
+            other, before = spellings.setdefault(number, (cell, line))
             if other != cell:
                 raise DataError(
                     f"{path}: the target {target!r} is {other!r} in line {before} and {cell!r} in "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
+from decimal import Decimal
 
 import jax
 import numpy as np
@@ -276,6 +277,36 @@ def test_bad_cells_are_missing_and_missing_is_a_category():
 
 
 # -------------------------------------------------------------------------------- what is learned
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(
+            "1e99999999999999999999",
+            "\ud800",
+            "1e400",
+        ),  # an exponent beyond decimals; half a character
+        *(10**5_000, 10**400, Decimal("sNaN"), Decimal("1e999999"), 1 + 2j, b"\xff"),
+        *([1, 2], np.array([1, 2]), {}, pd.NA, pd.NaT),
+    ],
+    ids=lambda cell: type(cell).__name__,
+)
+@pytest.mark.parametrize("name", ["age", "job", "paid"])
+def test_one_cell_of_any_kind_is_refused_nowhere_and_changes_no_other(cell, name):
+    frame = people(400)
+    odd = frame[name].tolist()
+    odd[7] = cell
+    odd = frame.assign(**{name: pd.Series(odd, dtype=object)})
+    schema = table(odd, schema=Schema((Column("age", range=(0, 99)),), target="paid")).release(
+        odd, jax.random.key(0)
+    )
+    assert schema.classes == ("high", "low")
+    before, after = encode_released(frame, schema), encode_released(odd, schema)
+    others = np.arange(400) != 7
+    np.testing.assert_array_equal(after.features[others], before.features[others])
+    np.testing.assert_array_equal(after.labels[others], before.labels[others])
+    assert np.isfinite(after.features).all()
 
 
 def test_without_noise_to_speak_of_the_quantiles_are_those_of_the_records():
