@@ -196,7 +196,10 @@ class PrivateTable:
             "classes of {}": [str(self.schema.target)] if self.schema.classes is not None else [],
         }
         given = [what.format(", ".join(names)) for what, names in lists.items() if names]
-        own = "names and types of the columns are public, and so is the number of records"
+        own = (
+            "names and types of the columns are public, and so are the number of records and how "
+            "a file is divided into them"
+        )
         return (*(f"public: {what}: given by the user" for what in given), own)
 
     def release(self, frame: pd.DataFrame, key: PRNGKeyArray) -> Schema:

@@ -81,7 +81,7 @@ def read_table(
         raise DataError(
             f"{path} is not text in UTF-8; save it so (a spreadsheet calls it CSV UTF-8)"
         ) from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path} does not read as {kind}: {error}") from None
     frame.columns = [tidy_text(str(name)) for name in frame.columns]
     if len(frame) == 0:
@@ -155,24 +155,24 @@ def _scan(
 
 def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """The table with every cell as it is written."""
-    _, names, width, rows = _begin(path, schema, target)
+    _, names, width, rows = _begin(path, schema, target, as_written=True)
     cells = [row if len(row) == width else [""] * width for _, row in rows]
     cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
     return pd.DataFrame(cells, columns=names, dtype=object)
 
 
 def _begin(
-    path: pathlib.Path, schema: Schema, target: str | None
+    path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
 ) -> tuple[str, list[str], int, Iterator[tuple[int, list]]]:
     """Separator, names, how many there are, and the rows of records."""
     comment = schema.comment
-    with _open_text(path) as text:
+    with _open_text(path, as_written) as text:
         written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
         opening = next(written, None)
     if opening is None:
         raise DataError(f"{path} is empty")
     separator = max(",;\t", key=opening.count)
-    rows = _rows(path, separator, comment)
+    rows = _rows(path, separator, comment, as_written)
     first = next(rows, (0, []))
     width = len(first[1])
     if schema.header:
@@ -193,9 +193,11 @@ def _begin(
     return separator, names, width, rows
 
 
-def _rows(path: pathlib.Path, separator: str, comment: str | None) -> Iterator[tuple[int, list]]:
+def _rows(
+    path: pathlib.Path, separator: str, comment: str | None, as_written: bool = False
+) -> Iterator[tuple[int, list]]:
     """The first line and the cells of every row that is neither empty nor a comment."""
-    with _open_text(path) as text:
+    with _open_text(path, as_written) as text:
         line = at = 0
         first = True  # of a row: what a quoted cell holds after a line's end is no comment
 
@@ -208,15 +210,25 @@ def _rows(path: pathlib.Path, separator: str, comment: str | None) -> Iterator[t
                     first = False
                     yield written
 
-        for row in csv.reader(given(), delimiter=separator, skipinitialspace=True):
+        rows = csv.reader(given(), delimiter=separator, skipinitialspace=True)
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error:  # a cell of more than 131,072 characters; the next row begins anew
+                if not as_written:
+                    raise
+                row = ["", ""]
             if row and (len(row) > 1 or row[0].strip()):
                 yield line, row
             first = True
 
 
-def _open_text(path: pathlib.Path) -> Any:
+def _open_text(path: pathlib.Path, as_written: bool = False) -> Any:
     opener = gzip.open if path.name.lower().endswith(".gz") else open
-    return opener(path, "rt", encoding="utf-8-sig", newline="")
+    errors = "replace" if as_written else "strict"
+    return opener(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
 
 
 def _read_npz(path: pathlib.Path, target: str | None) -> pd.DataFrame:

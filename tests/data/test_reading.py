@@ -56,6 +56,7 @@ def test_npz_and_libsvm_become_tables(tmp_path):
         ("a.csv", "x,y\n", "no rows below its header"),
         ("a.csv", "x,y\n1,2\n1,2,3\n", "line 3: 3 cells where the first row has 2"),
         ("a.csv", "x,y\n1\n", "line 2: 1 cells"),
+        ("a.csv", f"x,y\n1,2\n{'a' * 140_000},2\n", "does not read as csv: field larger than"),
         ("a.docx", "x", "unknown format"),
         ("a.npz", "not a zip", "does not read as npz"),
         ("a.parquet", "nope", "does not read as parquet"),
@@ -67,6 +68,27 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, message):
     path = write(tmp_path, name, content)
     with pytest.raises(data.DataError, match=message):
         data.read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "read"),
+    [
+        (b"4,\xff\xe9", ["4", "\ufffd\ufffd"]),  # no UTF-8
+        (b"a" * 140_000 + b",b", ["", ""]),  # longer than the csv module takes
+        (b"1,2,3", ["", ""]),
+        (b"5,nan", ["5", ""]),
+        (b"1e99999999999999999999,c", ["1e99999999999999999999", "c"]),
+    ],
+)
+def test_as_written_one_bad_row_is_refused_nowhere_and_changes_no_other(tmp_path, row, read):
+    path = write(tmp_path, "a.csv", b"x,y\n1,a\n" + row + b"\n2,b\n")
+    found = data.read_table(path, target="y", as_written=True)
+    assert found.to_numpy().tolist() == [["1", "a"], read, ["2", "b"]]
+
+
+def test_a_number_too_large_for_a_decimal_is_a_class_of_its_own(tmp_path):
+    path = write(tmp_path, "a.csv", "x,y\n1,1e99999999999999999999\n2,b\n")
+    assert data.read_table(path, target="y")["y"].tolist() == ["1e99999999999999999999", "b"]
 
 
 def test_missing_files_and_folders_are_named(tmp_path):
