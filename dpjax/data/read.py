@@ -42,7 +42,8 @@ def read_table(
     "label"), the features `x0`, `x1`, … Parquet: as stored.
 
     Of a CSV file `as_written` keeps every cell as a text and refuses none, for a `PrivateTable`: a
-    row of another length than the first is one of empty cells.
+    row of another length than the header is one of empty cells. Without a header, the schema says
+    how many there are, and what separates them (a comma unless it says otherwise).
 
     Raises:
         DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
@@ -171,10 +172,13 @@ def _begin(
         opening = next(written, None)
     if opening is None:
         raise DataError(f"{path} is empty")
-    separator = max(",;\t", key=opening.count)
+    # Of private records the first decides nothing; a header is no record.
+    given = list(schema.names or ()) if as_written and not schema.header else []
+    usual = "\t" if ".tsv" in path.name.lower() else ","
+    separator = schema.separator or (usual if given else max(",;\t", key=opening.count))
     rows = _rows(path, separator, comment, as_written)
     first = next(rows, (0, []))
-    width = len(first[1])
+    width = len(given) or len(first[1])
     if schema.header:
         names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
     else:

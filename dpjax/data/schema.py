@@ -93,6 +93,8 @@ class Schema:
         missing: texts that stand for no value, such as "?" and "NA", beside an empty cell. Where
             there are any (("",) is empty cells alone), a number without a value is encoded as the
             middle of its range, and a category as none; else such a row is refused.
+        separator: what stands between the cells of a line; None: a comma, semicolon or tab, by the
+            first line.
         decimal, thousands: what numbers are written with: "," and "." read "1.234,5".
 
     Example:
@@ -110,6 +112,7 @@ class Schema:
     missing: tuple[str, ...] = ()
     decimal: str = "."
     thousands: str | None = None
+    separator: str | None = None
 
     def __post_init__(self):
         _tidy(self, "missing", "missing")
@@ -119,6 +122,10 @@ class Schema:
             raise DataError(
                 f'thousands must be one mark, such as "." or " ", got {self.thousands!r}'
             )
+        if self.separator is not None and (
+            not _is_mark(self.separator) or self.separator in '"\r\n'
+        ):
+            raise DataError(f'separator must be one mark, such as ";", got {self.separator!r}')
         if self.decimal == self.thousands:
             raise DataError(f"decimal and thousands must differ, got {self.decimal!r} for both")
         if self.classes is not None:
@@ -143,7 +150,7 @@ def _tidy(owner: Any, field: str, what: str) -> None:
     object.__setattr__(owner, field, tuple(map(tidy_text, values)))
 
 
-_HOW = ("comment", "missing", "decimal", "thousands")
+_HOW = ("comment", "missing", "decimal", "thousands", "separator")
 _KEYS = {"target", "classes", "header", "names", "aliases", "columns", *_HOW}
 _COLUMN_KEYS = {"name", "kind", "range", "categories", "scale"}
 
@@ -409,6 +416,7 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
             missing=tuple(description.get("missing", ())),  # models of before 0.2 lack these
             decimal=description.get("decimal", "."),
             thousands=description.get("thousands"),
+            separator=description.get("separator"),
         )
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):

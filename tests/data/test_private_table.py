@@ -401,6 +401,7 @@ def test_what_is_declared_is_kept_column_by_column_and_said():
         "public: which columns hold numbers (gain): given by the user",
         "public: classes of paid: given by the user",
     )
+    assert "the number of records and how a file is divided into them" in found.public[-1]
 
 
 def test_a_table_that_is_all_declared_releases_nothing():

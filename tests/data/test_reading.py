@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -334,3 +335,31 @@ def test_a_file_as_it_is_written_has_texts_alone_and_refuses_no_row(tmp_path):
     assert data.read_table(
         file, schema=data.Schema((), header=False, names=("a", "b")), as_written=True
     ).shape == (6, 2)
+
+
+def test_without_a_header_the_first_record_does_not_decide_how_others_are_read(tmp_path):
+    columns = (data.Column("x", range=(0, 1)),)
+    schema = data.Schema(columns, target="y", header=False, names=("x", "y"))
+    whole = b"1;a\n2;b\n"
+    for first in (b"", b"9;9;9\n", b"one;two,three,four,five\n"):
+        path = write(tmp_path, "a.csv", first + whole.replace(b";", b","))
+        found = data.read_table(path, schema=schema, as_written=True)
+        assert found.to_numpy().tolist()[-2:] == [["1", "a"], ["2", "b"]]
+        path = write(tmp_path, "a.csv", first + whole)
+        semicolons = replace(schema, separator=";")
+        for rows in (semicolons, data.described_schema(data.describe_encoding(semicolons))):
+            found = data.read_table(path, schema=rows, as_written=True)
+            assert found.to_numpy().tolist()[-2:] == [["1", "a"], ["2", "b"]]
+    tabs = write(tmp_path, "a.tsv", b"a,b,c\n1\ta\n")
+    found = data.read_table(tabs, schema=schema, as_written=True)
+    assert found.to_numpy().tolist() == [["", ""], ["1", "a"]]
+
+
+def test_a_separator_is_said_in_a_schema_where_the_header_does_not_show_it(tmp_path):
+    (tmp_path / "s.toml").write_text('target = "y"\nseparator = "|"\n')
+    schema = data.read_schema(tmp_path / "s.toml")
+    path = write(tmp_path, "a.csv", "x,x|y\n1|a\n2|b\n")
+    for as_written in (False, True):
+        found = data.read_table(path, schema=schema, as_written=as_written)
+        assert list(found.columns) == ["x,x", "y"]
+        assert found["y"].tolist() == ["a", "b"]

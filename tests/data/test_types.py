@@ -299,6 +299,8 @@ def test_a_missing_cell_is_the_middle_of_its_range_and_no_category(kind, tmp_pat
         ({"decimal": "5"}, "decimal must be one mark"),
         ({"decimal": " "}, "decimal must be one mark"),
         ({"thousands": "-"}, "thousands must be one mark"),
+        ({"separator": ", "}, "separator must be one mark"),
+        ({"separator": '"'}, "separator must be one mark"),
         ({"thousands": "."}, "decimal and thousands must differ"),
         ({"missing": "?"}, "missing must be a tuple of texts"),
     ],
