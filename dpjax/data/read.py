@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import pathlib
+import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +44,8 @@ def read_table(
 
     Of a CSV file `as_written` keeps every cell as a text and refuses none, for a `PrivateTable`: a
     row of another length than the header is one of empty cells. Without a header, the schema says
-    how many there are, and what separates them (a comma unless it says otherwise).
+    how many there are, and what separates them (a comma unless it says otherwise). Of a LIBSVM file
+    it keeps the columns that the schema names, and indices count from 1.
 
     Raises:
         DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
@@ -67,11 +69,14 @@ def read_table(
             frame = read(path, schema or Schema(()), target)
         elif kind == "parquet":
             with extra("data"):
-                frame = pd.read_parquet(path)
+                # A missing cell makes floats of whole numbers, and others of those beyond 2^53.
+                backend: Any = {"dtype_backend": "numpy_nullable"} if as_written else {}
+                frame = pd.read_parquet(path, **backend)
         elif kind == "npz":
             frame = _read_npz(path, target)
         elif kind in ("libsvm", "svm", "svmlight"):
-            frame = _read_libsvm(path, target)
+            read = _read_named_libsvm if as_written else _read_libsvm
+            frame = read(path, schema or Schema(()), target)
         else:
             raise DataError(f"{path.name}: unknown format; dpjax reads {_FORMATS}")
     except DataError:
@@ -261,7 +266,7 @@ def _read_npz(path: pathlib.Path, target: str | None) -> pd.DataFrame:
     return frame if target is None else frame.assign(**{target: labels})
 
 
-def _read_libsvm(path: pathlib.Path, target: str | None) -> pd.DataFrame:
+def _read_libsvm(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """Sparse rows `label index:value …`; the label becomes the column `target`."""
     with extra("data"):
         from sklearn.datasets import load_svmlight_file
@@ -269,3 +274,25 @@ def _read_libsvm(path: pathlib.Path, target: str | None) -> pd.DataFrame:
     sparse, labels = load_svmlight_file(str(path))[:2]
     table = pd.DataFrame(sparse.toarray()).add_prefix("x")  # pyrefly: ignore
     return table.assign(**{target or "label": labels})
+
+
+def _read_named_libsvm(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
+    """The columns that the schema names, as they are written; `x0` has the index 1."""
+    # Which columns there are, and whether indices begin at 0, would be read off single records.
+    label = target or "label"
+    names = [column.name for column in schema.columns if column.name != label]
+    if not names or not all(re.fullmatch("x(0|[1-9][0-9]*)", name) for name in names):
+        raise DataError(
+            f"{path}: a schema must name its columns x0, x1, … (of the indices 1, 2, …), since no "
+            f"private record may say which there are; got {', '.join(names[:20]) or 'none'}"
+        )
+    named = {str(int(name[1:]) + 1): name for name in names}
+    rows = []
+    with _open_text(path, as_written=True) as text:
+        for cells in (line.partition("#")[0].split() for line in text):
+            pairs = (cell.partition(":") for cell in cells[1:])
+            given = {named[index]: value for index, _, value in pairs if index in named}
+            if cells:
+                written = cells[0].removeprefix("+")
+                rows.append({**dict.fromkeys(names, "0"), **given, label: written})
+    return pd.DataFrame(rows, columns=[*names, label], dtype=object)

@@ -363,3 +363,35 @@ def test_a_separator_is_said_in_a_schema_where_the_header_does_not_show_it(tmp_p
         found = data.read_table(path, schema=schema, as_written=as_written)
         assert list(found.columns) == ["x,x", "y"]
         assert found["y"].tolist() == ["a", "b"]
+
+
+def test_of_a_private_libsvm_file_the_schema_names_the_columns(tmp_path):
+    whole = "1 2:2.5 # a remark\n-1 1:1.0\n"
+    columns = (data.Column("x0"), data.Column("x1", range=(0, 1)), data.Column("label"))
+    rows = [["0", "2.5", "1"], ["1.0", "0", "-1"]]
+    for odd in ("", "0 7:1\n", "0 0:1\n", "what is this\n", "+1 1:a 2:\ufffd b:3 :::\n"):
+        path = write(tmp_path, "a.svm", whole + odd)
+        found = data.read_table(path, schema=data.Schema(columns), as_written=True)
+        assert list(found.columns) == ["x0", "x1", "label"]
+        assert found.to_numpy().tolist()[:2] == rows
+    assert found.to_numpy().tolist()[2] == ["a", "\ufffd", "1"]
+    for names in ((), ("age", "x0"), ("x01",)):
+        schema = data.Schema(tuple(map(data.Column, names)))
+        with pytest.raises(data.DataError, match="a schema must name its columns x0, x1") as caught:
+            data.read_table(path, schema=schema, as_written=True)
+        assert "what" not in str(caught.value)
+
+
+def test_of_a_private_parquet_file_a_missing_cell_changes_no_other(tmp_path):
+    large = 2**53 + 1  # no float
+    whole = pd.DataFrame({"n": pd.array([large, 5], dtype="Int64"), "y": ["a", "b"]})
+    whole.to_parquet(tmp_path / "whole.parquet")
+    gap = pd.DataFrame({"n": pd.array([large, None], dtype="Int64"), "y": ["a", None]})
+    gap.to_parquet(tmp_path / "gap.parquet")
+    schema = data.Schema((data.Column("n", "category", categories=("", str(large))),), target="y")
+    for name in ("whole", "gap"):
+        frame = data.read_table(tmp_path / f"{name}.parquet", as_written=True)
+        assert str(frame["n"].iloc[0]) == str(large)
+        found = data.encode_released(frame, replace(schema, classes=("a", "b"), missing=("",)))
+        assert found.features[0].tolist() == [0.0, 1.0]
+        assert found.labels[0] == 0
