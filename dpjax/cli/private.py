@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _HELD_OUT = 0.2
 _ROWS = 20  # of the metrics: each is a noisy count of its own
+# Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
+_SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
+_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 _NO_CLASS = ("none was released",)
 # What the key is bound to, besides the records and the seed.
 _BOUND = (
@@ -214,6 +217,37 @@ def _rows_apart(plan: Plan) -> int:
     return max(1, math.ceil(plan.steps / _ROWS))
 
 
+def _list(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _calibrate_counts(plan: Plan, shown: int) -> float:
+    """The least noise by which so many counts cost nowhere more than the run."""
+    import numpy as np
+
+    from dpjax import accounting as acc
+
+    def counts(noise: Any) -> acc.Mechanism:
+        return acc.Repeated(acc.Histogram(noise), shown)
+
+    # In parallel: whether a record is held out is a coin of its own, and given it, neighbours
+    # differ in what is trained on or in what is counted. δ(ε) is convex in the pair, so that the
+    # whole costs at most the larger of the two. A certificate is quoted at any ε and composed with
+    # others, so that the counts may cost no more than the run at the plan's ε and at others.
+    run, how = plan.certify().mechanism, {"adjacency": plan.adjacency}
+    epsilons = float(plan.epsilon()) * np.array(_SHARES)
+    spent = zip(epsilons.tolist(), acc.delta(run, epsilons, **how).tolist(), strict=True)
+    stddev = max(
+        float(acc.calibrate(counts, epsilon=epsilon, delta=delta, **how))
+        for epsilon, delta in spent
+        if delta > _LEAST
+    )
+    # Of a Gaussian the divergence is α/(2σ²) times what a record moves: it falls as 1/σ².
+    orders = np.array(_ORDERS)
+    times = np.asarray(acc.rdp(counts(stddev), orders, **how) / acc.rdp(run, orders, **how))
+    return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
+
+
 def _noisy_accuracy(
     plan: Plan, held_out: tuple[int, int], key: Any, *, public: bool
 ) -> tuple[Any, float, list[str]]:
@@ -225,23 +259,12 @@ def _noisy_accuracy(
     import jax
     import numpy as np
 
-    from dpjax import accounting as acc
     from dpjax._numerics.keys import fold_in_words
     from dpjax.data.private_table import SCORE_FOLD
     from dpjax.transforms import discrete_gaussian
 
     shown = len(np.unique([*range(0, plan.steps, _rows_apart(plan)), plan.steps]))
-    # In parallel: whether a record is held out is a coin of its own, and given it, neighbours
-    # differ in what is trained on or in what is counted. δ(ε) is convex in the pair, so that the
-    # whole costs at most the larger of the two: the counts get as much as the run costs.
-    stddev = float(
-        acc.calibrate(
-            lambda noise: acc.Repeated(acc.Histogram(noise), shown),
-            epsilon=plan.epsilon(),
-            delta=plan.delta,
-            adjacency=plan.adjacency,
-        )
-    )
+    stddev = _calibrate_counts(plan, shown)
 
     def perturb(accuracy: float, params: Any) -> float:
         """The same noise for the same parameters, wherever a run was interrupted."""
@@ -256,6 +279,8 @@ def _noisy_accuracy(
         f"a record is trained on or held out by a secret coin of its own; {shown} counts of the "
         f"{records} held-out records that are classified rightly, each with discrete Gaussian "
         f"noise of standard deviation {stddev:.6g}, cost such a record at most what the run costs "
-        "a record that is trained on (parallel composition)"
+        f"a record that is trained on (parallel composition), compared in δ at {_list(_SHARES)} "
+        f"times the run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
+        f"{_list(_ORDERS)}"
     )
     return perturb, stddev / records, [rests]
