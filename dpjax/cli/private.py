@@ -40,7 +40,6 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     """The run, its table released; in a folder that holds a finished one, as that one was."""
     from dpjax import data, training
     from dpjax.data.schema import RELEASED
-    from dpjax.training.fit import open_ledger
     from dpjax.training.plan import NOTHING_CHOSEN
 
     settings.check_options(options)
@@ -60,9 +59,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     released = None if table.mechanism.parts() == () else table.mechanism
     plan = settings.plan_for(options, count, preceding=released, extra_delta=table.extra_delta)
     if finished is None:
-        if options.ledger is not None:  # the looks are releases too: refused before the first
-            open_ledger(options.ledger, plan, resume=options.resume)
-        key.store()
+        key.store(plan)
+        options.ledger = None  # the looks are releases too: the whole run is booked before them
         schema = table.release(frame, key.value)
     else:
         schema = data.described_schema(finished.encoding)
@@ -109,19 +107,30 @@ class _Key:
         self.options, self.folder, self.rows = options, folder / "checkpoint" / "table", rows
         seed = options.seed
         self.value: Any = fresh_key() if seed is None else jax.random.key(seed)
-        if options.resume and (self.folder / "noise_key.json").exists():
+        self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
+        if self.is_stored:
             self.store()
 
-    def store(self) -> None:
-        """Bind the key to what it is used with; a second time nothing changes."""
+    def store(self, plan: Plan | None = None) -> None:
+        """Bind the key to what it is used with, and book the plan; a second time nothing changes."""
         from dpjax._numerics.keys import name_of_key
         from dpjax.training import Checkpoints
+        from dpjax.training.fit import _certify_alone, open_ledger
 
+        ledger: Any = None if plan is None else self.options.ledger
+        if plan is not None and ledger is not None:  # refused before a folder is made
+            ledger = open_ledger(ledger, plan, resume=self.is_stored)
         inputs.check_writable(self.folder.parent.parent)
         with contextlib.closing(Checkpoints(self.folder)) as store:
             self.value = store.bind(self.value, self._identity, resume=self.options.resume)
-        if self.options.seed is None:  # also where an earlier process drew it
-            name_of_key(self.value, drawn=True)
+            # Drawn by chance also where an earlier process drew it.
+            named = name_of_key(self.value, drawn=self.options.seed is None)
+            if plan is None or ledger is None:
+                return
+            place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
+            if not store.noted(f"booked_{place}", False):
+                ledger.book(_certify_alone(plan, named))
+                store.noted(f"booked_{place}", True)
 
     def _identity(self, key: Any) -> dict[str, Any]:
         """The records by a digest that nobody can test without the key, and all settings."""
@@ -170,7 +179,7 @@ def _plan_table(
     from dpjax import data
 
     schema = replace(rows.schema or data.Schema(()), target=rows.target)
-    known = [column.name for column in schema.columns]
+    known = [column.name for column in schema.columns if column.name in rows.train.columns]
     others = [n for n in rows.train.columns if n not in known and n != rows.target]
     numeric = None if options.numeric is None else options.numeric.split(",")
     numeric = None if numeric is None else tuple(name.strip() for name in numeric if name.strip())

@@ -193,6 +193,41 @@ def test_a_killed_release_is_made_again_with_the_same_noise(people, tmp_path, mo
     assert _certificate(out).not_covered == ()
 
 
+def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, monkeypatch):
+    file, out, looked = tmp_path / "people.ledger.json", tmp_path / "run", []
+    real = data.PrivateTable.release
+    dpjax("ledger", file, "--epsilon", "3.5", "--delta", "1e-3", "--data", people)
+    arguments = ("train", "--data", people, *QUICK, "--ledger", file)
+
+    def booked():
+        return len(json.loads(dpjax("ledger", file, "--json").stdout)["runs"])
+
+    def killed(self, frame, key):
+        looked.append(booked())
+        raise KeyboardInterrupt
+
+    schema = tmp_path / "wrong.toml"
+    schema.write_text('target = "income"\n[[columns]]\nname = "agee"\n')
+    wrong = dpjax(*arguments, "--schema", schema, "--out", out)
+    assert (wrong.exit_code, booked(), out.exists()) == (2, 0, False)
+    assert "the schema names 'agee', which is no feature column" in " ".join(wrong.output.split())
+    with monkeypatch.context() as patch:
+        patch.setattr(data.PrivateTable, "release", killed)
+        assert dpjax(*arguments, "--out", out).exit_code == 130
+    assert looked == [1]
+    # Booked once, of the price of the whole run.
+    finished = dpjax(*arguments, "--out", out, "--resume")
+    assert (finished.exit_code, booked()) == (0, 1), finished.output
+    # One that cannot be paid is refused before a look, also by --resume in a fresh folder.
+    for resume in ((), ("--resume",)):
+        with monkeypatch.context() as patch:
+            patch.setattr(data.PrivateTable, "release", killed)
+            other = dpjax(*arguments, "--out", tmp_path / "other", *resume)
+        assert (other.exit_code, booked()) == (2, 1), other.output
+    assert looked == [1]
+    assert not (tmp_path / "other").exists()
+
+
 def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
     odd = ["4O,baker,low", ",smith,high", "inf,,", "20,baker", "1e999,x,low,qqq", "nan,nan,01"]
     path = _write(tmp_path / "odd.csv", 2_000, extra=odd)
