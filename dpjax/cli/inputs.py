@@ -212,9 +212,14 @@ def read_rows(
             target = (schema.target if schema else None) or ("label" if is_libsvm else None)
         frame = reading.read_table(data, target=target, schema=schema, as_written=as_written)
     if target is None or target not in frame.columns:
-        shown = ", ".join(frame.columns[:20])
+        shown = f"the columns are {', '.join(frame.columns[:20])}"
+        if as_written:  # of a file without a header its "names" are those of a private record
+            shown = (
+                f"the table has {len(frame.columns)} columns (if the first line of the file is a "
+                "record, name them in a schema with header = false)"
+            )
         wrong = "--target is missing" if target is None else f"--target {target!r} is no column"
-        raise reading.DataError(f"{wrong}: name the column to predict; the columns are {shown}")
+        raise reading.DataError(f"{wrong}: name the column to predict; {shown}")
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")

@@ -112,7 +112,7 @@ class _Key:
             self.store()
 
     def store(self, plan: Plan | None = None) -> None:
-        """Bind the key to what it is used with, and book the plan; a second time nothing changes."""
+        """Bind the key to what it is used with, and book the plan; twice is once."""
         from dpjax._numerics.keys import name_of_key
         from dpjax.training import Checkpoints
         from dpjax.training.fit import _certify_alone, open_ledger

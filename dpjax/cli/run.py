@@ -240,5 +240,12 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
     bound = certificate.bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
+    discard_keys(folder)
+
+
+def discard_keys(folder: pathlib.Path) -> None:
+    """Delete the keys of a finished run, also of one that was killed before it did."""
+    from dpjax import training
+
     for place in ("checkpoint", "checkpoint/table"):
         training.discard_key(folder / place)

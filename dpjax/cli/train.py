@@ -206,6 +206,7 @@ def train(
         job = (private if is_private else settings).prepare(options, folder)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
+            run.discard_keys(folder)
             console.print(
                 f"{folder} holds a finished run of these settings; nothing is left to do."
             )

@@ -197,8 +197,9 @@ def _begin(
                 f"{len(schema.names or ())}"
             )
     twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        raise DataError(f"{path} has two columns named {twice[0]!r}; rename one of them")
+    if twice:  # of a private file without a header these are cells of a record
+        one = "in one way in its first line" if as_written else repr(twice[0])
+        raise DataError(f"{path} has two columns named {one}; rename one of them")
     return separator, names, width, rows
 
 

@@ -195,7 +195,6 @@ def test_a_killed_release_is_made_again_with_the_same_noise(people, tmp_path, mo
 
 def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, monkeypatch):
     file, out, looked = tmp_path / "people.ledger.json", tmp_path / "run", []
-    real = data.PrivateTable.release
     dpjax("ledger", file, "--epsilon", "3.5", "--delta", "1e-3", "--data", people)
     arguments = ("train", "--data", people, *QUICK, "--ledger", file)
 
@@ -226,6 +225,41 @@ def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, mo
         assert (other.exit_code, booked()) == (2, 1), other.output
     assert looked == [1]
     assert not (tmp_path / "other").exists()
+
+
+def test_a_finished_run_that_kept_its_keys_loses_them_by_resume(people, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    arguments = ("train", "--data", people, *QUICK, "--numeric", "age", "--out", out)
+
+    def refused(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "discard_key", refused)
+        assert dpjax(*arguments).exit_code != 0
+    assert (out / "certificate.json").exists()
+    assert len([*out.rglob("noise_key.json")]) == 2
+    again = dpjax(*arguments, "--resume")
+    assert again.exit_code == 0, again.output
+    assert "nothing is left to do" in " ".join(again.output.split())
+    assert not [*out.rglob("noise_key.json")]
+
+
+@pytest.mark.parametrize("first", ["314159,Ada Lovelace,secret", "314159,secret,secret"])
+def test_of_a_private_file_no_message_shows_the_first_line(first, tmp_path):
+    path = tmp_path / "bare.csv"
+    path.write_text(f"{first}\n20,baker,low\n60,smith,high\n")
+    for target in (("--target", "income"), ()):
+        found = dpjax("train", "--data", path, *target, *QUICK[2:], "--out", tmp_path / "run")
+        assert found.exit_code == 2
+        told = " ".join(found.output.split())
+        assert "3 columns" in told or "two columns named in one way in its first line" in told
+        assert not any(word in told for word in ("314159", "Ada", "secret"))
+    shown = dpjax(
+        *("train", "--data", path, *QUICK, "--out", tmp_path / "run"),
+        *("--preprocessing", "from-records"),
+    )
+    assert "secret" in shown.output
 
 
 def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
