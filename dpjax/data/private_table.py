@@ -49,6 +49,7 @@ _LOW, _HIGH = -32, 64  # exponents of the grid: smaller numbers count as zero, l
 _POWERS = 2.0 ** np.arange(_LOW, _HIGH + 1)
 _GRID = np.concatenate([-_POWERS[::-1], [0.0], _POWERS])
 _CELLS = 64  # of a column in the looks after the first, at most
+_MOST_STDDEV = 1e15  # of which four times still is a whole number of 64 bits
 _KIND_NOISE = 4.0  # relative: a majority needs no exact counts
 _SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
 _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
@@ -68,7 +69,7 @@ class PrivateTable:
         columns: the feature columns by name, in the order of the encoding.
         schema: what is public, with the target's name; it wins column by column.
         records: how many there are, treated as public.
-        stddev: of the noise of a count, in records, >= 3.
+        stddev: of the noise of a count, in records, from 3 to 1e15.
         numeric: which undeclared columns hold numbers; None: a noisy count of the cells that parse
             decides.
         encoding: of numbers: "tail-bins" (a feature for each cell between deciles and tail
@@ -108,12 +109,16 @@ class PrivateTable:
     def __post_init__(self):
         choice("encoding", self.encoding, ENCODINGS)
         one_number("records", self.records, Range(1.0, whole=True))
-        one_number("stddev", self.stddev, Range(3.0))
+        one_number("stddev", self.stddev, Range(3.0, _MOST_STDDEV))
         one_number("zooms", self.zooms, Range(0.0, 8.0, whole=True))
         delta = Range(0.0, 1.0, open_low=True, open_high=True)
         one_number("threshold_delta", self.threshold_delta, delta)
         if self.schema.target is None:
             raise ValueError("schema must name the target, got None")
+        for at, name in enumerate(self.columns):
+            if name in self.columns[:at] or name == self.schema.target:
+                taken = "the target" if name == self.schema.target else "twice the same"
+                raise DataError(f"columns must name features, each once, got {name!r}, {taken}")
         declared = [column.name for column in self.schema.columns]
         for what, names in (("the schema", declared), ("numeric", self.numeric or ())):
             absent = [name for name in names if name not in self.columns]
@@ -131,7 +136,8 @@ class PrivateTable:
         for name in self.columns:
             column = declared.get(name)
             if column is not None:
-                if column.kind != "ignore" and column.range is None and column.categories is None:
+                is_open = column.range is column.cuts is column.categories is None
+                if column.kind != "ignore" and is_open:
                     found[name] = column.kind
             elif self.numeric is None:
                 found[name] = "any"
@@ -364,7 +370,8 @@ class _Looks:
             mass = mass / max(mass.sum(), 1e-9)
             mean = float(mass @ middles)
             deviation = math.sqrt(float(mass @ (middles - mean) ** 2))
-            return {"range": _widen(mean - 3 * deviation, mean + 3 * deviation)}
+            ends = _widen(mean - 3 * deviation, mean + 3 * deviation)
+            return {"range": ends, "scale": "linear"}
         low, high = _widen(*quantile([_TAILS[0], 1 - _TAILS[0]]))
         if how == "asinh":
             gaps = (quantile(1 - q) - quantile(q) for q in (0.25, 0.1, *_TAILS[::-1]))

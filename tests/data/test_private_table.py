@@ -404,6 +404,24 @@ def test_what_is_declared_is_kept_column_by_column_and_said():
     assert "the number of records and how a file is divided into them" in found.public[-1]
 
 
+def test_declared_cuts_are_kept_and_cost_nothing():
+    schema = Schema((Column("age", cuts=(30.0, 60.0)),), target="paid", classes=("low", "high"))
+    frame = people(50)
+    found = PrivateTable(("age",), schema, len(frame), 8.0)
+    assert found.mechanism == acc.Composed(())
+    assert found.public[0] == "public: ranges of age: given by the user"
+    assert found.release(frame, jax.random.key(0)).columns == schema.columns
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("scale", ["linear", "log", "asinh"])
+def test_a_declared_scale_without_a_range_is_refused_nowhere_after_the_looks(encoding, scale):
+    frame = people(500).assign(age=np.random.default_rng(0).normal(size=500))
+    schema = Schema((Column("age", scale=scale),), target="paid")
+    found = table(frame, schema=schema, encoding=encoding).release(frame, jax.random.key(0))
+    assert np.isfinite(encode_released(frame, found).features).all()
+
+
 def test_a_table_that_is_all_declared_releases_nothing():
     columns = (
         Column("age", range=(18, 90)),
@@ -466,12 +484,22 @@ def test_table_and_training_are_one_certificate():
         ({"schema": Schema(())}, "schema must name the target"),
         ({"numeric": ("agee",)}, "numeric names 'agee', which is no feature column"),
         ({"schema": Schema((Column("x"),), target="paid")}, "the schema names 'x'"),
+        ({"stddev": 1e19}, r"stddev must be .*1e\+15"),
+        ({"schema": Schema((), target="job")}, "each once, got 'job', the target"),
+        ({"columns": ("age", "gain", "age")}, "each once, got 'age', twice the same"),
     ],
 )
 def test_bad_arguments_are_named(settings, told):
-    usual = {"schema": Schema((), target="paid"), "records": 10, "stddev": 8.0}
+    usual = {"columns": COLUMNS, "schema": Schema((), target="paid"), "records": 10, "stddev": 8.0}
     with pytest.raises(ValueError, match=told):
-        PrivateTable(COLUMNS, **{**usual, **settings})
+        PrivateTable(**{**usual, **settings})
+
+
+def test_the_largest_noise_that_is_taken_can_be_drawn():
+    frame = people(50)
+    for encoding in ENCODINGS:
+        found = table(frame, stddev=private_table._MOST_STDDEV, encoding=encoding)
+        assert found.release(frame, jax.random.key(0)).classes == ()
 
 
 def test_a_missing_column_is_named():
