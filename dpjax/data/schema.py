@@ -372,8 +372,8 @@ def describe_encoding(
     known = {column.name: column for column in declared.columns} if declared else {}
     columns = []
     for column in complete.columns:
-        given, found = known.get(column.name), (column.range, column.categories)
-        public = given is not None and (given.range, given.categories) == found
+        given, found = known.get(column.name), (column.range, column.categories, column.cuts)
+        public = given is not None and (given.range, given.categories, given.cuts) == found
         columns.append({**_as_json(column), "origin": _PUBLIC if public else learned})
     return {
         "columns": columns,

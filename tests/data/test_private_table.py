@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 
 import jax
@@ -15,7 +16,15 @@ import pytest
 from dpjax import accounting as acc
 from dpjax import audit
 from dpjax._numerics.keys import fold_in_words
-from dpjax.data import Column, DataError, PrivateTable, Schema, encode_released, private_table
+from dpjax.data import (
+    Column,
+    DataError,
+    PrivateTable,
+    Schema,
+    describe_encoding,
+    encode_released,
+    private_table,
+)
 
 BOTH = tuple(acc.Adjacency)
 ENCODINGS = private_table.ENCODINGS
@@ -410,7 +419,17 @@ def test_declared_cuts_are_kept_and_cost_nothing():
     found = PrivateTable(("age",), schema, len(frame), 8.0)
     assert found.mechanism == acc.Composed(())
     assert found.public[0] == "public: ranges of age: given by the user"
-    assert found.release(frame, jax.random.key(0)).columns == schema.columns
+    released = found.release(frame, jax.random.key(0))
+    assert released.columns == schema.columns
+    origins = [c["origin"] for c in describe_encoding(released, schema)["columns"]]
+    assert origins == ["public, from a schema"]
+    # Those that are learned of a column that is declared are not public.
+    named = replace(schema, columns=(Column("age"),))
+    learned = describe_encoding(
+        replace(found, schema=named).release(frame, jax.random.key(0)), named
+    )
+    assert learned["columns"][0]["cuts"] is not None
+    assert learned["columns"][0]["origin"] != origins[0]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
