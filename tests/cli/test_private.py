@@ -25,7 +25,8 @@ def _write(path, rows, seed=0, extra=()):
     rng = np.random.default_rng(seed)
     age, job = rng.integers(18, 90, rows), rng.choice(["baker", "smith"], rows)
     lines = [f"{a},{j},{'high' if a > 50 else 'low'}" for a, j in zip(age, job, strict=True)]
-    path.write_text("age,job,income\n" + "\n".join([*lines, *extra]) + "\n")
+    text = "age,job,income\n" + "\n".join([*lines, *extra]) + "\n"
+    path.write_bytes(text.encode(errors="surrogateescape"))  # "\udcff" is a byte of no UTF-8
     return path
 
 
@@ -263,11 +264,13 @@ def test_of_a_private_file_no_message_shows_the_first_line(first, tmp_path):
 
 
 def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
-    odd = ["4O,baker,low", ",smith,high", "inf,,", "20,baker", "1e999,x,low,qqq", "nan,nan,01"]
+    large = "1e99999999999999999999"
+    odd = [f"50,{large},high", f"50,smith,{large}", f"50,{'a' * 140_000},high", "50,\udcff,high"]
+    odd += ["4O,baker,low", ",smith,high", "inf,,", "20,baker", "1e999,x,low,qqq", "nan,nan,01"]
     path = _write(tmp_path / "odd.csv", 2_000, extra=odd)
     result = dpjax("train", "--data", path, *QUICK, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert not any(cell in result.output for cell in ("4O", "1e999", "qqq"))
+    assert not any(cell in result.output for cell in ("4O", "1e999", "qqq", "aaaa"))
     encoding = training.load_model(tmp_path / "run").encoding
     assert encoding["classes"] == ["high", "low"]
     rows = "age,job\n20,baker\n80,smith\n,unheard\n"
