@@ -245,10 +245,10 @@ def _calibrate_counts(plan: Plan, shown: int) -> float:
     # others, so that the counts may cost no more than the run at the plan's ε and at others.
     run, how = plan.certify().mechanism, {"adjacency": plan.adjacency}
     epsilons = float(plan.epsilon()) * np.array(_SHARES)
-    spent = zip(epsilons.tolist(), acc.delta(run, epsilons, **how).tolist(), strict=True)
+    deltas = np.asarray(acc.delta(run, epsilons, **how)).tolist()
     stddev = max(
         float(acc.calibrate(counts, epsilon=epsilon, delta=delta, **how))
-        for epsilon, delta in spent
+        for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True)
         if delta > _LEAST
     )
     # Of a Gaussian the divergence is α/(2σ²) times what a record moves: it falls as 1/σ².

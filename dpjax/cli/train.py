@@ -207,9 +207,7 @@ def train(
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
             run.discard_keys(folder)
-            console.print(
-                f"{folder} holds a finished run of these settings; nothing is left to do."
-            )
+            console.print(f"{folder} is a finished run of these settings; nothing is left to do.")
             return
         inputs.check_writable(folder)
     try:
