@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from dpjax import data
@@ -384,10 +386,9 @@ def test_of_a_private_libsvm_file_the_schema_names_the_columns(tmp_path):
 
 def test_of_a_private_parquet_file_a_missing_cell_changes_no_other(tmp_path):
     large = 2**53 + 1  # no float
-    whole = pd.DataFrame({"n": pd.array([large, 5], dtype="Int64"), "y": ["a", "b"]})
-    whole.to_parquet(tmp_path / "whole.parquet")
-    gap = pd.DataFrame({"n": pd.array([large, None], dtype="Int64"), "y": ["a", None]})
-    gap.to_parquet(tmp_path / "gap.parquet")
+    for name, numbers in (("whole", [large, 5]), ("gap", [large, None])):
+        columns = pyarrow.table({"n": pyarrow.array(numbers, pyarrow.int64()), "y": ["a", None]})
+        pyarrow.parquet.write_table(columns, tmp_path / f"{name}.parquet")
     schema = data.Schema((data.Column("n", "category", categories=("", str(large))),), target="y")
     for name in ("whole", "gap"):
         frame = data.read_table(tmp_path / f"{name}.parquet", as_written=True)
