@@ -17,7 +17,7 @@ from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
-from dpjax._numerics.normal import fresh_key
+from dpjax._numerics.normal import fresh_key, normal
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.options import check_functions, check_key
@@ -87,7 +87,7 @@ def search(
     Args:
         space: the settings, fixed without a look at the records; the first is the default.
         train: `train(setting, plan, key)` returns a result, by `fit` with this plan (its clip norm
-            may be replaced) and this key, without a folder and without logging: nothing of a run
+            may be replaced) and this key, without a folder, a ledger or logging: nothing of a run
             may leave but what it returns.
         plan: from a noise multiplier to the plan of a run, such as
             `lambda noise: make_plan(…, noise_multiplier=noise)`.
@@ -136,7 +136,7 @@ def search(
         >>> right = training.accuracy(model, x[1::2], y[1::2])
         >>> found = search(
         ...     [1.0, 0.1], train, plan=plan, budget=(4.0, 1e-3), mean=3.0,
-        ...     score=lambda params: 200 * right(params), score_noise=4.0, key=jax.random.key(0))
+        ...     score=lambda params: 200 * right(params), score_noise=4.0, key=jax.random.key(4))
         >>> found.setting, right(found.result) > 0.8, 3.9 < found.certificate.epsilon <= 4.0
         (1.0, True, True)
 
@@ -295,10 +295,12 @@ def _run_all(
     runs, scores = (jax.random.fold_in(key, number) for number in (_RUNS, _SCORES))
     winner = None
     for i, place in enumerate(chosen.tolist()):
-        result = train(space[place], plan, jax.random.fold_in(runs, i))
+        # A plan lists the keys of its runs: were it one for all, the best run's would tell K.
+        result = train(space[place], dataclasses.replace(plan), jax.random.fold_in(runs, i))
         found = float(one_number("score's result", float(score(result)), Range()))
         if score_noise is not None:
-            drawn = float(jax.random.normal(jax.random.fold_in(scores, i), dtype="float32"))
+            # jax.random.normal in float32 ends near 5.4 standard deviations: δ would be 4e-6.
+            drawn = float(normal(jax.random.fold_in(scores, i)))
             found = float(round(found + score_noise * drawn))  # whole, so that no last bit tells
         if winner is None or found > winner[2]:
             winner = space[place], result, found

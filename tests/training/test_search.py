@@ -13,6 +13,7 @@ import scipy.stats
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._numerics.normal import normal
 from dpjax.training.plan import ARITHMETIC
 from dpjax.training.search import draw_settings
 from dpjax.training.step_config import failure_probability
@@ -109,6 +110,17 @@ def test_the_score_has_its_noise_and_the_best_noisy_score_wins():
     assert all(score == round(score) for score in scores)
 
 
+def test_the_score_s_noise_has_the_tails_that_the_certificate_states():
+    """The package's own generator, whose tails `_numerics/test_normal.py` measures."""
+    for seed in range(3):
+        found = search(
+            Trainer(scores=lambda result: 0), public=None, score_noise=1e6,
+            key=jax.random.key(seed), law="fixed", mean=1.0,
+        )  # fmt: skip
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), 0)
+        assert found.score == round(500 + 1e6 * float(normal(key)))
+
+
 def test_settings_are_drawn_with_half_on_the_default():
     drawn = draw_settings(jax.random.key(1), 30_000, 3, 0.5)
     assert np.bincount(drawn) / 30_000 == pytest.approx([0.5, 0.25, 0.25], abs=0.015)
@@ -178,12 +190,15 @@ def test_a_search_trains():
     y = (x[:, 0] + x[:, 1] > 0).astype(np.int32)
     model = training.logistic(features=3)
     right = training.accuracy(model, x[1_000:], y[1_000:])
+    certificates = []
 
     def train(rate, plan, key):
-        return training.fit(
+        params = training.fit(
             training.cross_entropy(model), model.init(key), (x[:1_000], y[:1_000]), plan,
             optimizer=optax.sgd(rate), key=key, evaluate=None,
         ).params  # fmt: skip
+        certificates.append(plan.certify())
+        return params
 
     def plan(noise):
         return training.make_plan(
@@ -198,6 +213,10 @@ def test_a_search_trains():
     assert right(found.result) > 0.9
     assert abs(found.score - 200 * right(found.result)) < 15
     assert found.plan.keys == []  # as many as there were runs
+    # The certificate of a run, which may leave with it, does not tell how many went before.
+    names = [certificate.declared["noise"] for certificate in certificates]
+    assert [len(name.split()) for name in names] == [1] * 4
+    assert len(set(names)) == 4
 
 
 @pytest.mark.parametrize(
