@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -151,6 +152,21 @@ def test_one_ledger_has_one_adjacency_and_one_unit(change, message):
 def test_what_is_no_ledger_is_refused(given, message):
     with pytest.raises((ValueError, TypeError), match=message):
         acc.Ledger(**{"epsilon": 3.0, "delta": 1e-5} | given)
+
+
+def test_a_certificate_that_was_changed_is_not_booked():
+    run = _certify(acc.Gaussian(4.0), extra_delta={"a tail": 4e-7})
+    renewed = dataclasses.replace(run, extra_delta={"a tail": -1.0}).bind_files({})
+    for changed, field in (
+        (dataclasses.replace(run, mechanism=acc.Gaussian(100.0)), "mechanism"),
+        (dataclasses.replace(run, extra_delta={}), "extra_delta"),
+        (renewed, "extra_delta"),  # with digests of what it says now
+    ):
+        with pytest.raises(acc.CertificateError) as refused:
+            acc.Ledger(3.0, 1e-5).book(changed)
+        assert refused.value.field == field
+        with pytest.raises(acc.CertificateError):
+            acc.Ledger(3.0, 1e-5, entries=(changed,))
 
 
 def test_a_certificate_is_booked_once_and_noise_too():

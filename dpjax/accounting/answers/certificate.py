@@ -198,8 +198,7 @@ class Certificate:
         """
         try:
             written = Certificate.from_json(self.to_json())  # what is checked is what the file says
-            _check_digests(written)
-            check_consistency(written)
+            check_unchanged(written)
             return recompute(written)
         except CertificateError:
             raise
@@ -443,7 +442,8 @@ def _digests(certificate: Certificate) -> dict[str, str]:
     }
 
 
-def _check_digests(certificate: Certificate) -> None:
+def check_unchanged(certificate: Certificate) -> None:
+    """Refuse what was changed or contradicts itself, without pricing anything."""
     expected = _digests(certificate)
     for name, digest in expected.items():
         if certificate.digests.get(name) != digest:
@@ -451,3 +451,4 @@ def _check_digests(certificate: Certificate) -> None:
     unknown = set(certificate.digests) - set(expected)
     if unknown:
         raise CertificateError("digests", f"holds entries of no field: {sorted(unknown)}")
+    check_consistency(certificate)

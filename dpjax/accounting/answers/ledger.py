@@ -21,7 +21,7 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
-from dpjax.accounting.answers.certificate import Certificate
+from dpjax.accounting.answers.certificate import Certificate, check_unchanged
 from dpjax.accounting.errors import BudgetExceeded, CertificateError
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Composed, Mechanism
@@ -133,6 +133,7 @@ class Ledger:
                 raise ValueError(
                     f"certificate must be of the ledger's {name}, {value}, got {theirs[name]}"
                 )
+        check_unchanged(entry)
 
     def _check_budget(self) -> None:
         left = list(self.plan)
@@ -195,6 +196,7 @@ class Ledger:
 
         Raises:
             BudgetExceeded: the runs together would cost more than the budget, or the plan lacks it.
+            CertificateError: the certificate was changed after it was made, or contradicts itself.
             ValueError: another adjacency or unit, a certificate that is booked, or one of noise
                 that is: two runs of one key cost what nobody knows.
         """
