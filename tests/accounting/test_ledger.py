@@ -264,3 +264,23 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
     other = acc.LedgerFile(tmp_path / "b.json", data=table).create(acc.Ledger(3.0, 1e-5))
     assert other.data not in (None, ledger.data)
     assert file.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_link_to_a_ledger_is_no_second_budget(tmp_path):
+    file = acc.LedgerFile(tmp_path / "ledger.json")
+    file.create(acc.Ledger(1.0, 1e-5))
+    link = tmp_path / "other" / "link.json"
+    link.parent.mkdir()
+    link.symlink_to(file.path)
+    acc.LedgerFile(link).book(_certify(acc.Gaussian(9.0)))
+    assert link.is_symlink()
+    assert len(file.read().entries) == 1
+    with pytest.raises(ValueError, match="path must be a new file"):
+        acc.LedgerFile(link).create(acc.Ledger(1.0, 1e-5))
+    link.unlink()
+    link.hardlink_to(file.path)
+    for path in (file.path, link):
+        with pytest.raises(ValueError, match=r"path must be a file of one name, got .* of 2"):
+            acc.LedgerFile(path).book(_certify(acc.Gaussian(10.0)))
+    link.unlink()
+    assert len(file.book(_certify(acc.Gaussian(10.0))).entries) == 2

@@ -285,7 +285,8 @@ class LedgerFile:
     def __init__(
         self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None
     ) -> None:
-        self.path = pathlib.Path(path)
+        # The file itself: a link would be replaced by a ledger of its own, under another lock.
+        self.path = pathlib.Path(path).resolve()
         self.data = None if data is None else pathlib.Path(data)
 
     def create(self, ledger: Ledger) -> Ledger:
@@ -308,8 +309,13 @@ class LedgerFile:
 
         Raises:
             CertificateError: the file is damaged.
-            ValueError: the ledger is of other data.
+            ValueError: the ledger is of other data, or the file has a second name (a hard link).
         """
+        if (names := self.path.stat().st_nlink) > 1:  # a booking would leave the others as they are
+            raise ValueError(
+                f"path must be a file of one name, got {self.path} of {names}: a copy "
+                "under another name would be spent a second time"
+            )
         ledger = Ledger.from_json(self.path.read_bytes())
         if self.data is not None and ledger.data is not None:
             salt, digest = ledger.data
