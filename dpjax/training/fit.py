@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
+import math
 import pathlib
 import types
 from collections.abc import Callable, Mapping
@@ -325,11 +325,13 @@ def _name_key(
     by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)
-    if ledger is not None:  # once: what a run that is killed has released nobody knows
-        place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
-        if not store.noted(f"booked_{place}", False):
-            ledger.book(certify_alone(plan, named))
-            store.noted(f"booked_{place}", True)
+    if ledger is not None:  # once, unless the ledger was made anew; whole, as a run may be killed
+        run, entries = certify_alone(plan, named), ledger.read().entries
+        same = [one for one in entries if one.digests["mechanism"] == run.digests["mechanism"]]
+        # A key has another name in every process: the folder keeps the one that was booked.
+        if not any(store.noted(f"booked_{one.declared.get('noise')}", False) for one in same):
+            ledger.book(run)
+            store.noted(f"booked_{named[0]}", True)
 
 
 def open_ledger(
@@ -415,8 +417,7 @@ def identify_run(
     """All that must agree before a stored key draws noise again; the key keys its digests."""
     # With one of them changed, the same key would add the same noise to another sum, and the
     # difference of the two outputs would be free of noise.
-    secret = np.asarray(jax.random.key_data(key)).tobytes()
-    data = arrays.data
+    secret, data = np.asarray(jax.random.key_data(key)).tobytes(), arrays.data
     if arrays.given is not None:
         # The leader has to see all of it, and sees its own copies.
         data, params = arrays.given

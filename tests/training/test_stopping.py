@@ -13,6 +13,7 @@ from scipy import stats
 
 from dpjax import accounting as acc
 from dpjax import training
+from dpjax._numerics import keys
 
 N, STEPS = 30, 9
 X = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
@@ -267,6 +268,35 @@ def test_a_run_is_booked_whole_before_its_first_step_and_once(tmp_path):
         run(ledger=ledger)
     run(ledger=ledger, key=None)
     assert len(ledger.read().entries) == 2
+
+
+def test_a_resumed_run_is_booked_once_in_every_ledger(tmp_path, monkeypatch):
+    ledger, folder = open_ledger(tmp_path), tmp_path / "run"
+
+    def kill(row):
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(ledger=ledger, folder=folder, on_log=kill)
+    entries = ledger.read().entries
+    monkeypatch.setattr(keys, "_NAMED", {})  # another process, where the key has another name
+    with pytest.raises(Killed):
+        run(ledger=ledger, folder=folder, on_log=kill, resume=True)
+    assert ledger.read().entries == entries
+    # A ledger that was made anew has no such run, whatever the folder says.
+    for _ in range(2):
+        ledger.path.unlink()
+        ledger = open_ledger(tmp_path)
+        run(ledger=ledger, folder=folder, resume=True)
+        run(ledger=ledger, folder=folder, resume=True)
+        assert [entry.mechanism for entry in ledger.read().entries] == [PLAN.mechanism]
+    # Another run of the same plan, whose key is booked for this one, is not taken for it.
+    with pytest.raises(ValueError, match="two runs of one key have no price together"):
+        run(ledger=ledger, folder=tmp_path / "other", resume=True)
+    ledger.path.unlink()
+    small = open_ledger(tmp_path, epsilon=1.0)
+    with pytest.raises(acc.BudgetExceeded):
+        run(ledger=small, folder=folder, resume=True)
 
 
 def test_a_run_that_a_ledger_cannot_pay_for_does_not_start(tmp_path):
