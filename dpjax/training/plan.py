@@ -351,6 +351,7 @@ class Plan:
             remaining = self._remaining_delta
             # What is left must not exceed δ / looks by the rounding of these sums.
             share = remaining - remaining / looks + 4 * math.ulp(self.delta)  # what is set aside
+            # These words keep the certificate out of compositions, see `acc.certify`.
             extra[f"stopping at one of {looks} moments by what was released"] = share
         run = self.mechanism if taken == self.steps else self._price_first(taken)
         facts: dict[str, Any] = dict(declared or {})

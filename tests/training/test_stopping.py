@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import jax
@@ -199,6 +200,21 @@ def test_the_steps_taken_are_certified():
             PLAN.certify(looks=bad)
     with pytest.raises(TypeError, match="looks must be a number"):
         PLAN.certify(looks=True)
+
+
+def test_a_stopped_run_is_not_composed_as_if_its_length_had_been_fixed():
+    """ε of k steps at δ/40 holds for one moment of 40: a composition at all of δ would be .764."""
+    plan = training.make_plan(1_000, noise_multiplier=5.0, delta=1e-6, steps=200, batch_size=100)
+    stopped, whole = plan.certify(steps=100, looks=40), plan.certify()
+    with pytest.raises(ValueError, match=r"certificates of whole runs.*plan\.certify\(\)"):
+        acc.certify([whole, stopped], delta=1e-5)
+    known = plan.certify(steps=100)
+    assert acc.certify([known], delta=1e-5).epsilon < stopped.epsilon
+    ledger = acc.Ledger(10.0, 1e-4)
+    assert ledger.book(known).planned() < math.inf
+    assert ledger.book(stopped).planned() == math.inf
+    # Chosen on the way, the steps taken are what a filter pays.
+    assert ledger.book(known).spent() == ledger.book(stopped).spent() < math.inf
 
 
 def test_a_moment_chosen_by_what_is_released_costs_more_than_its_steps():

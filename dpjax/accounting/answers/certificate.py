@@ -254,8 +254,9 @@ def certify(
 
     Raises:
         UnsupportedQuery, ValueError: as `epsilon`; also if nothing of δ is left, or for
-            certificates of other adjacencies or units, or two of runs with one key: they drew the
-            same noise, and their difference is free of it.
+            certificates of other adjacencies or units, two of runs with one key (they drew the same
+            noise, and their difference is free of it), or one of a run that was stopped by what it
+            released, whose ε is of the steps taken.
         CertificateError: a declared fact contradicts the mechanism.
 
     Example:
@@ -326,6 +327,12 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
             raise ValueError(
                 f"run must be certificates of one {name}, got {sorted(map(str, values))}"
             )
+    if any(is_ex_post(part) for part in parts):
+        raise ValueError(
+            "run must be certificates of whole runs, got one that was stopped by what it released: "
+            "its delta is of each of its moments, which no composition counts; certify its whole "
+            "plan, plan.certify()"
+        )
     names = [name for part in parts for name in str(part.declared.get("noise", "")).split()]
     again = sorted({name for name in names if names.count(name) > 1})
     if again:
@@ -335,6 +342,11 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
             "without a fixed key or random_state"
         )
     return parts
+
+
+def is_ex_post(certificate: Certificate) -> bool:
+    """Whether ε is of the moment at which a run stopped, by the words of `Plan.certify`."""
+    return any(reason.startswith("stopping at one of ") for reason in certificate.extra_delta)
 
 
 # --- as JSON, without losing a bit --------------------------------------------------------------

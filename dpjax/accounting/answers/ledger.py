@@ -21,7 +21,7 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
-from dpjax.accounting.answers.certificate import Certificate, check_unchanged
+from dpjax.accounting.answers.certificate import Certificate, check_unchanged, is_ex_post
 from dpjax.accounting.errors import BudgetExceeded, CertificateError
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Composed, Mechanism
@@ -178,6 +178,8 @@ class Ledger:
     def planned(self) -> float:
         """ε at the ledger's δ if the booked runs had all been declared before the first one.
 
+        +inf where one of them was stopped by what it released: its length was not declared.
+
         Raises:
             UnsupportedQuery: as `epsilon`.
         """
@@ -185,7 +187,9 @@ class Ledger:
         reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
         if not runs:
             return 0.0
-        return self._compose(runs, self.delta - reserved) if reserved < self.delta else math.inf
+        if reserved >= self.delta or any(map(is_ex_post, self.entries)):
+            return math.inf
+        return self._compose(runs, self.delta - reserved)
 
     def _compose(self, runs: Sequence[Mechanism], delta: float) -> float:
         whole = runs[0] if len(runs) == 1 else Composed(tuple(runs))
