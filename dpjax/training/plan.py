@@ -354,23 +354,18 @@ class Plan:
             # These words keep the certificate out of compositions, see `acc.certify`.
             extra[f"stopping at one of {looks} moments by what was released"] = share
         run = self.mechanism if taken == self.steps else self._price_first(taken)
-        facts: dict[str, Any] = dict(declared or {})
-        if self.unit == "user":
-            facts["unit"] = self.unit
+        own_facts, own_assumptions = describe_plan(self)
+        facts: dict[str, Any] = {**(declared or {}), **own_facts}
         # The steps that are paid: of an epoch that was begun, all.
         paid = sum(phase.steps for phase in iterate_phases(run))
         # Beside other releases, whose own they are not.
         own = "" if self.preceding is None else "training_"
         facts |= {"records": self.population, f"{own}steps": paid, "clip_norm": self.clip_norm}
-        if self.adaptive is not None:
-            facts["adaptive"] = repr(self.adaptive)
         if len(self.phases) == 1:
             facts["batch_size"] = self.expected_batch_size
             facts[f"{own}noise_multiplier"] = self.noise_multiplier
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
-        own_assumptions = [SECRET_KEY, GAUSSIAN_NOISE] + [OF_USERS] * (self.unit == "user")
-        own_assumptions += [ADAPTIVE] * (self.adaptive is not None)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         certificate = acc.certify(
             self._with_preceding(run),
@@ -384,6 +379,14 @@ class Plan:
         if not self._named_budget:
             warn_of_large_epsilon(certificate.epsilon, self.unit, stacklevel=2)
         return certificate
+
+
+def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
+    """What every certificate of the plan's runs declares of unit and clip norm, and assumes."""
+    facts: dict[str, str] = {"unit": plan.unit} if plan.unit == "user" else {}
+    facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
+    assumptions = [SECRET_KEY, GAUSSIAN_NOISE] + [OF_USERS] * (plan.unit == "user")
+    return facts, assumptions + [ADAPTIVE] * (plan.adaptive is not None)
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:

@@ -67,7 +67,8 @@ def save_model(
         params: a tree of arrays: dicts, lists and tuples; a tuple comes back as a list.
         model: where it is one of `logistic`, `softmax`, `mlp`, its architecture is saved too.
         encoding: anything that JSON can hold; `dpjax.data.describe_encoding` makes one.
-        certificate: the plan's, `plan.certify()`; written bound to the two other files.
+        certificate: the plan's, `plan.certify()`, or that of a whole `search`, which cost more than
+            its plan says; written bound to the two other files.
 
     Returns:
         The folder.

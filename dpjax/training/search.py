@@ -25,9 +25,8 @@ from dpjax.training.plan import (
     ARITHMETIC,
     BY_HAND,
     DELTAS,
-    GAUSSIAN_NOISE,
-    SECRET_KEY,
     Plan,
+    describe_plan,
     warn_of_large_epsilon,
 )
 
@@ -50,7 +49,7 @@ class Search(NamedTuple):
         result: what `train` returned in the best run, `nothing` where there was no run.
         setting: of that run; None where there was no run.
         score: of that run, with its noise; None where there was no run.
-        plan: what every run executed.
+        plan: what every run executed; its own certificate, of one run, states less than all cost.
         certificate: of all of it: `BestOf` of a run with its score.
 
     Example:
@@ -320,6 +319,7 @@ def _certify(
 ) -> acc.Certificate:
     name, drawn = name_of_key(key)
     score = "a noisy count of held-out records" if public is None else f"on public data: {public}"
+    facts, assumptions = describe_plan(plan)
     certificate = acc.certify(
         best,
         delta,
@@ -330,8 +330,14 @@ def _certify(
             f"the number of training records ({plan.population}) is treated as public",
             *(() if drawn else (BY_HAND,)),
         ),
-        assumptions=(SECRET_KEY, GAUSSIAN_NOISE, *(() if public is not None else (HELD_OUT,))),
-        declared={"records": plan.population, "settings": settings, "score": score, "noise": name},
+        assumptions=(*assumptions, *(() if public is not None else (HELD_OUT,))),
+        declared={
+            **facts,
+            "records": plan.population,
+            "settings": settings,
+            "score": score,
+            "noise": name,
+        },
     )
     warn_of_large_epsilon(certificate.epsilon, plan.unit, stacklevel=3)
     return certificate

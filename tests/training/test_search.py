@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -14,7 +15,8 @@ import scipy.stats
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax._numerics.normal import normal
-from dpjax.training.plan import ARITHMETIC
+from dpjax.gradients import AdaptiveQuantile
+from dpjax.training.plan import ADAPTIVE, ARITHMETIC, OF_USERS
 from dpjax.training.search import draw_settings
 from dpjax.training.step_config import failure_probability
 
@@ -90,6 +92,28 @@ def test_the_certificate_is_of_the_best_run_with_its_score():
     public = search(Trainer()).certificate
     assert isinstance(public.mechanism.mechanism, acc.Repeated)  # no score beside it
     assert public.declared["score"] == "on public data: a sheet of paper"
+
+
+def test_the_certificate_says_whose_privacy_it_is_and_what_the_clip_norm_does():
+    adaptive = AdaptiveQuantile(count_noise=100.0, batch_size=1_000)
+
+    def plan(noise):
+        return dataclasses.replace(make_plan(noise), unit="user", adaptive=adaptive)
+
+    trainer = Trainer()
+    found = training.search(
+        [1.0], trainer, plan=plan, budget=BUDGET, score=trainer.score, public="paper",
+        key=jax.random.key(4),
+    )  # fmt: skip
+    run = found.plan.certify()
+    for name in ("unit", "adaptive"):
+        assert found.certificate.declared[name] == run.declared[name]
+    assert {OF_USERS, ADAPTIVE} <= set(found.certificate.assumptions)
+    with pytest.raises(ValueError, match="certificates of one unit"):
+        acc.certify([found.certificate, search(Trainer()).certificate], delta=1e-4)
+    plain = search(Trainer()).certificate
+    assert not {OF_USERS, ADAPTIVE} & set(plain.assumptions)
+    assert not {"unit", "adaptive"} & set(plain.declared)
 
 
 def test_the_score_has_its_noise_and_the_best_noisy_score_wins():
