@@ -130,7 +130,8 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
 
     Raises:
         ValueError: there is no model, a file of it is damaged, or it was written by a newer dpjax.
-        CertificateError: the certificate in the folder names other files than this model's.
+        CertificateError: the certificate in the folder names other files than this model's, was
+            changed after it was made, or contradicts itself.
 
     Example:
         >>> import tempfile
@@ -169,6 +170,12 @@ def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedM
     certificate = None
     if (folder / _CERTIFICATE).is_file():
         certificate = acc.Certificate.from_json((folder / _CERTIFICATE).read_bytes())
+        files = {_MODEL, file.name}
+        if certificate.subject and not files <= set(certificate.subject):
+            names = ", ".join(sorted(certificate.subject))
+            raise acc.CertificateError(
+                "subject", f"must name {' and '.join(sorted(files))}, got {names}: it is of another"
+            )
         certificate.check_files(folder)
     return SavedModel(params, model, found["encoding"], certificate)
 

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import stat
 
@@ -87,6 +88,33 @@ def test_the_parameters_of_another_run_are_not_those_of_the_certificate(copied, 
     with pytest.raises(acc.CertificateError, match=r"names another model\.") as refused:
         training.load_model(tmp_path / "4.0")
     assert refused.value.field == "subject"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda text, c, folder: text.replace('"proven"', '"conditional"'), "tier"),
+        (lambda text, c, folder: re.sub('"epsilon": [0-9.]+', '"epsilon": 0.1', text), "epsilon"),
+        (lambda text, c, folder: c.bind_files({"absent.bin": b""}).to_json(), "subject"),
+        (lambda text, c, folder: c.bind_files(
+            {"Model.json": b"", "MODEL.safetensors": b""}).to_json(), "subject"),
+        (lambda text, c, folder: c.bind_files(
+            {"model.json": (folder / "model.json").read_bytes()}).to_json(), "subject"),
+    ],
+)  # fmt: skip
+def test_a_certificate_that_was_changed_or_is_of_no_file_here_is_refused(change, field, tmp_path):
+    plan = training.make_plan(400, noise_multiplier=2.0, delta=1e-5, steps=9, batch_size=100)
+    training.save_model(tmp_path, jnp.ones(3), certificate=plan.certify())
+    path = tmp_path / "certificate.json"
+    text = path.read_text()
+    changed = change(text, training.load_model(tmp_path).certificate, tmp_path)
+    assert changed != text
+    path.write_text(changed)
+    with pytest.raises(acc.CertificateError) as refused:
+        training.load_model(tmp_path)
+    assert refused.value.field == field
+    path.write_text(plan.certify().to_json())  # bound to no file, as one written by hand
+    assert training.load_model(tmp_path).certificate.subject == {}
 
 
 def test_every_kind_of_number_comes_back(tmp_path):

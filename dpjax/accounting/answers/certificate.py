@@ -124,13 +124,15 @@ class Certificate:
         """The names of the bound files that are in a folder, each the one that was released.
 
         Raises:
-            CertificateError: one of them is another file.
+            CertificateError: one of them is another file, or the certificate was changed after it
+                was made. Only `verify` recomputes what it claims.
 
         Example:
             >>> from dpjax import accounting as acc
             >>> acc.certify(acc.Gaussian(4.0), delta=1e-5).check_files("anywhere")  # none is bound
             ()
         """
+        check_unchanged(self)
         return compare_files(self.subject, pathlib.Path(folder))
 
     def to_statement(self) -> str:
