@@ -114,11 +114,14 @@ def test_what_certificates_reserve_of_delta_is_kept_too():
     for number in range(2):
         run = _certify(acc.Gaussian(9.0), extra_delta={"a tail": 4e-7}, declared={"n": number})
         ledger = ledger.book(run)
-    with pytest.raises(acc.BudgetExceeded, match="got inf"):  # 1.2e-6 of a tenth of 1e-5
+    why = r"got inf together .* reserve 1.2e-06 of their delta, and .* a tenth of its own .*, 1e-06"
+    with pytest.raises(acc.BudgetExceeded, match=why):
         ledger.book(_certify(acc.Gaussian(9.0), extra_delta={"a tail": 4e-7}))
     nothing = acc.GeoDP(1.0, 0.1, batch_size=2048, dimension=10, unsafe_no_dp=True)
-    with pytest.raises(acc.BudgetExceeded):
+    with pytest.raises(acc.BudgetExceeded, match=r"got inf .*: one of the runs has no finite eps"):
         ledger.book(_certify(nothing))
+    with pytest.raises(acc.BudgetExceeded, match=r"got inf .* no finite epsilon at delta=9e-06"):
+        acc.Ledger(5.0, 1e-5, plan=(acc.ApproximateDP(1.0, 1e-3),))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +243,7 @@ def test_a_torn_write_is_refused_and_left_as_it_is(tmp_path):
     assert len(file.book(_certify(acc.Gaussian(5.0))).entries) == 2
     for torn in (whole[: len(whole) // 2], whole.replace(b"4.0", b"9.0", 1), b""):
         file.path.write_bytes(torn)
-        with pytest.raises(acc.CertificateError):
+        with pytest.raises(acc.CertificateError, match=r"whole ledger, got .*ledger\.json: d"):
             file.book(_certify(acc.Gaussian(6.0)))
         assert file.path.read_bytes() == torn
 

@@ -150,7 +150,25 @@ class Ledger:
             raise BudgetExceeded(
                 f"certificate must keep the budget epsilon={self.epsilon:g} at delta="
                 f"{self.delta:g}, got {format_rounded_up(spent, 4)} together with what is booked"
+                + ("" if math.isfinite(spent) else f": {self._explain_infinity()}")
             )
+
+    def _explain_infinity(self) -> str:
+        """Why no ε holds of what is booked and planned."""
+        if any(entry.tier == "none" for entry in self.entries):
+            return "one of the runs has no finite epsilon"
+        kept = _FAILURES * self.delta
+        if self._reserve > kept:
+            return (
+                f"certificates reserve {self._reserve:.3g} of their delta, and the ledger keeps a "
+                f"tenth of its own for that, {kept:.3g}: certify the runs at smaller deltas"
+            )
+        return f"one of the runs has no finite epsilon at delta={self._usable:.3g} in this measure"
+
+    @property
+    def _reserve(self) -> float:
+        """What the booked certificates reserve of δ, together."""
+        return math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
 
     def spent(self) -> float:
         """ε at the ledger's δ of what is booked, chosen on the way; of a plan, that of the plan.
@@ -158,8 +176,7 @@ class Ledger:
         Raises:
             UnsupportedQuery: a run has no price in the ledger's measure.
         """
-        reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
-        if reserved > _FAILURES * self.delta or any(e.tier == "none" for e in self.entries):
+        if self._reserve > _FAILURES * self.delta or any(e.tier == "none" for e in self.entries):
             return math.inf
         if self.plan:
             return self._compose(self.plan, self._usable)
@@ -184,12 +201,11 @@ class Ledger:
             UnsupportedQuery: as `epsilon`.
         """
         runs = tuple(entry.mechanism for entry in self.entries)
-        reserved = math.fsum(sum(entry.extra_delta.values()) for entry in self.entries)
         if not runs:
             return 0.0
-        if reserved >= self.delta or any(map(is_ex_post, self.entries)):
+        if self._reserve >= self.delta or any(map(is_ex_post, self.entries)):
             return math.inf
-        return self._compose(runs, self.delta - reserved)
+        return self._compose(runs, self.delta - self._reserve)
 
     def _compose(self, runs: Sequence[Mechanism], delta: float) -> float:
         whole = runs[0] if len(runs) == 1 else Composed(tuple(runs))
@@ -197,6 +213,9 @@ class Ledger:
 
     def book(self, certificate: Certificate) -> Ledger:
         """The ledger with one more run; call it before the run starts.
+
+        Noise is known by the names in its certificate, which a process draws: two runs in different
+        processes with one key given by hand are not found, and are booked as if independent.
 
         Raises:
             BudgetExceeded: the runs together would cost more than the budget, or the plan lacks it.
@@ -275,7 +294,8 @@ class LedgerFile:
 
     Args:
         path: of the JSON file.
-        data: the data set's file; its content must be that of the first booking.
+        data: the data set's file; its content must be that which the ledger was made with. Of a
+            ledger that was made without one it is not checked.
 
     Example:
         >>> import tempfile
@@ -320,7 +340,13 @@ class LedgerFile:
                 f"path must be a file of one name, got {self.path} of {names}: a copy "
                 "under another name would be spent a second time"
             )
-        ledger = Ledger.from_json(self.path.read_bytes())
+        try:
+            ledger = Ledger.from_json(self.path.read_bytes())
+        except CertificateError as error:
+            why = "damaged or cut short" if error.field in ("json", "check") else str(error)
+            raise CertificateError(
+                error.field, f"path must be a whole ledger, got {self.path}: {why}"
+            ) from None
         if self.data is not None and ledger.data is not None:
             salt, digest = ledger.data
             if not hmac.compare_digest(self._digest(salt), digest):
