@@ -115,7 +115,7 @@ class _Key:
         """Bind the key to what it is used with, and book the plan; twice is once."""
         from dpjax._numerics.keys import name_of_key
         from dpjax.training import Checkpoints
-        from dpjax.training.fit import _certify_alone, open_ledger
+        from dpjax.training.fit import book_once, open_ledger
 
         ledger: Any = None if plan is None else self.options.ledger
         if plan is not None and ledger is not None:  # refused before a folder is made
@@ -125,12 +125,8 @@ class _Key:
             self.value = store.bind(self.value, self._identity, resume=self.options.resume)
             # Drawn by chance also where an earlier process drew it.
             named = name_of_key(self.value, drawn=self.options.seed is None)
-            if plan is None or ledger is None:
-                return
-            place = hashlib.sha256(str(ledger.path.resolve()).encode()).hexdigest()[:16]
-            if not store.noted(f"booked_{place}", False):
-                ledger.book(_certify_alone(plan, named))
-                store.noted(f"booked_{place}", True)
+            if plan is not None and ledger is not None:
+                book_once(plan, named, store, ledger)
 
     def _identity(self, key: Any) -> dict[str, Any]:
         """The records by a digest that nobody can test without the key, and all settings."""

@@ -1,7 +1,4 @@
-"""`fit` prepares a run and binds its key; loop.py runs it, and step.py is what it compiles.
-
-`training_step` gives the same step as pure functions, for loops of one's own.
-"""
+"""`fit` binds a run's key and trains (loop.py, step.py); `training_step` is its step alone."""
 
 from __future__ import annotations
 
@@ -324,13 +321,18 @@ def _name_key(
     by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)
-    if ledger is not None:  # once, unless the ledger was made anew; whole, as a run may be killed
-        run, entries = certify_alone(plan, named), ledger.read().entries
-        same = [one for one in entries if one.digests["mechanism"] == run.digests["mechanism"]]
-        # A key has another name in every process: the folder keeps the one that was booked.
-        if not any(store.noted(f"booked_{one.declared.get('noise')}", False) for one in same):
-            ledger.book(run)
-            store.noted(f"booked_{named[0]}", True)
+    if ledger is not None:
+        book_once(plan, named, store, ledger)
+
+
+def book_once(plan: Plan, named: tuple[str, bool], store: Any, ledger: acc.LedgerFile) -> None:
+    """Book the whole run, as it may be killed: once, unless the ledger was made anew."""
+    run, entries = _certify_alone(plan, named), ledger.read().entries
+    same = [one for one in entries if one.digests["mechanism"] == run.digests["mechanism"]]
+    # A key has another name in every process: the folder keeps the one that was booked.
+    if not any(store.noted(f"booked_{one.declared.get('noise')}", False) for one in same):
+        ledger.book(run)
+        store.noted(f"booked_{named[0]}", True)
 
 
 def open_ledger(
@@ -345,11 +347,11 @@ def open_ledger(
         )
     found = file.read()
     if not resume:  # such a run may be booked
-        found.book(certify_alone(plan, ("", True)))
+        found.book(_certify_alone(plan, ("", True)))
     return file
 
 
-def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
+def _certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
     """The certificate of one run of a plan, whatever other runs it has had."""
     alone = dataclasses.replace(plan)
     object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
