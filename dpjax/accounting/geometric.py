@@ -303,7 +303,7 @@ def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
         return xp.clip(kept - rates, 0.0, 1.0)
     if np.ndim(kept) > 1:
         raise UnsupportedQuery("trade-off curves of ball noise: one setting at a time")
-    inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)
+    inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)  # the rate among what is left
     table = (*_OTHERS, envelope(_OTHERS))
     best: Any = rank_methods(table, "tradeoff", rest, adjacency)[0]
     return kept * best.tradeoff(rest, inner, adjacency)
@@ -371,7 +371,7 @@ def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array)
     xp: Any = namespace(average, neighbour, clip, setting)
     noise, factor, batch = setting[0], setting[1], setting[2]
     dimension = average.shape[0]
-    turn = angles(average) - angles(neighbour)
+    turn = angles(average) - angles(neighbour)  # what the release of angles sees
     azimuth = xp.mod(turn[-1:] + np.pi, 2 * np.pi) - np.pi  # of a circle
     turn = xp.concatenate([turn[:-1], azimuth])
     # √(d+2)·βπσ/B, the noise the paper adds to angles

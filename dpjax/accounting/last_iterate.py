@@ -170,7 +170,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
     groups = min(batches, _MOST_POSITIONS)
     # Positions in order of their last use; of each group the latest, which is the worst, stands
     # for all.
-    edges = np.floor(np.arange(groups + 1) * (batches / groups))
+    edges = np.floor(np.arange(groups + 1) * (batches / groups))  # whole positions
     weights = np.diff(edges) / batches  # the share of positions in each group
 
     def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:

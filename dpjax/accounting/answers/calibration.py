@@ -59,7 +59,7 @@ def _solve(
 
 def _no_answer(question: Question, full: np.ndarray, target: np.ndarray) -> UnsupportedQuery:
     """What is said where a method has no answer about parameters that keep the budget."""
-    one = int(np.argmax(question.upper(full)))
+    one = int(np.argmax(question.upper(full)))  # the setting that is furthest from an answer
     value, chance = (
         float(np.broadcast_to(v, full.shape).flat[one]) for v in (full, question.delta)
     )
@@ -77,7 +77,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise TypeError(f"bounds must be two numbers, got {checks.render(bounds)}")
     low, high = (checks.one_number("bounds", end, _POSITIVE) for end in bounds)
-    if not low < high:
+    if not low < high:  # also where an end is NaN
         raise ValueError(f"bounds must rise, got {checks.render(bounds)}")
     return low, high
 
@@ -207,7 +207,7 @@ class _Risk(NamedTuple):
         """The parameter that keeps the risk."""
         if self.name == "true_positive_rate":
             return self._solve_rate(question, bounds)
-        epsilon, allowed = 0.0, self.value
+        epsilon, allowed = 0.0, self.value  # an advantage is δ(0)
         if self.name == "bayes_risk":
             # The errors of the best attack are m(1 − δ(ln((1 − m)/m))) (the minimum of
             # m·P(miss) + (1 − m)·P(false alarm) is m minus m times a hockey stick): ε is rounded
@@ -244,7 +244,7 @@ class _Risk(NamedTuple):
         alpha, rate = min(self.at, 1 - self.value), min(self.value, 1 - self.at)
         # The ε that is right of a Gaussian mechanism with this curve, whose threshold is x.
         x = -float(NUMPY.ndtri(alpha))
-        mu = x + float(NUMPY.ndtri(rate))
+        mu = x + float(NUMPY.ndtri(rate))  # of the curve through (α, rate): Φ⁻¹(rate) − Φ⁻¹(α)
         epsilon, answer = max(mu * (x - mu / 2), 0.0), None
         with contextlib.suppress(ImpossibleBudget):  # by this line; another may keep it
             for _ in range(_ROUNDS):
@@ -268,7 +268,7 @@ class _Risk(NamedTuple):
         rate: float,
     ) -> float:
         """The same where the lowest line moves with the parameter: by all ε at every parameter."""
-        goal = float(NUMPY.ndtri(rate) - NUMPY.ndtri(alpha))
+        goal = float(NUMPY.ndtri(rate) - NUMPY.ndtri(alpha))  # in units of μ, which falls evenly
 
         def attack(run: Mechanism) -> float:
             how: Any = {"method": question.method, "near": 1e-7, "queries": 60}
@@ -300,7 +300,7 @@ def _keep_delta(
 
     The cost is the μ of the Gaussian mechanism with that δ, which falls with the noise as ε does.
     """
-    goal: Any = gaussian_dp.mu(epsilon, most)
+    goal: Any = gaussian_dp.mu(epsilon, most)  # rounded down
 
     def measure(run: Mechanism) -> Any:
         spent = _ask_delta(question, run, epsilon)

@@ -356,7 +356,7 @@ def is_ex_post(certificate: Certificate) -> bool:
 
 def _plain_fields(certificate: Certificate) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(certificate)]
-    found = {name: to_plain(getattr(certificate, name)) for name in names}
+    found = {name: to_plain(getattr(certificate, name)) for name in names}  # floats to the last bit
     # As in-toto names what a statement is about; of no file nothing is said, as ever before.
     files = found.pop("subject").items()
     subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
@@ -370,7 +370,7 @@ def _read(raw: dict[str, Any]) -> Certificate:
     for name in names:
         if name not in raw and name != "subject":
             raise CertificateError(name, "is missing")
-    for name in raw:
+    for name in raw:  # what is not known may not be ignored
         if name not in names:
             raise CertificateError(name, "is not a field of a certificate")
     if type(raw["format"]) is not int or raw["format"] != FORMAT:
@@ -389,7 +389,7 @@ def _read(raw: dict[str, Any]) -> Certificate:
 
 
 def _of_kind(name: str, value: Any, kind: Any, what: str) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool):  # True is an int to Python
         raise CertificateError(name, f"must {what}, got {value!r}")
     return value
 
@@ -400,7 +400,7 @@ def _text(name: str, value: Any) -> str:
 
 def _number(name: str, value: Any) -> float:
     value = _of_kind(name, from_plain(value), int | float, "be a number")
-    if math.isnan(value):
+    if math.isnan(value):  # NaN compares with nothing
         raise CertificateError(name, f"must be a number, got {value!r}")
     return float(value)
 
@@ -427,7 +427,7 @@ def _files(name: str, value: Any) -> dict[str, str]:
         plain = isinstance(file, str) and re.fullmatch(r"[^/\\:]+", file) and file.strip(".")
         if not plain or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
             raise CertificateError(name, f"must name files and SHA-256, got {checks.render(entry)}")
-        if file in found:
+        if file in found:  # two digests of one name would hide one
             raise CertificateError(name, f"names {file!r} twice")
         found[file] = digest
     return found
@@ -451,7 +451,7 @@ def _digests(certificate: Certificate) -> dict[str, str]:
         name: hashlib.sha256(
             json.dumps([name, value], sort_keys=True, ensure_ascii=True).encode()
         ).hexdigest()
-        for name, value in plain.items()
+        for name, value in plain.items()  # one digest a field, to say which was changed
         if name != "digests"
     }
 
@@ -462,7 +462,7 @@ def check_unchanged(certificate: Certificate) -> None:
     for name, digest in expected.items():
         if certificate.digests.get(name) != digest:
             raise CertificateError(name, "was changed after the certificate was made")
-    unknown = set(certificate.digests) - set(expected)
+    unknown = set(certificate.digests) - set(expected)  # an added one would hide a missing one
     if unknown:
         raise CertificateError("digests", f"holds entries of no field: {sorted(unknown)}")
     check_consistency(certificate)

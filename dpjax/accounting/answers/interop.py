@@ -172,7 +172,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
             return Repeated(Gaussian(event.noise_multiplier), steps.bit_length())
         if isinstance(event, library.RepeatAndSelectDpEvent):
             laws = {shape: law for law, shape in _LAWS.items()}  # from their shape
-            if event.shape in laws:
+            if event.shape in laws:  # of other shapes no price is known here
                 return BestOf(read(event.event), event.mean, laws[event.shape])
         if isinstance(event, library.ZCDpEvent) and event.xi == 0:
             return ZeroConcentrated(event.rho, adjacency.value)

@@ -136,7 +136,7 @@ class Ledger:
         check_unchanged(entry)
 
     def _check_budget(self) -> None:
-        left = list(self.plan)
+        left = list(self.plan)  # runs of one mechanism count as often as they are planned
         for entry in self.entries if self.plan else ():
             if entry.mechanism not in left:
                 raise BudgetExceeded(
@@ -146,7 +146,7 @@ class Ledger:
                 )
             left.remove(entry.mechanism)
         spent = self.spent()
-        if not spent <= self.epsilon:
+        if not spent <= self.epsilon:  # NaN keeps no budget
             raise BudgetExceeded(
                 f"certificate must keep the budget epsilon={self.epsilon:g} at delta="
                 f"{self.delta:g}, got {format_rounded_up(spent, 4)} together with what is booked"
@@ -224,7 +224,7 @@ class Ledger:
                 that is: two runs of one key cost what nobody knows.
         """
         self._check_entry(certificate)
-        noise = _name_noise(certificate)
+        noise = _name_noise(certificate)  # two runs of one key have no joint price
         for entry in self.entries:
             if entry.digests == certificate.digests or noise & _name_noise(entry):
                 raise ValueError(
@@ -252,7 +252,7 @@ class Ledger:
     def to_json(self) -> str:
         """The ledger as JSON text, with a digest that finds a damaged file."""
         content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        content["plan"] = to_plain(self.plan)
+        content["plan"] = to_plain(self.plan)  # floats to the last bit
         content["entries"] = [json.loads(entry.to_json()) for entry in self.entries]
         content = {"format": _FORMAT, **content}
         return json.dumps(content | {"check": _sum(content)}, indent=1, ensure_ascii=False) + "\n"
@@ -266,10 +266,10 @@ class Ledger:
         """
         raw = parse(text)
         names = {f.name for f in dataclasses.fields(cls)} | {"format"}
-        check = raw.pop("check", None)
+        check = raw.pop("check", None)  # a digest of all else, against a torn or edited file
         if raw.get("format") != _FORMAT or set(raw) != names or check != _sum(raw):
             raise CertificateError("check", "the text must be a whole ledger, got a damaged one")
-        del raw["format"]
+        del raw["format"]  # the others are the ledger's fields
         entries = (Certificate.from_json(json.dumps(entry)) for entry in raw.pop("entries"))
         plan, data = from_plain(raw.pop("plan")), raw.pop("data")
         data = None if data is None else tuple(data)
@@ -277,7 +277,7 @@ class Ledger:
 
 
 def _sum(content: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(content))
+    plain = json.loads(json.dumps(content))  # as it will be read: tuples are lists
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -323,7 +323,7 @@ class LedgerFile:
             if self.path.exists():
                 raise ValueError(f"path must be a new file, got {self.path}")
             if self.data is not None:
-                salt = secrets.token_hex(16)
+                salt = secrets.token_hex(16)  # so that nobody can test a guess of the data
                 ledger = dataclasses.replace(ledger, data=(salt, self._digest(salt)))
             self._write(ledger)
         return ledger
@@ -359,14 +359,14 @@ class LedgerFile:
     def book(self, certificate: Certificate) -> Ledger:
         """Book a run, see `Ledger.book`; on disk when this returns."""
         with lock_file(self.path):
-            ledger = self.read().book(certificate)
+            ledger = self.read().book(certificate)  # read under the lock: no booking is lost
             self._write(ledger)
         return ledger
 
     def merge(self, other: Ledger) -> Ledger:
         """Book the runs of a copy, see `Ledger.merge`; on disk when this returns."""
         with lock_file(self.path):
-            ledger = self.read().merge(other)
+            ledger = self.read().merge(other)  # likewise
             self._write(ledger)
         return ledger
 

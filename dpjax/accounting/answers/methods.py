@@ -36,7 +36,7 @@ METHODS: list[Method] = [
     *LAST_ITERATE,
     *GEOMETRIC,
 ]
-METHODS.append(group_privacy(METHODS[:]))
+METHODS.append(group_privacy(METHODS[:]))  # asks the methods before it
 METHODS.append(envelope(METHODS[:]))
 
 

@@ -55,8 +55,8 @@ def format_percent(share: float) -> str:
     value = 100 * share
     if value <= 0:
         return "0 %"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    up = math.ceil(value / unit) * unit
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)  # of the second digit
+    up = math.ceil(value / unit) * unit  # a share that is shown is never too small
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
@@ -74,8 +74,8 @@ def _promise(epsilon: float) -> str:
     """What ε means for the probability of an outcome: a ratio of at most e^ε, rounded up."""
     if epsilon > 20.0:
         return f"any outcome may be up to e^{format_rounded_up(epsilon, 4)} times as likely"
-    ratio = math.exp(epsilon) * (1 + 1e-12)
-    digits = max(10.0 ** (math.floor(math.log10(ratio)) - 1), 0.01)
+    ratio = math.exp(epsilon) * (1 + 1e-12)  # beyond the rounding of exp
+    digits = max(10.0 ** (math.floor(math.log10(ratio)) - 1), 0.01)  # two, or hundredths
     return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
 
 
@@ -86,7 +86,7 @@ def _protected(c: Certificate) -> str:
     grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
     again = ". Of several records, each costs again"
     if owned := _owned(c):
-        again = ""
+        again = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
     return f"{words}, but for a probability of {format_rounded_up(c.delta)}. {grade}{again}"

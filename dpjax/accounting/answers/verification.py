@@ -83,7 +83,7 @@ def remaining(delta: float, extra: Mapping[str, float]) -> float:
                 f"extra_delta[{reason!r}] must be in [0, delta={delta:g}), got {share:g}"
             )
     rest = np.nextafter(delta - math.fsum(extra.values()), 0.0) if extra else delta
-    if not rest > 0.0:
+    if not rest > 0.0:  # NaN is refused too
         raise ValueError(
             f"extra_delta must sum to less than delta={delta:g}, got {math.fsum(extra.values()):g}"
         )
@@ -93,7 +93,7 @@ def remaining(delta: float, extra: Mapping[str, float]) -> float:
 def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> tuple[float, Any]:
     """ε of one setting, and the method that gave it."""
     epsilon, used = pricing.price(run, delta, adjacency=adjacency, method=method)
-    if np.ndim(epsilon):
+    if np.ndim(epsilon):  # a sweep has a number a setting, a certificate one
         raise ValueError(
             "mechanism must be one setting, got array fields of shape "
             f"{np.shape(epsilon)}: certify one setting at a time"

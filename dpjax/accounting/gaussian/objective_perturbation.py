@@ -132,7 +132,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     xp: Any = namespace(run, orders)
     scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
-    s = scale * run.gradient_bound / safe
+    s = scale * run.gradient_bound / safe  # of the shift ⟨b, x⟩, over σ
     k = orders - 1  # α − 1
     value = (
         xp.log1p(run.smoothness / run.regularization)
@@ -187,7 +187,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp: Any = namespace(run)
-    total = xp.zeros(())
+    total = xp.zeros(())  # basic composition: the ε of pure releases add up
     steps: Any = flatten(run)
     for step, factors in steps:
         count: Any = functools.reduce(operator.mul, factors, 1.0)

@@ -116,9 +116,9 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
     """
     xp: Any = namespace(gap, since, uses, batches, ratio)
     last = _power(gap, since - 1)
-    cycle = _sum(gap, batches)
+    cycle = _sum(gap, batches)  # 1 + c + … of one pass
     total = last * _sum(gap, batches * uses) / cycle
-    horizon = (uses - 1) * batches + since
+    horizon = (uses - 1) * batches + since  # steps since the first use
     # Λ, the slope of the minorant of one piece
     multiplier = total * (2 - gap) / _sum(gap, 2 * xp.maximum(horizon, 1.0))
     # whether one piece stays below at the last use
@@ -254,7 +254,7 @@ def units(run: Any) -> tuple[Array, Array, Array]:
     xp: Any = namespace(run)
     shift = run.step_size * run.gradient_sensitivity
     noise = xp.sqrt(2.0 * run.step_size) * run.noise_std  # Langevin noise of a step, √(2η)·σ
-    quiet = noise <= 0
+    quiet = noise <= 0  # no noise, no privacy, unless nothing moves
     ratio = xp.where(quiet, xp.inf, shift / xp.where(quiet, 1.0, noise))
     return shift, noise, xp.where(shift > 0, ratio, 0.0)
 

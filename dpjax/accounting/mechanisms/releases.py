@@ -42,14 +42,14 @@ def _eps(value: Any) -> float:
 def _more(value: Any, times: Any) -> Any:
     """A product rounded up, and exact for a user of one record."""
     xp: Any = namespace(value, times)
-    found = value * times
+    found = value * times  # a product is off by half a unit
     return xp.where(times == 1, value, found * (1 + _eps(found)))
 
 
 def _less(value: Any, times: Any) -> Any:
     """A quotient rounded down, and exact for a user of one record."""
     xp: Any = namespace(value, times)
-    found = value / times
+    found = value / times  # a quotient likewise
     return xp.where(times == 1, value, found * (1 - _eps(found)))
 
 

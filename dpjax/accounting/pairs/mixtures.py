@@ -241,7 +241,7 @@ def added_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
 
 def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     """Return the same of records that are replaced by opposite ones, its own mirror image."""
-    weight = weight / np.sum(weight)
+    weight = weight / np.sum(weight)  # masses of P sum to one
     some = number > 0
     nothing = np.sum(weight[~some])
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu

@@ -112,8 +112,8 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
     xp: Any = JAX if float64.is_traced(best, orders) else NUMPY
     orders = xp.asarray(orders)
     c = xp.where(orders > 1, orders - 1, 1.0)
-    own = inner(orders)
-    count = xp.asarray(best.expected_trials)[..., None]
+    own = inner(orders)  # one run's curve
+    count = xp.asarray(best.expected_trials)[..., None]  # E K, beside the axis of orders
     if best.distribution == FIXED:  # a function of all runs, of which the divergences add
         value, good = count * own, count >= 1
     elif best.distribution not in _SHAPES:  # Poisson's law
@@ -172,7 +172,7 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
         (steps,) = by_pair(one_setting(atoms, index), adjacency).values()  # one kind of step
         good = (every[index] > 1) & (every[index] < np.inf)
         c = np.where(good, every[index], 2.0) - 1
-        total = np.zeros_like(c)
+        total = np.zeros_like(c)  # log moments add up over independent steps
         for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
             if not (count <= 0 or mu <= 0):
                 total = total + (
@@ -281,7 +281,7 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp(run, _GRID, adjacency)
+    curve = rdp(run, _GRID, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
     xp: Any = JAX if traced else NUMPY
     given = xp.asarray(given)
@@ -291,7 +291,7 @@ def _search(
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)
 
-    answer = bound(_GRID, curve)
+    answer = bound(_GRID, curve)  # any order is valid
     values = rough(_GRID, *xp.stop_gradient((curve, given[..., None])))
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
