@@ -207,7 +207,7 @@ def relative_weight_error(law: Law) -> float:
     A number that is certain, as at rate 0 or 1, has probability 1 without error.
 
     Example:
-        >>> mass_error(Binomial(1e12, 0.25)) > 4e-9
+        >>> relative_weight_error(Binomial(1e12, 0.25)) > 4e-9
         True
     """
     return _ROUND + _ROUND_SPREAD * (law.spread + 1) if law.spread > 0 else 0.0
