@@ -156,6 +156,8 @@ def _bound(
             run = _with_allocations(run, allocations, given, question, upper)
         if as_atoms:
             run = _rounded(run, given, question, upper)
+            if not all(group.pair.loss.size for group in run.groups):
+                return nothing  # all outcomes lie beyond, at infinite losses
     good = _GOOD_OF_LAWS if allocations else _GOOD_OF_ROUNDED if as_atoms else interval.GOOD
     if question == "epsilon":
         found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)

@@ -97,7 +97,7 @@ def loss_range(pair: Pair | Discrete, reach: float) -> tuple[float, float]:
         rare = float(ndtr(-reach))
         below, above = np.cumsum(masses) > rare, np.cumsum(masses[::-1])[::-1] > rare
         likely = losses[below & above] if (below & above).any() else losses
-        return float(likely[0]), float(likely[-1])
+        return (float(likely[0]), float(likely[-1])) if len(likely) else (0.0, 0.0)
     return _kind(pair).loss_range(pair.sign, pair.mu, pair.rate, reach)
 
 

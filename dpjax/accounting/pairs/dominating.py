@@ -157,7 +157,8 @@ def dominating_pair(step: Mechanism, adjacency: Adjacency) -> SampledRelease | N
     of them costs.
     """
     if step.release is not None:
-        numbers = step.release.numbers(step, adjacency)
+        with np.errstate(over="ignore"):  # twice the largest float is infinite
+            numbers = step.release.numbers(step, adjacency)
         return None if numbers is None else SampledRelease(step.release, numbers)
     if isinstance(step, Shuffled):
         return dominating_pair(step.mechanism, adjacency)
