@@ -270,3 +270,12 @@ def test_ten_thousand_mutations_are_refused_or_true(certificates, part, monkeypa
         assert _is_true(found), found.describe()
     assert changed > 20  # true ones are not all refused: larger ε, other declarations
     assert accepted < 1_500
+
+
+def test_the_independent_check_has_an_answer_where_a_method_of_its_name_has_one():
+    """Two methods are called pld: one prices few rare steps alone, and says nothing of this run."""
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 1_000)
+    found = acc.certify(run, 1e-5).verify()
+    assert (found.method, found.checked_by) == ("contour", "pld")
+    assert 0.99 * found.epsilon < found.lower <= found.epsilon <= found.upper * (1 + 1e-6)
+    assert found.upper < 1.001 * found.epsilon

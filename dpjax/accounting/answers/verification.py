@@ -22,7 +22,7 @@ import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
-from dpjax.accounting.answers.methods import methods
+from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.mechanisms import (
     CyclicPoissonCorrelated,
@@ -243,9 +243,9 @@ def _checked(
     stated, run = run, rewrite_for_group(run)
     told = replace_noiseless(run, adjacency)
     shown, run = is_group_attained(stated, adjacency) and told is run, told
-    others = [
-        m for name, m in methods(run, adjacency).items() if name != used.name and m.rank is not None
-    ]
+    # Of one name there may be several, of which one may have no answer about this run.
+    ranked: Any = [m for m in METHODS if m.rank is not None and m.supports(run, adjacency)]
+    others = sorted((m for m in ranked if m.name != used.name), key=lambda m: m.rank)
     slack = 1.0 + _AGREEMENT
     for other in (m for m in others if shown and m.epsilon_lower is not None):
         lower = float(np.asarray(other.epsilon_lower(run, delta, adjacency)))  # pyrefly: ignore
@@ -254,7 +254,9 @@ def _checked(
                 "epsilon", f"says {claimed!r}, but method {other.name!r} shows at least {lower!r}"
             )
         upper = other.epsilon(run, delta, adjacency) if other.epsilon is not None else math.inf
-        return Verification(epsilon, used.name, other.name, lower, float(np.asarray(upper)))
+        upper = float(np.asarray(upper))
+        if lower > 0 or upper < math.inf:
+            return Verification(epsilon, used.name, other.name, lower, upper)
     own = 0.0
     if shown and used.epsilon_lower is not None:
         own = float(np.asarray(used.epsilon_lower(run, delta, adjacency)))
@@ -264,5 +266,6 @@ def _checked(
             raise CertificateError(
                 "epsilon", f"is at least {own!r}, but method {other.name!r} shows at most {upper!r}"
             )
-        return Verification(epsilon, used.name, other.name, 0.0, upper)
+        if upper < math.inf:
+            return Verification(epsilon, used.name, other.name, 0.0, upper)
     return Verification(epsilon, used.name, None, 0.0, math.inf)
