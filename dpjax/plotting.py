@@ -16,7 +16,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax.accounting.answers.risks import line
+from dpjax.accounting.answers.risks import bound_success
 
 with extra("plot"):
     import matplotlib
@@ -235,7 +235,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     """
     path, c = check_suffix(path), certificate
     rates = np.logspace(-4, 0, 161)
-    bound = [line(c.epsilon, c.delta, rate) for rate in rates.tolist()]
+    bound = [bound_success(c.epsilon, c.delta, rate) for rate in rates.tolist()]
     with contextlib.suppress(acc.UnsupportedQuery):
         missed = acc.tradeoff(c.mechanism, rates, adjacency=c.adjacency)
         bound = np.minimum(bound, 1 - missed + sum(c.extra_delta.values()))

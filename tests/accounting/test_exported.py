@@ -11,20 +11,20 @@ from dpjax._numerics import scope
 from dpjax.accounting.method import Method, best_bound
 
 REPLACE = acc.Adjacency.REPLACE_ONE
-_NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
+NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-def _exported(function, spec=_NUMBER):
+def export_everywhere(function, spec=NUMBER):
     return export.export(jax.jit(function), platforms=("cpu", "cuda", "tpu"))(spec)
 
 
-def _is_plain(exported):
+def is_plain(exported):
     text = exported.mlir_module()
     assert "f64" in text  # in a float32 program
     return not any(word in text for word in ("callback", "complex", "custom_call"))
 
 
-def _sampled(sigma, steps=1_000):
+def sampled_run(sigma, steps=1_000):
     return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), 0.01), steps)
 
 
@@ -44,7 +44,7 @@ _QUICK = {
         lambda s: acc.epsilon(_drawn(s), 1e-5, adjacency=REPLACE, method="hockey_stick"),
         0.2,
     ),
-    "Renyi": (lambda s: acc.epsilon(_sampled(s), 1e-5, method="rdp"), 1.1),
+    "Renyi": (lambda s: acc.epsilon(sampled_run(s), 1e-5, method="rdp"), 1.1),
 }
 
 
@@ -56,9 +56,9 @@ def test_a_query_runs_as_plain_operations_and_says_what_numpy_says(name):
     def both(sigma):  # derivatives, and a sweep inside
         return (*jax.value_and_grad(price)(sigma), jax.vmap(price)(sigma * jnp.array([1.0, 1.25])))
 
-    exported = _exported(both)
-    assert _is_plain(exported)
-    run = scope.compile_for_host(jax.jit(exported.call).lower(_NUMBER))
+    exported = export_everywhere(both)
+    assert is_plain(exported)
+    run = scope.compile_for_host(jax.jit(exported.call).lower(NUMBER))
     value, slope, swept = map(np.asarray, run(jnp.float32(at)))
     want = np.array([price(at), price(float(np.float32(at) * np.float32(1.25)))])
     found = np.append(value, swept[1]).astype(np.float64)
@@ -80,7 +80,7 @@ def test_a_float64_program_has_the_answer_to_nine_digits():
 
 
 def test_a_gpu_runs_the_operations_and_a_cpu_calls_numpy():
-    price = jax.jit(lambda s: acc.epsilon(acc.Gaussian(s), 1e-5)).trace(_NUMBER)
+    price = jax.jit(lambda s: acc.epsilon(acc.Gaussian(s), 1e-5)).trace(NUMBER)
     assert "callback" not in price.lower(lowering_platforms=("cuda",)).as_text()
     assert "callback" in price.lower(lowering_platforms=("cpu",)).as_text()
     with pytest.raises(ValueError, match="platform"):  # of a TPU, which this machine has not
@@ -91,7 +91,7 @@ def test_what_has_no_operations_is_not_exported_silently():
     price = lambda s: acc.epsilon(acc.RandomAllocation(acc.Gaussian(s), 4), 1e-5)  # noqa: E731
     assert jax.jit(price)(2.0) == pytest.approx(price(2.0), rel=1e-6)
     with pytest.raises(NotImplementedError, match="callback"):
-        _exported(price)
+        export_everywhere(price)
 
 
 def test_after_a_complete_method_none_is_asked_under_a_trace():

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.plain_words import details, format_percent, summary
-from dpjax.accounting.answers.risks import line, success
+from dpjax.accounting.answers.risks import bound_success, success
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 _ALPHA = 1e-3
@@ -73,7 +73,7 @@ def test_what_is_reserved_of_delta_is_added():
     reserved = _found(run, reserved=1e-4)
     epsilon = acc.epsilon(run, 1e-5)
     assert without < reserved <= without + 1e-4 + 1e-9
-    assert reserved <= line(epsilon, 1e-5 + 1e-4, _ALPHA)
+    assert reserved <= bound_success(epsilon, 1e-5 + 1e-4, _ALPHA)
 
 
 @pytest.mark.parametrize("run", [acc.Gaussian(1e-3), acc.Gaussian(1e9), acc.Laplace(1e9)])
@@ -87,11 +87,11 @@ def test_where_nothing_is_known_nothing_is_promised():
     geo = acc.GeoDP(1.0, 0.1, batch_size=2048, dimension=10, unsafe_no_dp=True)
     assert success(geo, math.inf, 1e-5, adjacency=_ADD) == 1.0
     assert summary(acc.certify(geo, 1e-5))[0].startswith("Protected: nobody")
-    assert line(1e4, 0.0, _ALPHA) == 1.0
+    assert bound_success(1e4, 0.0, _ALPHA) == 1.0
     # A run whose δ(ε) no method has still has the (ε, δ) that was found.
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.01), 10)
     unknown = success(acc.BestOf(run, 5.0), 0.5, 1e-6, adjacency=_ADD)
-    assert unknown <= line(0.5, 1e-6, _ALPHA)
+    assert unknown <= bound_success(0.5, 1e-6, _ALPHA)
 
 
 @pytest.mark.parametrize(

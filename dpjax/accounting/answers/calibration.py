@@ -17,7 +17,7 @@ from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.methods import describe
-from dpjax.accounting.answers.risks import line, strongest_attack
+from dpjax.accounting.answers.risks import bound_success, strongest_attack
 from dpjax.accounting.answers.root_search import MakeMechanism, Question, Search, is_whole
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
@@ -347,10 +347,10 @@ def _lower_line(
     near = np.linspace(max(middle - 4 * step, 0.0), middle + 4 * step, 4001)
     lines = np.exp(near) * alpha + np.exp(np.minimum(curve(near), 0.0))
     least = int(np.argmin(lines))
-    found = line(float(near[least]), _ask_delta(question, run, float(near[least])), alpha)
+    found = bound_success(float(near[least]), _ask_delta(question, run, float(near[least])), alpha)
     if abs(found - lines[least]) > 1e-4 * found:
         return None
-    return min((found, float(near[least])), (line(middle, float(spent[1]), alpha), middle))
+    return min((found, float(near[least])), (bound_success(middle, float(spent[1]), alpha), middle))
 
 
 def _check_risk(

@@ -23,7 +23,7 @@ _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
 _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
 
 
-def line(epsilon: float, delta: float, false_alarms: float) -> float:
+def bound_success(epsilon: float, delta: float, false_alarms: float) -> float:
     """How often an attack on an (ε, δ)-private release is right, at a rate of false alarms.
 
     min(e^ε α + δ, 1 − e^−ε (1 − δ − α), 1)          (Wasserman and Zhou 2010, Theorem 2.4)
@@ -52,7 +52,7 @@ def success(
 
     `reserved` is the part of δ for failures outside the mechanism; 1 if nothing can be said.
     """
-    best = line(epsilon, delta, false_alarms)
+    best = bound_success(epsilon, delta, false_alarms)
     if not math.isfinite(epsilon):
         return best
     # Where δ counts beside α the best ε may be any below −log α.
@@ -87,7 +87,7 @@ def strongest_attack(
     def ask(root: float) -> float:  # of ε: the best may be much smaller than the largest
         epsilon = root * root
         spent = float(np.asarray(pricing.delta(run, epsilon, adjacency=adjacency, method=method)))
-        found.append((line(epsilon, spent + reserved, false_alarms), epsilon))
+        found.append((bound_success(epsilon, spent + reserved, false_alarms), epsilon))
         return found[-1][0]
 
     # Where e^ε is 1/α the line is above one.
@@ -152,8 +152,7 @@ class Summary(NamedTuple):
                 f"ε at δ = {delta:g}",
                 format_rounded_up(epsilon, 4),
                 f"no outcome is more than e^{format_rounded_up(epsilon, 4)} times as likely "
-                f"{told}, but "
-                f"for a probability of {delta:g}"
+                f"{told}, but for a probability of {delta:g}"
                 if math.isfinite(epsilon)
                 else "nothing is promised",
             )
@@ -263,7 +262,7 @@ def summary(
         most = float(np.min(even + spent * (1 - even))) * _UP
     rates = []
     for rate in _ALARMS:
-        found = [line(e, d, rate) for e, d in zip(epsilons.tolist(), spent.tolist(), strict=True)]
+        found = [bound_success(*at, rate) for at in places[np.argsort(places[:, 0])].tolist()]
         near = int(np.argmin(found))
         ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
         with contextlib.suppress(UnsupportedQuery):
