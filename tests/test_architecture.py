@@ -267,7 +267,7 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
 # The lines and files of each package, comments, docstrings and blank lines included: lowered where
 # it gets smaller, and raised only by what users asked for (docs/decisions/size.md says by what).
 _MOST = {
-    "_numerics": (2_161, 8),
+    "_numerics": (2_162, 8),
     "accounting": (18_717, 68),
     "audit": (1_104, 6),
     "cli": (2_268, 11),
