@@ -155,7 +155,7 @@ def _solve(bounds: list[Bound], delta: float) -> float:
 def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
     """Return an ε that some score attains in one direction: ATTAINED; 0 where none is found."""
 
-    def subtract(more: np.ndarray, less: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def interpolate(more: np.ndarray, less: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A score may also tell a part of what lies between two events, at random."""
         order = np.lexsort((-less, more))
         more, less = np.append(0.0, more[order]), np.append(0.0, less[order])
@@ -164,8 +164,8 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 
     p, q = own.tails()
     b0, a0 = other.tails()  # {L < −e} is {L > e} where the roles are changed
-    a0, b0 = (v[:, None] for v in subtract(a0, b0))
-    q, p = subtract(q, p)
+    a0, b0 = (v[:, None] for v in interpolate(a0, b0))
+    q, p = interpolate(q, p)
     gain = law.win(a0, p) * DOWN - delta
     cost = law.win(b0, q) * UP
     good = (a0 + p <= 1) & (b0 + q <= 1) & (gain > 0)
