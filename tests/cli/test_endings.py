@@ -143,7 +143,7 @@ _TRAIN = ("train", "--data", "digits", "--epsilon", "1")
         ),
     ],
 )
-def test_an_interrupt_while_modules_load_is_answered_in_one_line(module, arguments, said):
+def test_an_interrupt_while_modules_load_is_answered_in_one_line(module, arguments, said, tmp_path):
     lines = f"""
 import signal, sys
 class Finder:
@@ -156,7 +156,10 @@ sys.argv[1:] = {arguments!r}
 from dpjax.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
+    # In an empty folder: where a run is finished, that is said before its data are read.
+    done = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith(f"\n{said}")
     assert done.stderr.count("\n") == 2
