@@ -262,7 +262,7 @@ def summary(
         most = float(np.min(even + spent * (1 - even))) * _UP
     rates = []
     for rate in _ALARMS:
-        found = [bound_success(*at, rate) for at in places[np.argsort(places[:, 0])].tolist()]
+        found = [bound_success(at, p, rate) for at, p in zip(epsilons, spent, strict=True)]
         near = int(np.argmin(found))
         ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
         with contextlib.suppress(UnsupportedQuery):
