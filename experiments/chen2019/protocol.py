@@ -199,3 +199,22 @@ TABLES = (
         code=("experiments.chen2019.routes",),
     ),
 )
+
+
+def _on_extracts(table: Table) -> Table:
+    """A table on the user's own extracts of IPUMS-US and -BR."""
+    own = {
+        "data": ("IPUMS-US", "IPUMS-BR"),
+        "encoding": "text one-hot, numbers in [0, 1], a constant; rows of norm 1 as above",
+    }
+    return dataclasses.replace(
+        table,
+        name=f"{table.name}_ipums",
+        about=f"{table.about}; on one's own extracts of IPUMS",
+        small=dataclasses.replace(table.small, **own),
+        full=dataclasses.replace(table.full, **own),
+        needs="ipums/{data}.*",
+    )
+
+
+TABLES += tuple(_on_extracts(table) for table in TABLES[:3])

@@ -72,14 +72,7 @@ def kddcup99(data: pathlib.Path) -> tuple[np.ndarray, np.ndarray, int, float]:
     38 numbers over their maxima and 80 one-hot columns of 3 categories. Drawn without replacement,
     by a public seed; theirs are drawn with it, their numbers are not scaled.
     """
-    file = data / "kddcup99" / "kddcup.data_10_percent.gz"
-    table = data_sets._read(file, header=None)
-    labels = (table.pop(41) != "normal.").to_numpy(np.int32)
-    categories = list(data_sets._KDD_CATEGORIES)
-    hot = pd.get_dummies(table[categories].astype(str), dtype=np.float32)
-    tops = {c: (0.0, data_sets._KDD_TOPS.get(c, 1.0)) for c in table if c not in categories}
-    features = np.concatenate([data_sets._scaled(table, tops), hot.to_numpy()], axis=1)
-    data_sets._check(file, features.shape, (494_021, 118), labels, 396_743)
+    features, labels = data_sets.kddcup99_rows(data)
     chosen = np.random.default_rng(0).permutation(len(labels))[:70_000]
     # 38 numbers of at most 1, three categories, the intercept.
     return features[chosen], labels[chosen], 2, math.sqrt(38 + 3 + 1)
