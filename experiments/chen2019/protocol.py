@@ -90,7 +90,8 @@ def _svm(column: Column) -> Column:
 
 _TIME = Column(
     data=("KDDCup99",),
-    encoding="one-hot, numbers in [0, 1], rows of norm 1",
+    encoding="one-hot, numbers in [0, 1], rows of norm 1; drawn of the 494,021 rows of the 10 % "
+    "subset, as the whole set is not at hand",
     methods=("RSGD-AR", "NSGD", "ObjPert", "OutPert-GD", "DP-AGD", "SGD-MA"),
     grid={"rows": (50_000, 100_000, 150_000, 200_000, 250_000), "epsilon": (0.5,)},
     folds=0,
