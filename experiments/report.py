@@ -336,11 +336,11 @@ _FOOT = """## How to read it
   factor of two in sensitivity.
 * Settings are chosen by mean accuracy on held-out rows, as in the papers. That choice is not
   private; every certificate says so. A protocol with folds chooses on rows that it does not report.
-* A number is a function of its seed, of the code and of the library's version; processes and
-  threads do not change its bits, times aside. A cell is run again where the code of its paper has
-  changed, not where the library has. The DP-SGD row of Table II of duan2025, run by an earlier
-  version, is .08 points from a later run: since then clipped gradients are summed with other last
-  bits, and the noise, which allows for the rounding of that sum, is larger by 5e-5.
+* A number is a function of its seed, of the code and of the library's version, times aside. A cell
+  is run again where the code of its paper has changed, not where the library has. The DP-SGD row of
+  Table II of duan2025 has the same bits in another process and with other threads; run by an
+  earlier version, it is .08 points from a later run: since then clipped gradients are summed with
+  other last bits, and the noise, which allows for the rounding of that sum, is larger by 5e-5.
 * Preprocessing is in `data_sets.py`, one function a data set, with what it reads off the data.
 * IPUMS-US and -BR may not be passed on. With your own extracts in a folder, as
   `ipums/IPUMS-US.csv` and `ipums/IPUMS-BR.csv` (one row a record, text for categories, the 0/1
