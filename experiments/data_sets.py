@@ -139,17 +139,18 @@ def ipums_rows(folder: str | pathlib.Path, name: str) -> tuple[np.ndarray, np.nd
     if table.isna().to_numpy().any() or not set(table.iloc[:, -1]) <= {"0", "1"}:
         raise ValueError(f"{file}: the last column must be a label in {{0, 1}}, and no cell empty")
     label = table.pop(table.columns[-1]).to_numpy(np.int32)
-    read = table.apply(pd.to_numeric, errors="coerce")
+    read = table.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     text = read.columns[read.isna().any()]
+    # Counted before they are made: a number that does not read would be a column a value.
+    found = len(table), table.shape[1] - len(text) + int(table[text].nunique().sum())
+    rows, columns = {"IPUMS-BR": (38_000, 53), "IPUMS-US": (40_000, 58)}[name]
+    if found[0] != rows or not columns - 2 <= found[1] <= columns:
+        raise ValueError(f"{file} has {found} features; the paper's has {(rows, columns)}")
     values = read.drop(columns=text).to_numpy(np.float64)
     low, high = np.minimum(values.min(0), 0.0), np.maximum(values.max(0), 1.0)
     parts = [(values - low) / (high - low)]
     parts += [pd.get_dummies(table[column]).to_numpy(np.float64) for column in text]
-    features = np.concatenate(parts, axis=1).astype(np.float32)
-    rows, columns = {"IPUMS-BR": (38_000, 53), "IPUMS-US": (40_000, 58)}[name]
-    if len(features) != rows or not columns - 2 <= features.shape[1] <= columns:
-        raise ValueError(f"{file} has {features.shape} features; the paper's has {(rows, columns)}")
-    return features, label
+    return np.concatenate(parts, axis=1).astype(np.float32), label
 
 
 class Sparse(NamedTuple):

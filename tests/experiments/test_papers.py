@@ -201,6 +201,10 @@ def test_an_extract_of_ipums_is_read_as_the_paper_encodes_it(tmp_path):
     np.testing.assert_array_equal(features[:, -5:-2], np.eye(3)[:, [1, 0, 2]][values[:, 1]])
     for changed, words in (
         (table[:9], r"IPUMS-BR\.csv\.gz has \(9, "),
+        (
+            table.assign(dwelling=np.where(table.index == 7, "inf", table.index)),
+            r"\(38000, 38050\) features",
+        ),
         (table[:9].assign(label=2), "last column must be a label"),
         (table[:9].assign(dwelling=""), "no cell empty"),
     ):
