@@ -183,7 +183,7 @@ def test_an_extract_of_ipums_is_read_as_the_paper_encodes_it(tmp_path):
     values = np.random.default_rng(0).integers(0, 3, (38_000, 52))
     lines = np.concatenate([values, values[:, :1] > 0], axis=1).astype(int)
     file = tmp_path / "ipums" / "IPUMS-BR.dat"
-    np.savetxt(file, lines, fmt="%d")
+    pd.DataFrame(lines).to_csv(file, sep=" ", header=False, index=False)
     features, labels = data_sets.ipums_rows(tmp_path, "IPUMS-BR")
     np.testing.assert_allclose(features, values / 2, rtol=1e-6)
     np.testing.assert_array_equal(labels, values[:, 0] > 0)
@@ -192,7 +192,7 @@ def test_an_extract_of_ipums_is_read_as_the_paper_encodes_it(tmp_path):
     table.insert(1, "marital status", np.array(["single", "married", "widowed"])[values[:, 1]])
     table.insert(2, "dwelling", np.array(["owned", "rented"])[(values[:, 2] > 0).astype(int)])
     file.unlink()
-    file = file.with_suffix(".csv.gz")
+    file = file.with_suffix(".csv")
     table.to_csv(file, index=False)
     features, again = data_sets.ipums_rows(tmp_path, "IPUMS-BR")
     assert features.shape == (38_000, 52)
@@ -200,7 +200,7 @@ def test_an_extract_of_ipums_is_read_as_the_paper_encodes_it(tmp_path):
     # Categories in the order of their names, after the numbers: married, single, widowed.
     np.testing.assert_array_equal(features[:, -5:-2], np.eye(3)[:, [1, 0, 2]][values[:, 1]])
     for changed, words in (
-        (table[:9], r"IPUMS-BR\.csv\.gz has \(9, "),
+        (table[:9], r"IPUMS-BR\.csv has \(9, "),
         (
             table.assign(dwelling=np.where(table.index == 7, "inf", table.index)),
             r"\(38000, 38050\) features",
