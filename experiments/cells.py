@@ -24,6 +24,7 @@ from experiments.protocol import Rows, Table
 
 DONE, OLDER, MISSING = "done", "older code", "missing"
 _CODE = (":(glob)dpjax/**/*.py", ":(glob)experiments/**/*.py")
+_WIDE = 18  # of a column of `status`
 _HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -79,9 +80,10 @@ def run(
         say: told of every cell that was run.
 
     Raises:
-        Unfinished: if the limit left cells out, or the column is left to another machine.
+        Unfinished: if the limit left cells out, the column is left to another machine, or none of
+            the files that the table needs is there; cells whose file is not there are left out.
     """
-    rows, left, ran = [], 0, 0
+    rows, left, ran, absent = [], 0, 0, []
     chosen = table.column(column)
     if chosen.left_to:
         raise Unfinished(f"{table.name}: {column} is left to {chosen.left_to}")
@@ -89,6 +91,10 @@ def run(
         file = file_of(folder, table, settings)
         state, content = read(file, table)
         if state != DONE:
+            needed = table.needs.format(**settings)
+            if needed and not any(data.glob(needed)):
+                absent.append(str(data / needed))
+                continue
             if limit is not None and ran >= limit:
                 left += 1
                 continue
@@ -101,6 +107,8 @@ def run(
             ran += 1
             say(f"{table.name}: {file.stem} ({content['seconds']:.0f} s)")
         rows += content["rows"]
+    if absent and not rows:
+        raise Unfinished(f"{table.name}: needs {' or '.join(sorted({*absent}))}")
     if left:
         raise Unfinished(f"{table.name}: {left} of {len(chosen.cells())} cells of {column} to run")
     return rows
@@ -121,14 +129,14 @@ def count(folder: pathlib.Path, table: Table, column: str) -> Count:
 
 def status(here: pathlib.Path, papers: list[str], targets) -> list[str]:
     """The lines of `python -m experiments status`: cells done and planned of every table."""
-    lines = [f"{'paper':<15}{'table':<16}{'small':>12}{'full':>12}  newest cell"]
+    lines = [f"{'paper':<15}{'table':<16}{'small':>{_WIDE}}{'full':>{_WIDE}}  newest cell"]
     for paper in papers:
         known = protocol.tables(paper)
         for table in known.values():
             both = {c: count(here / paper, table, c) for c in ("small", "full")}
             last = max((c.last for c in both.values() if c.last), default=None)
             when = f"{last[0]} at {last[1]}" if last else "none"
-            shown = "".join(f"{_shown(n, table.column(c)):>12}" for c, n in both.items())
+            shown = "".join(f"{_shown(n, table, c):>{_WIDE}}" for c, n in both.items())
             lines.append(f"{paper:<15}{table.name:<16}{shown}  {when}")
             older = {c: n.older for c, n in both.items() if n.older}
             if older:
@@ -144,8 +152,10 @@ def _many(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _shown(found: Count, column: Column) -> str:
-    return column.left_to or f"{found.done} of {found.planned}"
+def _shown(found: Count, table: Table, column: str) -> str:
+    if table.needs and not found.done:
+        return "needs the extract"
+    return table.column(column).left_to or f"{found.done} of {found.planned}"
 
 
 def _computed(table: Table, settings: dict[str, Any], data: pathlib.Path) -> dict[str, Any]:

@@ -102,7 +102,13 @@ def bank_rows(folder: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kddcup99(folder: str | pathlib.Path) -> DataSet:
-    """KDD Cup 1999, 10 % subset: 494,021 rows, 38 numbers, 80 one-hot columns; 1 is an attack."""
+    """KDD Cup 1999, 10 % subset, the columns of `kddcup99_rows`; 1 is an attack."""
+    features, labels = kddcup99_rows(folder)
+    return DataSet("KDDCup99", _unit(features), labels)
+
+
+def kddcup99_rows(folder: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """494,021 rows, 38 numbers over their maxima and 80 one-hot columns, rows not normalised."""
     file = pathlib.Path(folder) / "kddcup99" / "kddcup.data_10_percent.gz"
     table = _read(file, header=None)
     labels = (table.pop(41) != "normal.").to_numpy(np.int32)
@@ -110,44 +116,41 @@ def kddcup99(folder: str | pathlib.Path) -> DataSet:
     tops = {c: (0.0, _KDD_TOPS.get(c, 1.0)) for c in table if c not in _KDD_CATEGORIES}
     features = np.concatenate([_scaled(table, tops), hot.to_numpy()], axis=1)
     _check(file, features.shape, (494_021, 118), labels, 396_743)
-    return DataSet("KDDCup99", _unit(features), labels)
+    return features, labels
 
 
-def ipums(folder: str | pathlib.Path, *, name: str) -> DataSet:
-    """IPUMS-BR or IPUMS-US, which may not be passed on: the user's own extract, if there is one.
+def ipums_rows(folder: str | pathlib.Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """IPUMS-BR or IPUMS-US, which may not be passed on: the features and labels of one's own file.
 
-    `<folder>/ipums/<name>.dat` (or .csv, also .gz or .xz): dense numbers, one row a record,
-    separated by blanks or commas, the 0/1 label last; numbers scaled by the user or not. The paper
-    has 38,000 rows × 53 columns (BR) and 40,000 × 58 (US), label and constant counted or not.
-
-    Columns outside [0, 1] are scaled by their range in the file, which ε does not cover.
+    `<folder>/ipums/<name>.csv` separated by commas, or .dat by blanks (also .gz or .xz): one row a
+    record, with or without a line of names, the 0/1 label last. Columns of text are categories and
+    become one column a value, numbers are scaled to [0, 1], as in the paper: 38,000 rows × 53
+    columns (BR) and 40,000 × 58 (US), label and constant counted or not. Rows are not normalised.
+    Values and ranges are read off the file, which ε does not cover.
     """
-    file = _ipums_file(folder, name)
-    if file is None:
-        raise FileNotFoundError(
-            f"{name}: no {name}.dat or .csv in {pathlib.Path(folder) / 'ipums'}"
-        )
-    table = _read(file, sep=r"[\s,]+", header=None, engine="python")
-    label = table.pop(table.columns[-1])
-    if not set(np.unique(label)) <= {0, 1} or table.isna().to_numpy().any():
+    places = sorted((pathlib.Path(folder) / "ipums").glob(f"{name}.*"))
+    if not places:
+        raise FileNotFoundError(f"no {name}.csv or .dat in {pathlib.Path(folder) / 'ipums'}")
+    file = places[0]
+    sep = "," if ".csv" in file.name else r"\s+"
+    table = _read(file, sep=sep, header=None, dtype=str, skipinitialspace=True)
+    if table.iloc[0, -1] not in ("0", "1"):
+        table = table.iloc[1:]  # the names of the columns
+    if table.isna().to_numpy().any() or not set(table.iloc[:, -1]) <= {"0", "1"}:
         raise ValueError(f"{file}: the last column must be a label in {{0, 1}}, and no cell empty")
+    label = table.pop(table.columns[-1]).to_numpy(np.int32)
+    read = table.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
+    text = read.columns[read.isna().any()]
+    # Counted before they are made: a number that does not read would be a column a value.
+    found = len(table), table.shape[1] - len(text) + int(table[text].nunique().sum())
     rows, columns = {"IPUMS-BR": (38_000, 53), "IPUMS-US": (40_000, 58)}[name]
-    if len(table) != rows or not columns - 2 <= table.shape[1] <= columns:
-        raise ValueError(f"{file} has {table.shape} features; the paper's has {(rows, columns)}")
-    values = table.to_numpy(np.float64)
+    if found[0] != rows or not columns - 2 <= found[1] <= columns:
+        raise ValueError(f"{file} has {found} features; the paper's has {(rows, columns)}")
+    values = read.drop(columns=text).to_numpy(np.float64)
     low, high = np.minimum(values.min(0), 0.0), np.maximum(values.max(0), 1.0)
-    features = ((values - low) / (high - low)).astype(np.float32)
-    return DataSet(name, _unit(features), label.to_numpy(np.int32))
-
-
-def has_ipums(folder: str | pathlib.Path, name: str) -> bool:
-    """Whether the user has put an extract of that name into the data folder."""
-    return _ipums_file(folder, name) is not None
-
-
-def _ipums_file(folder: str | pathlib.Path, name: str) -> pathlib.Path | None:
-    files = sorted((pathlib.Path(folder) / "ipums").glob(f"{name}.*"))
-    return files[0] if files else None
+    parts = [(values - low) / (high - low)]
+    parts += [pd.get_dummies(table[column]).to_numpy(np.float64) for column in text]
+    return np.concatenate(parts, axis=1).astype(np.float32), label
 
 
 class Sparse(NamedTuple):

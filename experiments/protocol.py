@@ -89,6 +89,8 @@ class Table:
         full: the paper's size.
         compute: "module:function", (settings of a cell, folder of the data sets) -> rows.
         code: further modules that the rows depend on.
+        needs: of a table on files that may not be passed on: the place of the user's own, a pattern
+            in the folder of the data sets in which {data} is the name of the data set.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Table:
     full: Column
     compute: str
     code: tuple[str, ...] = ()
+    needs: str = ""
 
     def column(self, name: str) -> Column:
         """`small` or `full`."""

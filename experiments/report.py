@@ -336,6 +336,18 @@ _FOOT = """## How to read it
   factor of two in sensitivity.
 * Settings are chosen by mean accuracy on held-out rows, as in the papers. That choice is not
   private; every certificate says so. A protocol with folds chooses on rows that it does not report.
+* A number is a function of its seed, of the code and of the library's version, times aside. A cell
+  is run again where the code of its paper has changed, not where the library has. The DP-SGD row of
+  Table II of duan2025 has the same bits in another process and with other threads; run by an
+  earlier version, it is .08 points from a later run: since then clipped gradients are summed with
+  other last bits, and the noise, which allows for the rounding of that sum, is larger by 5e-5.
 * Preprocessing is in `data_sets.py`, one function a data set, with what it reads off the data.
+* IPUMS-US and -BR may not be passed on. With your own extracts in a folder, as
+  `ipums/IPUMS-US.csv` and `ipums/IPUMS-BR.csv` (one row a record, text for categories, the 0/1
+  label last), `python -m experiments chen2019 figure1_ipums --data <folder>` runs and draws Figure
+  1 on them, `figure2_ipums` Figure 2; one of the two files will do.
+* Of the seven data sets that footnote 4 of yu2020 speaks of, Adult, MNIST and KDDCup99 are at hand
+  and run whole; real-sim, RCV1, Covertype and Gisette are not, nor are the 4.9 million rows of
+  KDDCup99 that chen2019 draws from: its sizes are drawn from the 494,021 of the 10 % subset.
 * A certificate is a line of `<paper>/certificates/<figure>.jsonl`: write it to a file and run
   `dpjax verify` on it, or check all with `python -m experiments verify`."""

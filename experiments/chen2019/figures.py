@@ -26,9 +26,9 @@ _SHOWN = {"today": "At today's prices", "2019": "At the bounds of 2019"}
 _LEVELS = ("non-private", "non-private, unit rows", "majority")
 
 
-def baseline(run: Run) -> list[pathlib.Path]:
+def baseline(run: Run, name: str = "baseline") -> list[pathlib.Path]:
     """Accuracy without privacy and of the most frequent class, on the rows reported."""
-    return [run.save_table("baseline", run.cells(_TABLES["baseline"]))]
+    return [run.save_table(name, run.cells(_TABLES[name]))]
 
 
 def noise(run: Run) -> list[pathlib.Path]:
@@ -36,14 +36,14 @@ def noise(run: Run) -> list[pathlib.Path]:
     return [run.save_table("noise", run.cells(_TABLES["noise"]))]
 
 
-def figure1(run: Run) -> list[pathlib.Path]:
+def figure1(run: Run, of: str = "") -> list[pathlib.Path]:
     """Figure 1: logistic regression."""
-    return _accuracies(run, "figure1", "logistic regression, λ = 0.001")
+    return _accuracies(run, "figure1", "logistic regression, λ = 0.001", of)
 
 
-def figure2(run: Run) -> list[pathlib.Path]:
+def figure2(run: Run, of: str = "") -> list[pathlib.Path]:
     """Figure 2: huberised SVM (h = 0.5)."""
-    return _accuracies(run, "figure2", "huberised SVM, h = 0.5, λ = 0.001")
+    return _accuracies(run, "figure2", "huberised SVM, h = 0.5, λ = 0.001", of)
 
 
 def _describe_lead(rows: pd.DataFrame) -> str:
@@ -52,20 +52,22 @@ def _describe_lead(rows: pd.DataFrame) -> str:
     (own,) = (name for name in points if name.startswith("RSGD-AR"))
     other = [name for name in points if "add/remove" in name]
     lead = points.sub(points[own], axis=0).max()
-    found = f"rivals lead RSGD-AR on a9a by up to {lead.drop(other).max():.1f} points"
+    data = rows["data set"].iloc[0]
+    found = f"rivals lead RSGD-AR on {data} by up to {lead.drop(other).max():.1f} points"
     return found + (f", under add/remove by {lead[other].max():.1f}" if other else "")
 
 
-def _accuracies(run: Run, name: str, title: str) -> list[pathlib.Path]:
+def _accuracies(run: Run, name: str, title: str, of: str) -> list[pathlib.Path]:
+    name += of
     rows = run.cells(_TABLES[name])
     lines = [row.pop("certificate") for row in rows]
-    levels = pd.DataFrame(run.cells(_TABLES["baseline"]))
+    levels = pd.DataFrame(run.cells(_TABLES[f"baseline{of}"]))
     table = pd.DataFrame(rows)
     saved = []
     for prices, file in (("today", name), ("2019", f"{name}_2019")):
         own = table[table["prices"] == prices]
         drawn = _draw(own, levels)
-        lead = _describe_lead(own[own["data set"] == "a9a"])
+        lead = _describe_lead(own[own["data set"] == rows[0]["data set"]])
         shows = f"{_SHOWN[prices]} {lead}: {title}; ±2 standard errors"
         saved.append(run.save_figure(file, drawn, shows))
     return [run.save_table(name, rows), *saved, run.save_certificates(name, lines)]

@@ -1,4 +1,4 @@
-"""The records of chen2019: Adult as a9a, Bank and KDDCup99, none of them normalised.
+"""The records of chen2019: Adult as a9a, Bank, and one's own extracts of IPUMS, not normalised.
 
 a9a is Platt's encoding of Adult (LIBSVM's a9a and a9a.t): the values of eight categories and the
 bins of six numbers, 123 binary columns; with a constant it has the 124 of Table 1. The bins are
@@ -67,7 +67,7 @@ class Task(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def task(name: str, data: pathlib.Path, seed: int) -> Task:
     """80 % of the records to train, 10 % to choose settings on, 10 % to report."""
-    features, labels, row_norm = {"a9a": a9a, "Bank": bank}[name](data)
+    features, labels, row_norm = _SETS[name](data)
     order = np.random.default_rng(seed).permutation(len(labels))
     first, second = int(0.8 * len(order)), int(0.9 * len(order))
     parts = (order[:first], order[first:second], order[second:])
@@ -115,5 +115,18 @@ def _binary(column: pd.Series) -> np.ndarray:
 
 def bank(data: pathlib.Path) -> tuple[np.ndarray, np.ndarray, float]:
     """45,211 rows, the 32 columns of Lee and Kifer's file over their ranges."""
-    features, labels = data_sets.bank_rows(data)
+    return _bounded(*data_sets.bank_rows(data))
+
+
+def ipums(name: str, data: pathlib.Path) -> tuple[np.ndarray, np.ndarray, float]:
+    """One's own extract, its columns in [0, 1]."""
+    return _bounded(*data_sets.ipums_rows(data, name))
+
+
+def _bounded(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    # Entries in [0, 1], and the intercept.
     return features, labels, math.sqrt(features.shape[1] + 1)
+
+
+_SETS = {"a9a": a9a, "Bank": bank}
+_SETS |= {name: functools.partial(ipums, name) for name in ("IPUMS-US", "IPUMS-BR")}

@@ -83,7 +83,8 @@ def theorem1(run: Run) -> list[pathlib.Path]:
         run.save_figure(
             "theorem1",
             figure,
-            "A ball that gives δ = 1e-5 needs thousands of times the noise of a Gaussian",
+            "A ball that gives δ = 1e-5 needs hundreds to tens of thousands of times the noise\n"
+            "of a Gaussian",
         ),
         run.save_certificates("theorem1", certificates),
     ]
@@ -125,7 +126,7 @@ def theorem2(run: Run) -> list[pathlib.Path]:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     shows = (
-        "Up to η = 0.005 all runs come as near to a minimum as √η, and drawing one record a step "
-        "leaves\nthe saddle without the ball (a 40 × 40 factorisation from its saddle)"
+        "Up to η = 0.005 every run with the ball comes as near to a minimum as √η; drawing one "
+        "record a step\nleaves the saddle without it (a 40 × 40 factorisation from its saddle)"
     )
     return [run.save_table("theorem2", rows), run.save_figure("theorem2", figure, shows)]

@@ -1,6 +1,13 @@
 """Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
 
-from experiments.yu2020.accuracy import baseline, baseline_mnist, mnist, table4
+from experiments.yu2020.accuracy import (
+    baseline,
+    baseline_kddcup99,
+    baseline_mnist,
+    kddcup99,
+    mnist,
+    table4,
+)
 from experiments.yu2020.figures import (
     algorithm2,
     algorithm2root,
@@ -29,4 +36,6 @@ TARGETS = {
     "restricted": restricted,
     "paths": paths,
     "theorem2adult": theorem2adult,
+    "baseline_kddcup99": baseline_kddcup99,
+    "kddcup99": kddcup99,
 }

@@ -10,10 +10,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import experiments
 from dpjax import accounting as acc
 from dpjax import erm
-from experiments import comparison, report
-from experiments.chen2019 import cells, findings, langevin, methods, prices, records, timing
+from experiments import common, comparison, report
+from experiments.chen2019 import (
+    TARGETS,
+    cells,
+    figures,
+    findings,
+    langevin,
+    methods,
+    prices,
+    protocol,
+    records,
+    timing,
+)
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 # The first rows of LIBSVM's a9a and a9a.t; the columns that are 1, counted from 1.
@@ -69,6 +81,33 @@ def test_a9a_is_libsvms(data_dir):
 def test_an_unknown_value_of_adult_is_refused():
     with pytest.raises(ValueError, match="sex must be one of"):
         records._binary(pd.Series(["Male", "male"], name="sex"))
+
+
+def test_figure_1_is_drawn_of_the_users_own_extract(tmp_path, monkeypatch):
+    tables = {table.name: table for table in protocol.TABLES}
+    column = tables["figure1_ipums"].small
+    few = {"epsilon": (0.5, 1.0), "epochs": (4,), "restarts": (2,), "step share of RSGD-AR": (1.0,)}
+    grid = {**column.grid, **few, "ridge": (1.0, 10.0), "draws to choose": (1,)}
+    column = dataclasses.replace(column, methods=("RSGD-AR", "ObjPert"), grid=grid, repeats=2)
+    tables["figure1_ipums"] = dataclasses.replace(tables["figure1_ipums"], small=column)
+    monkeypatch.setattr(figures, "_TABLES", tables)
+    run = common.Run(tmp_path / "out", tmp_path)
+    with pytest.raises(experiments.cells.Unfinished, match=r"needs .*IPUMS-BR.* or .*IPUMS-US"):
+        TARGETS["figure1_ipums"](run)
+    # 40,000 rows, 57 columns and a label that the first of them tells nine times of ten.
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 2, (40_000, 58))
+    rows[:, -1] = rows[:, 0] ^ (rng.random(40_000) < 0.1)
+    (tmp_path / "ipums").mkdir()
+    (tmp_path / "ipums" / "IPUMS-US.csv").write_text("\n".join(",".join(map(str, r)) for r in rows))
+    TARGETS["figure1_ipums"](run)
+    found = pd.read_csv(tmp_path / "out" / "figure1_ipums.csv")
+    assert set(found["data set"]) == {"IPUMS-US"}  # there is no extract of IPUMS-BR
+    assert (found["records"] == 32_000).all()
+    assert (found[found["method"] == "ObjPert"]["accuracy"] > 0.85).all()
+    assert (tmp_path / "out" / "figure1_ipums_2019.png").is_file()
+    lines = (tmp_path / "out" / "certificates" / "figure1_ipums.jsonl").read_text().splitlines()
+    assert len(lines) == len(found)
 
 
 def test_settings_are_chosen_on_rows_that_are_not_reported(monkeypatch):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -178,6 +181,36 @@ def test_training_learns_without_noise_and_not_with_much(problem, name):
         moved = jnp.linalg.norm(jax.flatten_util.ravel_pytree(after)[0])
         # One draw of noise Cσ/B in five numbers, for two keys in a thousand outside these.
         assert 0.45 < float(moved) / (CLIP_NORM * 1e4 / 64) < 4.6
+
+
+_ROW = """
+import hashlib, jax, numpy
+from experiments import images
+from experiments.duan2025 import models, training
+from experiments.duan2025.methods import METHODS, Setting
+rng, model = numpy.random.default_rng(0), models.SmallCNN()
+rows = rng.random((64, 28, 28, 1), numpy.float32), rng.integers(0, 10, 64).astype(numpy.int32)
+problem = training.Problem(model, models.softmax_loss(model), None, images.Images(*rows, *rows))
+found = training.train(problem, METHODS["DP"], training.Run(32, 0.6, 3), Setting(48.0), 0)
+print(hashlib.sha256(b"".join(numpy.asarray(x).tobytes() for x in jax.tree.leaves(found.params)))
+.hexdigest())
+"""
+
+
+def test_a_row_of_table_2_has_the_same_bits_in_another_process_with_other_threads():
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", _ROW],
+            env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0", "XLA_FLAGS": flags},
+            cwd=pathlib.Path(common.__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for flags in ("", "--xla_cpu_multi_thread_eigen=false")
+    ]
+    assert len(said[0]) == 65
+    assert said[0] == said[1]
 
 
 def test_geodp_turns_directions_and_keeps_lengths(problem):

@@ -174,14 +174,40 @@ def test_files_of_the_user_are_read(tmp_path):
     file.write_text("+1 1:1 99999:1\n-1 3:2.0\n")
     with pytest.raises(ValueError, match="real-sim as LIBSVM publishes it"):
         data_sets.libsvm(tmp_path, name="real-sim")
-    assert not data_sets.has_ipums(tmp_path, "IPUMS-BR")
+
+
+def test_an_extract_of_ipums_is_read_as_the_paper_encodes_it(tmp_path):
     (tmp_path / "ipums").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no IPUMS-BR\.csv or \.dat in"):
+        data_sets.ipums_rows(tmp_path, "IPUMS-BR")
     values = np.random.default_rng(0).integers(0, 3, (38_000, 52))
     lines = np.concatenate([values, values[:, :1] > 0], axis=1).astype(int)
-    np.savetxt(tmp_path / "ipums" / "IPUMS-BR.csv", lines, fmt="%d", delimiter=",")
-    brazil = data_sets.ipums(tmp_path, name="IPUMS-BR")
-    assert brazil.features.shape == (38_000, 52)
-    assert brazil.labels.mean() == pytest.approx(2 / 3, abs=0.02)
-    np.savetxt(tmp_path / "ipums" / "IPUMS-BR.csv", lines[:9], fmt="%d", delimiter=",")
-    with pytest.raises(ValueError, match=r"IPUMS-BR\.csv has"):
-        data_sets.ipums(tmp_path, name="IPUMS-BR")
+    file = tmp_path / "ipums" / "IPUMS-BR.dat"
+    pd.DataFrame(lines).to_csv(file, sep=" ", header=False, index=False)
+    features, labels = data_sets.ipums_rows(tmp_path, "IPUMS-BR")
+    np.testing.assert_allclose(features, values / 2, rtol=1e-6)
+    np.testing.assert_array_equal(labels, values[:, 0] > 0)
+    # A line of names, and text with three and with two values: 52 columns again.
+    table = pd.DataFrame(lines).drop(columns=[1, 2, 3, 4, 51])
+    table.insert(1, "marital status", np.array(["single", "married", "widowed"])[values[:, 1]])
+    table.insert(2, "dwelling", np.array(["owned", "rented"])[(values[:, 2] > 0).astype(int)])
+    file.unlink()
+    file = file.with_suffix(".csv")
+    table.to_csv(file, index=False)
+    features, again = data_sets.ipums_rows(tmp_path, "IPUMS-BR")
+    assert features.shape == (38_000, 52)
+    np.testing.assert_array_equal(again, labels)
+    # Categories in the order of their names, after the numbers: married, single, widowed.
+    np.testing.assert_array_equal(features[:, -5:-2], np.eye(3)[:, [1, 0, 2]][values[:, 1]])
+    for changed, words in (
+        (table[:9], r"IPUMS-BR\.csv has \(9, "),
+        (
+            table.assign(dwelling=np.where(table.index == 7, "inf", table.index)),
+            r"\(38000, 38050\) features",
+        ),
+        (table[:9].assign(label=2), "last column must be a label"),
+        (table[:9].assign(dwelling=""), "no cell empty"),
+    ):
+        changed.to_csv(file, index=False)
+        with pytest.raises(ValueError, match=words):
+            data_sets.ipums_rows(tmp_path, "IPUMS-BR")

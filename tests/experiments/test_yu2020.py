@@ -62,6 +62,17 @@ def test_adult_is_encoded_by_its_columns_maxima(data_dir):
     assert set(np.unique(labels)) == {0, 1}
 
 
+def test_kddcup99_is_drawn_from_the_subset(data_dir):
+    features, labels, classes, row_norm = records.kddcup99(data_dir)
+    assert (features.shape, classes) == ((70_000, 118), 2)
+    # The share of attacks within four standard errors of the subset's.
+    share = 396_743 / 494_021
+    assert abs(labels.mean() - share) < 4 * (share * (1 - share) / 70_000) ** 0.5
+    assert (features.min(), features.max()) == (0.0, 1.0)
+    np.testing.assert_array_equal(features[:, 38:].sum(1), 3)  # one value of each category
+    assert np.linalg.norm(features, axis=1).max() ** 2 + 1 <= row_norm**2
+
+
 def test_settings_are_chosen_on_rows_that_are_not_reported(monkeypatch):
     chosen = {}
     for flipped in (False, True):
