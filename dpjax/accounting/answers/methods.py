@@ -95,7 +95,7 @@ def _join(own: list[Method]) -> Method:
         return functools.reduce(np.fmax, found)
 
     parts = ("epsilon", "delta", "epsilon_lower") if len(own) > 1 else ()
-    shared = {part: functools.partial(ask, part) for part in parts if getattr(own[0], part)}
+    shared: Any = {part: functools.partial(ask, part) for part in parts if getattr(own[0], part)}
     return own[0]._replace(**shared)
 
 
