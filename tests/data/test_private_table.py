@@ -513,6 +513,15 @@ def test_bad_arguments_are_named(settings, told):
         PrivateTable(**{**usual, **settings})
 
 
+@pytest.mark.parametrize("threshold", [1e-5, 1e-4, 0.0])
+def test_a_threshold_that_takes_all_of_delta_is_refused_before_a_record_is_read(threshold):
+    with pytest.raises(ValueError, match=r"threshold_delta must be .*1e-05"):
+        PrivateTable.for_budget(
+            COLUMNS, Schema((), target="paid"), 10_000, epsilon=1.0, delta=1e-5,
+            threshold_delta=threshold,
+        )  # fmt: skip
+
+
 def test_the_largest_noise_that_is_taken_can_be_drawn():
     frame = people(50)
     for encoding in ENCODINGS:
