@@ -264,7 +264,7 @@ def _lattice_error(run: Run, epsilon: float, c: float, lattice: _Lattice) -> flo
         off = step.constant + step.rounding[0] + np.exp(np.min(errors))
         return np.log(tilts.decay(step, t, off)[-1])
 
-    own = max(float(run.gaussian_mu2) - lattice.mu2, 0.0)
+    own = max(float(run.gaussian_mu2) - lattice.mu2 * (1 + 1e-9), 0.0)  # what is rounded is none
     rho = np.exp(sum_over(fall, run, -0.5 * own * lattice.end**2))
     # Of k(c)M(c), k(c) = c^c/(1 + c)^{c+1}; 1 % for rounding.
     moment = lines.bound_moment(run, c, nodes) + np.log1p(c) + c * np.log1p(1 / c)
