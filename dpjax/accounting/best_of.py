@@ -177,10 +177,12 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
-    if not isinstance(run, BestOf):
-        return False
-    known, rest = grids.split_releases(run.mechanism, adjacency)
+    return isinstance(run, BestOf) and _has_profile(run.mechanism, adjacency)
+
+
+def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
+    known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     laid = any(own is None or hasattr(own.release, "grid") for own in releases)
     return is_gaussian_family(rest, adjacency) and not laid
@@ -198,6 +200,18 @@ def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
     return grids.directions(one_setting(atoms, ()), list(often.items()), adjacency, upper=upper)
 
 
+def profiles(
+    run: Mechanism, adjacency: Adjacency, level: float, *, upper: bool = True
+) -> list[Profile] | None:
+    """Return the profile of one setting in either direction, see `read_profiles`; None if unknown.
+
+    That of the pairs which dominate its steps, or of those that neighbours attain.
+    """
+    if not _has_profile(run, adjacency):
+        return None
+    return read_profiles(_ways(run, adjacency, upper), level, with_neighbours=not upper)
+
+
 @functools.lru_cache(maxsize=32)
 def _prepare(
     tree: Any, leaves: tuple, adjacency: Adjacency, level: float, upper: bool
@@ -208,9 +222,8 @@ def _prepare(
     """
     found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
     run = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
-    ways = _ways(run.mechanism, adjacency, upper)
-    profiles = read_profiles(ways, level, with_neighbours=not upper)
-    both = [] if profiles is None else list(zip(profiles, profiles[::-1], strict=True))
+    known = profiles(run.mechanism, adjacency, level, upper=upper)
+    both = [] if known is None else list(zip(known, known[::-1], strict=True))
     return [upper_bound(law_of_trials(run), *way, level) for way in both] if upper else both
 
 

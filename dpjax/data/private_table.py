@@ -272,6 +272,7 @@ class PrivateTable:
             True
         """
         settings = {"threshold_delta": delta / 10, **settings}
+        one_number("threshold_delta", settings["threshold_delta"], Range(0.0, delta, True, True))
         table = cls(tuple(columns), schema, records, stddev=3.0, **settings)
         if table.mechanism == acc.Composed(()):
             return table

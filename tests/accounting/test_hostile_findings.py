@@ -166,3 +166,21 @@ def test_a_sum_of_curves_is_rounded_up_in_the_programs_own_precision():
             found = float(jax.jit(lambda v: acc.delta(make(v), 1.5, method="rdp"))(given))  # noqa: B023
             assert exact <= found <= max(exact * (1 + 1e-2), 1e-37), (name, value)
     assert jax.jit(lambda v: acc.delta(acc.ZeroConcentrated(v), 5.0))(np.float32(0.01)) > 0
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.parametrize("noiseless", [acc.DiscreteGaussian(0.0, 1), acc.Laplace(1e-200)])
+def test_a_release_without_noise_beside_sampled_steps_has_no_price(noiseless, adjacency):
+    run = acc.Composed((noiseless, acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.5), 0.06), 9)))
+    assert acc.epsilon(run, 1e-5, adjacency=adjacency) == math.inf
+    assert acc.delta(run, 1.0, adjacency=adjacency) == 1.0
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.parametrize("stddev", [1e12, 1e15, 1e300])
+def test_counts_that_tell_nothing_cost_nothing(stddev, adjacency):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.5), 0.06), 200)
+    whole = acc.Composed((acc.Histogram(stddev), run))
+    alone, found = (acc.epsilon(one, 1e-5, adjacency=adjacency) for one in (run, whole))
+    assert alone <= found <= alone * (1 + 1e-9)
+    assert acc.delta(whole, 1e9, adjacency=adjacency) > 0

@@ -129,10 +129,13 @@ def test_what_certificates_reserve_of_delta_is_kept_too():
     [
         ({"adjacency": _SWAP}, "of the ledger's adjacency, add-remove, got replace-one"),
         ({"declared": {"unit": "user"}}, "of the ledger's unit, record, got user"),
+        ({"declared": {"unit": "person"}}, "of the ledger's unit, record, got person"),
     ],
 )
 def test_one_ledger_has_one_adjacency_and_one_unit(change, message):
     other = _certify(acc.Gaussian(4.0), **change)
+    own = {"adjacency": other.adjacency, "unit": other.declared.get("unit", "record")}
+    assert acc.Ledger(3.0, 1e-5, **own).book(other).entries == (other,)
     with pytest.raises(ValueError, match=message):
         acc.Ledger(3.0, 1e-5).book(other)
     with pytest.raises(ValueError, match=message):

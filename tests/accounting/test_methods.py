@@ -69,6 +69,22 @@ def test_names_are_what_people_use():
         assert not isinstance(getattr(acc, name), type(sys)), f"{name} is a module"
 
 
+def test_of_entries_of_one_name_the_tightest_answers():
+    # Rare steps, which one entry takes and the other has a tight answer to.
+    run, add = (
+        acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.8), 0.01), 1_000),
+        acc.Adjacency("add-remove"),
+    )
+    own = [m for m in METHODS if m.name == "pld" and m.supports(run, add)]
+    assert len(own) > 1
+    answers = [float(m.epsilon(run, 1e-5, add)) for m in own]
+    assert max(answers) == np.inf
+    found = acc.methods(run)["pld"]
+    assert found.epsilon(run, 1e-5, add) == min(answers) == acc.epsilon(run, 1e-5, method="pld")
+    assert found.epsilon_lower(run, 1e-5, add) == max(m.epsilon_lower(run, 1e-5, add) for m in own)
+    assert found.delta(run, 1.0, add) == acc.delta(run, 1.0, method="pld") < 1
+
+
 def test_every_method_says_what_it_is():
     for method in METHODS:
         assert method.describe, method.name

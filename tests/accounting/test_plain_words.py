@@ -6,6 +6,7 @@ import math
 
 import mpmath
 import pytest
+from scipy.special import ndtr, ndtri
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.plain_words import details, format_percent, summary
@@ -81,6 +82,15 @@ def test_what_is_reserved_of_delta_is_added():
 def test_at_the_corners_it_is_a_probability(run, delta):
     found = _found(run, delta)
     assert _ALPHA <= found <= 1.0
+
+
+def test_where_no_epsilon_is_finite_the_curve_is_known_all_the_same():
+    # It tells all with probability 1e-2, and no ε is finite at δ = 1e-5.
+    run = acc.Composed((acc.Gaussian(2.0), acc.ApproximateDP(0.0, 1e-2, "replace-one")))
+    assert acc.epsilon(run, 1e-5, adjacency=_SWAP) == math.inf
+    truth = 1e-2 + 0.99 * ndtr(ndtri(_ALPHA / 0.99) + 1.0)  # μ = 2 / 2, of the alarms that remain
+    found = success(run, math.inf, 1e-5, adjacency=_SWAP)
+    assert truth * (1 - 1e-9) <= found <= 1.03 * truth < 0.1
 
 
 def test_where_nothing_is_known_nothing_is_promised():

@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from dpjax import accounting as acc
+from dpjax.accounting.answers import pricing, risks
 
 _SWAP = acc.Adjacency.REPLACE_ONE
 
@@ -141,6 +142,35 @@ def test_the_mu_of_a_sampled_run_is_the_least_whose_profile_is_above_its_own():
     # The regret is the most of the gap: at the middle of the curves it is half of the advantages'.
     gap = (2 * ndtr(found.mu / 2) - 1 - acc.delta(run, 0.0)) / 2
     assert gap <= found.regret <= 1.1 * gap + 3e-4
+
+
+@pytest.mark.parametrize("counts", [0, 16])
+def test_the_summary_of_fixed_batches_asks_little_and_is_that_of_many_questions(
+    counts, monkeypatch
+):
+    run = acc.Repeated(acc.FixedBatchSampled(acc.Gaussian(2.0), 500, 10_000), 200)
+    run = acc.Composed((run, acc.Repeated(acc.Histogram(60.0), counts))) if counts else run
+    asked, delta = [], pricing.delta
+
+    def counted(*run, **how):
+        asked.append(run)
+        return delta(*run, **how)
+
+    monkeypatch.setattr(risks.pricing, "delta", counted)
+    found = acc.summary(run, adjacency=_SWAP)
+    assert len(asked) <= 9  # the profile is read off lines that are drawn once
+    grid = np.linspace(0.0, 9.0, 40)
+    own = np.asarray([acc.delta(run, e, adjacency=_SWAP) for e in grid.tolist()])
+    assert found.advantage == pytest.approx(own[0], rel=1e-8)
+    for rate, caught in found.true_positive_rates:
+        lines = np.exp(grid) * rate + own
+        assert 0.98 * lines.min() <= caught <= lines.min()
+    fitted = [
+        ndtr(-grid / mu + mu / 2) - np.exp(grid) * ndtr(-grid / mu - mu / 2)
+        for mu in (found.mu, 0.98 * found.mu)
+    ]
+    assert np.all(own <= fitted[0] + found.mu_delta)
+    assert np.any(own > fitted[1] + found.mu_delta)
 
 
 def test_the_summary_of_pure_privacy_is_that_of_its_one_corner():

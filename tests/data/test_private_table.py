@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 from dpjax import accounting as acc
-from dpjax import audit
 from dpjax._numerics.keys import fold_in_words
 from dpjax.data import (
     Column,
@@ -514,6 +513,15 @@ def test_bad_arguments_are_named(settings, told):
         PrivateTable(**{**usual, **settings})
 
 
+@pytest.mark.parametrize("threshold", [1e-5, 1e-4, 0.0])
+def test_a_threshold_that_takes_all_of_delta_is_refused_before_a_record_is_read(threshold):
+    with pytest.raises(ValueError, match=r"threshold_delta must be .*1e-05"):
+        PrivateTable.for_budget(
+            COLUMNS, Schema((), target="paid"), 10_000, epsilon=1.0, delta=1e-5,
+            threshold_delta=threshold,
+        )  # fmt: skip
+
+
 def test_the_largest_noise_that_is_taken_can_be_drawn():
     frame = people(50)
     for encoding in ENCODINGS:
@@ -526,42 +534,7 @@ def test_a_missing_column_is_named():
         table(people(10)).release(people(10).drop(columns="gain"), jax.random.key(0))
 
 
-# ------------------------------------------------------------------------------------------ audit
-
-
-def _worlds(runs, release):
-    """What `release` shows of a table, and of the same with one record of a rare value more."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": rng.normal(size=150), "y": rng.choice(["a", "b"], 150)})
-    other = pd.concat([frame, pd.DataFrame({"x": [1e9], "y": ["rare"]})], ignore_index=True)
-    one = PrivateTable(
-        ("x",), Schema((), target="y"), 150, 3.0, ("x",), "range", threshold_delta=1e-3
-    )
-    scores = [
-        np.asarray([release(one, data, jax.random.key(start + run)) for run in range(runs)])
-        for start, data in ((0, frame), (10**6, other))
-    ]
-    certified = acc.epsilon(one.mechanism, 1e-2 - 1e-3)
-    return audit.distinguishing_bound(*scores, delta=1e-2), certified
-
-
-def test_an_audit_finds_nothing_in_what_is_released():
-    def top(one, frame, key):
-        schema = one.release(frame, key)
-        assert "rare" not in schema.classes
-        return schema.columns[0].range[1]
-
-    bound, certified = _worlds(300, top)
-    assert bound.epsilon <= certified
-
-
-def test_an_audit_finds_a_range_that_is_read_off_the_records():
-    def leak(one, frame, key):
-        return frame.x.max()  # as though it had been the released range
-
-    bound, certified = _worlds(300, leak)
-    assert bound.contradicts(certified)
-    assert certified < 2.5
+# ----------------------------------------------------------------------------------- warnings, keys
 
 
 def test_no_warning_of_numpy_shows_that_a_column_is_odd():

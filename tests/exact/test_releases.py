@@ -15,6 +15,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
+from dpjax.accounting.contour import users
+from dpjax.accounting.contour.saddle import Run
 from dpjax.accounting.pairs.discrete import CELLS
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -470,3 +472,98 @@ def test_fixed_batches_take_the_profile_under_replace_one():
             assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-6) + 1e-12
         low, high = acc.epsilon_interval(acc.Repeated(run, 30), 1e-4, adjacency=REPLACE)
         assert 0 < low <= high
+
+
+def counts_and_gaussian(sigma, cells, mu, epsilon):
+    """δ(ε) of counts, of which some move by one, and of a Gaussian pair: a sum over their losses.
+
+    δ = Σ P(l)·δ_μ(ε − l) over the counts' losses l = Σ(2y − 1)/2σ², δ_μ the Gaussian's profile.
+    """
+    masses = discrete_gaussian(sigma, 1)[0]
+    one = {2 * y - 1: m for y, m in enumerate(masses, -int(16 * sigma) - 3) if m > 1e-28}
+    total = {0: mpmath.mpf(1)}
+    for _ in range(cells):
+        before, total = total, {}
+        for (a, first), (b, second) in itertools.product(before.items(), one.items()):
+            total[a + b] = total.get(a + b, 0) + first * second
+    mu, found = mpmath.mpf(mu), mpmath.mpf(0)
+    for place, mass in total.items():
+        rest = epsilon - place / (2 * mpmath.mpf(sigma) ** 2)
+        tails = (mpmath.ncdf(way * mu / 2 - rest / mu) for way in (1, -1))
+        found += mass * (next(tails) - mpmath.exp(rest) * next(tails))
+    return found
+
+
+@pytest.mark.parametrize(("sigma", "shift"), [(1.0, 1), (1.5, 4), (3.0, 2)])
+def test_the_transform_of_whole_numbers_is_a_gaussian_s_up_to_the_stated_error(sigma, shift):
+    end, error = acc.DiscreteGaussian.release.lattice(shift / sigma, shift)
+    assert end == pytest.approx(np.pi * sigma**2 / (2 * shift))
+    with mpmath.workdps(40):
+        masses, mu2 = discrete_gaussian(sigma, shift)[0], (mpmath.mpf(shift) / sigma) ** 2
+        losses = [
+            mu2 / shift * (y - mpmath.mpf(shift) / 2)
+            for y, _ in enumerate(masses, -int(16 * sigma) - 3)
+        ]
+        for z in (mpmath.mpc(2.5, 0), mpmath.mpc(0.3, end / 2), mpmath.mpc(1.1, end)):
+            whole = mpmath.fsum(
+                m * mpmath.exp(z * loss) for m, loss in zip(masses, losses, strict=True)
+            )
+            quotient = whole / mpmath.exp(mu2 * z * (z + 1) / 2)
+            assert abs(quotient - 1) <= error + mpmath.mpf(10) ** -38
+        assert abs(quotient - 1) > 1e-3 * error**2  # nor is it far less
+
+
+@pytest.mark.parametrize("noise", [1.0, 2.0])
+@pytest.mark.parametrize(("sigma", "adjacency"), [(4.0, ADD), (3.0, REPLACE)])
+def test_counts_beside_gaussians_are_on_the_contour_and_exact(sigma, adjacency, noise):
+    cells = 2 if adjacency is REPLACE else 1
+    run = acc.Composed((acc.Histogram(sigma), acc.Gaussian(noise)))
+    ends = acc.epsilon_interval(run, 1e-5, adjacency=adjacency)
+    assert acc.price(run, 1e-5, adjacency=adjacency)[1].name == "contour"
+    with mpmath.workdps(30):
+        low, high = (counts_and_gaussian(sigma, cells, cells / noise, end) / 1e-5 for end in ends)
+    assert 1 - 2e-9 < high <= 1 <= low < 1 + 2e-9
+
+
+def test_counts_with_too_little_beside_them_are_left_to_their_atoms():
+    # Here the Gaussian in their place would cost too little.
+    counts, replaced = acc.Histogram(3.0), acc.Gaussian(3.0)
+    run, replaced = (acc.Composed((one, acc.Gaussian(1e4))) for one in (counts, replaced))
+    claims = [0.13 * k for k in range(1, 10)]
+    with mpmath.workdps(30):
+        truths = [float(counts_and_gaussian(3.0, 1, 1e-4, claim)) for claim in claims]
+    assert any(acc.delta(replaced, e) < 0.999 * t for e, t in zip(claims, truths, strict=True))
+    for claim, truth in zip(claims, truths, strict=True):
+        assert truth <= acc.delta(run, claim) <= 1.001 * truth
+        assert acc.delta(run, claim, method="contour") == 1.0
+    assert acc.epsilon(run, 1e-5, method="contour") == np.inf
+
+
+def test_what_rounding_leaves_of_the_counts_is_no_decay():
+    # Of a run of nothing but counts ρ is 1, however far V is.
+    lattice = users._Lattice(1e9, 0.0, 0.01)
+    found = users._lattice_error(Run(np.float64(0.01 * (1 + 1e-15)), ()), 1.0, 5.0, lattice)
+    assert found >= 2 / (np.pi * 1e9) * np.exp(0.01 * 5 * 6 / 2 - 5.0)
+    other = users._lattice_error(Run(np.float64(0.02), ()), 1.0, 5.0, lattice)
+    assert other < 1e-300  # a Gaussian beside them decays
+
+
+@pytest.mark.parametrize("adjacency", [ADD, REPLACE])
+@pytest.mark.parametrize(
+    "looks", [acc.Repeated(acc.Histogram(40.0), 20), acc.DiscreteGaussian(3.0, 4)]
+)
+def test_a_run_with_a_table_is_priced_on_the_contour_and_as_by_gaussians(looks, adjacency):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.5), 0.06), 200)
+    noise = 3.0
+    if isinstance(looks, acc.Repeated):
+        noise = 40.0 / np.sqrt(20) * (np.sqrt(2.0) if adjacency is REPLACE else 1.0)
+    whole, gaussian = (acc.Composed((one, run)) for one in (looks, acc.Gaussian(noise)))
+    found, method = acc.price(whole, 1e-5, adjacency=adjacency)
+    assert method.name == "contour"
+    assert found == pytest.approx(acc.epsilon(gaussian, 1e-5, adjacency=adjacency), rel=1e-6)
+    # By their atoms, and as a sweep.
+    low, high = acc.epsilon_interval(whole, 1e-5, adjacency=adjacency)
+    assert high * (1 - 1e-9) <= low <= acc.epsilon(whole, 1e-5, adjacency=adjacency, method="pld")
+    assert acc.delta(whole, high, adjacency=adjacency) <= 1e-5
+    swept = acc.epsilon(whole, np.array([1e-7, 1e-5]), adjacency=adjacency)
+    assert swept[1] == found < swept[0]

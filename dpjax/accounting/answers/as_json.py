@@ -44,10 +44,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.asarray(value)
         return to_plain(array.item()) if array.ndim == 0 else {"array": to_plain(array.tolist())}
-    if isinstance(value, str):  # an adjacency too
-        return str(value)
-    if isinstance(value, bool | int) or value is None:
-        return value
+    if isinstance(value, str | bool | int) or value is None:
+        return str(value) if isinstance(value, str) else value  # an adjacency is a text too
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     raise TypeError(

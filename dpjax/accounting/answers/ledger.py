@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ class Ledger:
 
     Fields:
         epsilon, delta: the budget. A tenth of δ is kept for what certificates reserve of theirs.
-        adjacency, unit: of every certificate; the unit is "record" or "user".
-        measure: "renyi" or "gaussian".
+        adjacency, unit: of every certificate; the unit is "record", "user" or "person".
+        measure: "renyi" or "gaussian" (μ², which is 2ρ of zero-concentrated privacy).
         order: of "renyi"; by default the one at which (ε, δ) buys most runs of many small steps.
         plan: all runs, where they are declared in advance.
         entries: the certificates that were booked.
@@ -92,7 +92,7 @@ class Ledger:
             "epsilon": checks.one_number("epsilon", self.epsilon, positive),
             "delta": checks.one_number("delta", self.delta, pricing.PROBABILITY),
             "adjacency": pricing.check_adjacency(self.adjacency),
-            "unit": checks.choice("unit", self.unit, ("record", "user")),
+            "unit": checks.choice("unit", self.unit, ("record", "user", "person")),
             "measure": checks.choice("measure", self.measure, ("renyi", "gaussian")),
             "plan": tuple(self.plan),
             "entries": tuple(self.entries),
@@ -123,16 +123,11 @@ class Ledger:
     def _check_entry(self, entry: Any) -> None:
         if not isinstance(entry, Certificate):
             raise TypeError(f"certificate must be a Certificate, got {checks.render(entry)}")
-        own = {"adjacency": self.adjacency.value, "unit": self.unit}
-        theirs = {
-            "adjacency": entry.adjacency.value,
-            "unit": str(entry.declared.get("unit", "record")),
-        }
-        for name, value in own.items():
-            if theirs[name] != value:
-                raise ValueError(
-                    f"certificate must be of the ledger's {name}, {value}, got {theirs[name]}"
-                )
+        unit = str(entry.declared.get("unit", "record"))
+        both = {"adjacency": (self.adjacency, entry.adjacency), "unit": (self.unit, unit)}
+        for name, (own, theirs) in both.items():
+            if own != theirs:
+                raise ValueError(f"certificate must be of the ledger's {name}, {own}, got {theirs}")
         check_unchanged(entry)
 
     def _check_budget(self) -> None:
@@ -265,14 +260,13 @@ class Ledger:
             CertificateError: it is damaged, or no ledger.
         """
         raw = parse(text)
-        names = {f.name for f in dataclasses.fields(cls)} | {"format"}
+        names = {f.name for f in dataclasses.fields(cls)}
         check = raw.pop("check", None)  # a digest of all else, against a torn or edited file
-        if raw.get("format") != _FORMAT or set(raw) != names or check != _sum(raw):
+        is_whole = check == _sum(raw) and raw.pop("format", None) == _FORMAT
+        if not is_whole or set(raw) != names:
             raise CertificateError("check", "the text must be a whole ledger, got a damaged one")
-        del raw["format"]  # the others are the ledger's fields
         entries = (Certificate.from_json(json.dumps(entry)) for entry in raw.pop("entries"))
-        plan, data = from_plain(raw.pop("plan")), raw.pop("data")
-        data = None if data is None else tuple(data)
+        plan, data = from_plain(raw.pop("plan")), from_plain(raw.pop("data"))
         return cls(**raw, plan=plan, entries=tuple(entries), data=data)
 
 
@@ -358,15 +352,15 @@ class LedgerFile:
 
     def book(self, certificate: Certificate) -> Ledger:
         """Book a run, see `Ledger.book`; on disk when this returns."""
-        with lock_file(self.path):
-            ledger = self.read().book(certificate)  # read under the lock: no booking is lost
-            self._write(ledger)
-        return ledger
+        return self._change(lambda ledger: ledger.book(certificate))
 
     def merge(self, other: Ledger) -> Ledger:
         """Book the runs of a copy, see `Ledger.merge`; on disk when this returns."""
+        return self._change(lambda ledger: ledger.merge(other))
+
+    def _change(self, change: Callable[[Ledger], Ledger]) -> Ledger:
         with lock_file(self.path):
-            ledger = self.read().merge(other)  # likewise
+            ledger = change(self.read())  # read under the lock: no booking is lost
             self._write(ledger)
         return ledger
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency, unknown
@@ -20,7 +23,7 @@ from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
-from dpjax.accounting.method import Method, rank_methods
+from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
 
@@ -63,17 +66,37 @@ def methods(
 ) -> dict[str, Method]:
     """Methods by name, those that support `run` if one is given, tightest first.
 
+    Of several entries of one name that support it the answers are the tightest of theirs, as for
+    `method=`.
+
     Example:
         >>> from dpjax import accounting as acc
         >>> "rdp" in acc.methods(acc.Gaussian(1.0))
         True
     """
-    found: dict[str, Method] = {}
+    found: dict[str, list[Method]] = {}
     run, adjacency = None if run is None else rewrite_for_group(run), check_adjacency(adjacency)
     for m in sorted(METHODS, key=lambda m: float("inf") if m.rank is None else m.rank):
         if run is None or m.supports(run, adjacency):
-            found.setdefault(m.name, m)
-    return found
+            found.setdefault(m.name, []).append(m)
+    return {name: own[0] if run is None else _join(own) for name, own in found.items()}
+
+
+def _join(own: list[Method]) -> Method:
+    """Entries of one name as one."""
+
+    def ask(part: Any, run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+        """Of the pairs of whichever entry is nearest."""
+        if part != "epsilon_lower":
+            return best_bound(part, rank_methods(own, part, run, adjacency), run, given, adjacency)[
+                0
+            ]
+        found = (m.epsilon_lower(run, given, adjacency) for m in own if m.epsilon_lower)
+        return functools.reduce(np.fmax, found)
+
+    parts = ("epsilon", "delta", "epsilon_lower") if len(own) > 1 else ()
+    shared: Any = {part: functools.partial(ask, part) for part in parts if getattr(own[0], part)}
+    return own[0]._replace(**shared)
 
 
 def check_adjacency(adjacency: Adjacency | str) -> Adjacency:

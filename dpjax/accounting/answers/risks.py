@@ -13,6 +13,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import NUMPY
+from dpjax.accounting import best_of
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.errors import UnsupportedQuery
@@ -48,18 +49,14 @@ def success(
     """The most often that any attack on a run is right, at a rate of false alarms.
 
     The run is (ε, δ(ε) + reserved)-private for every ε, and each of these is a bound: the least of
-    a few is taken, and of the (ε, δ) given.
-
-    `reserved` is the part of δ for failures outside the mechanism; 1 if nothing can be said.
+    a few is taken, and of the (ε, δ) given, whose ε may be infinite. `reserved` is the part of δ
+    for failures outside the mechanism; 1 if nothing can be said.
     """
     best = bound_success(epsilon, delta, false_alarms)
-    if not math.isfinite(epsilon):
-        return best
     # Where δ counts beside α the best ε may be any below −log α.
-    most = 4 * epsilon if delta < 0.1 * false_alarms else math.inf
+    ends = 0.0, 4 * epsilon if delta < 0.1 * false_alarms else math.inf
     search = {"near": _NEAR, "queries": _QUERIES, "reserved": reserved}
     with contextlib.suppress(UnsupportedQuery):
-        ends = (0.0, most)
         best = min(best, strongest_attack(run, false_alarms, adjacency, ends, **search)[0])
     return best
 
@@ -205,9 +202,8 @@ def summary(
 
     All follow from lines α ↦ 1 − δ(ε) − e^ε α below the run's trade-off curve f. The least μ is
     that whose curve G_μ(α) = Φ(Φ⁻¹(1 − α) − μ) lies below the lines (it does where it does at their
-    corners, as it is convex), but for the last one, which ends 1e-10 below 1; of a run that may
-    fail with a probability p all are raised by p. Its regret is the least κ with
-    f(α + κ) − κ ≤ G_μ(α) for all α, f by the same lines.
+    corners, as it is convex), all raised by the least δ of them: 1e-10, and more of a run that may
+    fail. Its regret is the least κ with f(α + κ) − κ ≤ G_μ(α) for all α, f by the same lines.
 
     Args:
         run: what is released, one setting.
@@ -226,7 +222,7 @@ def summary(
         >>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 1_000)
         >>> found = acc.summary(run)
         >>> round(found.epsilons[0][1], 3), round(found.mu, 2), round(found.advantage, 3)
-        (1.828, 0.53, 0.161)
+        (1.828, 0.52, 0.161)
 
     References:
         Gomez, Kulynych, Kaissis, Calmon, Hayes, Balle, Honkela 2025, "Gaussian DP for reporting
@@ -240,21 +236,20 @@ def summary(
         float(pricing.epsilon(run, d - reserved, adjacency=adjacency)) if d > reserved else math.inf
         for d in each
     ]
-    known = list(zip(price, (d - min(reserved, d) for d in each), strict=True))
+    prices = tuple(zip(each, price, strict=True))
+    known = [(epsilon, d - reserved) for d, epsilon in prices if math.isfinite(epsilon)]
     with contextlib.suppress(UnsupportedQuery):
         known += _ask_profile(run, adjacency)
-    places = np.asarray([at for at in known if math.isfinite(at[0])]).reshape(-1, 2)
-    if not len(places):
-        pairs = tuple(zip(each, price, strict=True))
-        rates = tuple((rate, 1.0) for rate in _ALARMS)
-        return Summary(pairs, math.inf, reserved, 0.0, 1.0, rates, adjacency)
-    epsilons, spent = places[np.argsort(places[:, 0])].T
+    if not known:
+        rates = [(rate, 1.0) for rate in _ALARMS]
+        return Summary(prices, math.inf, reserved, 0.0, 1.0, tuple(rates), adjacency)
+    epsilons, spent = np.asarray(sorted(known)).T
     try:
         mu, regret, tail = float(gaussian_dp.gdp_mu(run, adjacency=adjacency)), 0.0, reserved
     except UnsupportedQuery:
         least = float(np.min(spent))
-        # f ≥ G_μ − p follows from f + p ≥ G_μ, whose lines are those of δ(ε) − p.
-        mu, tail = _fit_mu(epsilons, spent - max(least - _TAIL, 0.0)), reserved + least
+        # f ≥ G_μ − p is f + p ≥ G_μ, whose lines are those of δ(ε) − p.
+        mu, tail = _fit_mu(epsilons, spent - least), reserved + least
         regret = _find_regret(epsilons, spent, mu)
     # On the diagonal, where a symmetric curve is nearest to no errors at all.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -266,34 +261,32 @@ def summary(
         near = int(np.argmin(found))
         ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
         with contextlib.suppress(UnsupportedQuery):
-            found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=12)[0])
+            found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=4)[0])
         rates.append((rate, min(min(found) + reserved, 1.0)))
-    return Summary(
-        tuple(zip(each, price, strict=True)),
-        mu,
-        tail,
-        regret,
-        min(most + reserved, 1.0),
-        tuple(rates),
-        adjacency,
-    )
+    most = min(most + reserved, 1.0)
+    return Summary(prices, mu, tail, regret, most, tuple(rates), adjacency)
 
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
     """ε evenly from 0 to where δ is negligible, or hardly above what it never falls below."""
-    last = float(pricing.epsilon(run, _TAIL, adjacency=adjacency))
+    end, last = _TAIL, float(pricing.epsilon(run, _TAIL, adjacency=adjacency))
     if not math.isfinite(last):
-        rest = float(np.asarray(pricing.delta(run, _FAR, adjacency=adjacency))) + _TAIL
-        last = float(pricing.epsilon(run, rest, adjacency=adjacency)) if rest < 1 else math.inf
+        end = float(np.asarray(pricing.delta(run, _FAR, adjacency=adjacency))) + _TAIL
+        last = float(pricing.epsilon(run, end, adjacency=adjacency)) if end < 1 else math.inf
     if not math.isfinite(last):
         return []
-    places = np.linspace(0.0, last, _NODES).tolist()
+    known = best_of.profiles(run, adjacency, _TAIL)  # all at once, in both directions
+    places = [0.0] if known else np.linspace(0.0, last, _NODES)[:-1].tolist()
     spent = (pricing.delta(run, at, adjacency=adjacency) for at in places)
-    return [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
+    found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
+    if known:
+        worse = zip(known[0].epsilon, np.max([one.high for one in known], axis=0), strict=True)
+        found += [(float(at), float(d)) for at, d in worse if 0 < at < last]
+    return [*found, (last, end)]
 
 
 def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
-    """The least μ whose curve is below the lines, where these are not the last one alone."""
+    """The least μ whose curve is below the lines."""
     with np.errstate(over="ignore"):
         slopes = np.exp(np.minimum(epsilons, 700.0))
     one, other = np.triu_indices(len(slopes), 1)

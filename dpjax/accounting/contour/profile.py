@@ -132,6 +132,8 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
         groups.append(Group(table if steps[0].sign > 0 else table.reversed(), count))
     for losses, masses, count, _ in several:
         finite = np.isfinite(losses) & (masses > 0)
+        if not np.any(finite):
+            return None
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
         groups.append(Group(table, np.array([count])))

@@ -19,8 +19,7 @@ for the target, so that rounding is relative to the mass that matters and δ = 1
 1e-5; what wraps around the window is bounded by Chernoff's inequality, and the transform's rounding
 by Higham's. Discrete losses alone are multiplied out, without a grid.
 
-Host code: pocketfft is several times faster than XLA's on a CPU. Memory is bounded by the number of
-bins: where losses spread more widely the grid is coarser, and the answer still a bound.
+Host code: pocketfft is several times XLA's speed. Memory is bounded: wide losses have wide bins.
 
 References:
   Koskela, Jälkö, Honkela 2020 (FFT); Gopi, Lee, Wutschitz 2021; Doroshenko, Ghazi, Kamath, Kumar,
@@ -409,14 +408,15 @@ def _guess(run: Composed, delta: float) -> float:
 
 
 def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
-    """The steps that release something, discrete ones multiplied out; None if one has no noise.
-
-    Or as good as none: losses so large beside their range that no grid tells them apart.
-    """
+    """The steps that release something, discrete ones multiplied out; None if one has no noise."""
     live = [p for p in pairs if isinstance(p, Pair) and p.mu > 0 and p.rate > 0 and p.count > 0]
-    if not all(np.isfinite([p.mu, p.count]).all() for p in live):
+    noisy = [np.isfinite([p.mu, p.count]).all() for p in live]
+    if live:  # else the sum over the outcomes answers
+        noisy += [np.any(p.masses[p.losses < np.inf]) for p in pairs if isinstance(p, Discrete)]
+    if not all(noisy):
         return None
     ranges = [loss_range(p, 36.0) for p in live]
+    # As good as none: losses so large beside their range that no grid tells them apart.
     if any(max(-low, high) > 1e10 * max(high - low, 1.0) for low, high in ranges):
         return None
     return [*live, *convolve(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]

@@ -24,9 +24,7 @@ class HistogramRelease(releases.Release):
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         mu = releases.over(step.stddev, Adjacency.ADD_REMOVE)
-        if adjacency is Adjacency.REPLACE_ONE:
-            return mu * np.sqrt(2.0), 2.0
-        return mu, 1.0
+        return (mu * np.sqrt(2.0), 2.0) if adjacency is Adjacency.REPLACE_ONE else (mu, 1.0)
 
 
 @register_mechanism
