@@ -92,7 +92,7 @@ def ledger(
     adjacency: Annotated[
         str, adjacency_option("Of a new ledger; every run must have it.")
     ] = "add-remove",
-    unit: Annotated[str, option("Of a new ledger: record or user.")] = "record",
+    unit: Annotated[str, option("Of a new ledger: record, user or person.")] = "record",
     measure: Annotated[
         str, option("What adds up, of a new ledger: renyi (any run), gaussian (without sampling).")
     ] = "renyi",

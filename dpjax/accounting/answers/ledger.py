@@ -48,7 +48,7 @@ class Ledger:
 
     Fields:
         epsilon, delta: the budget. A tenth of δ is kept for what certificates reserve of theirs.
-        adjacency, unit: of every certificate; the unit is "record" or "user".
+        adjacency, unit: of every certificate; the unit is "record", "user" or "person".
         measure: "renyi" or "gaussian".
         order: of "renyi"; by default the one at which (ε, δ) buys most runs of many small steps.
         plan: all runs, where they are declared in advance.
@@ -92,7 +92,7 @@ class Ledger:
             "epsilon": checks.one_number("epsilon", self.epsilon, positive),
             "delta": checks.one_number("delta", self.delta, pricing.PROBABILITY),
             "adjacency": pricing.check_adjacency(self.adjacency),
-            "unit": checks.choice("unit", self.unit, ("record", "user")),
+            "unit": checks.choice("unit", self.unit, ("record", "user", "person")),
             "measure": checks.choice("measure", self.measure, ("renyi", "gaussian")),
             "plan": tuple(self.plan),
             "entries": tuple(self.entries),
