@@ -91,6 +91,8 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 on_log=on_log,
                 log_private_losses=options.private_losses,
                 ledger=options.ledger,
+                users=run.records.users,
+                records_per_user=None if run.records.users is None else options.records_per_person,
             )
         except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():

@@ -116,6 +116,21 @@ Encoding = Annotated[
         "feature), or grid (public powers of two). [default: tail-bins, mlp: asinh]"
     ),
 ]
+Person = Annotated[
+    str | None,
+    option(
+        "The column that says whose a row is: ε then protects a person with all rows. It is no "
+        "feature, and its values are written nowhere."
+    ),
+]
+RecordsPerPerson = Annotated[
+    int,
+    option(
+        "Of a person with more rows, how many are trained on, the first in the file. ε does not "
+        "change; memory and time grow."
+    ),
+]
+Ignore = Annotated[str | None, option("Columns that are no features, such as name,address.")]
 Test = Annotated[
     pathlib.Path | None,
     option(
@@ -166,6 +181,9 @@ def train(
     preprocessing: Preprocessing = PreprocessingOption.private,
     numeric: Numeric = None,
     encoding: Encoding = None,
+    person: Person = None,
+    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON,
+    ignore: Ignore = None,
     missing: inputs.MissingOption = None,
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
@@ -200,7 +218,7 @@ def train(
     with inputs.exit_on_bad_input():
         folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
         if ledger is not None:
-            inputs.check_ledger(ledger, data, adjacency)
+            inputs.check_ledger(ledger, data, adjacency, "person" if person else "record")
         folder = folder if resume else run.unused_folder(folder, console)
         is_private = preprocessing is PreprocessingOption.private
         job = (private if is_private else settings).prepare(options, folder)

@@ -30,6 +30,7 @@ class Dataset:
         labels: int32 [records], class numbers.
         classes: name of each class.
         learned: what was read off the rows and is therefore not covered by any ε.
+        users: int [records], whom each record belongs to, where not the record is protected.
 
     Example:
         >>> data = Dataset(np.zeros((2, 3), np.float32), np.array([0, 1], np.int32), ("no", "yes"))
@@ -41,9 +42,15 @@ class Dataset:
     labels: Int[np.ndarray, " records"]
     classes: tuple[str, ...]
     learned: tuple[str, ...] = ()
+    users: Int[np.ndarray, " records"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def population(self) -> int:
+        """How many users there are, or records where each is protected by itself."""
+        return len(self) if self.users is None else len(np.unique(self.users))
 
 
 def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None = None) -> Dataset:
@@ -227,19 +234,26 @@ def _float(cell: Any, schema: Schema) -> float:
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Hold out a uniformly drawn share of the records, by position alone: (training, held out).
 
+    Of records that have users it is a share of these, each with all records.
+
     Example:
         >>> data = Dataset(np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32), ("a",))
         >>> [len(part) for part in split(data, 0.2)]
         [8, 2]
     """
-    held_out = round(len(data) * fraction)
-    if not 0 < held_out < len(data):
-        raise DataError(f"{len(data)} records are too few to hold out a share of {fraction}")
-    order = np.random.default_rng(seed).permutation(len(data))
-    parts = np.sort(order[held_out:]), np.sort(order[:held_out])
-    train, test = (
-        replace(data, features=data.features[rows], labels=data.labels[rows]) for rows in parts
-    )
+    owner = np.arange(len(data))
+    if data.users is not None:
+        owner = np.unique(data.users, return_inverse=True)[1]
+    count, what = data.population, "records" if data.users is None else "users"
+    held_out = round(count * fraction)
+    if not 0 < held_out < count:
+        raise DataError(f"{count} {what} are too few to hold out a share of {fraction}")
+    held = np.zeros(count, bool)
+    held[np.random.default_rng(seed).permutation(count)[:held_out]] = True
+    parts = ~held[owner], held[owner]
+    arrays = {name: getattr(data, name) for name in ("features", "labels", "users")}
+    arrays = {name: values for name, values in arrays.items() if values is not None}
+    train, test = (replace(data, **{n: v[rows] for n, v in arrays.items()}) for rows in parts)
     return train, test
 
 

@@ -271,6 +271,7 @@ def complete_schema(
             f"the schema declares {absent[0]!r}, which the table does not have; its columns are "
             f"{cells.list_columns(frame)}"
         )
+    declares_any = any(column.kind != "ignore" for column in declared.columns)
     ranges, categories, kinds, columns = [], [], [], []
     for name in [*known, *(n for n in frame.columns if n not in known and n != target)]:
         values = frame[name]
@@ -299,7 +300,7 @@ def complete_schema(
         cells.check_visible(f"the target {target!r}", classes)
         cells.check_variety(f"the target {target!r}", len(classes), len(frame), _NO_CLASSES)
     found = {
-        "columns absent from the schema, taken as found": kinds if declared.columns else [],
+        "columns absent from the schema, taken as found": kinds if declares_any else [],
         "ranges learned from the rows": ranges,
         "category lists learned from the rows": categories,
         "classes of the target learned from the rows": [target] if declared.classes is None else [],
