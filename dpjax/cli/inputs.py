@@ -239,6 +239,8 @@ def _number_persons(
 
 def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
+    from dataclasses import replace
+
     from dpjax import data as reading
 
     target, test, person = options.target, options.test, options.person
@@ -283,25 +285,51 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
                 raise ValueError(f"{option} must name another column than --{used}, got {name!r}")
     if both := [name for name in list_names(options.numeric) if name in left_out]:
         raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
+    if schema is not None:  # which may declare the target's column as any other
+        columns = tuple(column for column in schema.columns if column.name != target)
+        schema = replace(schema, columns=columns)
     if not person:
         return Rows(frame, held_out, target, schema)
     frame, persons = _number_persons(frame, person, schema, as_written)
     return Rows(frame, held_out, target, schema, persons)
 
 
-def read_inputs(options: types.SimpleNamespace) -> tuple[Dataset, Dataset, dict[str, Any]]:
-    """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
+def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
+    """How many cells hold a category that the schema does not list, None where none does."""
+    from dpjax.data.encoding import count_unlisted
+
+    found = count_unlisted(frame, schema)
+    listed = ", ".join(f"{name} ({count:,})" for name, count in found.items())
+    return f"cells in none of the known categories, taken for none: {listed}" if found else None
+
+
+class Inputs(NamedTuple):
+    """Encoded records to train on and to hold out, how they are encoded, and what to say of it."""
+
+    records: Dataset
+    held_out: Dataset
+    encoding: dict[str, Any]
+    unlisted: str | None
+
+
+def read_inputs(options: types.SimpleNamespace) -> Inputs:
+    """The records and held-out ones: a fifth, unless there are others."""
     from dataclasses import replace
 
     from dpjax import data as reading
 
     rows, test = read_rows(options), options.test
-    complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+    try:
+        complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+    except reading.DataError as error:
+        draft = f"dpjax schema {options.data} --out schema.toml drafts a schema to decide it in"
+        raise reading.DataError(f"{error}\n{draft}") from None
     encoding = reading.describe_encoding(complete, rows.schema)
     records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)
+    unlisted = describe_unlisted(rows.train, complete)
     if rows.held_out is None:
-        return *reading.split(records), encoding
+        return Inputs(*reading.split(records), encoding, unlisted)
     try:
-        return records, reading.encode(rows.held_out, complete), encoding
+        return Inputs(records, reading.encode(rows.held_out, complete), encoding, unlisted)
     except reading.DataError as error:
         raise reading.DataError(f"--test {test or 'records'}: {error}") from None

@@ -189,7 +189,7 @@ def _draw_row_of_each(key: Any, persons: Any) -> Any:
 
 
 def _draw_held_out(key: Any, count: int) -> Any:
-    """A coin for every person or record, in secret: which one is held out says nothing of others."""
+    """A coin for every person or record, in secret: who is held out says nothing of others."""
     import jax
     import numpy as np
 

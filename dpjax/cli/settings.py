@@ -53,18 +53,21 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
     del folder  # only a run whose key comes first asks for it
     check_options(options)
-    records, held_out, encoding = read_inputs(options)
+    records, held_out, encoding, unlisted = read_inputs(options)
     model, learning_rate = choose_model(options, len(records.classes))
     if model == "logistic" and len(records.classes) != 2:
         raise ValueError(
             f"--model must be softmax or mlp for {len(records.classes)} classes, got logistic"
         )
     plan = plan_for(options, records.population)
+    shown = "the screen: how many cells are in none of the declared categories"
     certificate = plan.certify(
-        not_covered=list_disclosures(records, options),
+        not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate, **declare_columns(options)},
     )
-    return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
+    notes = (unlisted,) if unlisted else ()
+    made = options, records, held_out, encoding, plan, certificate, model, learning_rate
+    return Run(*made, notes=notes)
 
 
 def check_options(options: types.SimpleNamespace) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from dpjax.data import cells
-from dpjax.data.cells import DataError, describe_place
+from dpjax.data.cells import DataError
 from dpjax.data.schema import Column, Schema, class_name, complete_schema
 
 
@@ -97,9 +97,8 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
         raise DataError(f"the column {name!r}, the target, is missing")
     values = cells.parse_cells(frame[[name]], schema)[name]
     find = class_finder(schema)
-    if values.isna().any():
-        place = describe_place(frame, values.isna())
-        raise DataError(f"the target {name!r} is missing {place}; drop or complete the row")
+    if (error := cells.find_unlabelled(frame.assign(**{name: values}), name)) is not None:
+        raise error
     coded = {value: find(value) for value in values.unique()}
     unknown = [class_name(value) for value, number in coded.items() if number < 0]
     if unknown:
@@ -124,6 +123,31 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         >>> encode_features(pd.DataFrame({"x": [0.0, 10.0]}), schema).ravel()
         array([-1.,  1.], dtype=float32)
     """
+    used, frame = _read_features(frame, schema)
+    blocks = [
+        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
+        for column in used
+    ]
+    if not blocks:
+        raise DataError("there is no feature column besides the target")
+    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
+
+
+def count_unlisted(frame: pd.DataFrame, schema: Schema) -> dict[str, int]:
+    """How many cells of a column hold a category that the schema does not list, where any does."""
+    used, frame = _read_features(frame, schema)
+    counts = {}
+    for column in used:
+        if column.kind == "category":
+            given = frame[column.name].notna()
+            counts[column.name] = int(
+                np.sum(given & (_category_numbers(frame[column.name], column) < 0))
+            )
+    return {name: count for name, count in counts.items() if count}
+
+
+def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:
+    """The feature columns of a complete schema, and their cells; refuses what is not there."""
     used = [column for column in schema.columns if column.kind != "ignore"]
     cells.check_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
@@ -133,14 +157,7 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
             f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
             f"the columns are {cells.list_columns(frame)}"
         )
-    frame = cells.parse_cells(frame[[column.name for column in used]], schema)
-    blocks = [
-        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
-        for column in used
-    ]
-    if not blocks:
-        raise DataError("there is no feature column besides the target")
-    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
+    return used, cells.parse_cells(frame[[column.name for column in used]], schema)
 
 
 def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
@@ -288,13 +305,10 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
 
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature in [−1, 1], a missing number the middle; or one a cell between cuts."""
-    values = frame[column.name]
-    unreal = cells.is_not_real(values)
-    numbers: Any = np.full(len(values), np.nan) if unreal else cells.to_floats(values)
-    absent = values.isna().to_numpy() & missing
-    bad = ~np.isfinite(numbers) & ~absent
-    if bad.any():
-        raise cells.not_a_number_error(frame, column.name, bad)
+    if (error := cells.find_gap(frame, column.name, "number", missing)) is not None:
+        raise error
+    numbers: Any = cells.to_floats(frame[column.name])
+    absent = frame[column.name].isna().to_numpy()
     if column.cuts is not None:
         cell = np.searchsorted(column.cuts, numbers, side="left")
         cell = np.where(absent, len(column.cuts) + 1, cell)
@@ -314,13 +328,14 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
 
 def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature a category; a value that is none of them has no 1."""
-    values = frame[column.name]
-    if values.isna().any() and not missing:
-        raise DataError(
-            f"column {column.name!r} has no value {describe_place(frame, values.isna())}; "
-            "complete it, write a category such as 'unknown' there, or give a schema with "
-            'missing = [""] (--missing "")'
-        )
+    if (error := cells.find_gap(frame, column.name, "category", missing)) is not None:
+        raise error
+    numbers = _category_numbers(frame[column.name], column)
+    return (numbers[:, None] == np.arange(len(column.categories or ()))).astype(np.float64)
+
+
+def _category_numbers(values: pd.Series, column: Column) -> np.ndarray:
+    """Which of the column's categories each cell is, −1 for none."""
     assert column.categories is not None
     find = _finder(column.categories)
     # Every different value is named once; a column of mixed types has values that compare equal
@@ -329,5 +344,4 @@ def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     codes, given = (np.arange(len(values)), values) if mixed else pd.factorize(values)
     nothing = find("")  # where "" is listed, a missing value is that category
     named = [nothing if pd.isna(cell) else find(cell) for cell in given]
-    numbers: Any = np.asarray([*named, nothing])[codes]  # factorize codes a missing value as −1
-    return (numbers[:, None] == np.arange(len(column.categories))).astype(np.float64)
+    return np.asarray([*named, nothing])[codes]  # factorize codes a missing value as −1

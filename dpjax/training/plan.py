@@ -89,7 +89,8 @@ class Plan:
             of the same price in another way; or the `Tree` of a `MatrixGaussian`. None for every
             other run.
         unit: whose privacy is priced: of a "record", or of a "user" or "person" with all its
-            records, who is then what `population` counts, and what `fit(users=…)` samples and clips.
+            records, who is then what `population` counts, and what `fit(users=…)` samples and
+            clips.
         adaptive: moves the clip norm with a quantile of the gradients' norms, from `clip_norm` on.
             Every step's Gaussian is then the sum and a noisy count together: `mechanism` prices
             both, and `fit` adds to the sum the noise `adaptive.gradient_noise(noise_multiplier)`.
