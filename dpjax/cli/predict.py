@@ -68,15 +68,8 @@ def predict(
             raise reading.DataError(f"--data {data}: {error}") from None
         classes = schema.classes or ()
         chances = _chances(saved, features, len(classes))
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        kept = [id_column] if id_column else []
-        rows.writerow([*kept, "prediction", *(f"probability of {name}" for name in classes)])
-        first = frame[kept].astype(object).fillna("").to_numpy().tolist()
-        for before, row in zip(first, chances.tolist(), strict=True):
-            label = classes[max(range(len(row)), key=row.__getitem__)]
-            rows.writerow([*before, label, *(f"{chance:.6g}" for chance in row)])
-        training.write_atomically(out, text.getvalue().encode())
+        text = _as_csv(frame[[id_column] if id_column else []], chances.tolist(), classes)
+        training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
     if as_json:
@@ -89,6 +82,17 @@ def predict(
         typer.echo(unlisted)
     if unknown:
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
+
+
+def _as_csv(kept: Any, chances: list[list[float]], classes: tuple[str, ...]) -> str:
+    """The columns that are kept of the rows, the likeliest class, and the chance of each."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*kept.columns, "prediction", *(f"probability of {name}" for name in classes)])
+    for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), chances, strict=True):
+        label = classes[max(range(len(row)), key=row.__getitem__)]
+        rows.writerow([*own, label, *(f"{chance:.6g}" for chance in row)])
+    return text.getvalue()
 
 
 def _chances(saved: Any, features: Any, classes: int) -> Any:
