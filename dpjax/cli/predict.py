@@ -53,11 +53,11 @@ def predict(
             inputs.refuse(error, as_json)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-        described = reading.described_schema(saved.encoding)
+        described: Any = reading.described_schema(saved.encoding)
         if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
             raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
-        schema: Any = inputs.with_cell_options(described, missing, decimal, thousands)
-        schema = inputs.leave_out(schema, [id_column] if id_column else [])
+        described = inputs.with_cell_options(described, missing, decimal, thousands)
+        schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
         frame = reading.read_table(data, schema=schema)
         if id_column:
             inputs.check_column("--id", id_column, list(frame.columns))

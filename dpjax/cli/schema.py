@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +27,7 @@ _HEAD = """\
 """
 _MISSING = ("NA", "N/A", "n/a", "na", "NULL", "null", "None", "?", "-", "--", ".", "#N/A")
 _MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
-_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?")
+_DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
 _ID = re.compile(r"(^|.*[\W_])(id|nr|no|key|number|uuid)$|.*[a-z](Id|ID|Nr|No)$")
 
 
@@ -51,83 +52,65 @@ def schema(
         from dpjax import data as reading
 
         inputs.check_new_file("--out", out, (".toml",))
-        given = inputs.with_cell_options(None, missing, decimal, thousands) or reading.Schema(())
+        given = inputs.with_cell_options(None, missing, decimal, thousands)
         # Of a sparse file alone the cells must be read to know its columns.
         frame = reading.read_table(data, schema=given, as_written="svm" not in data.lower())
         if target is not None:
             inputs.check_column("--target", target, list(frame.columns))
-        text, undecided = _draft(frame, given, target, pathlib.Path(data).name)
-        out.write_text(text, encoding="utf-8")
+        text, undecided = _draft(frame, given or reading.Schema(()), target)
+        out.write_text(_HEAD.format(name=pathlib.Path(data).name) + text, encoding="utf-8")
     typer.echo(f"{out} is a draft of {len(frame.columns)} columns: NOT private, not for release")
     if undecided:
         typer.echo(f"still to be decided there: {', '.join(undecided)}")
 
 
-def _draft(
-    frame: pd.DataFrame, given: Schema, target: str | None, name: str
-) -> tuple[str, list[str]]:
+def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str, list[str]]:
     """The text of the draft, and the columns that are still to be decided."""
-    from dpjax.data.encoding import as_texts
+    from dpjax.data.cells import parse_cells
 
-    columns = {column: as_texts(frame[column], given) for column in frame.columns}
-    features = [column for column in columns if column != target]
-    found = {column: set(cells.tolist()) for column, cells in columns.items()}
-    numeric = {marks: [c for c in features if _are_numbers(found[c], *marks)] for marks in _MARKS}
+    frame = frame.mask(frame == "")
     own = given.decimal, given.thousands
-    marks = max(numeric, key=lambda one: len(numeric[one])) if own == _MARKS[0] else own
-    absent = [m for m in _MISSING if any(m in found[c] for c in numeric.get(marks, features))]
-    lines = [_HEAD.format(name=name)]
-    lines += [f"target = {_quote(target)}"] if target else ['# target = "…", or --target']
-    if absent or given.missing or any("" in cells for cells in found.values()):
-        listed = ", ".join(map(_quote, dict.fromkeys([*given.missing, *absent]) or [""]))
+    marked = [
+        replace(given, missing=(*given.missing, *_MISSING), decimal=decimal, thousands=thousands)
+        for decimal, thousands in (_MARKS if own == _MARKS[0] else (own,))
+    ]
+    tables = [(schema, parse_cells(frame, schema)) for schema in marked]
+    # The first of those by which most columns are numbers.
+    schema, table = max(tables, key=lambda one: one[1].select_dtypes("number").shape[1])
+    numbers = frame[table.select_dtypes("number").columns]
+    absent = [text for text in (*given.missing, *_MISSING) if (numbers == text).any(axis=None)]
+    lines = [f"target = {_quote(target)}" if target else '# target = "…", or --target']
+    if absent or frame.isna().any(axis=None):
+        listed = ", ".join(map(_quote, absent or [""]))
         lines.append(f"missing = [{listed}]  # these, and empty cells, hold no value")
-    if marks != _MARKS[0]:
-        lines.append(f"decimal = {_quote(marks[0])}")
-        lines += [f"thousands = {_quote(marks[1])}"] if marks[1] else []
+    lines += [f"decimal = {_quote(schema.decimal)}"] if schema.decimal != "." else []
+    lines += [f"thousands = {_quote(schema.thousands)}"] if schema.thousands else []
     undecided = []
-    for column in features:
-        kind, why = _guess(column, columns[column].tolist(), *marks)
-        undecided += [column] if kind == "decide" else []
+    for name in [column for column in table.columns if column != target]:
+        kind, why = _guess(table, name, schema)
+        undecided += [name] if kind == "decide" else []
         said = f"  # {why}" if why else ""
-        lines += ["", "[[columns]]", f"name = {_quote(column)}", f"kind = {_quote(kind)}{said}"]
+        lines += ["", "[[columns]]", f"name = {_quote(name)}", f"kind = {_quote(kind)}{said}"]
     return "\n".join(lines) + "\n", undecided
 
 
-def _are_numbers(cells: set[str], decimal: str, thousands: str | None) -> bool:
-    """Whether some cells are numbers, and no other one holds a value."""
-    from dpjax.data.cells import parse_number
-
-    rest = cells - {"", *_MISSING}
-    return bool(rest) and all(parse_number(c, decimal, thousands) is not None for c in rest)
-
-
-def _guess(name: str, cells: list[str], decimal: str, thousands: str | None) -> tuple[str, str]:
+def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     """A column's kind, and why it must be decided."""
-    from dpjax.data.cells import UNNAMED, DataError, check_variety, parse_number
+    from dpjax.data.cells import DataError, check_kind, check_variety
 
-    given = [cell for cell in cells if cell and cell not in _MISSING]
-    different = set(given)
-    if not different:
+    given = table[name].dropna()
+    if given.empty:
         return "ignore", "no cell holds a value"
-    if name.startswith(UNNAMED):
-        return "decide", "without a name, as an index that was written along"
-    if all(_DATE.fullmatch(cell) for cell in different):
+    if given.astype(str).str.fullmatch(_DATE).all():
         return "decide", "dates: ignore, or write an age or a year in the file"
-    parsed = sum(parse_number(cell, decimal, thousands) is not None for cell in different)
-    if _ID.fullmatch(name):
-        return "decide", "by its name an id: ignore, or --person"
-    if parsed == len(different):
-        whole = all(cell.isdigit() for cell in different)
-        if whole and len(given) > 20 and len(different) == len(given):
-            return "decide", "whole numbers of which none occurs twice: an id?"
-        return "number", ""
-    if 2 * parsed > len(different):
-        return "decide", "numbers and texts: a unit, another decimal mark, or no value (missing)?"
+    if _ID.fullmatch(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
+        return "decide", "an id? ignore, or --person"
     try:
-        check_variety(name, len(different), len(given), "")
+        if (kind := check_kind(table, name, schema)) == "category":
+            check_variety(name, given.nunique(), len(given), "")
     except DataError:
-        return "decide", "most cells differ: names, ids or free text? ignore, or list categories"
-    return "category", ""
+        return "decide", "neither numbers nor few texts: a unit, another mark, names, ids?"
+    return kind, ""
 
 
 def _quote(text: str) -> str:

@@ -156,7 +156,6 @@ def _tidy(owner: Any, field: str, what: str) -> None:
 
 
 _HOW = ("comment", "missing", "decimal", "thousands", "separator")
-UNDECIDED = "decide"  # the kind of a column in a draft
 _KEYS = {"target", "classes", "header", "names", "aliases", "columns", *_HOW}
 _COLUMN_KEYS = {"name", "kind", "range", "categories", "scale"}
 
@@ -200,11 +199,10 @@ def _schema(raw: Any) -> Schema:
     listed = raw.get("columns", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise DataError("columns must be a list of tables, each with a name")
-    undecided = [repr(entry.get("name")) for entry in listed if entry.get("kind") == UNDECIDED]
-    if undecided:
+    # As `dpjax schema` marks them.
+    if undecided := [repr(one.get("name")) for one in listed if one.get("kind") == "decide"]:
         raise DataError(
-            f"the kind of {', '.join(undecided)} is still to be decided; write number, category or "
-            "ignore"
+            f"the kind of {', '.join(undecided)} is still to be decided: number, category or ignore"
         )
     columns = [_declared_column(entry) for entry in listed]
     names = [column.name for column in columns]
