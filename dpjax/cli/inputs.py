@@ -182,8 +182,9 @@ def with_cell_options(
 
 
 def list_names(given: str | None) -> tuple[str, ...]:
-    """The columns that an option names, with commas between them."""
-    return tuple(name for part in (given or "").split(",") if (name := " ".join(part.split())))
+    """The columns that an option names, with commas between them, each once."""
+    names = (" ".join(part.split()) for part in (given or "").split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 class Rows(NamedTuple):
@@ -276,13 +277,14 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
             raise reading.DataError(
                 f"--test must hold other records than --data, got the same in {test}"
             )
-    names = {"--ignore": list_names(options.ignore), "--person": [person] if person else []}
-    for option, listed in names.items():
-        for name in listed:
-            check_column(option, name, list(frame.columns))
-            if name == target or (option == "--ignore" and name == person):
-                used = "target" if name == target else "person"
-                raise ValueError(f"{option} must name another column than --{used}, got {name!r}")
+    for name in left_out:  # the person's last
+        option = "--person" if name == person else "--ignore"
+        check_column(option, name, list(frame.columns))
+        if name == target or left_out.count(name) > 1:
+            other = "target" if name == target else "ignore"
+            raise ValueError(f"{option} must name another column than --{other}, got {name!r}")
+    if not set(frame.columns) - {target, *left_out}:
+        raise ValueError("--ignore must leave features, got all columns but the target")
     if both := [name for name in list_names(options.numeric) if name in left_out]:
         raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
     if schema is not None:  # which may declare the target's column as any other
@@ -294,29 +296,14 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
     return Rows(frame, held_out, target, schema, persons)
 
 
-def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
-    """How many cells hold a category that the schema does not list, None where none does."""
-    from dpjax.data.encoding import count_unlisted
-
-    found = count_unlisted(frame, schema)
-    listed = ", ".join(f"{name} ({count:,})" for name, count in found.items())
-    return f"cells in none of the known categories, taken for none: {listed}" if found else None
-
-
-class Inputs(NamedTuple):
-    """Encoded records to train on and to hold out, how they are encoded, and what to say of it."""
-
-    records: Dataset
-    held_out: Dataset
-    encoding: dict[str, Any]
-    unlisted: str | None
-
-
-def read_inputs(options: types.SimpleNamespace) -> Inputs:
-    """The records and held-out ones: a fifth, unless there are others."""
+def read_inputs(
+    options: types.SimpleNamespace,
+) -> tuple[Dataset, Dataset, dict[str, Any], str | None]:
+    """Records to train on and to hold out, the encoding, and what to say of other categories."""
     from dataclasses import replace
 
     from dpjax import data as reading
+    from dpjax.data.encoding import describe_unlisted
 
     rows, test = read_rows(options), options.test
     try:
@@ -328,8 +315,8 @@ def read_inputs(options: types.SimpleNamespace) -> Inputs:
     records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)
     unlisted = describe_unlisted(rows.train, complete)
     if rows.held_out is None:
-        return Inputs(*reading.split(records), encoding, unlisted)
+        return *reading.split(records), encoding, unlisted
     try:
-        return Inputs(records, reading.encode(rows.held_out, complete), encoding, unlisted)
+        return records, reading.encode(rows.held_out, complete), encoding, unlisted
     except reading.DataError as error:
         raise reading.DataError(f"--test {test or 'records'}: {error}") from None

@@ -45,6 +45,7 @@ def predict(
         from dpjax import data as reading
         from dpjax import training
         from dpjax.accounting import CertificateError
+        from dpjax.data.encoding import describe_unlisted
 
         inputs.check_new_file("--out", out, (".csv",))
         try:
@@ -63,7 +64,7 @@ def predict(
             inputs.check_column("--id", id_column, list(frame.columns))
         try:
             features = reading.encode_features(frame, schema)
-            unlisted = inputs.describe_unlisted(frame, schema)
+            unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
         classes = schema.classes or ()

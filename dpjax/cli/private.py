@@ -63,9 +63,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         schema = table.release(parts.looked_at, key.value)
     else:
         schema = data.described_schema(finished.encoding)
-    if len(schema.classes or ()) < 2:
-        notes = (*notes, _describe_constant(table, len(schema.classes or ())))
-        schema = replace(schema, classes=schema.classes or _NO_CLASS)
+    notes = (*notes, *_describe_hidden(table, schema))
+    schema = replace(schema, classes=schema.classes or _NO_CLASS)
     model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
     if model == "logistic" and len(schema.classes or ()) != 2:
         model = "softmax"
@@ -199,7 +198,7 @@ def _draw_held_out(key: Any, count: int) -> Any:
 
     held = np.asarray(jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), _HELD_OUT, (count,)))
     if held.all() or not held.any():
-        raise DataError(f"{count} are too few to hold out a share of {_HELD_OUT}")
+        raise DataError(f"{count} persons or records are too few to hold out {_HELD_OUT:.0%}")
     return held
 
 
@@ -244,14 +243,17 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
-def _describe_constant(table: PrivateTable, classes: int) -> str:
-    """Why the model is a constant one, and what to give."""
-    found = "no class" if classes == 0 else "one class"
-    return (
-        f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count above "
-        f"{table.threshold:,}: the model is a constant; declare classes in a schema, or give more "
-        "records or a larger --epsilon"
-    )
+def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
+    """What the noise hides of what was released, and what to give."""
+    hidden = [one.name for one in schema.columns if one.categories == ("",)]
+    notes = [f"warning: no value of {', '.join(hidden)} stands out of the noise"] if hidden else []
+    if (count := len(schema.classes or ())) < 2:
+        notes.append(
+            f"warning: {'one class' if count else 'no class'} of {table.schema.target!r} stands "
+            f"out of the noise, with a count above {table.threshold:,}: the model is a constant; "
+            "declare classes in a schema, or give more records or a larger --epsilon"
+        )
+    return notes
 
 
 def _encode_held_out(frame: Any, schema: Schema) -> tuple[Dataset, tuple[int, int]]:

@@ -133,17 +133,17 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
     return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
 
 
-def count_unlisted(frame: pd.DataFrame, schema: Schema) -> dict[str, int]:
-    """How many cells of a column hold a category that the schema does not list, where any does."""
+def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
+    """How many cells hold a category that the schema does not list, None where none does."""
     used, frame = _read_features(frame, schema)
-    counts = {}
+    counts = []
     for column in used:
         if column.kind == "category":
-            given = frame[column.name].notna()
-            counts[column.name] = int(
-                np.sum(given & (_category_numbers(frame[column.name], column) < 0))
-            )
-    return {name: count for name, count in counts.items() if count}
+            values = frame[column.name]
+            other = np.sum(values.notna() & (_category_numbers(values, column) < 0))
+            counts += [f"{column.name} ({other:,})"] if other else []
+    listed = ", ".join(counts)
+    return f"cells in none of the known categories, taken for none: {listed}" if counts else None
 
 
 def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:

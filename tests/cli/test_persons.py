@@ -245,7 +245,7 @@ def test_a_run_of_persons_resumes_and_is_booked_as_one(patients, tmp_path, monke
         ),
         (("--ignore", "readmitted"), "--ignore must name another column than --target"),
         (("--person", "readmitted"), "--person must name another column than --target"),
-        (("--person", "sex", "--ignore", "sex"), "--ignore must name another column than --person"),
+        (("--person", "sex", "--ignore", "sex"), "--person must name another column than --ignore"),
         (("--person", "sex", "--numeric", "sex"), "--numeric must name features, got 'sex'"),
         (("--person", "sex", "--records-per-person", "0"), "--records-per-person must lie"),
         (("--person", "birth_date", "--data", "digits"), "--person must name a column, got"),
