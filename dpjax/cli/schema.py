@@ -28,7 +28,7 @@ _HEAD = """\
 _MISSING = ("NA", "N/A", "n/a", "na", "NULL", "null", "None", "?", "-", "--", ".", "#N/A")
 _MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
-_ID = re.compile(r"(^|.*[\W_])(id|nr|no|key|number|uuid)$|.*[a-z](Id|ID|Nr|No)$")
+_ID = re.compile(r"(^|.*[\W_])(p?id|uid|nr|no|key|number)$|.*[a-z](Id|ID|Nr|No)$")
 
 
 def schema(

@@ -326,3 +326,71 @@ def test_from_a_file_to_predictions_with_one_refusal(tmp_path, decimal):
         lines = list(csv.reader(file))
     assert lines[0][:2] == ["patient_id", "prediction"]
     assert [line[0] for line in lines[1:]] == ["P7", "P8"]
+
+
+def test_no_message_of_a_private_run_counts_the_rows_of_persons(tmp_path):
+    rows = _patients(150)
+    for number, row in enumerate(rows):
+        row[0] = f"P{number}"  # of 40 rows a person, 39 are padding, which training warns of
+    path = _write(tmp_path / "wide.csv", rows)
+    asked = ("--person", "patient_id", "--records-per-person", "40", "--sampling")
+    out = tmp_path / "run"
+    result = dpjax("train", "--data", path, *QUICK, *asked, "random-allocation", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "records_per_user" not in result.output
+    assert str(len(rows)) not in result.output
+    # Dates, each of one person, are no categories; that the noise hides them is no secret.
+    assert "no value of birth_date" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("how", ["private", "from-records"])
+def test_misspelt_categories_are_counted_in_the_open_alone(patients, tmp_path, how):
+    schema = tmp_path / "schema.toml"
+    schema.write_text('[[columns]]\nname = "sex"\ncategories = ["f", "male"]\n')
+    out = tmp_path / "run"
+    asked = ("--schema", schema, "--ignore", "birth_date,patient_id", "--missing", "")
+    asked = (*asked, "--preprocessing", how, "--out", out)
+    result = dpjax("train", "--data", patients, *QUICK, *asked)
+    assert result.exit_code == 0, result.output
+    told, men = " ".join(result.output.split()), patients.read_text().count(",m,")
+    line = f"cells in none of the known categories, taken for none: sex ({men})"
+    assert (line in told) is (how == "from-records")
+    listed = any("declared categories" in one for one in _certificate(out).not_covered)
+    assert listed is (how == "from-records")
+
+
+def test_a_draft_reads_units_marks_and_ids(tmp_path):
+    lines = [
+        f"{k};{'1.234,5' if k % 2 else '7,5'};{'NA' if k % 9 == 0 else k};{k} kg;0{k % 5};{k % 2}"
+        for k in range(60)
+    ]
+    path, out = tmp_path / "odd.csv", tmp_path / "odd.toml"
+    path.write_text("\n".join(["pid;paid;days;weight;ward;y", *lines]) + "\n")
+    found = dpjax("schema", path, "--out", out)
+    assert found.exit_code == 0, found.output
+    text = out.read_text()
+    assert 'decimal = ","\nthousands = "."\n' in text
+    assert 'missing = ["NA"]' in text
+    kinds = dict.fromkeys(("pid", "weight"), "decide")
+    for name in ("pid", "paid", "days", "weight", "ward", "y"):
+        assert f'name = "{name}"\nkind = "{kinds.get(name, "number")}"' in text
+    out.write_text(text.replace('"decide"', '"ignore"'))
+    read = data.read_schema(out)
+    assert (read.decimal, read.thousands, read.missing) == (",", ".", ("NA",))
+    again = dpjax("schema", path, "--out", out)
+    assert (again.exit_code, "--out must be a new file" in again.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("classes = []", "classes must list some, got none"),
+        ('[[columns]]\nname = "x"\ncategories = []', "column 'x': categories must list some"),
+        ('[[columns]]\nname = "x"\nkind = "decide"', "the kind of 'x' is still to be decided"),
+    ],
+)
+def test_a_schema_that_decides_nothing_is_refused(tmp_path, text, told):
+    path = tmp_path / "schema.toml"
+    path.write_text(text + "\n")
+    with pytest.raises(data.DataError, match=told):
+        data.read_schema(path)
