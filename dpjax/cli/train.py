@@ -216,12 +216,7 @@ def train(
     # Names of files and columns are no markup.
     console = Console(stderr=as_json, markup=False, highlight=False)
     with inputs.exit_on_bad_input():
-        folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
-        if ledger is not None:
-            inputs.check_ledger(ledger, data, adjacency, "person" if person else "record")
-        folder = folder if resume else run.unused_folder(folder, console)
-        is_private = preprocessing is PreprocessingOption.private
-        job = (private if is_private else settings).prepare(options, folder)
+        folder, job = _prepare(options, console)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
             run.discard_keys(folder)
@@ -242,3 +237,15 @@ def train(
         inputs.print_json(summary)
     else:
         settings.show_result(console, summary)
+
+
+def _prepare(options: types.SimpleNamespace, console) -> tuple[pathlib.Path, settings.Run]:
+    """The folder of the run, and the run; a ledger of another kind is refused before."""
+    name = pathlib.Path(options.data).name.split(".")[0]
+    folder = (options.out or pathlib.Path("runs") / name).resolve()
+    if options.ledger is not None:
+        unit = "person" if options.person else "record"
+        inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
+    folder = folder if options.resume else run.unused_folder(folder, console)
+    is_private = options.preprocessing is PreprocessingOption.private
+    return folder, (private if is_private else settings).prepare(options, folder)
