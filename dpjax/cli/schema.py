@@ -39,7 +39,7 @@ def schema(
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
 ) -> None:
-    """Draft a schema: names and kinds of the columns, marked where you must decide.
+    """Draft a schema: names and kinds of columns, for you to decide.
 
     It is read off the form of the cells, so that it is NOT private and not for release. Ranges,
     categories and classes are not in it: add those that are public; train finds the others with

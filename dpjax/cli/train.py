@@ -208,15 +208,25 @@ def train(
         dpjax train --data people.csv --target income --epsilon 1
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
     """
-    options = types.SimpleNamespace(**locals())  # by name, before there are other values
+    finish(types.SimpleNamespace(**locals()))
 
+
+def finish(options: types.SimpleNamespace) -> None:
+    """From the options of a run, by name, to its folder."""
     from rich.console import Console
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
     # Names of files and columns are no markup.
-    console = Console(stderr=as_json, markup=False, highlight=False)
+    console = Console(stderr=options.as_json, markup=False, highlight=False)
+    resume, named = options.resume, pathlib.Path("runs") / pathlib.Path(options.data).name
     with inputs.exit_on_bad_input():
-        folder, job = _prepare(options, console)
+        folder = (options.out or named.with_name(named.name.split(".")[0])).resolve()
+        if options.ledger is not None:
+            unit = "person" if options.person else "record"
+            inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
+        folder = folder if resume else run.unused_folder(folder, console)
+        is_private = options.preprocessing is PreprocessingOption.private
+        job = (private if is_private else settings).prepare(options, folder)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
             run.discard_keys(folder)
@@ -233,19 +243,7 @@ def train(
     with inputs.exit_on_bad_input(interrupted):
         run.write_results(folder, job, found)
     summary = {"folder": str(folder), **found.summarise(job)}
-    if as_json:
+    if options.as_json:
         inputs.print_json(summary)
     else:
         settings.show_result(console, summary)
-
-
-def _prepare(options: types.SimpleNamespace, console) -> tuple[pathlib.Path, settings.Run]:
-    """The folder of the run, and the run; a ledger of another kind is refused before."""
-    name = pathlib.Path(options.data).name.split(".")[0]
-    folder = (options.out or pathlib.Path("runs") / name).resolve()
-    if options.ledger is not None:
-        unit = "person" if options.person else "record"
-        inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
-    folder = folder if options.resume else run.unused_folder(folder, console)
-    is_private = options.preprocessing is PreprocessingOption.private
-    return folder, (private if is_private else settings).prepare(options, folder)
