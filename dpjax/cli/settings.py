@@ -90,12 +90,9 @@ def check_options(options: types.SimpleNamespace) -> None:
 
 def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
     """What a certificate declares of persons and of the columns that are left out."""
-    found: dict[str, Any] = {}
-    if options.person:
-        found |= {"person_column": options.person, "records_per_person": options.records_per_person}
-    if left_out := list_names(options.ignore):
-        found["columns_left_out"] = ", ".join(left_out)
-    return found
+    persons = {"person_column": options.person, "records_per_person": options.records_per_person}
+    left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
+    return (persons if options.person else {}) | (left_out if options.ignore else {})
 
 
 def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:

@@ -212,11 +212,6 @@ def raise_together(errors: list[DataError]) -> None:
         raise DataError(f"{len(errors)} columns need a decision:{lines}")
 
 
-def empty_column_error(name: str) -> DataError:
-    """The error for a column of which no cell holds a value."""
-    return DataError(f'column {name!r} is empty; leave it out by kind = "ignore" in a schema')
-
-
 def check_visible(what: str, texts: Iterable[str]) -> None:
     """Refuse texts that differ by nothing one can see, such as a zero-width space."""
     seen: dict[str, str] = {}
@@ -291,7 +286,7 @@ def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
             '(to_csv(index=False)); name it, or leave it out by kind = "ignore" in a schema'
         )
     if values.isna().all():
-        raise empty_column_error(name)
+        raise DataError(f'column {name!r} is empty; leave it out by kind = "ignore" in a schema')
     if pd.api.types.is_complex_dtype(values):
         raise DataError(f"column {name!r} holds complex numbers; give two columns of real ones")
     if pd.api.types.is_numeric_dtype(values):

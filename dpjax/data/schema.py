@@ -74,11 +74,6 @@ class Column:
         if self.categories is not None:
             _tidy(self, "categories", f"{where}: categories")
             cells.check_visible(f"{where}: categories", self.categories)
-            if not self.categories:
-                raise DataError(
-                    f"{where}: categories must list some, got none; leave the key out to have them "
-                    "found"
-                )
             if len(set(self.categories)) != len(self.categories):
                 raise DataError(f"{where}: a category is listed twice")
 
@@ -208,8 +203,15 @@ def _schema(raw: Any) -> Schema:
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise DataError("a column is declared twice")
-    if raw.get("classes") == []:
-        raise DataError("classes must list some, got none; leave the key out to have them found")
+    for where, one in (
+        ("", raw.get("classes")),
+        *((e["name"], e.get("categories")) for e in listed),
+    ):
+        if one == []:
+            what = f"column {where!r}: categories" if where else "classes"
+            raise DataError(
+                f"{what} must list some, got none; leave the key out to have them found"
+            )
     header, target = raw.get("header", True), raw.get("target")
     names = raw.get("names", names if target is None or target in names else [*names, target])
     classes = raw.get("classes")
@@ -321,8 +323,6 @@ def _complete_column(
         column = replace(column, range=cells.learn_range(frame, name, bool(declared.missing)))
     elif column.kind == "category" and column.categories is None:
         listed = tuple(sorted({class_name(v) for v in frame[name].dropna()}))
-        if not listed:
-            raise cells.empty_column_error(name)
         cells.check_visible(f"column {name!r}", listed)
         if known is None:
             cells.check_variety(f"column {name!r}", len(listed), len(frame), _OTHERWISE)
