@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import pathlib
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
@@ -32,9 +34,8 @@ def adjacency_option(words: str) -> Any:
 MissingOption = Annotated[
     list[str] | None,
     option(
-        'A text that stands for no value, such as "?"; "" for empty cells alone. May be given '
-        "several times. A number without a value is then encoded as the middle of its range, a "
-        "category as none."
+        'Texts that stand for no value, such as "NA,?"; "" for empty cells alone. A number without '
+        "a value is then encoded as the middle of its range, a category as none."
     ),
 ]
 DecimalOption = Annotated[str | None, option('The decimal mark of numbers, such as ",".')]
@@ -82,14 +83,16 @@ def refuse(error: CertificateError, as_json: bool = False) -> NoReturn:
     raise typer.Exit(1) from None
 
 
-def check_ledger(path: pathlib.Path, data: str, adjacency: str) -> None:
-    """Refuse, before a record is read, a ledger of other data or of another adjacency."""
+def check_ledger(path: pathlib.Path, data: str, adjacency: str, unit: str) -> None:
+    """Refuse, before a record is read, a ledger of other data, another adjacency or unit."""
     from dpjax import accounting as acc
 
     source = pathlib.Path(data)
     found = acc.LedgerFile(path, source if source.is_file() else None).read()
     if found.adjacency != acc.Adjacency(adjacency):
         raise ValueError(f"--adjacency must be the ledger's, {found.adjacency}, got {adjacency}")
+    if found.unit != unit:
+        raise ValueError(f"--ledger must be of the unit {unit}, got one of {found.unit}s")
 
 
 @contextlib.contextmanager
@@ -172,10 +175,16 @@ def with_cell_options(
 
     from dpjax.data import Schema
 
-    listed = tuple(missing) if missing else None
+    listed = tuple(text for one in missing for text in one.split(",")) if missing else None
     given: Any = {"decimal": decimal, "thousands": thousands, "missing": listed}
     given = {name: value for name, value in given.items() if value is not None}
     return replace(schema or Schema(()), **given) if given else schema
+
+
+def list_names(given: str | None) -> tuple[str, ...]:
+    """The columns that an option names, with commas between them, each once."""
+    names = (" ".join(part.split()) for part in (given or "").split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 class Rows(NamedTuple):
@@ -185,32 +194,72 @@ class Rows(NamedTuple):
     held_out: pd.DataFrame | None  # of a file or a part of their own
     target: str
     schema: Schema | None
+    persons: Any = None  # [rows to train on], the number of the person whose row it is
 
 
-def read_rows(
-    data: str,
-    target: str | None,
-    schema_file: pathlib.Path | None,
-    test: pathlib.Path | None,
-    written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
-    as_written: bool = False,
-) -> Rows:
+def leave_out(schema: Schema | None, names: Sequence[str]) -> Schema | None:
+    """The schema, in which these columns are no features."""
+    from dataclasses import replace
+
+    from dpjax.data import Column, Schema
+
+    if not names:
+        return schema
+    schema = schema or Schema(())
+    kept = [column for column in schema.columns if column.name not in names]
+    return replace(schema, columns=(*kept, *(Column(name, "ignore") for name in names)))
+
+
+def check_column(option: str, name: str, columns: Sequence[str]) -> None:
+    """Refuse a column that the table does not have, and name those that are spelt alike."""
+    if name not in columns:
+        near = difflib.get_close_matches(name, columns) or list(columns[:20])
+        raise ValueError(f"{option} must name a column, got {name!r}; there is {', '.join(near)}")
+
+
+def _number_persons(
+    frame: pd.DataFrame, column: str, schema: Schema | None, as_written: bool
+) -> tuple[pd.DataFrame, Any]:
+    """The rows that say whose they are, and the number of the person of each."""
+    import numpy as np
+
+    from dpjax.data import DataError, Schema
+    from dpjax.data.cells import describe_place
+    from dpjax.data.encoding import as_texts
+
+    names = as_texts(frame[column], schema or Schema(()))
+    absent = names == ""
+    if absent.any() and not as_written:  # of private rows nothing is refused
+        raise DataError(
+            f"--person {column}: there is no value {describe_place(frame, absent)} "
+            f"({absent.sum()} such rows); say there whose row it is, or drop it"
+        )
+    persons = np.unique(names[~absent], return_inverse=True)[1]
+    return (frame[~absent] if absent.any() else frame), persons
+
+
+def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
+    from dataclasses import replace
+
     from dpjax import data as reading
 
-    schema = reading.read_schema(schema_file) if schema_file is not None else None
-    held_out, source = None, pathlib.Path(data)
-    if data in reading.names() and not source.exists():
-        table = reading.load_table(data)
+    target, test, person = options.target, options.test, options.person
+    schema = None if options.schema is None else reading.read_schema(options.schema)
+    written = options.missing, options.decimal, options.thousands
+    left_out = [*list_names(options.ignore), *([person] if person else [])]
+    held_out, source = None, pathlib.Path(options.data)
+    if options.data in reading.names() and not source.exists():
+        table = reading.load_table(options.data)
         frame, held_out = table.train, table.test
         target = target or table.target
-        schema = with_cell_options(schema or table.schema, *written)
+        schema = leave_out(with_cell_options(schema or table.schema, *written), left_out)
     else:
-        schema = with_cell_options(schema, *written)
+        schema = leave_out(with_cell_options(schema, *written), left_out)
         if target is None:
             is_libsvm = source.name.lower().removesuffix(".gz").endswith("svm")
             target = (schema.target if schema else None) or ("label" if is_libsvm else None)
-        frame = reading.read_table(data, target=target, schema=schema, as_written=as_written)
+        frame = reading.read_table(source, target=target, schema=schema, as_written=as_written)
     if target is None or target not in frame.columns:
         shown = f"the columns are {', '.join(frame.columns[:20])}"
         if as_written:  # of a file without a header its "names" are those of a private record
@@ -228,28 +277,46 @@ def read_rows(
             raise reading.DataError(
                 f"--test must hold other records than --data, got the same in {test}"
             )
-    return Rows(frame, held_out, target, schema)
+    for name in left_out:  # the person's last
+        option = "--person" if name == person else "--ignore"
+        check_column(option, name, list(frame.columns))
+        if name == target or left_out.count(name) > 1:
+            other = "target" if name == target else "ignore"
+            raise ValueError(f"{option} must name another column than --{other}, got {name!r}")
+    if not set(frame.columns) - {target, *left_out}:
+        raise ValueError("--ignore must leave features, got all columns but the target")
+    if both := [name for name in list_names(options.numeric) if name in left_out]:
+        raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
+    if schema is not None:  # which may declare the target's column as any other
+        columns = tuple(column for column in schema.columns if column.name != target)
+        schema = replace(schema, columns=columns)
+    if not person:
+        return Rows(frame, held_out, target, schema)
+    frame, persons = _number_persons(frame, person, schema, as_written)
+    return Rows(frame, held_out, target, schema, persons)
 
 
 def read_inputs(
-    data: str,
-    target: str | None,
-    schema_file: pathlib.Path | None,
-    test: pathlib.Path | None,
-    written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
-) -> tuple[Dataset, Dataset, dict[str, Any]]:
-    """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
+    options: types.SimpleNamespace,
+) -> tuple[Dataset, Dataset, dict[str, Any], str | None]:
+    """Records to train on and to hold out, the encoding, and what to say of other categories."""
     from dataclasses import replace
 
     from dpjax import data as reading
+    from dpjax.data.encoding import describe_unlisted
 
-    rows = read_rows(data, target, schema_file, test, written)
-    complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
-    encoding = reading.describe_encoding(complete, rows.schema)
-    records = replace(reading.encode(rows.train, complete), learned=learned)
-    if rows.held_out is None:
-        return *reading.split(records), encoding
+    rows, test = read_rows(options), options.test
     try:
-        return records, reading.encode(rows.held_out, complete), encoding
+        complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+    except reading.DataError as error:
+        draft = f"dpjax schema {options.data} --out schema.toml drafts a schema to decide it in"
+        raise reading.DataError(f"{error}\n{draft}") from None
+    encoding = reading.describe_encoding(complete, rows.schema)
+    records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)
+    unlisted = describe_unlisted(rows.train, complete)
+    if rows.held_out is None:
+        return *reading.split(records), encoding, unlisted
+    try:
+        return records, reading.encode(rows.held_out, complete), encoding, unlisted
     except reading.DataError as error:
         raise reading.DataError(f"--test {test or 'records'}: {error}") from None

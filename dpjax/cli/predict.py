@@ -22,6 +22,10 @@ def predict(
     out: Annotated[
         pathlib.Path, option("The predictions, as CSV; never overwritten.")
     ] = pathlib.Path("predictions.csv"),
+    id_column: Annotated[
+        str | None,
+        option("A column of the new rows that the predictions keep, as their first one.", "--id"),
+    ] = None,
     missing: inputs.MissingOption = None,
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
@@ -29,10 +33,11 @@ def predict(
 ) -> None:
     """Predict the class of new rows.
 
-    Writes one line a row, in the order of the rows: the label, and the probability of each class.
-    The rows are encoded as the training records were, by the model's own ranges and categories;
-    columns that the model does not know are left out and named. Cells are read as those of the
-    training records were, unless --missing, --decimal or --thousands says otherwise.
+    Writes one line a row, in the order of the rows: the row's --id where one is named, the label,
+    and the probability of each class. The rows are encoded as the training records were, by the
+    model's own ranges and categories; columns that the model does not know are left out and named,
+    and cells that hold an unknown category counted. Cells are read as those of the training records
+    were, unless --missing, --decimal or --thousands says otherwise.
 
         dpjax predict runs/people --data new.csv --out predictions.csv
     """
@@ -40,6 +45,7 @@ def predict(
         from dpjax import data as reading
         from dpjax import training
         from dpjax.accounting import CertificateError
+        from dpjax.data.encoding import describe_unlisted
 
         inputs.check_new_file("--out", out, (".csv",))
         try:
@@ -48,31 +54,46 @@ def predict(
             inputs.refuse(error, as_json)
         if saved.model is None or saved.encoding is None:
             raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-        described = reading.described_schema(saved.encoding)
-        schema: Any = inputs.with_cell_options(described, missing, decimal, thousands)
+        described: Any = reading.described_schema(saved.encoding)
+        if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
+            raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
+        described = inputs.with_cell_options(described, missing, decimal, thousands)
+        schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
         frame = reading.read_table(data, schema=schema)
+        if id_column:
+            inputs.check_column("--id", id_column, list(frame.columns))
         try:
             features = reading.encode_features(frame, schema)
+            unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
         classes = schema.classes or ()
         chances = _chances(saved, features, len(classes))
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["prediction", *(f"probability of {name}" for name in classes)])
-        for row in chances.tolist():
-            label = classes[max(range(len(row)), key=row.__getitem__)]
-            rows.writerow([label, *(f"{chance:.6g}" for chance in row)])
-        training.write_atomically(out, text.getvalue().encode())
+        text = _as_csv(frame[[id_column] if id_column else []], chances.tolist(), classes)
+        training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
     if as_json:
-        inputs.print_json({"rows": len(frame), "out": str(out), "columns_left_out": unknown})
+        found = {"rows": len(frame), "out": str(out), "columns_left_out": unknown}
+        inputs.print_json(found | ({"unlisted": unlisted} if unlisted else {}))
         return
     said = "1 prediction is" if len(frame) == 1 else f"{len(frame)} predictions are"
     typer.echo(f"{said} in {out}")
+    if unlisted:
+        typer.echo(unlisted)
     if unknown:
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
+
+
+def _as_csv(kept: Any, chances: list[list[float]], classes: tuple[str, ...]) -> str:
+    """The columns that are kept of the rows, the likeliest class, and the chance of each."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*kept.columns, "prediction", *(f"probability of {name}" for name in classes)])
+    for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), chances, strict=True):
+        label = classes[max(range(len(row)), key=row.__getitem__)]
+        rows.writerow([*own, label, *(f"{chance:.6g}" for chance in row)])
+    return text.getvalue()
 
 
 def _chances(saved: Any, features: Any, classes: int) -> Any:

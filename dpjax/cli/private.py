@@ -15,11 +15,13 @@ import pathlib
 import types
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, settings
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dpjax.data import Dataset, PrivateTable, Schema
     from dpjax.training import Plan
 
@@ -32,7 +34,8 @@ _NO_CLASS = ("none was released",)
 # What the key is bound to, besides the records and the seed.
 _BOUND = (
     *("target", "epsilon", "delta", "model", "steps", "batch_size", "sampling", "clip_norm"),
-    *("adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
+    *("adjacency", "missing", "decimal", "thousands", "numeric", "encoding", "person"),
+    *("records_per_person", "ignore"),
 )
 
 
@@ -43,16 +46,12 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     from dpjax.training.plan import NOTHING_CHOSEN
 
     settings.check_options(options)
-    written = options.missing, options.decimal, options.thousands
-    rows = inputs.read_rows(
-        options.data, options.target, options.schema, options.test, written, as_written=True
-    )
+    rows = inputs.read_rows(options, as_written=True)
     is_finished = options.resume and (folder / "certificate.json").exists()
     finished: Any = training.load_model(folder) if is_finished else None
     key = _Key(options, folder, rows)
-    held = None if rows.held_out is not None else _draw_held_out(key.value, len(rows.train))
-    frame = rows.train if held is None else rows.train[~held]
-    count = len(frame)
+    parts = _divide(rows, key.value)
+    count = len(parts.looked_at)
     if finished is not None:  # its key is gone, and with it which records it held out
         count = int(finished.certificate.declared.get("records", count))
     table, notes = _plan_table(options, rows, count)
@@ -61,27 +60,26 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     if finished is None:
         key.store(plan)
         options.ledger = None  # the looks are releases too: the whole run is booked before them
-        schema = table.release(frame, key.value)
+        schema = table.release(parts.looked_at, key.value)
     else:
         schema = data.described_schema(finished.encoding)
-    if len(schema.classes or ()) < 2:
-        notes = (*notes, _describe_constant(table, len(schema.classes or ())))
-        schema = replace(schema, classes=schema.classes or _NO_CLASS)
+    notes = (*notes, *_describe_hidden(table, schema))
+    schema = replace(schema, classes=schema.classes or _NO_CLASS)
     model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
     if model == "logistic" and len(schema.classes or ()) != 2:
         model = "softmax"
-    held_out, total = _encode_held_out(
-        rows.train[held] if held is not None else rows.held_out, schema
-    )
-    score, stddev, assumed = _noisy_accuracy(plan, total, key.value, public=held is None)
+    held_out, total = _encode_held_out(parts.counted, schema)
+    is_public = rows.held_out is not None
+    score, stddev, assumed = _noisy_accuracy(plan, total, key.value, public=is_public)
+    declared = {"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
-        assumptions=(*NOTHING_CHOSEN, *table.public, *assumed),
-        declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding},
+        assumptions=(*NOTHING_CHOSEN, *table.public, *assumed, *_describe_persons(options)),
+        declared=declared | settings.declare_columns(options),
     )
     return settings.Run(
         options,
-        data.encode_released(frame, schema),
+        replace(data.encode_released(parts.train, schema), users=parts.persons),
         held_out,
         data.describe_encoding(schema, rows.schema, learned=RELEASED),
         plan,
@@ -152,8 +150,45 @@ class _Key:
         }
 
 
-def _draw_held_out(key: Any, records: int) -> Any:
-    """A coin for every record, drawn in secret: which one is held out says nothing of others."""
+class _Parts(NamedTuple):
+    """What is done with the rows: every person, or record by itself, is in one part."""
+
+    train: pd.DataFrame
+    persons: Any  # of its rows; None where the record is protected
+    looked_at: pd.DataFrame  # of those that are trained on, one row each
+    counted: pd.DataFrame  # of those that are held out, one row each; or a file of its own
+
+
+def _divide(rows: inputs.Rows, key: Any) -> _Parts:
+    """Hold out a share of the persons, and draw the row of each that counts and looks may see."""
+    import numpy as np
+
+    frame, persons, given = rows.train, rows.persons, rows.held_out
+    owner = np.arange(len(frame)) if persons is None else persons
+    # One row moves one cell of each histogram by one, however many a person has.
+    one = owner if persons is None else _draw_row_of_each(key, persons)
+    held = np.zeros(len(one), bool) if given is not None else _draw_held_out(key, len(one))
+    used = ~held[owner]
+    counted = frame.iloc[one[held]] if given is None else given
+    of_rows = None if persons is None else persons[used]
+    return _Parts(frame[used], of_rows, frame.iloc[one[~held]], counted)
+
+
+def _draw_row_of_each(key: Any, persons: Any) -> Any:
+    """A row of each person, each of them as likely: it depends on no row of another person."""
+    import jax
+    import numpy as np
+
+    from dpjax._numerics.keys import fold_in_words
+    from dpjax.data.private_table import ROW_FOLD
+
+    bits = np.asarray(jax.random.bits(fold_in_words(key, ROW_FOLD), (len(persons), 2), np.uint32))
+    order = np.lexsort((bits[:, 0], bits[:, 1], persons))  # by person, within one by chance
+    return order[np.unique(persons[order], return_index=True)[1]]
+
+
+def _draw_held_out(key: Any, count: int) -> Any:
+    """A coin for every person or record, in secret: who is held out says nothing of others."""
     import jax
     import numpy as np
 
@@ -161,10 +196,23 @@ def _draw_held_out(key: Any, records: int) -> Any:
     from dpjax.data import DataError
     from dpjax.data.private_table import SPLIT_FOLD
 
-    held = np.asarray(jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), _HELD_OUT, (records,)))
+    held = np.asarray(jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), _HELD_OUT, (count,)))
     if held.all() or not held.any():
-        raise DataError(f"{records} records are too few to hold out a share of {_HELD_OUT}")
+        raise DataError(f"{count} persons or records are too few to hold out {_HELD_OUT:.0%}")
     return held
+
+
+def _describe_persons(options: types.SimpleNamespace) -> list[str]:
+    """What a certificate of persons rests on beside what one of records does."""
+    if not options.person:
+        return []
+    return [
+        f"a person is all rows of one value of {options.person!r}, and rows without one are left "
+        "out; how many persons there are is public, and how many rows is not",
+        "of each person one row, drawn by the run's key, is counted for ranges, categories, "
+        "classes and the held-out accuracy, and the first rows in the file are trained on, at most "
+        f"{options.records_per_person}; a person is trained on or held out with all rows",
+    ]
 
 
 def _plan_table(
@@ -195,14 +243,17 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
-def _describe_constant(table: PrivateTable, classes: int) -> str:
-    """Why the model is a constant one, and what to give."""
-    found = "no class" if classes == 0 else "one class"
-    return (
-        f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count above "
-        f"{table.threshold:,}: the model is a constant; declare classes in a schema, or give more "
-        "records or a larger --epsilon"
-    )
+def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
+    """What the noise hides of what was released, and what to give."""
+    hidden = [one.name for one in schema.columns if one.categories == ("",)]
+    notes = [f"warning: no value of {', '.join(hidden)} stands out of the noise"] if hidden else []
+    if (count := len(schema.classes or ())) < 2:
+        notes.append(
+            f"warning: {'one class' if count else 'no class'} of {table.schema.target!r} stands "
+            f"out of the noise, with a count above {table.threshold:,}: the model is a constant; "
+            "declare classes in a schema, or give more records or a larger --epsilon"
+        )
+    return notes
 
 
 def _encode_held_out(frame: Any, schema: Schema) -> tuple[Dataset, tuple[int, int]]:

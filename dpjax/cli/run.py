@@ -8,6 +8,7 @@ import io
 import json
 import math
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,7 +70,9 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
         return exact(params) if run.perturb is None else run.perturb(exact(params), params)
 
     records = (run.records.features, run.records.labels)
-    with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
+    bar = show_progress(console, run.plan.steps, options.as_json, options.private_losses)
+    with bar as on_log, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
         try:
             result = training.fit(
                 loss,
@@ -91,6 +94,8 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 on_log=on_log,
                 log_private_losses=options.private_losses,
                 ledger=options.ledger,
+                users=run.records.users,
+                records_per_user=None if run.records.users is None else options.records_per_person,
             )
         except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
-from dpjax.cli.inputs import check_positive, read_inputs
+from dpjax.cli.inputs import check_positive, list_names, read_inputs
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Chosen by looking at results on Adult and digits; a certificate says that such choices are not
 # covered where they were made on the records themselves.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
+RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
 
 
@@ -52,27 +53,32 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
     del folder  # only a run whose key comes first asks for it
     check_options(options)
-    written = options.missing, options.decimal, options.thousands
-    records, held_out, encoding = read_inputs(
-        options.data, options.target, options.schema, options.test, written
-    )
+    records, held_out, encoding, unlisted = read_inputs(options)
     model, learning_rate = choose_model(options, len(records.classes))
     if model == "logistic" and len(records.classes) != 2:
         raise ValueError(
             f"--model must be softmax or mlp for {len(records.classes)} classes, got logistic"
         )
-    plan = plan_for(options, len(records))
+    plan = plan_for(options, records.population)
+    shown = "the screen: how many cells are in none of the declared categories"
     certificate = plan.certify(
-        not_covered=list_disclosures(records, options),
-        declared={"model": model, "learning_rate": learning_rate},
+        not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
+        declared={"model": model, "learning_rate": learning_rate, **declare_columns(options)},
     )
-    return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
+    notes = (unlisted,) if unlisted else ()
+    made = options, records, held_out, encoding, plan, certificate, model, learning_rate
+    return Run(*made, notes=notes)
 
 
 def check_options(options: types.SimpleNamespace) -> None:
     """Refuse options that no run can have."""
     delta, seed = options.delta, options.seed
     check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
+    if not 1 <= options.records_per_person <= 1_000:
+        raise ValueError(
+            "--records-per-person must lie between 1 and 1,000, got "
+            f"{options.records_per_person:,}: every person takes the memory of so many"
+        )
     if options.learning_rate is not None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
@@ -80,6 +86,13 @@ def check_options(options: types.SimpleNamespace) -> None:
     # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+
+
+def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
+    """What a certificate declares of persons and of the columns that are left out."""
+    persons = {"person_column": options.person, "records_per_person": options.records_per_person}
+    left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
+    return (persons if options.person else {}) | (left_out if options.ignore else {})
 
 
 def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
@@ -108,6 +121,7 @@ def plan_for(options: types.SimpleNamespace, count: int, **released: Any) -> Pla
         sampling=options.sampling.value,
         clip_norm=options.clip_norm,
         adjacency=acc.Adjacency(options.adjacency),
+        unit="person" if options.person else "record",
         **released,
     )
 
@@ -144,7 +158,9 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
 
     return [
         *data.learned,
-        *default_disclosures(len(data), seeded=False),
+        *default_disclosures(
+            data.population, seeded=False, unit="person" if options.person else "record"
+        ),
         "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
         "which ε does not protect",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
@@ -182,7 +198,9 @@ def show_plan(console, run: Run) -> None:
     table = Table(title=f"Plan: {run.model} on {run.options.data}", title_justify="left")
     table.add_column("setting")
     table.add_column("value", justify="right")
-    table.add_row("training records", f"{plan.population:,}")
+    table.add_row(f"training {plan.unit}s", f"{plan.population:,}")
+    if run.records.users is not None:
+        table.add_row("records a person, at most", f"{run.options.records_per_person:,}")
     table.add_row("adjacency", plan.adjacency.value)
     table.add_row("expected batch size", f"{plan.expected_batch_size:,.1f}")
     table.add_row(f"sampling rate ({kind})", f"{plan.rate:.6g}")
@@ -202,8 +220,8 @@ def show_plan(console, run: Run) -> None:
         )
     if plan.delta >= 1 / plan.population:
         console.print(
-            f"warning: δ = {plan.delta:g} is not below 1 / {plan.population} records: "
-            "such a δ allows a whole record to be published",
+            f"warning: δ = {plan.delta:g} is not below 1 / {plan.population} {plan.unit}s: "
+            f"such a δ allows a whole {plan.unit} to be published",
             style="yellow",
         )
     if run.options.epsilon > 10:

@@ -116,6 +116,21 @@ Encoding = Annotated[
         "feature), or grid (public powers of two). [default: tail-bins, mlp: asinh]"
     ),
 ]
+Person = Annotated[
+    str | None,
+    option(
+        "The column that says whose a row is: ε then protects a person with all rows. It is no "
+        "feature, and its values are written nowhere."
+    ),
+]
+RecordsPerPerson = Annotated[
+    int,
+    option(
+        "Of a person with more rows, how many are trained on, the first in the file. ε does not "
+        "change; memory and time grow."
+    ),
+]
+Ignore = Annotated[str | None, option("Columns that are no features, such as name,address.")]
 Test = Annotated[
     pathlib.Path | None,
     option(
@@ -166,6 +181,9 @@ def train(
     preprocessing: Preprocessing = PreprocessingOption.private,
     numeric: Numeric = None,
     encoding: Encoding = None,
+    person: Person = None,
+    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON,
+    ignore: Ignore = None,
     missing: inputs.MissingOption = None,
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
@@ -190,19 +208,24 @@ def train(
         dpjax train --data people.csv --target income --epsilon 1
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
     """
-    options = types.SimpleNamespace(**locals())  # by name, before there are other values
+    finish(types.SimpleNamespace(**locals()))
 
+
+def finish(options: types.SimpleNamespace) -> None:
+    """From the options of a run, by name, to its folder."""
     from rich.console import Console
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
     # Names of files and columns are no markup.
-    console = Console(stderr=as_json, markup=False, highlight=False)
+    console = Console(stderr=options.as_json, markup=False, highlight=False)
+    resume, named = options.resume, pathlib.Path("runs") / pathlib.Path(options.data).name
     with inputs.exit_on_bad_input():
-        folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
-        if ledger is not None:
-            inputs.check_ledger(ledger, data, adjacency)
+        folder = (options.out or named.with_name(named.name.split(".")[0])).resolve()
+        if options.ledger is not None:
+            unit = "person" if options.person else "record"
+            inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
         folder = folder if resume else run.unused_folder(folder, console)
-        is_private = preprocessing is PreprocessingOption.private
+        is_private = options.preprocessing is PreprocessingOption.private
         job = (private if is_private else settings).prepare(options, folder)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
@@ -220,7 +243,7 @@ def train(
     with inputs.exit_on_bad_input(interrupted):
         run.write_results(folder, job, found)
     summary = {"folder": str(folder), **found.summarise(job)}
-    if as_json:
+    if options.as_json:
         inputs.print_json(summary)
     else:
         settings.show_result(console, summary)

@@ -127,6 +127,7 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     kinds[schema.target or ""] = "category"
     codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
     changed: dict[Any, Any] = {}
+    errors: list[DataError] = []
     for name in frame.columns:
         values, kind = frame[name], kinds.get(name)
         if pd.api.types.is_numeric_dtype(values):
@@ -136,10 +137,12 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
         several = [not isinstance(cell, Hashable) for cell in values]
         if any(several) and kind != "ignore":
             found = type(values.iloc[several.index(True)]).__name__
-            raise DataError(
+            error = DataError(
                 f"column {name!r} holds a {found} {describe_place(frame, several)}; write one "
                 "value in a cell, each of several in a column of its own"
             )
+            errors.append(error)
+            continue
         if not all(isinstance(c, str) for c in values[values.notna()]):
             continue
         # A table in memory may say itself that its texts are categories.
@@ -152,11 +155,12 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
         found = {c: parse_number(c, *marks) for c in texts.dropna().unique()}
         bad = texts.isin([c for c, number in found.items() if number is None])
         if kind == "number" and bad.any():
-            raise not_a_number_error(frame, name, bad)
-        if kind == "number" or (kind is None and not bad.any()):
+            errors.append(not_a_number_error(frame, name, bad))
+        elif kind == "number" or (kind is None and not bad.any()):
             changed[name] = pd.to_numeric(texts.map(found))
         elif listed:
             changed[name] = texts
+    raise_together(errors)
     return frame.assign(**changed)
 
 
@@ -172,6 +176,40 @@ def not_a_number_error(frame: pd.DataFrame, name: str, bad: Any) -> DataError:
         f"column {name!r} holds {cell} {describe_place(frame, bad)} ({np.sum(bad)} such rows): "
         f"not a finite number; {advice}"
     )
+
+
+def find_gap(frame: pd.DataFrame, name: str, kind: str, missing: bool) -> DataError | None:
+    """The error for a column of that kind in which a cell holds nothing, where none may."""
+    values = frame[name]
+    absent = values.isna().to_numpy()
+    if kind == "number":
+        finite = False if is_not_real(values) else np.isfinite(to_floats(values))
+        bad = ~(finite | (absent & missing))
+        return not_a_number_error(frame, name, bad) if bad.any() else None
+    if missing or not absent.any():
+        return None
+    return DataError(
+        f"column {name!r} has no value {describe_place(frame, absent)}; complete it, write a "
+        'category such as \'unknown\' there, or give a schema with missing = [""] (--missing "")'
+    )
+
+
+def find_unlabelled(frame: pd.DataFrame, target: str) -> DataError | None:
+    """The error for records without a class."""
+    absent = frame[target].isna()
+    if not absent.any():
+        return None
+    place = describe_place(frame, absent)
+    return DataError(f"the target {target!r} is missing {place}; drop or complete the row")
+
+
+def raise_together(errors: list[DataError]) -> None:
+    """Raise one error that says them all, where there are any."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = "".join(f"\n  {error}" for error in errors)
+        raise DataError(f"{len(errors)} columns need a decision:{lines}")
 
 
 def check_visible(what: str, texts: Iterable[str]) -> None:
@@ -308,6 +346,28 @@ def to_floats(values: pd.Series) -> np.ndarray:
         values = pd.Series([np.nan if too_large(c) else c for c in values], dtype=object)
     numbers: Any = pd.to_numeric(values, errors="coerce")
     return numbers.to_numpy(np.float64, na_value=np.nan)
+
+
+# Beyond this, the width of a range is not a float32.
+_LARGEST = 1e30
+
+
+def learn_range(frame: pd.DataFrame, name: str, missing: bool) -> tuple[float, float]:
+    """The range of a column's numbers, unless one is so large that it is a mistake."""
+    numbers = to_floats(frame[name])
+    large = np.isfinite(numbers) & (np.abs(numbers) > _LARGEST)
+    if large.any():
+        raise DataError(
+            f"column {name!r} holds {numbers[large][0]:g} {describe_place(frame, large)}, beyond "
+            f"{_LARGEST:g}; correct the cell, or declare the column's range in a schema"
+        )
+    if missing:
+        numbers = numbers[frame[name].notna().to_numpy()]
+    if not len(numbers) or not np.all(np.isfinite(numbers)):
+        return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
+    low, high = float(numbers.min()), float(numbers.max())
+    # Beyond 2^53 the next whole number is the same float.
+    return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
 
 
 def check_variety(what: str, different: int, rows: int, advice: str) -> None:

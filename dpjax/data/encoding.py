@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from dpjax.data import cells
-from dpjax.data.cells import DataError, describe_place
+from dpjax.data.cells import DataError
 from dpjax.data.schema import Column, Schema, class_name, complete_schema
 
 
@@ -30,6 +30,7 @@ class Dataset:
         labels: int32 [records], class numbers.
         classes: name of each class.
         learned: what was read off the rows and is therefore not covered by any ε.
+        users: int [records], whom each record belongs to, where not the record is protected.
 
     Example:
         >>> data = Dataset(np.zeros((2, 3), np.float32), np.array([0, 1], np.int32), ("no", "yes"))
@@ -41,9 +42,15 @@ class Dataset:
     labels: Int[np.ndarray, " records"]
     classes: tuple[str, ...]
     learned: tuple[str, ...] = ()
+    users: Int[np.ndarray, " records"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def population(self) -> int:
+        """How many users there are, or records where each is protected by itself."""
+        return len(self) if self.users is None else len(np.unique(self.users))
 
 
 def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None = None) -> Dataset:
@@ -90,9 +97,8 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
         raise DataError(f"the column {name!r}, the target, is missing")
     values = cells.parse_cells(frame[[name]], schema)[name]
     find = class_finder(schema)
-    if values.isna().any():
-        place = describe_place(frame, values.isna())
-        raise DataError(f"the target {name!r} is missing {place}; drop or complete the row")
+    if (error := cells.find_unlabelled(frame.assign(**{name: values}), name)) is not None:
+        raise error
     coded = {value: find(value) for value in values.unique()}
     unknown = [class_name(value) for value, number in coded.items() if number < 0]
     if unknown:
@@ -117,6 +123,31 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         >>> encode_features(pd.DataFrame({"x": [0.0, 10.0]}), schema).ravel()
         array([-1.,  1.], dtype=float32)
     """
+    used, frame = _read_features(frame, schema)
+    blocks = [
+        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
+        for column in used
+    ]
+    if not blocks:
+        raise DataError("there is no feature column besides the target")
+    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
+
+
+def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
+    """How many cells hold a category that the schema does not list, None where none does."""
+    used, frame = _read_features(frame, schema)
+    counts = []
+    for column in used:
+        if column.kind == "category":
+            values = frame[column.name]
+            other = np.sum(values.notna() & (_category_numbers(values, column) < 0))
+            counts += [f"{column.name} ({other:,})"] if other else []
+    listed = ", ".join(counts)
+    return f"cells in none of the known categories, taken for none: {listed}" if counts else None
+
+
+def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:
+    """The feature columns of a complete schema, and their cells; refuses what is not there."""
     used = [column for column in schema.columns if column.kind != "ignore"]
     cells.check_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
@@ -126,14 +157,7 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
             f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
             f"the columns are {cells.list_columns(frame)}"
         )
-    frame = cells.parse_cells(frame[[column.name for column in used]], schema)
-    blocks = [
-        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
-        for column in used
-    ]
-    if not blocks:
-        raise DataError("there is no feature column besides the target")
-    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
+    return used, cells.parse_cells(frame[[column.name for column in used]], schema)
 
 
 def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
@@ -227,19 +251,26 @@ def _float(cell: Any, schema: Schema) -> float:
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Hold out a uniformly drawn share of the records, by position alone: (training, held out).
 
+    Of records that have users it is a share of these, each with all records.
+
     Example:
         >>> data = Dataset(np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32), ("a",))
         >>> [len(part) for part in split(data, 0.2)]
         [8, 2]
     """
-    held_out = round(len(data) * fraction)
-    if not 0 < held_out < len(data):
-        raise DataError(f"{len(data)} records are too few to hold out a share of {fraction}")
-    order = np.random.default_rng(seed).permutation(len(data))
-    parts = np.sort(order[held_out:]), np.sort(order[:held_out])
-    train, test = (
-        replace(data, features=data.features[rows], labels=data.labels[rows]) for rows in parts
-    )
+    owner = np.arange(len(data))
+    if data.users is not None:
+        owner = np.unique(data.users, return_inverse=True)[1]
+    count, what = data.population, "records" if data.users is None else "users"
+    held_out = round(count * fraction)
+    if not 0 < held_out < count:
+        raise DataError(f"{count} {what} are too few to hold out a share of {fraction}")
+    held = np.zeros(count, bool)
+    held[np.random.default_rng(seed).permutation(count)[:held_out]] = True
+    parts = ~held[owner], held[owner]
+    arrays = {name: getattr(data, name) for name in ("features", "labels", "users")}
+    arrays = {name: values for name, values in arrays.items() if values is not None}
+    train, test = (replace(data, **{n: v[rows] for n, v in arrays.items()}) for rows in parts)
     return train, test
 
 
@@ -274,13 +305,10 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
 
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature in [−1, 1], a missing number the middle; or one a cell between cuts."""
-    values = frame[column.name]
-    unreal = cells.is_not_real(values)
-    numbers: Any = np.full(len(values), np.nan) if unreal else cells.to_floats(values)
-    absent = values.isna().to_numpy() & missing
-    bad = ~np.isfinite(numbers) & ~absent
-    if bad.any():
-        raise cells.not_a_number_error(frame, column.name, bad)
+    if (error := cells.find_gap(frame, column.name, "number", missing)) is not None:
+        raise error
+    numbers: Any = cells.to_floats(frame[column.name])
+    absent = frame[column.name].isna().to_numpy()
     if column.cuts is not None:
         cell = np.searchsorted(column.cuts, numbers, side="left")
         cell = np.where(absent, len(column.cuts) + 1, cell)
@@ -300,13 +328,14 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
 
 def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature a category; a value that is none of them has no 1."""
-    values = frame[column.name]
-    if values.isna().any() and not missing:
-        raise DataError(
-            f"column {column.name!r} has no value {describe_place(frame, values.isna())}; "
-            "complete it, write a category such as 'unknown' there, or give a schema with "
-            'missing = [""] (--missing "")'
-        )
+    if (error := cells.find_gap(frame, column.name, "category", missing)) is not None:
+        raise error
+    numbers = _category_numbers(frame[column.name], column)
+    return (numbers[:, None] == np.arange(len(column.categories or ()))).astype(np.float64)
+
+
+def _category_numbers(values: pd.Series, column: Column) -> np.ndarray:
+    """Which of the column's categories each cell is, −1 for none."""
     assert column.categories is not None
     find = _finder(column.categories)
     # Every different value is named once; a column of mixed types has values that compare equal
@@ -315,5 +344,4 @@ def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     codes, given = (np.arange(len(values)), values) if mixed else pd.factorize(values)
     nothing = find("")  # where "" is listed, a missing value is that category
     named = [nothing if pd.isna(cell) else find(cell) for cell in given]
-    numbers: Any = np.asarray([*named, nothing])[codes]  # factorize codes a missing value as −1
-    return (numbers[:, None] == np.arange(len(column.categories))).astype(np.float64)
+    return np.asarray([*named, nothing])[codes]  # factorize codes a missing value as −1

@@ -43,7 +43,7 @@ from dpjax.transforms import discrete_gaussian
 ENCODINGS = ("tail-bins", "asinh", "range", "standard", "grid")
 # Folds of a run's key. Training takes low ones, solvers those of their rounds, and key i of
 # `jax.random.split` is fold i; samplers take the two highest.
-TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD = 0xFFFF_FFF0, 0xFFFF_FFF1, 0xFFFF_FFF2
+TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD, ROW_FOLD = 0xFFFF_FFF0, 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF7
 
 _LOW, _HIGH = -32, 64  # exponents of the grid: smaller numbers count as zero, larger as beyond
 _POWERS = 2.0 ** np.arange(_LOW, _HIGH + 1)

@@ -103,8 +103,8 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
     target = schema.target if target is None else target
     separator, names, lines = _scan(path, schema, target)
     # As text, of which a category is made cell by cell: pandas reads 01 as 1, and "true" as True,
-    # wherever no other row says otherwise.
-    texts = {column.name for column in schema.columns if column.kind == "category"}
+    # wherever no other row says otherwise. What is no feature may say whose a row is.
+    texts = {column.name for column in schema.columns if column.kind != "number"}
     texts |= {target} if schema.classes else set()
     texts |= set(names) if (schema.decimal, schema.thousands) != (".", None) else set()
     source: Any = path

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from dpjax.data import cells
-from dpjax.data.cells import DataError, describe_place, tidy_text
+from dpjax.data.cells import DataError, tidy_text
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,24 @@ def _schema(raw: Any) -> Schema:
     listed = raw.get("columns", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise DataError("columns must be a list of tables, each with a name")
+    # As `dpjax schema` marks them.
+    if undecided := [repr(one.get("name")) for one in listed if one.get("kind") == "decide"]:
+        raise DataError(
+            f"the kind of {', '.join(undecided)} is still to be decided: number, category or ignore"
+        )
     columns = [_declared_column(entry) for entry in listed]
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise DataError("a column is declared twice")
+    for where, one in (
+        ("", raw.get("classes")),
+        *((e["name"], e.get("categories")) for e in listed),
+    ):
+        if one == []:
+            what = f"column {where!r}: categories" if where else "classes"
+            raise DataError(
+                f"{what} must list some, got none; leave the key out to have them found"
+            )
     header, target = raw.get("header", True), raw.get("target")
     names = raw.get("names", names if target is None or target in names else [*names, target])
     classes = raw.get("classes")
@@ -271,63 +285,64 @@ def complete_schema(
             f"the schema declares {absent[0]!r}, which the table does not have; its columns are "
             f"{cells.list_columns(frame)}"
         )
-    ranges, categories, kinds, columns = [], [], [], []
+    declares_any = any(column.kind != "ignore" for column in declared.columns)
+    columns: list[Column] = []
+    errors: list[DataError] = []  # of all columns, so that one look at the table decides them
     for name in [*known, *(n for n in frame.columns if n not in known and n != target)]:
-        values = frame[name]
-        column = known.get(name)
-        if column is None:
-            kinds.append(name)
-            column = Column(name, cells.check_kind(frame, name, declared))
-        if column.kind == "number" and column.range is None:
-            ranges.append(name)
-            column = replace(column, range=_learn_range(frame, name, declared))
-        elif column.kind == "category" and column.categories is None:
-            categories.append(name)
-            listed = tuple(sorted({class_name(v) for v in values.dropna()}))
-            cells.check_visible(f"column {name!r}", listed)
-            if name not in known:
-                cells.check_variety(f"column {name!r}", len(listed), len(frame), _OTHERWISE)
-            column = replace(column, categories=listed)
-        columns.append(column)
+        try:
+            columns.append(_complete_column(frame, name, known.get(name), declared))
+        except DataError as error:
+            errors.append(error)
     classes = declared.classes
-    if classes is None:
-        values = frame[target]
-        # Numbers in their own order, in which "10" comes after "9".
-        numeric = pd.api.types.is_numeric_dtype(values)
-        ordered = sorted(values.unique()) if numeric else sorted({class_name(v) for v in values})
-        classes = tuple(class_name(v) for v in ordered)
-        cells.check_visible(f"the target {target!r}", classes)
-        cells.check_variety(f"the target {target!r}", len(classes), len(frame), _NO_CLASSES)
+    try:
+        if (error := cells.find_unlabelled(frame, target)) is not None:
+            raise error
+        classes = _find_classes(frame, target) if classes is None else classes
+    except DataError as error:
+        errors.append(error)
+    cells.raise_together(errors)
+    new = [c for c in columns if c != known.get(c.name)]
     found = {
-        "columns absent from the schema, taken as found": kinds if declared.columns else [],
-        "ranges learned from the rows": ranges,
-        "category lists learned from the rows": categories,
+        "columns absent from the schema, taken as found": [
+            c.name for c in new if declares_any and c.name not in known
+        ],
+        "ranges learned from the rows": [c.name for c in new if c.kind == "number"],
+        "category lists learned from the rows": [c.name for c in new if c.kind == "category"],
         "classes of the target learned from the rows": [target] if declared.classes is None else [],
     }
     learned = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
     return replace(declared, columns=tuple(columns), target=target, classes=classes), tuple(learned)
 
 
-# Beyond this, the width of a range is not a float32.
-_LARGEST = 1e30
+def _complete_column(
+    frame: pd.DataFrame, name: str, known: Column | None, declared: Schema
+) -> Column:
+    """The column, with what is open of it as the rows have it."""
+    column = known or Column(name, cells.check_kind(frame, name, declared))
+    if column.kind == "number" and column.range is None:
+        column = replace(column, range=cells.learn_range(frame, name, bool(declared.missing)))
+    elif column.kind == "category" and column.categories is None:
+        listed = tuple(sorted({class_name(v) for v in frame[name].dropna()}))
+        cells.check_visible(f"column {name!r}", listed)
+        if known is None:
+            cells.check_variety(f"column {name!r}", len(listed), len(frame), _OTHERWISE)
+        column = replace(column, categories=listed)
+    if column.kind != "ignore":
+        error = cells.find_gap(frame, name, column.kind, bool(declared.missing))
+        if error is not None:
+            raise error
+    return column
 
 
-def _learn_range(frame: pd.DataFrame, name: str, declared: Schema) -> tuple[float, float]:
-    """The range of a column's numbers, unless one is so large that it is a mistake."""
-    numbers = cells.to_floats(frame[name])
-    large = np.isfinite(numbers) & (np.abs(numbers) > _LARGEST)
-    if large.any():
-        raise DataError(
-            f"column {name!r} holds {numbers[large][0]:g} {describe_place(frame, large)}, beyond "
-            f"{_LARGEST:g}; correct the cell, or declare the column's range in a schema"
-        )
-    if declared.missing:
-        numbers = numbers[frame[name].notna().to_numpy()]
-    if not len(numbers) or not np.all(np.isfinite(numbers)):
-        return (0.0, 1.0)  # the encoder reports the cell; no range could repair it
-    low, high = float(numbers.min()), float(numbers.max())
-    # Beyond 2^53 the next whole number is the same float.
-    return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
+def _find_classes(frame: pd.DataFrame, target: str) -> tuple[str, ...]:
+    """The target's values in their order: of numbers "10" after "9"."""
+    values = frame[target]
+    numeric = pd.api.types.is_numeric_dtype(values)
+    ordered = sorted(values.unique()) if numeric else sorted({class_name(v) for v in values})
+    classes = tuple(class_name(v) for v in ordered)
+    cells.check_visible(f"the target {target!r}", classes)
+    cells.check_variety(f"the target {target!r}", len(classes), len(frame), _NO_CLASSES)
+    return classes
 
 
 def class_name(value: Any) -> str:

@@ -180,7 +180,7 @@ def select_records(
     if (users is None) != (plan.unit == "record"):
         given = "none" if users is None else "some"
         raise ValueError(
-            f"users must be given where plan.unit is 'user' and only there, got {given}"
+            f"users must be given where plan.unit is 'user' or 'person' and only there, got {given}"
         )
     owners = {}
     if users is not None:

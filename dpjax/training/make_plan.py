@@ -67,13 +67,14 @@ def make_plan(
         adjacency: the neighbouring relation.
         extra_delta: further parts of δ to reserve, by reason; a thousandth of δ is always reserved
             for arithmetic.
-        unit: "record", or "user" where `fit` is given the users of the records: population and
-            batch_size then count users.
+        unit: "record", or "user" or "person" where `fit` is given the users of the records:
+            population and batch_size then count users.
         adaptive: moves the clip norm with a quantile of the gradients' norms (Andrew et al. 2021),
             from `clip_norm` on: `gradients.AdaptiveQuantile(count_noise=batch_size / 20,
             batch_size=batch_size)`. The noise multiplier then pays for sum and count together.
         preceding: what was released of the same records before, such as the mechanism of a
-            `data.PrivateTable`; the budget is that of both together. Refused for users.
+            `data.PrivateTable`; the budget is that of both together. Of a user it must have used at
+            most one record.
 
     Raises:
         ValueError: an argument out of range, or a budget that no noise can keep.

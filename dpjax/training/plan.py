@@ -88,13 +88,15 @@ class Plan:
         correlation: the strategy of a `CorrelatedGaussian` whose inverse is banded: it draws noise
             of the same price in another way; or the `Tree` of a `MatrixGaussian`. None for every
             other run.
-        unit: whose privacy is priced: of a "record", or of a "user" with all its records, who is
-            then what `population` counts, and what `fit(users=…)` samples and clips.
+        unit: whose privacy is priced: of a "record", or of a "user" or "person" with all its
+            records, who is then what `population` counts, and what `fit(users=…)` samples and
+            clips.
         adaptive: moves the clip norm with a quantile of the gradients' norms, from `clip_norm` on.
             Every step's Gaussian is then the sum and a noisy count together: `mechanism` prices
             both, and `fit` adds to the sum the noise `adaptive.gradient_noise(noise_multiplier)`.
         preceding: what was released of the same records before the first step, such as a table's
-            encoding: `fit` does not run it, and every price is of both together. None for users.
+            encoding: `fit` does not run it, and every price is of both together. Of a user it must
+            have used at most one record, as the certificate then says.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -130,12 +132,7 @@ class Plan:
             )
         if not isinstance(self.preceding, acc.Mechanism | None):
             raise TypeError(f"preceding must be a mechanism or None, got {render(self.preceding)}")
-        choice("unit", self.unit, ("record", "user"))
-        if self.unit == "user" and self.preceding is not None:
-            raise ValueError(
-                "preceding must be None with unit='user', got "
-                f"{render(self.preceding)}: it is priced for one record, of which a user has more"
-            )
+        choice("unit", self.unit, ("record", "user", "person"))
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
             "clip_norm": _check_clip_norm(self.clip_norm),
@@ -383,10 +380,13 @@ class Plan:
 
 def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     """What every certificate of the plan's runs declares of unit and clip norm, and assumes."""
-    facts: dict[str, str] = {"unit": plan.unit} if plan.unit == "user" else {}
+    facts: dict[str, str] = {"unit": plan.unit} if plan.unit != "record" else {}
     facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
-    assumptions = [SECRET_KEY, GAUSSIAN_NOISE] + [OF_USERS] * (plan.unit == "user")
-    return facts, assumptions + [ADAPTIVE] * (plan.adaptive is not None)
+    before = plan.preceding is not None
+    of_users = [OF_USERS] + [ONE_RECORD] * before if plan.unit != "record" else []
+    assumptions = [line.replace("user", plan.unit) for line in of_users]
+    assumptions += [ADAPTIVE] * (plan.adaptive is not None)
+    return facts, [SECRET_KEY, GAUSSIAN_NOISE, *assumptions]
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
@@ -447,6 +447,10 @@ OF_USERS = (
     "a record is all that one user contributes: the summed gradient of that user's records, "
     "clipped once"
 )
+ONE_RECORD = (
+    "what was released before the first step was computed from at most one record of each user, "
+    "chosen without looking at those of others"
+)
 # What a certificate of a run with an adaptive clip norm says of its Gaussians.
 ADAPTIVE = (
     "every step releases the clipped sum and a count of the records below the clip norm, with "
@@ -467,10 +471,10 @@ NOTHING_CHOSEN = (
 )
 
 
-def default_disclosures(records: int, *, seeded: bool) -> list[str]:
+def default_disclosures(records: int, *, seeded: bool, unit: str = "record") -> list[str]:
     """What the ε of no training run covers, for the `not_covered` of its certificate."""
     lines = [
-        f"the number of training records ({records}) is treated as public",
+        f"the number of training {unit}s ({records}) is treated as public",
         "choosing settings, or among several runs, by looking at results on the same records",
     ]
     if seeded:

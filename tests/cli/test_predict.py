@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -188,8 +189,11 @@ def test_new_rows_are_read_as_the_training_rows_were_unless_told_otherwise(tmp_p
         many = tmp_path / f"{name}-many.csv"
         head, *rows = text.splitlines()
         many.write_text("\n".join([head, *rows * 5]))
-        written = [options[1]], *(options[3::2] or (None, None))
-        train, test, kept = read_inputs(str(many), None, tmp_path / "s.toml", None, written)
+        decimal, thousands = options[3::2] or (None, None)
+        asked = {"data": str(many), "schema": tmp_path / "s.toml", "missing": [options[1]]}
+        asked |= dict.fromkeys(("target", "test", "person", "ignore", "numeric"))
+        asked |= {"decimal": decimal, "thousands": thousands}
+        train, test, kept = read_inputs(types.SimpleNamespace(**asked))
         expected = np.array([[-0.5, 0.0], [0.5, 0.0]]) / np.sqrt(2)
         np.testing.assert_allclose(train.features, expected[train.labels], atol=1e-6)
         np.testing.assert_allclose(test.features, expected[test.labels], atol=1e-6)

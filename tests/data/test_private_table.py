@@ -547,13 +547,14 @@ def test_no_warning_of_numpy_shows_that_a_column_is_odd():
 
 
 def test_the_keys_of_a_table_are_none_of_those_that_training_draws():
-    folds = (private_table.TABLE_FOLD, private_table.SPLIT_FOLD, private_table.SCORE_FOLD)
+    names = ("TABLE_FOLD", "SPLIT_FOLD", "SCORE_FOLD", "ROW_FOLD")
+    folds = [getattr(private_table, name) for name in names]
     key = jax.random.key(7)
     own = {bytes(words(fold_in_words(key, fold))) for fold in folds}
     # A solver splits the key by its classes, or folds in the number of a round: below 2^31.
     rounds = jax.vmap(lambda number: jax.random.fold_in(key, number))(np.arange(3_000))
     drawn = {bytes(row) for keys in (rounds, jax.random.split(key, 3_000)) for row in words(keys)}
-    assert len(own) == 3
+    assert len(own) == 4
     assert drawn.isdisjoint(own)
     assert all(2**31 <= fold < 2**32 - 2 for fold in folds)  # the last two are a sampler's
     assert bytes(words(fold_in_words(key, 16))) in drawn

@@ -396,5 +396,10 @@ def test_what_was_released_before_the_first_step_is_paid_by_the_same_budget():
         training.make_plan(400, noise_multiplier=3.0, preceding=4.0, **usual)
     with pytest.raises(acc.ImpossibleBudget):
         training.make_plan(400, epsilon=0.1, preceding=before, **usual)
-    with pytest.raises(ValueError, match="preceding must be None with unit='user', got Repeated"):
-        training.make_plan(400, noise_multiplier=3.0, preceding=before, unit="user", **usual)
+    of_persons = training.make_plan(
+        400, noise_multiplier=3.0, preceding=before, unit="person", **usual
+    ).certify()
+    assert of_persons.epsilon == certificate.epsilon
+    assert of_persons.declared["unit"] == "person"
+    assert any("at most one record of each person" in one for one in of_persons.assumptions)
+    assert not any("at most one record of each" in one for one in certificate.assumptions)

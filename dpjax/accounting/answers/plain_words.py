@@ -65,8 +65,8 @@ def _owned(c: Certificate) -> tuple[str, str] | None:
     if isinstance(c.mechanism, UserLevel):
         records = f"{c.mechanism.records:,.0f} records"
         return f"at most {records}", f"up to {records} of one user"
-    if c.declared.get("unit") == "user":  # as a plan of that unit declares
-        return "any number of records", "all records of one user"
+    if (unit := c.declared.get("unit")) in ("user", "person"):  # as a plan of that unit declares
+        return "any number of records", f"all records of one {unit}"
     return None
 
 
@@ -102,7 +102,7 @@ def _relation(c: Certificate) -> str:
 
 def _name_users(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
-    return words.replace("record", "user") if _owned(c) else words
+    return words.replace("record", str(c.declared.get("unit", "user"))) if _owned(c) else words
 
 
 def _sentence(text: str) -> str:
