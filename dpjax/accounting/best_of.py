@@ -145,7 +145,9 @@ class Beside(NamedTuple):
 
     def at(self, epsilon: float) -> float:
         """Return an upper end of δ(ε) of the selection and what stands beside it."""
-        return float((self.rest - self.masses @ np.minimum(np.expm1(epsilon - self.losses), 0)) * UP)
+        return float(
+            (self.rest - self.masses @ np.minimum(np.expm1(epsilon - self.losses), 0)) * UP
+        )
 
 
 def _list_losses(own: Profile, other: Profile) -> Beside:
