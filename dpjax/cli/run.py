@@ -9,6 +9,7 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax._digits import format_rounded_up
@@ -43,6 +44,8 @@ class Trained(NamedTuple):
             summary["test_accuracy_stddev"] = run.accuracy_stddev
         if run.options.compare:
             summary["test_accuracy_without_privacy"] = self.reference
+        if run.options.search is not None:
+            summary["setting"] = run.options.search.name_setting(self.fit)
         if run.options.private_losses:
             summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
         return summary
@@ -71,7 +74,9 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     records = (run.records.features, run.records.labels)
     with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
-            result = training.fit(
+            search = options.search
+            fit = training.fit if search is None else partial(search.fit, run, model)
+            result = fit(
                 loss,
                 params,
                 records,

@@ -190,19 +190,23 @@ def train(
         dpjax train --data people.csv --target income --epsilon 1
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
     """
-    options = types.SimpleNamespace(**locals())  # by name, before there are other values
+    finish(types.SimpleNamespace(**locals(), search=None))
 
+
+def finish(options: types.SimpleNamespace) -> None:
+    """From the options of a run, by name, or of a search, to its folder."""
     from rich.console import Console
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
     # Names of files and columns are no markup.
-    console = Console(stderr=as_json, markup=False, highlight=False)
+    console = Console(stderr=options.as_json, markup=False, highlight=False)
+    resume, named = options.resume, pathlib.Path("runs") / pathlib.Path(options.data).name
     with inputs.exit_on_bad_input():
-        folder = (out or pathlib.Path("runs") / pathlib.Path(data).name.split(".")[0]).resolve()
-        if ledger is not None:
-            inputs.check_ledger(ledger, data, adjacency)
+        folder = (options.out or named.with_name(named.name.split(".")[0])).resolve()
+        if options.ledger is not None:
+            inputs.check_ledger(options.ledger, options.data, options.adjacency)
         folder = folder if resume else run.unused_folder(folder, console)
-        is_private = preprocessing is PreprocessingOption.private
+        is_private = options.preprocessing is PreprocessingOption.private
         job = (private if is_private else settings).prepare(options, folder)
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
@@ -212,6 +216,7 @@ def train(
         inputs.check_writable(folder)
     try:
         settings.show_plan(console, job)
+        job = job if options.search is None else options.search.hide_held_out(job)
         found = run.train_privately(console, job, folder)
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
@@ -220,7 +225,7 @@ def train(
     with inputs.exit_on_bad_input(interrupted):
         run.write_results(folder, job, found)
     summary = {"folder": str(folder), **found.summarise(job)}
-    if as_json:
+    if options.as_json:
         inputs.print_json(summary)
     else:
         settings.show_result(console, summary)

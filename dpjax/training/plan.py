@@ -393,7 +393,8 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     facts: dict[str, str] = {"unit": plan.unit} if plan.unit == "user" else {}
     facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
     assumptions = [SECRET_KEY, GAUSSIAN_NOISE] + [OF_USERS] * (plan.unit == "user")
-    return facts, assumptions + [ADAPTIVE] * (plan.adaptive is not None)
+    more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
+    return facts | more, assumptions + [ADAPTIVE] * (plan.adaptive is not None) + rests
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
@@ -460,7 +461,7 @@ BY_HAND = (
 # What a run assumes of which nothing else is learned from the records.
 NOTHING_CHOSEN = (
     "no setting was chosen, and no run picked among several, by looking at results on the same "
-    "records",
+    "records, but as the mechanism prices it",
     "how long the run took, and the checkpoint folder of an unfinished run, were seen by nobody "
     "whom ε is to protect against",
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
@@ -19,6 +20,7 @@ from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key, normal
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.fingerprint import array_digest
+from dpjax.training.fit import training_step
 from dpjax.training.options import check_functions, check_key
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
@@ -149,7 +151,8 @@ def search(
         key = key if store is None else store.bind(key, lambda key: identity, resume=resume)
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
-        certificate = certify_search(named)
+        public = f"the number of training records ({made.population}) is treated as public"
+        certificate = named.certify(not_covered=[public])
 
         def train_each(chosen: Iterable[int], keys: Iterable[Any]) -> Iterator[Any]:
             # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
@@ -213,6 +216,12 @@ class Selection(NamedTuple):
             run = acc.Composed((run, acc.Gaussian(float(self.score_noise))))
         return acc.BestOf(run, self.mean, self.law)
 
+    def describe(self) -> tuple[dict[str, Any], list[str]]:
+        """What every certificate of the search declares and assumes."""
+        is_public, count = self.public is not None, "a noisy count of held-out records"
+        score = f"on public data: {self.public}" if is_public else count
+        return {"settings": self.settings, "score": score}, [] if is_public else [HELD_OUT]
+
     @staticmethod
     def find_method(released: acc.Mechanism, adjacency: acc.Adjacency) -> str:
         """The tight price where there is one: the curve beside it would take seconds a question."""
@@ -253,6 +262,60 @@ class Selection(NamedTuple):
         return winner
 
 
+@suggests_argument_names
+def compile_train(
+    loss: Callable[..., Any], params: Any, data: Any, *, optimizer: Callable[..., Any]
+) -> Callable[[Mapping[str, float], Plan, Key[Array, ""]], Any]:
+    """A `train` for `search`, by which all runs are one compiled program, one after another.
+
+    Settings may differ in the clip norm and in any number that the optimiser is made of. Each run
+    takes the memory of one. Nothing is logged or written.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record, see `fit`.
+        params: the first parameters of every run, floating-point arrays.
+        data: a tree of arrays with a leading axis of the plan's records.
+        optimizer: from a setting's numbers, but the clip norm, to an optax optimiser.
+
+    Returns:
+        `train(setting, plan, key)`, of settings such as `{"learning_rate": 2.0, "clip_norm": 0.5}`,
+        which returns the parameters. Without a clip norm it is the plan's.
+
+    Guarantee:
+        As of `training_step`: each run executes the plan, whose noise allows for rounding at any ε.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from dpjax import training
+        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=4)
+        >>> train = compile_train(
+        ...     lambda w, x: w * x, jnp.zeros(()), jnp.ones(8), optimizer=optax.sgd)
+        >>> runs = [train({"learning_rate": rate}, plan, jax.random.key(0)) for rate in (1.0, 2.0)]
+        >>> round(float(runs[1] / runs[0]), 5)
+        2.0
+    """
+    made: list[tuple[Plan, Callable]] = []
+
+    def compile_for(plan: Plan) -> Callable:
+        @jax.jit
+        def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
+            own = dataclasses.replace(plan, clip_norm=clip_norm)
+            step = training_step(loss, params, own, optimizer=optimizer(**numbers))
+            take = lambda _, state: step.update(state, data, key)[0]  # noqa: E731
+            return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
+
+        return run
+
+    def train(setting: Mapping[str, float], plan: Plan, key: Any) -> Any:
+        if not made or made[0][0] != plan:
+            made[:] = [(plan, compile_for(plan))]
+        numbers = {name: jnp.float32(value) for name, value in setting.items()}
+        clip_norm = numbers.pop("clip_norm", jnp.float32(plan.clip_norm))
+        return made[0][1](key, clip_norm, numbers, data)
+
+    return train
+
+
 def calibrate_plan(
     make: Callable[[float], Plan], selection: Selection, epsilon: float, delta: float
 ) -> Plan:
@@ -277,19 +340,6 @@ def calibrate_plan(
     left = delta - sum(first.extra_delta.values())
     how = {"adjacency": first.adjacency, "method": first.method}
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
-
-
-def certify_search(plan: Plan, **said: Any) -> acc.Certificate:
-    """The certificate of a search, whose key the plan knows, with what else is said of it."""
-    own: Selection = plan.selection
-    score = "a noisy count of held-out records"
-    score = score if own.public is None else f"on public data: {own.public}"
-    public = f"the number of training records ({plan.population}) is treated as public"
-    return plan.certify(
-        not_covered=(*said.get("not_covered", (public,)),),
-        assumptions=(*said.get("assumptions", ()), *((HELD_OUT,) if own.public is None else ())),
-        declared={**said.get("declared", {}), "settings": own.settings, "score": score},
-    )
 
 
 def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
