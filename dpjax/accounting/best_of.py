@@ -18,6 +18,12 @@ CELL      f′(1 − a) is convex in a and below its chord. Below one of LINES f
 ATTAINED  A score that ranks S₀ = {L < −e₀} first, then S₁ = {L > e₁}, then the rest lets S₁ win
           with probability f(1 − P(S₀)) − f(1 − P(S₀) − P(S₁)) under P, and likewise under Q. It
           rises in P(S₁) and falls in P(S₀), as f is convex.
+BESIDE    A convex profile, linear in v = e^ε between knots v_i, is Σ w_i(1 − v/v_i)₊ + w_∞, w ≥ 0:
+          that of losses log v_i of probability w_i. So what lies above UPPER at knots, joined by
+          chords, is the profile of a pair that dominates the selection. Beside other releases,
+          whose results the runs may depend on, with losses e_j of probability u_j that dominate
+          them, δ(ε) ≤ Σ w_i u_j(1 − e^{ε − e_j}/v_i)₊ + w_∞ + u_∞, as such pairs compose (Zhu, Dong
+          and Wang 2022, Theorem 10).
 
 Whatever bounds the profile of every two neighbours serves: UPPER takes nothing else of them.
 
@@ -30,7 +36,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,20 +52,27 @@ from dpjax.accounting.contour.profile import (
     at_both_signs,
     below_chords,
     read_profiles,
+    subtract_exponentials,
 )
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.loss_distribution import method as grids
-from dpjax.accounting.mechanisms import BestOf, Mechanism, Repeated
+from dpjax.accounting.mechanisms import BestOf, Composed, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
 from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
-from dpjax.accounting.pairs.atoms import all_settings, is_gaussian_family, one_setting
+from dpjax.accounting.pairs.atoms import (
+    all_settings,
+    is_gaussian_family,
+    one_setting,
+    split,
+)
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
 _LEAST = 1e-280  # δ of one run below which nothing is read
 _MOST = 600.0  # ε above which nothing is said
+_COARSE, _FINE = 24, 48  # knots of a selection that stands beside other releases
 
 
 # ------------------------------------------------------------------------------ the upper end
@@ -94,8 +107,11 @@ def _support(
     w = [law.slope(v) * DOWN - gap for v in at]
     flat = law.slope(g[1:]) * DOWN
     w = [np.where((flat >= w[0]) | (w[1] < 0), flat, v) for v in w]
-    u = law.slope(a)
-    return np.concatenate([u[:-1], u[1:]]) * UP, np.concatenate(w) * DOWN
+    u, w = np.concatenate([law.slope(v) for v in (a[:-1], a[1:])]), np.concatenate(w)
+    order = np.lexsort((-u, w))
+    u, w = u[order] * UP, w[order] * DOWN
+    kept = u > np.maximum.accumulate(np.append(0.0, u[:-1]))  # the others lie below one of these
+    return u[kept], w[kept]
 
 
 class Bound(NamedTuple):
@@ -120,6 +136,50 @@ class Bound(NamedTuple):
         return found if found >= 0 else np.inf
 
 
+class Beside(NamedTuple):
+    """BESIDE of one direction: all sums of losses, their probabilities, that of an infinite one."""
+
+    losses: np.ndarray
+    masses: np.ndarray
+    rest: float
+
+    def at(self, epsilon: float) -> float:
+        """Return an upper end of δ(ε) of the selection and what stands beside it."""
+        return float(
+            (self.rest - self.masses @ np.minimum(np.expm1(epsilon - self.losses), 0)) * UP
+        )
+
+
+def _list_losses(own: Profile, other: Profile) -> Beside:
+    """Return losses of a pair that dominates all that is known by its profiles: BESIDE."""
+    x, d = at_both_signs(own, other)
+    d = np.minimum(below_chords(x, d, x, subtract_exponentials) * UP, 1.0)
+    # A mass is v_i times a difference of slopes: what it loses by cancellation is added.
+    gaps, grow = -np.expm1(-np.diff(x, prepend=-np.inf)), np.append(np.exp(-np.diff(x)), 0.0)
+    falls, lost = np.diff(d, prepend=1.0) / gaps, 4 * 2.0**-52 / gaps
+    masses = np.maximum(grow * np.append(falls[1:], 0.0) - falls, 0.0)
+    return Beside(x, masses + lost + grow * np.append(lost[1:], 0.0), float(d[-1]))
+
+
+def _put_beside(bounds: list[Bound], others: list[Profile], delta: float) -> list[Beside]:
+    """Return the bounds of both directions beside other releases, for a δ up to tenfold."""
+    far = -2 * math.log(bounds[0].x[0])  # where infinite losses alone are left
+    near = [min(_solve(bounds, share * delta), far) for share in (10.0, 1.0, 2 * _REST)]
+    last, wide = max(near[-1], 1e-6), others[0].epsilon[-1]
+    # Fine where the sum of BESIDE has its mass: near what the selection alone costs.
+    fine = np.linspace(near[0] - wide, near[1] + wide, _FINE)
+    e = np.unique(np.clip(np.concatenate([np.linspace(0.0, last, _COARSE), fine]), 0.0, last))
+    e = e[np.diff(e, prepend=-np.inf) > 1e-9 * last]
+    read = [np.minimum([bound.at(x) for x in e], 1.0) for bound in bounds]
+    best, found = [Profile(e, np.minimum.accumulate(high), 0.0 * e) for high in read], []
+    for i in range(max(len(best), len(others))):
+        one, two = (_list_losses(own[i % len(own)], own[i - 1]) for own in (best, others))
+        sums = np.add.outer(one.losses, two.losses).ravel()
+        masses = np.multiply.outer(one.masses, two.masses).ravel()
+        found.append(Beside(sums, masses, one.rest + two.rest))
+    return found
+
+
 def upper_bound(law: Trials, own: Profile, other: Profile, least: float) -> Bound:
     """Return UPPER of one direction, of the profiles of both; what is below `least` is rough."""
     e, d = at_both_signs(own, other)
@@ -127,7 +187,7 @@ def upper_bound(law: Trials, own: Profile, other: Profile, least: float) -> Boun
     return Bound(x, d[::-1] * UP, law.mean, *_support(law, own, other, least))
 
 
-def _solve(bounds: list[Bound], delta: float) -> float:
+def _solve(bounds: Sequence[Bound | Beside], delta: float) -> float:
     """Return an ε at which every bound is at most δ, close to the least."""
 
     def excess(epsilon: float) -> float:
@@ -176,8 +236,17 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 # ------------------------------------------------------------------------------ the method
 
 
+def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
+    """Return the only selection of a run, None unless there is one, and what stands beside it."""
+    found, rest = split(run, lambda step: isinstance(step, BestOf))
+    alone = len(found) == 1 and not found[0][1]
+    return found[0][0] if alone else None, rest
+
+
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
-    return isinstance(run, BestOf) and _has_profile(run.mechanism, adjacency)
+    """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
+    best, others = _part(run)
+    return best is not None and _has_profile(Composed((best.mechanism, others)), adjacency)
 
 
 def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -221,13 +290,19 @@ def _prepare(
     Of an upper end the bound in either direction; of a lower one the profiles, own and other.
     """
     found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
-    run = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
-    known = profiles(run.mechanism, adjacency, level, upper=upper)
+    run, others = _part(jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found]))
+    known = profiles(run.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
     both = [] if known is None else list(zip(known, known[::-1], strict=True))
-    return [upper_bound(law_of_trials(run), *way, level) for way in both] if upper else both
+    if not upper or not both:
+        return both
+    bounds = [upper_bound(law_of_trials(run), *way, level) for way in both]  # pyrefly: ignore
+    if not others.mechanisms:
+        return bounds
+    beside = profiles(others, adjacency, level)
+    return [] if beside is None else _put_beside(bounds, beside, level * bounds[0].mean / _REST)
 
 
-def _ready_for(run: BestOf, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
+def _ready_for(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
     """Return the same for one run; nothing where losses or δ are beyond what is read."""
     if level < _LEAST:
         return []
@@ -236,24 +311,27 @@ def _ready_for(run: BestOf, adjacency: Adjacency, level: float, upper: bool) -> 
     return _prepare(tree, raw, adjacency, level, upper)
 
 
-def _level(run: BestOf, delta: float) -> float:
+def _level(run: Mechanism, delta: float) -> float:
     """Return the δ of one run that hardly counts, as UPPER has at most E K times that.
 
     A power of ten, so that like questions share what is prepared.
     """
-    hardly = _REST * delta / max(float(run.expected_trials), 1.0)  # pyrefly: ignore
+    best: Any = _part(run)[0]
+    hardly = _REST * delta / max(float(best.expected_trials), 1.0)
     return 10.0 ** math.floor(math.log10(max(hardly, 1e-300)))
 
 
-def _tell_all(run: BestOf) -> Mechanism | None:
+def _tell_all(run: Mechanism) -> Mechanism | None:
     """Return all runs, of which the best is a function, where their number is certain."""
-    m = float(run.expected_trials)  # pyrefly: ignore
-    if m == 1 and run.distribution != "poisson":
-        return run.mechanism
-    return Repeated(run.mechanism, m) if run.distribution == FIXED else None
+    best, others = _part(run)
+    m = float(best.expected_trials)  # pyrefly: ignore
+    if best.distribution != FIXED and (m != 1 or best.distribution == "poisson"):  # pyrefly: ignore
+        return None
+    told = best.mechanism if m == 1 else Repeated(best.mechanism, m)  # pyrefly: ignore
+    return Composed((*others.mechanisms, told)) if others.mechanisms else told
 
 
-def _composition(part: Part, run: BestOf, given: float, adjacency: Adjacency) -> float:
+def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency) -> float:
     told, nothing = _tell_all(run), np.inf if part == "epsilon" else 1.0
     if told is None:
         return nothing
@@ -262,7 +340,7 @@ def _composition(part: Part, run: BestOf, given: float, adjacency: Adjacency) ->
     return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
 
-def _epsilon(run: BestOf, delta: float, adjacency: Adjacency) -> float:
+def _epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     if not 0 < delta < 1:
         return np.inf if delta < 1 else 0.0
     bounds = _ready_for(run, adjacency, _level(run, delta), True)
@@ -270,7 +348,7 @@ def _epsilon(run: BestOf, delta: float, adjacency: Adjacency) -> float:
     return min(found, _composition("epsilon", run, delta, adjacency))
 
 
-def _delta(run: BestOf, epsilon: float, adjacency: Adjacency) -> float:
+def _delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
     if not 0 <= epsilon < np.inf:
         return 1.0
     level, found, tried = 1e-12, 1.0, set()
@@ -283,12 +361,16 @@ def _delta(run: BestOf, epsilon: float, adjacency: Adjacency) -> float:
     return min(found, _composition("delta", run, epsilon, adjacency))
 
 
-def _epsilon_lower(run: BestOf, delta: float, adjacency: Adjacency) -> float:
-    """Of the pair that neighbours attain in one run, and the score of ATTAINED."""
-    if not (0 < delta < 1 and grids.is_attained(run.mechanism, adjacency)):
+def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
+    """Of the pair that neighbours attain in one run, and the score of ATTAINED.
+
+    What stands beside the selection is left out: without it no more is told.
+    """
+    best: Any = _part(run)[0]
+    if not (0 < delta < 1 and grids.is_attained(best.mechanism, adjacency)):
         return 0.0
-    both = _ready_for(run, adjacency, _level(run, delta), False)
-    law = law_of_trials(run)
+    both = _ready_for(best, adjacency, _level(run, delta), False)
+    law = law_of_trials(best)
     return max((lower_end(law, own, other, delta) for own, other in both), default=0.0)
 
 

@@ -1,5 +1,5 @@
-"""The command line: `dpjax train | schema | predict | epsilon | calibrate | verify | ledger |
-report | curve | sweep`.
+"""The command line: `dpjax train | tune | schema | predict | epsilon | calibrate | verify |
+ledger | report | curve | sweep`.
 
 Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input or no place for the answer, 130
 interrupted; a closed pipe ends a command by its signal.
@@ -21,7 +21,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import predict, price, report, schema, signals, train, verify
+from dpjax.cli import predict, price, report, schema, signals, train, tune, verify
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -65,6 +65,7 @@ def options(
 
 for _name, _command in {
     "train": train.train,
+    "tune": tune.tune,
     "schema": schema.schema,
     "predict": predict.predict,
     "epsilon": price.epsilon,

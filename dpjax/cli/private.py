@@ -56,7 +56,10 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         count = int(finished.certificate.declared.get("records", count))
     table, notes = _plan_table(options, rows, count)
     released = None if table.mechanism.parts() == () else table.mechanism
-    plan = settings.plan_for(options, count, preceding=released, extra_delta=table.extra_delta)
+    search: Any = options.search
+    selection = search and search.select(options, is_public=rows.held_out is not None)
+    before = {"preceding": released, "extra_delta": table.extra_delta, "selection": selection}
+    plan = settings.plan_for(options, count, **before)
     if finished is None:
         key.store(plan)
         options.ledger = None  # the looks are releases too: the whole run is booked before them
@@ -75,7 +78,9 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
         assumptions=(*NOTHING_CHOSEN, *table.public, *assumed, *_describe_persons(options)),
-        declared=declared | settings.declare_columns(options),
+        declared=declared
+        | settings.declare_columns(options)
+        | (search.describe() if search else {}),
     )
     return settings.Run(
         options,
@@ -142,6 +147,7 @@ class _Key:
                 )
                 code.update(repr((name, len(text))).encode() + text)
         bound = {name.replace("_", " "): str(getattr(self.options, name)) for name in _BOUND}
+        bound |= {} if self.options.search is None else {"search": repr(self.options.search)}
         return {
             "data": code.hexdigest(),
             "seed": self.options.seed,
@@ -269,8 +275,8 @@ def _encode_held_out(frame: Any, schema: Schema) -> tuple[Dataset, tuple[int, in
 
 
 def _rows_apart(plan: Plan) -> int:
-    """Steps between two rows of the metrics."""
-    return max(1, math.ceil(plan.steps / _ROWS))
+    """Steps between two rows of the metrics; of the best run of a search the last one alone."""
+    return plan.steps if plan.selection else max(1, math.ceil(plan.steps / _ROWS))
 
 
 def _list(numbers: tuple[float, ...]) -> str:
@@ -290,6 +296,8 @@ def _calibrate_counts(plan: Plan, shown: int) -> float:
     # differ in what is trained on or in what is counted. δ(ε) is convex in the pair, so that the
     # whole costs at most the larger of the two. A certificate is quoted at any ε and composed with
     # others, so that the counts may cost no more than the run at the plan's ε and at others.
+    if plan.selection is not None:  # what is counted of the best run is a part of that run
+        plan = replace(plan, selection=None, preceding=None)
     run, how = plan.certify().mechanism, {"adjacency": plan.adjacency}
     epsilons = float(plan.epsilon()) * np.array(_SHARES)
     deltas = np.asarray(acc.delta(run, epsilons, **how)).tolist()

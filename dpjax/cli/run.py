@@ -10,6 +10,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax._digits import format_rounded_up
@@ -44,6 +45,8 @@ class Trained(NamedTuple):
             summary["test_accuracy_stddev"] = run.accuracy_stddev
         if run.options.compare:
             summary["test_accuracy_without_privacy"] = self.reference
+        if run.options.search is not None:
+            summary["setting"] = run.options.search.name_setting(self.fit)
         if run.options.private_losses:
             summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
         return summary
@@ -74,7 +77,9 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     with bar as on_log, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
         try:
-            result = training.fit(
+            search = options.search
+            fit = training.fit if search is None else partial(search.fit, run, model)
+            result = fit(
                 loss,
                 params,
                 records,

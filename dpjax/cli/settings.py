@@ -10,7 +10,7 @@ import pathlib
 import types
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
@@ -127,10 +127,12 @@ def plan_for(options: types.SimpleNamespace, count: int, **released: Any) -> Pla
 
 
 def plan_within_budget(
-    records: int, epsilon: float, *, steps: int, batch_size: int, sampling: str, **settings: Any
-) -> Plan:
+    records: int, epsilon: float, *, steps: int, batch_size: int, sampling: str,
+    selection: Any = None, **settings: Any,
+) -> Plan:  # fmt: skip
     """The plan that keeps the budget, unless its noise would drown every gradient."""
     from dpjax import training
+    from dpjax.training.search import calibrate_plan
 
     if sampling == "random-allocation":
         length = math.ceil(records / max(batch_size, 1))
@@ -138,12 +140,16 @@ def plan_within_budget(
     settings |= {"steps": steps, "batch_size": batch_size, "sampling": sampling}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the command says it in words of its own
-        plan = training.make_plan(records, epsilon=epsilon, **settings)
+        make = lambda noise: training.make_plan(records, noise_multiplier=noise, **settings)  # noqa: E731
+        if selection is None:
+            plan = training.make_plan(records, epsilon=epsilon, **settings)
+        else:
+            plan = calibrate_plan(make, selection, epsilon, settings["delta"])
     # Beyond this noise, all gradients of the run together, each at the clip norm and all pointing
     # the same way, would not stand out of one coordinate of the noise.
     most = plan.expected_batch_size * math.sqrt(steps)
     if plan.noise_multiplier > most:
-        least = training.make_plan(records, noise_multiplier=most, **settings).epsilon()
+        least = replace(make(most), selection=selection).epsilon()
         raise ValueError(
             f"--epsilon must be at least {least:.3g} with these settings, got {epsilon:g}, which "
             f"takes a noise multiplier of {plan.noise_multiplier:.3g} and drowns every gradient "
@@ -205,7 +211,11 @@ def show_plan(console, run: Run) -> None:
     table.add_row("expected batch size", f"{plan.expected_batch_size:,.1f}")
     table.add_row(f"sampling rate ({kind})", f"{plan.rate:.6g}")
     table.add_row("steps", f"{plan.steps:,}")
-    table.add_row("clip norm", f"{plan.clip_norm:g}")
+    if run.options.search is None:
+        table.add_row("clip norm", f"{plan.clip_norm:g}")
+    else:
+        for name, value in run.options.search.describe().items():
+            table.add_row(name.replace("_", " "), value)
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.6g}")
     table.add_row("ε it will cost", format_rounded_up(certificate.epsilon))
     table.add_row("at δ", f"{plan.delta:g}")
@@ -244,6 +254,8 @@ def show_result(console, summary: dict[str, Any]) -> None:
     compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
     noise = summary.get("test_accuracy_stddev")
     noisy = "" if noise is None else f"± {noise:.1%} (noise) "
+    if "setting" in summary:
+        console.print(f"the best run's setting: {summary['setting']}")
     console.print(
         f"test accuracy {summary['test_accuracy']:.1%} {noisy}{compared}at ε = "
         f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "

@@ -208,11 +208,11 @@ def train(
         dpjax train --data people.csv --target income --epsilon 1
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
     """
-    finish(types.SimpleNamespace(**locals()))
+    finish(types.SimpleNamespace(**locals(), search=None))
 
 
 def finish(options: types.SimpleNamespace) -> None:
-    """From the options of a run, by name, to its folder."""
+    """From the options of a run, by name, or of a search, to its folder."""
     from rich.console import Console
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
@@ -235,6 +235,7 @@ def finish(options: types.SimpleNamespace) -> None:
         inputs.check_writable(folder)
     try:
         settings.show_plan(console, job)
+        job = job if options.search is None else options.search.hide_held_out(job)
         found = run.train_privately(console, job, folder)
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, render
+from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, render, scalar
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
@@ -201,6 +201,14 @@ def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
         & is_noise_representable(stddev, noise == 0)
     )
     return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
+
+
+def check_clip_norm(value: Any) -> Any:
+    """A number of Python's, or a traced one that holds at least float32's digits."""
+    if not isinstance(value, Tracer):
+        return one_number("clip_norm", value, CLIP_NORMS)
+    scalar("clip_norm", value)
+    return value.astype(jnp.promote_types(value.dtype, np.float32))
 
 
 def check_noise(

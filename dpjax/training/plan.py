@@ -10,23 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
 from dpjax._numerics.checks import (
-    CLIP_NORMS,
     Range,
     Tracer,
     choice,
     one_number,
     render,
-    scalar,
 )
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
-from dpjax.training.options import as_python_numbers, check_integer, check_noise
+from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
 from dpjax.training.schemes import Scheme, find_scheme
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
@@ -97,6 +94,7 @@ class Plan:
         preceding: what was released of the same records before the first step, such as a table's
             encoding: `fit` does not run it, and every price is of both together. Of a user it must
             have used at most one record, as the certificate then says.
+        selection: set by `search`, whose runs execute the plan: every price is then of all of them.
 
     Example:
         >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
@@ -115,6 +113,7 @@ class Plan:
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
     preceding: acc.Mechanism | None = None
+    selection: Any = None
 
     # No field: whether `make_plan` was given an ε, and has warned of it.
     _named_budget = False
@@ -135,7 +134,7 @@ class Plan:
         choice("unit", self.unit, ("record", "user", "person"))
         delta = one_number("delta", self.delta, DELTAS)
         fields = {
-            "clip_norm": _check_clip_norm(self.clip_norm),
+            "clip_norm": check_clip_norm(self.clip_norm),
             "population": check_integer("population", self.population),
             "delta": delta,
             "adjacency": acc.Adjacency(self.adjacency),
@@ -256,14 +255,20 @@ class Plan:
     def epsilon(self, steps: ArrayLike | None = None) -> Any:
         """ε at the plan's δ, after all steps or after each of `steps`, in one query."""
         run = self.mechanism if steps is None else self._price_first(np.asarray(steps, np.float64))
-        run = self._with_preceding(run)
-        return acc.epsilon(run, self._remaining_delta, adjacency=self.adjacency)
+        run, how = self.compose(run), {"adjacency": self.adjacency, "method": self.method}
+        return acc.epsilon(run, self._remaining_delta, **how)
 
-    def _with_preceding(self, run: acc.Mechanism | None) -> Any:
-        """The steps together with what was released before them; None is no step."""
-        if self.preceding is None or run is None:
-            return run if self.preceding is None else self.preceding
-        return acc.Composed((self.preceding, run))
+    def compose(self, run: acc.Mechanism | None) -> Any:
+        """The steps, None if none were taken, with what was released before and by other runs."""
+        run = run if run is None or self.selection is None else self.selection.price(run)
+        parts = [part for part in (self.preceding, run) if part is not None]
+        return acc.Composed(tuple(parts)) if len(parts) == 2 else (*parts, None)[0]
+
+    @property
+    def method(self) -> str:
+        """By which bound it is priced."""
+        own, run = self.selection, self.compose(self.mechanism)
+        return "best" if own is None else own.find_method(run, self.adjacency)
 
     @property
     def _remaining_delta(self) -> float:
@@ -272,11 +277,11 @@ class Plan:
 
     def spent(self, steps: int, delta: float | None = None) -> float:
         """ε after so many steps, at another δ if given; remembered, as every row asks for it."""
-        run = self._with_preceding(self._price_first(steps) if steps else None)
+        run = self.compose(self._price_first(steps) if steps else None)
         if run is None:  # nothing was released
             return 0.0
-        delta = self._remaining_delta if delta is None else delta
-        query = acc.epsilon, run, delta, self.adjacency
+        query = run, self._remaining_delta if delta is None else delta, self.adjacency
+        query += (self.method if steps else "best",)
         try:
             return _price(*query)
         except TypeError:  # a field that is an array has no hash
@@ -355,9 +360,10 @@ class Plan:
         facts: dict[str, Any] = {**(declared or {}), **own_facts}
         # The steps that are paid: of an epoch that was begun, all.
         paid = sum(phase.steps for phase in iterate_phases(run))
-        # Beside other releases, whose own they are not.
-        own = "" if self.preceding is None else "training_"
-        facts |= {"records": self.population, f"{own}steps": paid, "clip_norm": self.clip_norm}
+        # Beside other releases, whose own they are not; in a search norms may differ.
+        own = "" if self.preceding is self.selection is None else "training_"
+        facts |= {"records": self.population, f"{own}steps": paid}
+        facts |= {"clip_norm": self.clip_norm} if self.selection is None else {}
         if len(self.phases) == 1:
             facts["batch_size"] = self.expected_batch_size
             facts[f"{own}noise_multiplier"] = self.noise_multiplier
@@ -365,9 +371,10 @@ class Plan:
             facts["noise"] = " ".join(name for name, _ in self.keys)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
         certificate = acc.certify(
-            self._with_preceding(run),
+            self.compose(run),
             self.delta,
             adjacency=self.adjacency,
+            method=self.method,
             extra_delta=extra,
             not_covered=tuple(dict.fromkeys([*not_covered, *by_hand])),
             assumptions=(*own_assumptions, *assumptions),
@@ -386,7 +393,8 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     of_users = [OF_USERS] + [ONE_RECORD] * before if plan.unit != "record" else []
     assumptions = [line.replace("user", plan.unit) for line in of_users]
     assumptions += [ADAPTIVE] * (plan.adaptive is not None)
-    return facts, [SECRET_KEY, GAUSSIAN_NOISE, *assumptions]
+    more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
+    return facts | more, [SECRET_KEY, GAUSSIAN_NOISE, *assumptions, *rests]
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
@@ -397,14 +405,6 @@ def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
             f"times as likely with a {unit} as without, which rules almost no attack out",
             stacklevel=stacklevel + 1,
         )
-
-
-def _check_clip_norm(value: Any) -> Any:
-    """A number of Python's, or a traced one that holds at least float32's digits."""
-    if not isinstance(value, Tracer):
-        return one_number("clip_norm", value, CLIP_NORMS)
-    scalar("clip_norm", value)
-    return value.astype(jnp.promote_types(value.dtype, np.float32))
 
 
 def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
@@ -432,8 +432,8 @@ def _is_same_step(one: Any, other: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _price(query: Any, run: acc.Mechanism, delta: float, adjacency: acc.Adjacency) -> float:
-    return float(query(run, delta, adjacency=adjacency))
+def _price(run: acc.Mechanism, delta: float, adjacency: acc.Adjacency, method: str) -> float:
+    return float(acc.epsilon(run, delta, adjacency=adjacency, method=method))
 
 
 # What every certificate of a run with Gaussian noise assumes.
@@ -465,7 +465,7 @@ BY_HAND = (
 # What a run assumes of which nothing else is learned from the records.
 NOTHING_CHOSEN = (
     "no setting was chosen, and no run picked among several, by looking at results on the same "
-    "records",
+    "records, but as the mechanism prices it",
     "how long the run took, and the checkpoint folder of an unfinished run, were seen by nobody "
     "whom ε is to protect against",
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
@@ -20,15 +20,9 @@ from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key, normal
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.fingerprint import array_digest
+from dpjax.training.fit import training_step
 from dpjax.training.options import check_functions, check_key
-from dpjax.training.plan import (
-    ARITHMETIC,
-    BY_HAND,
-    DELTAS,
-    Plan,
-    describe_plan,
-    warn_of_large_epsilon,
-)
+from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
@@ -49,7 +43,7 @@ class Search(NamedTuple):
         result: what `train` returned in the best run, `nothing` where there was no run.
         setting: of that run; None where there was no run.
         score: of that run, with its noise; None where there was no run.
-        plan: what every run executed; its own certificate, of one run, states less than all cost.
+        plan: what every run executed; what it says of ε is of the whole search.
         certificate: of all of it: `BestOf` of a run with its score.
 
     Example:
@@ -89,7 +83,8 @@ def search(
             may be replaced) and this key, without a folder, a ledger or logging: nothing of a run
             may leave but what it returns.
         plan: from a noise multiplier to the plan of a run, such as
-            `lambda noise: make_plan(…, noise_multiplier=noise)`.
+            `lambda noise: make_plan(…, noise_multiplier=noise)`. What it names as `preceding` was
+            released once, and the runs may depend on it.
         budget: (ε, δ) of the search.
         score: `score(result)`, the larger the better: how many held-out private records the result
             gets right, say. One record may move it by at most 1, and is none that is trained on.
@@ -108,7 +103,7 @@ def search(
 
     Raises:
         ValueError: no settings, a mean below 1, neither or both of `score_noise` and `public`, a
-            plan that reserves δ for more than arithmetic or has `preceding`, a score that is no
+            plan that reserves δ for more than arithmetic and what precedes, a score that is no
             number.
         ImpossibleBudget: no noise keeps the budget.
         CheckpointError: a folder of another search, or of one that has ended.
@@ -145,31 +140,32 @@ def search(
     space = _check_space(space)
     check_functions(train=train, plan=plan, score=score)
     epsilon, delta = _check_budget(budget)
-    one_number("mean", mean, _EXPECTED)
-    one_number("default_share", default_share, Range(0.0, 1.0))
-    if (score_noise is None) is (public is None):
-        raise ValueError(
-            "score_noise must be given, or public for a score of public records alone, got "
-            f"score_noise={render(score_noise)} and public={render(public)}"
-        )
-    if score_noise is not None:
-        one_number("score_noise", score_noise, _POSITIVE)
+    selection = Selection.check(len(space), law, mean, default_share, score_noise, public)
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
-    made, best = _calibrate(plan, score_noise, law, mean, epsilon, delta)
+    made = calibrate_plan(plan, selection, epsilon, delta)
     key = fresh_key() if key is None else key
     check_key(key)
-    identity = _identify(space, best, made, score_noise, default_share)
+    identity = _identify(space, made)
     with _open_folder(folder) as store:
         key = key if store is None else store.bind(key, lambda key: identity, resume=resume)
-        certificate = _certify(made, best, delta, key, len(space), public)
-        winner = _run_all(space, train, score, score_noise, made, best, default_share, key)
+        named = dataclasses.replace(made)
+        named.keys.append(name_of_key(key))
+        public = f"the number of training records ({made.population}) is treated as public"
+        certificate = named.certify(not_covered=[public])
+
+        def train_each(chosen: Iterable[int], keys: Iterable[Any]) -> Iterator[Any]:
+            # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
+            for place, own in zip(chosen, keys, strict=True):
+                yield train(space[place], dataclasses.replace(made), own)
+
+        winner = selection.run(key, train_each, score)
         if store is not None:  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
-    setting, result, found = winner or (None, nothing, None)
-    # A plan knows the keys of its runs, and thereby how many there were: a fresh one knows none.
-    return Search(result, setting, found, dataclasses.replace(made), certificate)
+    place, result, found = winner or (None, nothing, None)
+    setting = None if place is None else space[place]
+    return Search(result, setting, found, made, certificate)
 
 
 def _check_space(space: Any) -> list[Any]:
@@ -188,76 +184,175 @@ def _check_budget(budget: Any) -> tuple[float, float]:
     )
 
 
-def _calibrate(
-    make: Callable[[float], Plan],
-    score_noise: float | None,
-    law: str,
-    mean: float,
-    epsilon: float,
-    delta: float,
-) -> tuple[Plan, acc.BestOf]:
-    """The plan of every run and the mechanism of the search, with the least noise it takes."""
+class Selection(NamedTuple):
+    """How many runs a search makes, with which of its settings, and how the best is chosen."""
+
+    settings: int  # how many there are
+    law: str = "poisson"  # of the number of runs, as of `accounting.BestOf`
+    mean: float = 10.0
+    default_share: float = 0.5  # of the runs that take the first setting
+    score_noise: float | None = None  # in records; None where the score is of public data alone
+    public: str | None = None  # their name
+
+    @classmethod
+    def check(cls, *given: Any) -> Selection:
+        """The same from unchecked arguments."""
+        found = cls(*given)
+        one_number("mean", found.mean, _EXPECTED)
+        one_number("default_share", found.default_share, Range(0.0, 1.0))
+        if (found.score_noise is None) is (found.public is None):
+            raise ValueError(
+                "score_noise must be given, or public for a score of public records alone, got "
+                f"score_noise={render(found.score_noise)} and public={render(found.public)}"
+            )
+        if found.score_noise is not None:
+            one_number("score_noise", found.score_noise, _POSITIVE)
+        found.price(acc.Gaussian(1.0))  # which refuses an unknown law
+        return found
+
+    def price(self, run: acc.Mechanism) -> acc.BestOf:
+        """The best of the runs, each with its score: a count, whose sensitivity is 1."""
+        if self.score_noise is not None:
+            run = acc.Composed((run, acc.Gaussian(float(self.score_noise))))
+        return acc.BestOf(run, self.mean, self.law)
+
+    def describe(self) -> tuple[dict[str, Any], list[str]]:
+        """What every certificate of the search declares and assumes."""
+        is_public, count = self.public is not None, "a noisy count of held-out records"
+        score = f"on public data: {self.public}" if is_public else count
+        return {"settings": self.settings, "score": score}, [] if is_public else [HELD_OUT]
+
+    @staticmethod
+    def find_method(released: acc.Mechanism, adjacency: acc.Adjacency) -> str:
+        """The tight price where there is one: the curve beside it would take seconds a question."""
+        return "selection" if "selection" in acc.methods(released, adjacency) else "best"
+
+    def draw(self, key: Any) -> list[int]:
+        """The setting of each run: the first with a given probability, else any other alike."""
+        trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), self.price(acc.Gaussian(1.0)))
+        words = np.asarray(jax.random.key_data(jax.random.fold_in(key, _SETTINGS))).ravel().tolist()
+        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+        others = generator.integers(1, max(self.settings, 2), trials)
+        default = (generator.random(trials) < self.default_share) | (self.settings == 1)
+        return np.where(default, 0, others).tolist()
+
+    def run(
+        self,
+        key: Any,
+        train_each: Callable[[Sequence[int], Sequence[Any]], Iterable[Any]],
+        score: Callable[[Any], float],
+    ) -> tuple[int, Any, float] | None:
+        """The setting's number, the result and the score of the best run; None where none is made.
+
+        `train_each(settings, keys)` gives the results of the runs one after another.
+        """
+        # The runs are alike and independent: that the first of equal scores wins is as if chance
+        # decided.
+        chosen, winner = self.draw(key), None
+        runs, scores = (jax.random.fold_in(key, number) for number in (_RUNS, _SCORES))
+        keys = [jax.random.fold_in(runs, i) for i in range(len(chosen))]
+        for i, result in enumerate(train_each(chosen, keys)):
+            found = float(one_number("score's result", float(score(result)), Range()))
+            if self.score_noise is not None:
+                # jax.random.normal in float32 ends near 5.4 standard deviations: δ would be 4e-6.
+                drawn = self.score_noise * float(normal(jax.random.fold_in(scores, i)))
+                found = float(round(found + drawn))  # whole, so that no last bit tells
+            if winner is None or found > winner[2]:
+                winner = chosen[i], result, found
+        return winner
+
+
+@suggests_argument_names
+def compile_train(
+    loss: Callable[..., Any], params: Any, data: Any, *, optimizer: Callable[..., Any]
+) -> Callable[[Mapping[str, float], Plan, Key[Array, ""]], Any]:
+    """A `train` for `search`, by which all runs are one compiled program, one after another.
+
+    Settings may differ in the clip norm and in any number that the optimiser is made of. Each run
+    takes the memory of one. Nothing is logged or written.
+
+    Args:
+        loss: `loss(params, example) -> scalar`, of one record, see `fit`.
+        params: the first parameters of every run, floating-point arrays.
+        data: a tree of arrays with a leading axis of the plan's records.
+        optimizer: from a setting's numbers, but the clip norm, to an optax optimiser.
+
+    Returns:
+        `train(setting, plan, key)`, of settings such as `{"learning_rate": 2.0, "clip_norm": 0.5}`,
+        which returns the parameters. Without a clip norm it is the plan's.
+
+    Guarantee:
+        As of `training_step`: each run executes the plan, whose noise allows for rounding at any ε.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from dpjax import training
+        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=3, batch_size=4)
+        >>> train = compile_train(
+        ...     lambda w, x: w * x, jnp.zeros(()), jnp.ones(8), optimizer=optax.sgd)
+        >>> runs = [train({"learning_rate": rate}, plan, jax.random.key(0)) for rate in (1.0, 2.0)]
+        >>> round(float(runs[1] / runs[0]), 5)
+        2.0
+    """
+    made: list[tuple[Plan, Callable]] = []
+
+    def compile_for(plan: Plan) -> Callable:
+        @jax.jit
+        def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
+            own = dataclasses.replace(plan, clip_norm=clip_norm)
+            step = training_step(loss, params, own, optimizer=optimizer(**numbers))
+            take = lambda _, state: step.update(state, data, key)[0]  # noqa: E731
+            return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
+
+        return run
+
+    def train(setting: Mapping[str, float], plan: Plan, key: Any) -> Any:
+        if not made or made[0][0] != plan:
+            made[:] = [(plan, compile_for(plan))]
+        numbers = {name: jnp.float32(value) for name, value in setting.items()}
+        clip_norm = numbers.pop("clip_norm", jnp.float32(plan.clip_norm))
+        return made[0][1](key, clip_norm, numbers, data)
+
+    return train
+
+
+def calibrate_plan(
+    make: Callable[[float], Plan], selection: Selection, epsilon: float, delta: float
+) -> Plan:
+    """The plan of every run, with the least noise by which the whole search keeps a budget."""
 
     def plan(noise: Any) -> Plan:
         made = make(float(noise))
         if not isinstance(made, Plan):
             raise TypeError(f"plan must return a Plan, such as make_plan's, got {render(made)}")
-        if set(made.extra_delta) - {ARITHMETIC}:
+        reserved = {why: part for why, part in made.extra_delta.items() if why != ARITHMETIC}
+        if reserved and made.preceding is None:  # such a part would be of every run
             raise ValueError(
-                "plan must reserve delta for arithmetic alone, got "
-                f"{', '.join(set(made.extra_delta) - {ARITHMETIC})}"
+                f"plan must reserve delta for arithmetic alone, got {', '.join(reserved)}"
             )
-        if made.preceding is not None:  # released once, and not by each of the runs
-            raise ValueError(
-                "plan must have preceding=None, got "
-                f"{render(made.preceding)}: a search prices its runs alone"
-            )
-        return made
+        reserved[ARITHMETIC] = _SHARE * delta
+        return dataclasses.replace(made, delta=delta, extra_delta=reserved, selection=selection)
 
-    def price(noise: Any) -> acc.BestOf:
-        run = plan(noise).mechanism
-        if score_noise is not None:  # a count, whose sensitivity is 1
-            run = acc.Composed((run, acc.Gaussian(float(score_noise))))
-        return acc.BestOf(run, mean, law)
+    def price(noise: Any) -> acc.Mechanism:
+        return (made := plan(noise)).compose(made.mechanism)
 
-    adjacency = plan(1.0).adjacency
-    noise = acc.calibrate(
-        price,
-        epsilon,
-        delta * (1 - _SHARE),
-        adjacency=adjacency,
-        method=_find_method(price(1.0), adjacency),
-    )
-    made = plan(noise)
-    # A run's bounds on rounding may fail with a probability p, by the union bound E K·p in all: of
-    # the δ reserved half is (1 + e^ε)E K·p and half δ(ε), as in `failure_probability`. `fit` takes
-    # p from half of what its plan reserves, over 1 + e^ε of one run, which is least at a larger δ.
-    half, best = _SHARE * delta / 2, price(noise)
-    own = made.spent(made.steps, half)
-    whole = acc.epsilon(best, half, adjacency=adjacency, method=_find_method(best, adjacency))
-    whole = min(float(whole), 300.0)
-    share = math.exp(np.logaddexp(0.0, min(own, whole)) - np.logaddexp(0.0, whole)) / mean
-    reserved = {ARITHMETIC: 2 * half * share}
-    return dataclasses.replace(made, delta=delta, extra_delta=reserved), best
+    first = plan(1.0)
+    left = delta - sum(first.extra_delta.values())
+    how = {"adjacency": first.adjacency, "method": first.method}
+    return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _find_method(best: acc.BestOf, adjacency: acc.Adjacency) -> str:
-    """The tight price where there is one: the curve beside it would take seconds a question."""
-    return "selection" if "selection" in acc.methods(best, adjacency) else "best"
-
-
-def _identify(
-    space: list[Any], best: acc.BestOf, plan: Plan, score_noise: float | None, share: float
-) -> dict[str, Any]:
+def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
     """What has to agree before a stored key is used again."""
+    mechanism = plan.compose(plan.mechanism)
     return {
         "settings": [str(setting) for setting in space],
-        "mechanism": repr(best),
-        "mechanism's numbers": array_digest(best),
+        "mechanism": repr(mechanism),
+        "mechanism's numbers": array_digest(mechanism),
         "records": plan.population,
         "clip norm": plan.clip_norm,
-        "score's noise": score_noise,
-        "share of the default": share,
+        "score's noise": plan.selection.score_noise,
+        "share of the default": plan.selection.default_share,
     }
 
 
@@ -274,70 +369,3 @@ def _open_folder(folder: str | pathlib.Path | None) -> Iterator[Checkpoints | No
                 "one is another release; choose another folder"
             )
         yield store
-
-
-def _run_all(
-    space: list[Any],
-    train: Callable,
-    score: Callable,
-    score_noise: float | None,
-    plan: Plan,
-    best: acc.BestOf,
-    share: float,
-    key: Any,
-) -> tuple[Any, Any, float] | None:
-    """The setting, result and score of the best of K runs; None where there is none."""
-    # The runs are alike and independent: that the first of equal scores wins is as if chance
-    # decided.
-    trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), best)
-    chosen = draw_settings(jax.random.fold_in(key, _SETTINGS), trials, len(space), share)
-    runs, scores = (jax.random.fold_in(key, number) for number in (_RUNS, _SCORES))
-    winner = None
-    for i, place in enumerate(chosen.tolist()):
-        # A plan lists the keys of its runs: were it one for all, the best run's would tell K.
-        result = train(space[place], dataclasses.replace(plan), jax.random.fold_in(runs, i))
-        found = float(one_number("score's result", float(score(result)), Range()))
-        if score_noise is not None:
-            # jax.random.normal in float32 ends near 5.4 standard deviations: δ would be 4e-6.
-            drawn = float(normal(jax.random.fold_in(scores, i)))
-            found = float(round(found + score_noise * drawn))  # whole, so that no last bit tells
-        if winner is None or found > winner[2]:
-            winner = space[place], result, found
-    return winner
-
-
-def draw_settings(key: Any, trials: int, settings: int, share: float) -> np.ndarray:
-    """Which setting each run takes: the first with a given probability, else any other alike."""
-    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
-    others = generator.integers(1, max(settings, 2), trials)
-    return np.where((generator.random(trials) < share) | (settings == 1), 0, others)
-
-
-def _certify(
-    plan: Plan, best: acc.BestOf, delta: float, key: Any, settings: int, public: str | None
-) -> acc.Certificate:
-    name, drawn = name_of_key(key)
-    score = "a noisy count of held-out records" if public is None else f"on public data: {public}"
-    facts, assumptions = describe_plan(plan)
-    certificate = acc.certify(
-        best,
-        delta,
-        adjacency=plan.adjacency,
-        method=_find_method(best, plan.adjacency),
-        extra_delta={ARITHMETIC: _SHARE * delta},
-        not_covered=(
-            f"the number of training records ({plan.population}) is treated as public",
-            *(() if drawn else (BY_HAND,)),
-        ),
-        assumptions=(*assumptions, *(() if public is not None else (HELD_OUT,))),
-        declared={
-            **facts,
-            "records": plan.population,
-            "settings": settings,
-            "score": score,
-            "noise": name,
-        },
-    )
-    warn_of_large_epsilon(certificate.epsilon, plan.unit, stacklevel=3)
-    return certificate

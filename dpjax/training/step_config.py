@@ -184,7 +184,8 @@ def failure_probability(plan: Plan) -> float:
     # Of traced noise ε is not known: the bounds are those of any ε.
     known = not plan.is_traced and half > 0
     epsilon = plan.spent(plan.steps, half) if known else math.inf
-    return max(half / (3 * plan.steps * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
+    runs = 1.0 if plan.selection is None else plan.selection.mean  # expected: the union bound
+    return max(half / (3 * plan.steps * runs * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
 def rounding_sensitivity(

@@ -135,6 +135,76 @@ def test_the_ranking_test_finds_a_bound_that_forgets_what_better_outcomes_tell()
     assert np.any(found > np.array(wrong))
 
 
+def largest_delta_beside(f, first, p, q, orders):
+    """δ at EPSILONS where a first release, whose outcomes are known too, may choose the ranking."""
+    one, two = winners(f, p[orders]), winners(f, q[orders])
+    return [
+        sum(
+            np.maximum(a * one - np.exp(e) * b * two, 0).sum(axis=1).max()
+            for a, b in zip(*first, strict=True)
+        )
+        for e in EPSILONS
+    ]
+
+
+def test_no_ranking_that_follows_another_release_lies_above():
+    """All rankings of 2 to 5 outcomes, one for each outcome of what is released before."""
+    rng, plants = np.random.default_rng(17), 0
+    for trial in range(24):
+        p, q = random_mechanism(rng, int(rng.integers(2, 6)), trial % 3 == 0)
+        first = random_mechanism(rng, int(rng.integers(2, 4)), trial % 4 == 0)
+        law, m = random_law(rng)
+        f, (_, bounds, _) = of_law(law, m), prepared(p, q, law, m)
+        others = profile.read_profiles(both_ways(*first), 1e-14, with_neighbours=False)
+        orders = np.array(list(itertools.permutations(range(len(p)))))
+        found = [
+            largest_delta_beside(f, first, p, q, orders),
+            largest_delta_beside(f, first[::-1], q, p, orders),
+        ]
+        together = best_of._put_beside(bounds, others, 1e-6)
+        for bound, alone, truth in zip(together, bounds, found, strict=True):
+            limit = np.array([bound.at(e) for e in EPSILONS])
+            assert np.all(truth <= limit * (1 + 1e-9) + 1e-14), (trial, law, m)
+            # Planted: what is released before is forgotten.
+            plants += np.any(truth > np.array([alone.at(e) for e in EPSILONS]) * (1 + 1e-9))
+    assert plants > 12
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_beside_releases_it_costs_more_than_alone_and_less_than_the_sum(law):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(3.0), 0.05), 100)
+    best, looks = acc.BestOf(run, 10.0, law), acc.Repeated(acc.Histogram(60.0), 8)
+    both = acc.Composed((looks, best))
+    epsilon, method = acc.price(both, 1e-5)
+    assert method.name == "selection"
+    assert epsilon < acc.epsilon(both, 1e-5, method="rdp")
+    alone, mu = acc.epsilon(best, 1e-5), np.sqrt(8) / 60
+    # Below any split of δ, above the selection by itself; nearly as with Gaussians of the same μ.
+    split = min(acc.epsilon(best, 1e-5 - d) + acc.epsilon(looks, d) for d in (1e-6, 3e-6))
+    assert acc.epsilon_interval(both, 1e-5)[0] <= alone < epsilon < split
+    gaussian = acc.epsilon(acc.Composed((acc.Gaussian(1 / mu), best)), 1e-5)
+    assert epsilon == pytest.approx(gaussian, rel=1e-4)
+    assert acc.delta(both, epsilon) == pytest.approx(1e-5, rel=0.01)
+    checked = acc.certify(both, 1e-5).verify()
+    assert (checked.checked_by, checked.upper >= epsilon) == ("rdp", True)
+    nothing = acc.Composed((acc.Repeated(acc.Histogram(1e9), 1), best))
+    assert alone <= acc.epsilon(nothing, 1e-5) <= 1.01 * alone
+
+
+def test_beside_releases_two_selections_and_repeated_ones_are_left_to_curves():
+    best = acc.BestOf(acc.Gaussian(4.0), 10.0)
+    for run in (acc.Composed((best, best)), acc.Repeated(best, 3)):
+        assert acc.price(run, 1e-5)[1].name == "rdp"
+
+
+def test_a_certain_number_beside_releases_costs_at_most_all_of_its_runs():
+    looks, run = acc.Gaussian(2.0), acc.Repeated(acc.Gaussian(20.0), 10)
+    for m in (1.0, 3.0):
+        both = acc.Composed((looks, acc.BestOf(run, m, "fixed")))
+        every = acc.epsilon(acc.Composed((looks, acc.Repeated(run, m))), 1e-5)
+        assert acc.epsilon(both, 1e-5) <= every
+
+
 def attained(f, losses, p, q, delta):
     """The greatest ε of rankings of some least losses first, and then from the greatest down."""
     rising = np.argsort(losses)

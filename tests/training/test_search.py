@@ -17,7 +17,7 @@ from dpjax import training
 from dpjax._numerics.normal import normal
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.plan import ADAPTIVE, ARITHMETIC, OF_USERS
-from dpjax.training.search import draw_settings
+from dpjax.training.search import Selection
 from dpjax.training.step_config import failure_probability
 
 BUDGET = (2.0, 1e-5)
@@ -146,10 +146,13 @@ def test_the_score_s_noise_has_the_tails_that_the_certificate_states():
 
 
 def test_settings_are_drawn_with_half_on_the_default():
-    drawn = draw_settings(jax.random.key(1), 30_000, 3, 0.5)
-    assert np.bincount(drawn) / 30_000 == pytest.approx([0.5, 0.25, 0.25], abs=0.015)
-    assert set(draw_settings(jax.random.key(1), 50, 1, 0.0)) == {0}
-    assert set(draw_settings(jax.random.key(1), 300, 4, 0.0)) == {1, 2, 3}
+    def draw(runs, settings, share):
+        return Selection(settings, "fixed", float(runs), share, None, "x").draw(jax.random.key(1))
+
+    drawn = np.bincount(draw(30_000, 3, 0.5)) / 30_000
+    assert drawn == pytest.approx([0.5, 0.25, 0.25], abs=0.015)
+    assert set(draw(50, 1, 0.0)) == {0}
+    assert set(draw(300, 4, 0.0)) == {1, 2, 3}
 
 
 def test_without_a_run_nothing_is_told_but_that():
@@ -206,6 +209,34 @@ def test_failures_of_arithmetic_in_all_runs_fit_into_what_is_reserved():
     # At every ε they cost p + G(p), and G(p) ≤ e^x·p + δ(x) for any x.
     costs = [failures * (1 + math.exp(x)) + acc.delta(best, x) for x in np.linspace(1.0, 8.0, 36)]
     assert 0.05 * reserved < min(costs) <= reserved
+
+
+def test_what_precedes_the_search_is_priced_beside_it_once():
+    looks = acc.Repeated(acc.Histogram(40.0), 4)
+
+    def plan(noise):
+        return training.make_plan(
+            1_000, delta=1e-5, steps=1, batch_size=1_000, sampling="full", noise_multiplier=noise,
+            preceding=looks, extra_delta={"a threshold": 1e-6},
+        )  # fmt: skip
+
+    found = training.search(
+        [0.1, 1.0], trainer := Trainer(), plan=plan, budget=BUDGET, score=trainer.score,
+        score_noise=20.0, key=jax.random.key(4),
+    )  # fmt: skip
+    certificate, run = found.certificate, found.plan.mechanism
+    best = acc.BestOf(acc.Composed((run, acc.Gaussian(20.0))), 10.0, "poisson")
+    assert certificate.mechanism == acc.Composed((looks, best))
+    assert certificate.extra_delta == {"a threshold": 1e-6, ARITHMETIC: 1e-8}
+    assert certificate.method == "selection"
+    assert 0.999 * BUDGET[0] < certificate.verify().epsilon <= BUDGET[0]
+    # Without the search's own price, or the looks', less noise would have kept the budget.
+    alone = training.search(
+        [0.1, 1.0], trainer, plan=make_plan, budget=BUDGET, score=trainer.score,
+        score_noise=20.0, key=jax.random.key(4),
+    )  # fmt: skip
+    assert 1.001 < found.plan.noise_multiplier / alone.plan.noise_multiplier < 1.2
+    assert found.plan.epsilon() == pytest.approx(certificate.epsilon, rel=1e-9)
 
 
 def test_a_search_trains():
@@ -267,15 +298,6 @@ def test_a_search_trains():
                 )
             },
             "plan must reserve delta for arithmetic alone, got a promise",
-        ),
-        (
-            {
-                "plan": lambda noise: training.make_plan(
-                    1_000, delta=1e-5, steps=1, batch_size=1_000, sampling="full",
-                    noise_multiplier=noise, preceding=acc.Histogram(20.0),
-                )
-            },
-            "plan must have preceding=None, got Histogram",
         ),
     ],
 )  # fmt: skip

@@ -1,0 +1,213 @@
+"""`dpjax tune`: several runs of `dpjax train` with several settings, of which the best is released.
+
+It is `dpjax train` with `training.search` where that calls `training.fit`: the same options, the
+same key for table, split, number of runs and noise, stored before any of it is used, and the same
+folder. Of the other runs nothing is written or shown.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import itertools
+import math
+import types
+import typing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from dpjax.cli import settings, train
+from dpjax.cli.inputs import exit_on_bad_input, option
+
+# What train has and a search has not: one setting, and whatever ε would not cover.
+_LEFT_OUT = {
+    "learning_rate": None,
+    "clip_norm": settings.CLIP_NORM,
+    "preprocessing": train.PreprocessingOption.private,
+    "compare": False,
+    "private_losses": False,
+}
+# Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
+_SCORE_NOISE = 24.0
+
+
+class LawOption(enum.StrEnum):
+    """The law of the number of runs, on the command line."""
+
+    poisson = "poisson"
+    geometric = "geometric"
+    logarithmic = "logarithmic"
+    fixed = "fixed"
+
+
+LearningRates = Annotated[
+    str | None,
+    option(
+        "The learning rates to try, such as 2,1,4; the first is the default, which half the runs "
+        "take. Fix the list without a look at the records. [default: train's, its half, its double]"
+    ),
+]
+ClipNorms = Annotated[
+    str, option("The clip norms to try, with every learning rate; the first is the default.")
+]
+Law = Annotated[
+    LawOption,
+    option(
+        "Of the number of runs. Of geometric and logarithmic a single run is frequent, whose "
+        "setting is then released whatever it gives; fixed costs about as much as all runs."
+    ),
+]
+Runs = Annotated[float, option("The mean number of runs; the number itself is drawn, and secret.")]
+
+
+@dataclass(frozen=True)
+class Search:
+    """The settings of a search and the law of its number of runs, from the options."""
+
+    space: tuple[tuple[float, float], ...]  # learning rate and clip norm; the first by default
+    law: str
+    runs: float
+
+    def describe(self) -> dict[str, str]:
+        """What the certificate declares of the settings."""
+        rates, norms = (dict.fromkeys(each) for each in zip(*self.space, strict=True))
+        return {
+            "learning_rate": ", ".join(f"{rate:g}" for rate in rates),
+            "clip_norm": ", ".join(f"{norm:g}" for norm in norms),
+            "runs": f"{self.law}, {self.runs:g} expected",
+        }
+
+    def select(self, options: types.SimpleNamespace, *, is_public: bool) -> Any:
+        """How the number of runs, their settings and the best one are drawn and priced."""
+        from dpjax.training.search import Selection
+
+        public = "the held-out records" if is_public else None
+        noise = None if is_public else _SCORE_NOISE / options.epsilon
+        return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
+
+    def hide_held_out(self, run: settings.Run) -> settings.Run:
+        """The run as it is, and without classes of the held-out records where none is trained."""
+        # That no run is made has one probability whatever the records are: nothing may be counted.
+        if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
+            return run
+        held_out = run.held_out
+        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels - 1))
+
+    def fit(
+        self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
+        evaluate: Any, on_log: Any, **of_one_run: Any,
+    ) -> Any:  # fmt: skip
+        """The best run in the place of `training.fit`'s, with one row of metrics, its last."""
+        import jax
+        import numpy as np
+        import optax
+
+        from dpjax import training
+
+        del of_one_run  # its optimiser and its folder
+        train_one = training.compile_train(
+            loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
+        )
+        held_out = run.held_out
+        right = training.accuracy(model, held_out.features, held_out.labels)
+
+        def train_each(chosen: Any, keys: Any) -> Any:
+            for place, key in zip(chosen, keys, strict=True):
+                rate, norm = self.space[place]
+                yield train_one({"rate": rate, "clip_norm": norm}, plan, key)
+
+        best = plan.selection.run(run.key, train_each, lambda p: len(held_out) * right(p))
+        # Where no run is made, the constant model.
+        place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
+        rate, norm = (math.nan, math.nan) if place is None else self.space[place]
+        row = {"step": plan.steps, "epsilon": run.certificate.epsilon, **evaluate(params)}
+        on_log(row | {"records_per_second": math.nan, "memory": math.nan})
+        row |= {"learning_rate": rate, "clip_norm": norm}
+        metrics = {name: np.asarray([value]) for name, value in row.items()}
+        return training.Fit(params, metrics, steps=plan.steps)
+
+    @staticmethod
+    def name_setting(found: Any) -> str:
+        """The setting of the best run, in words."""
+        rate, norm = (found.metrics[name][0] for name in ("learning_rate", "clip_norm"))
+        if math.isnan(rate):
+            return "none: no run was made, and the model is a constant"
+        return f"learning rate {rate:g}, clip norm {norm:g}"
+
+
+def _read_numbers(name: str, text: str) -> list[float]:
+    """The positive numbers of an option, separated by commas."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        raise ValueError(f"--{name} must be positive numbers, such as 0.5,0.25, got {text!r}")
+    return list(dict.fromkeys(found))
+
+
+def _read_search(given: dict[str, Any]) -> Search:
+    """The search that the options ask for, refused before a record is read."""
+    rates, norms, law = given.pop("learning_rates"), given.pop("clip_norms"), given.pop("law").value
+    runs = given.pop("runs")
+    if not 1 <= runs < math.inf:
+        raise ValueError(f"--runs must be at least 1, the mean number of runs, got {runs:g}")
+    if law == "fixed" and runs % 1:
+        raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
+    if law == "logarithmic" and runs == 1:
+        raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
+    usual = settings.choose_model(types.SimpleNamespace(learning_rate=None, **given), 2)[1]
+    rates = (
+        [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
+    )
+    space = itertools.product(rates, _read_numbers("clip-norms", norms))
+    return Search(tuple(space), law, runs)
+
+
+def tune(**given: Any) -> None:
+    """Train with several settings privately, release the best, and certify all of it.
+
+    About --runs times the pipeline of train is run, each with fresh noise and a setting of its own.
+    The one whose noisy count of right predictions on held-out records is the largest is written, as
+    train writes it. One certificate covers ranges and categories, all runs and the choice. How many
+    runs were made, the others, and how long it took have to stay secret: nothing of them is written
+    or shown.
+
+    It pays where no good setting is known: every run has more noise than train's at the same
+    --epsilon. With few records train alone is better.
+
+        dpjax tune --data people.csv --target income --epsilon 1
+        dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,0.25
+    """
+    with exit_on_bad_input():
+        search = _read_search(given)
+    rate, norm = search.space[0]
+    options = {**_LEFT_OUT, "learning_rate": rate, "clip_norm": norm, **given}
+    train.finish(types.SimpleNamespace(**options, search=search))
+
+
+def _list_parameters() -> list[inspect.Parameter]:
+    """The options of train but those left out, and those of the search behind the budget."""
+    hints = typing.get_type_hints(train.train, include_extras=True)
+    kept = [
+        own.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, own in inspect.signature(train.train).parameters.items()
+        if name not in _LEFT_OUT
+    ]
+    added = {
+        "learning_rates": (LearningRates, None),
+        "clip_norms": (ClipNorms, "0.5,0.25,1"),
+        "law": (Law, LawOption.poisson),
+        "runs": (Runs, 10.0),
+    }
+    place = next(i for i, own in enumerate(kept) if own.name == "adjacency")
+    new = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in added.items()
+    ]
+    return kept[:place] + new + kept[place:]
+
+
+# Typer reads options off the signature: train's are stated once.
+tune.__signature__ = inspect.Signature(_list_parameters())  # pyrefly: ignore
+tune.__annotations__ = {own.name: own.annotation for own in _list_parameters()}
