@@ -19,15 +19,18 @@ from dpjax.cli.settings import MOMENTUM, Run
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model
 
-_FILES = ("model.safetensors", "model.json", "metrics.csv", "training.png", "certificate.json")
+_FILES = (
+    *("model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"),
+    "certificate.json",
+)
 
 
 class Trained(NamedTuple):
-    """The model, what `fit` found, its test accuracy, and that of the model without privacy."""
+    """The model, what `fit` found, its evaluation, and the accuracy of one without privacy."""
 
     model: Model
     fit: Fit
-    accuracy: float
+    evaluation: dict[str, Any]
     reference: float | None
 
     def summarise(self, run: Run) -> dict[str, Any]:
@@ -37,36 +40,34 @@ class Trained(NamedTuple):
             "delta": run.plan.delta,
             "adjacency": run.plan.adjacency.value,
             "noise_multiplier": run.plan.noise_multiplier,
-            "test_accuracy": self.accuracy,
+            "test_accuracy": self.evaluation["accuracy"],
         }
-        if run.accuracy_stddev:
-            summary["test_accuracy_stddev"] = run.accuracy_stddev
+        if run.counts is not None:
+            summary["test_accuracy_stddev"] = self.evaluation["accuracy_stddev"]
         if run.options.compare:
             summary["test_accuracy_without_privacy"] = self.reference
         if run.options.private_losses:
             summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
-        return summary
+        return summary | {"evaluation": self.evaluation}
 
 
 def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
+    import numpy as np
     import optax
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
+    from dpjax.cli.evaluation import Evaluation
 
     options = run.options
     sizes = run.records.features.shape[1], len(run.records.classes)
     model = getattr(training, run.model)(*(sizes[:1] if run.model == "logistic" else sizes))
     loss = training.cross_entropy(model)
     params = model.init(jax.random.key(0))  # public: it depends on no record
-    exact = training.accuracy(model, run.held_out.features, run.held_out.labels)
+    evaluation = Evaluation(model, run.held_out, run.counts)
     key = None if options.seed is None else jax.random.key(options.seed)
-
-    def score(params: Any) -> float:
-        """The accuracy as it may be shown."""
-        return exact(params) if run.perturb is None else run.perturb(exact(params), params)
 
     records = (run.records.features, run.records.labels)
     with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
@@ -79,7 +80,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
-                evaluate=lambda params: {"test_accuracy": score(params)},
+                evaluate=lambda params: {"test_accuracy": evaluation.row(params)},
                 folder=folder / "checkpoint",
                 resume=options.resume,
                 # What the certificate says of the seed is true of the whole run or of none of it.
@@ -97,8 +98,14 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 raise error
     reference = None
     if options.compare:
-        reference = exact(training.train_without_privacy(loss, params, records))
-    return Trained(model, result, score(result.params), reference)
+        reference = evaluation.row(
+            training.train_without_privacy(loss, params, records), exact=True
+        )
+    found = evaluation.summarise(result.params)
+    # The last row shows the same parameters: as the table has them, whose noise is smaller.
+    shown = result.metrics["test_accuracy"]
+    metrics = {**result.metrics, "test_accuracy": np.append(shown[:-1], found["accuracy"])}
+    return Trained(model, result._replace(metrics=metrics), found, reference)
 
 
 @contextlib.contextmanager
@@ -230,6 +237,8 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     rows.writerow(found.fit.metrics)
     rows.writerows(zip(*(column.tolist() for column in found.fit.metrics.values()), strict=True))
     training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
+    table = json.dumps(found.evaluation, indent=1, ensure_ascii=False)
+    training.write_atomically(folder / "evaluation.json", table.encode())
     certificate, name = run.certificate, pathlib.Path(run.options.data).name
     cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     title = f"{run.model} on {name}: {cost} ({certificate.adjacency.value})"

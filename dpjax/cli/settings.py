@@ -9,7 +9,6 @@ import math
 import pathlib
 import types
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from dpjax.cli.inputs import check_positive, read_inputs
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
+    from dpjax.cli.evaluation import Counts
     from dpjax.data import Dataset
     from dpjax.training import Plan
 
@@ -39,11 +39,10 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
-    # Of a run whose table is private: its key, what its accuracy becomes before it is shown and by
-    # how much, steps between two rows of the metrics, and what the user should hear of the table.
+    # Of a run whose table is private: its key, how held-out records are counted, steps between two
+    # rows of the metrics, and what the user should hear of the table.
     key: Any = None
-    perturb: Callable[[float, Any], float] | None = None
-    accuracy_stddev: float = 0.0
+    counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -145,7 +144,7 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
     return [
         *data.learned,
         *default_disclosures(len(data), seeded=False),
-        "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
+        "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
         "which ε does not protect",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
         *list_chosen_disclosures(options),
@@ -222,6 +221,9 @@ def _count_columns(line: str) -> str:
 
 def show_result(console, summary: dict[str, Any]) -> None:
     """Accuracy, ε, and how to check it."""
+    from dpjax.cli import evaluation
+
+    evaluation.show(console, summary["evaluation"])
     reference = summary.get("test_accuracy_without_privacy")
     compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
     noise = summary.get("test_accuracy_stddev")
