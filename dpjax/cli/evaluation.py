@@ -8,6 +8,12 @@ SCORES  Of two classes: one of many public cells of the model's log-odds; `_BINS
 CURVE   Its class and one of these few.
 ROW     Whether it is predicted rightly, at each row of the metrics.
 
+Of a number it adds to sums, each time between −1/2 and 1/2, in the unit of half the target's range:
+
+ERRORS  Its squared error, at most 1, less 1/2; also at each ROW.
+MEAN    Half its value.
+CONSTANT  Its squared error of always predicting that mean, in the same way.
+
 Accuracy, the larger class's share, precision and recall follow from TABLE, the area under the curve
 from CURVE, before negative counts are cut at zero: these estimates are not shifted by the cut.
 """
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from dpjax.training import Model
 
 _BINS, _EDGES = 10, np.linspace(-8.0, 8.0, 65)
+_MOST = 1 << 15  # of a record's part of a sum, 1/2, as a whole number
 _SHOWN = 10  # classes in the table on the screen
 
 
@@ -35,10 +42,10 @@ class Counts:
     """What is released of held-out private records beside a run, and with how much noise.
 
     Fields:
-        classes: how many there are.
+        classes: how many there are; 0 where the target is a number.
         rows: of the metrics, each of which is a count.
         unit: the most held-out records of one unit of protection.
-        stddev: of the noise of TABLE.
+        stddev: of the noise of TABLE in records, of ERRORS in halves.
         key: the run's.
     """
 
@@ -50,7 +57,10 @@ class Counts:
 
     @property
     def noise(self) -> dict[str, float]:
-        """The noise of each release beside TABLE's: of 1/σ² these take 4, 1, 2 and 3 tenths."""
+        """The noise of each release beside the first, which takes 4 tenths of 1/σ² or a third."""
+        if not self.classes:
+            half = math.sqrt(2.0)
+            return {"errors": 1.0, "mean": half, "constant": half, "row": math.sqrt(self.rows)}
         curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
         return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
 
@@ -59,8 +69,12 @@ class Counts:
         from dpjax import accounting as acc
 
         several = {"row": self.rows}
+
+        def release(noise: Any) -> acc.Mechanism:
+            return acc.Histogram(noise) if self.classes else acc.DiscreteGaussian(noise, _MOST)
+
         parts = [
-            acc.Repeated(acc.Histogram(stddev * noise), several.get(name, 1))
+            acc.Repeated(release(stddev * noise), several.get(name, 1))
             for name, noise in self.noise.items()
         ]
         whole = acc.Composed(tuple(parts))
@@ -74,11 +88,20 @@ class Counts:
             "curve": f"their true classes and {_BINS} cells that follow",
             "row": f"the right predictions at {self.rows} steps",
         }
+        how = "counted, with discrete Gaussian noise of the standard deviation in brackets"
+        if not self.classes:
+            words = {
+                "errors": "the squared errors",
+                "mean": "the values",
+                "constant": "the squared errors of their mean",
+                "row": f"the squared errors at {self.rows} steps",
+            }
+            how = (
+                "added up, each as a number between −1/2 and 1/2, with discrete Gaussian noise of "
+                "the halves in brackets"
+            )
         listed = [f"{words[name]} ({self.stddev * n:.6g})" for name, n in self.noise.items()]
-        return (
-            f"of the {records} held-out records {', '.join(listed)} are counted, with discrete "
-            "Gaussian noise of the standard deviation in brackets"
-        )
+        return f"of the {records} held-out records {', '.join(listed)} are {how}"
 
     def perturb(self, name: str, counts: np.ndarray, params: Any) -> np.ndarray:
         """Counts with noise: the same for the same parameters, wherever a run was interrupted."""
@@ -93,17 +116,20 @@ class Counts:
             digest.update(np.asarray(leaf).tobytes())
         words = np.frombuffer(digest.digest()[:16], np.uint32).tolist()
         key = fold_in_words(self.key, SCORE_FOLD, *words, [*self.noise].index(name))
-        return counts + discrete_gaussian(key, self.stddev * self.noise[name], counts.shape)
+        stddev = self.stddev * self.noise[name] * (1 if self.classes else _MOST)
+        return counts + discrete_gaussian(key, stddev, counts.shape)
 
 
 class Evaluation:
-    """The held-out records, and what may be shown of a model's predictions of them.
+    """The held-out records, and what may be shown of a model's predicted classes.
 
     Args:
         model: of logits.
         held_out: encoded records; the label −1 is of no class that is known.
         counts: how these are perturbed; None where the records are public, or not protected.
     """
+
+    metric, within = "test_accuracy", "accuracy"  # in the metrics, and in `evaluation.json`
 
     def __init__(self, model: Model, held_out: Dataset, counts: Counts | None = None):
         import jax
@@ -155,6 +181,67 @@ class Evaluation:
             return found, 0.0
         noise = self.counts.stddev * self.counts.noise[name]
         return self.counts.perturb(name, found, params), noise
+
+
+class NumberEvaluation(Evaluation):
+    """The held-out records, and what may be shown of a model's predicted numbers.
+
+    Args:
+        model, held_out, counts: as of `Evaluation`.
+        ends: the target's range, to which predictions are clipped too.
+    """
+
+    metric, within = "test_error", "root_mean_squared_error"
+
+    def __init__(self, model: Model, held_out: Dataset, counts: Counts | None, ends: Any):
+        super().__init__(model, held_out, counts)
+        self.half = (ends[1] - ends[0]) / 2
+
+    def row(self, params: Any, *, exact: bool = False) -> float:
+        """The root mean squared error as a row of the metrics may show it."""
+        return self._root(*self._mean_error("row", self._errors(params), params, exact))[0]
+
+    def summarise(self, params: Any) -> dict[str, Any]:
+        """What `evaluation.json` holds of these parameters."""
+        found = self._root(*self._mean_error("errors", self._errors(params), params))
+        mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
+        errors = np.minimum((self.labels - mean) ** 2, 1.0)
+        constant = self._root(*self._mean_error("constant", errors, params))
+        return {
+            "task": "regression",
+            "root_mean_squared_error": found[0],
+            "stddev": found[1],
+            "baseline_error": constant[0],
+            "baseline_stddev": constant[1],
+            "records": self.records,
+        }
+
+    def _errors(self, params: Any) -> np.ndarray:
+        """Squared errors, none above that of predicting the middle of the range."""
+        guesses = np.clip(self._scores(params)[:, 0].astype(np.float64), -1.0, 1.0)
+        return np.minimum(np.nan_to_num((guesses - self.labels) ** 2, nan=1.0), 1.0)
+
+    def _mean_error(
+        self, name: str, errors: np.ndarray, params: Any, exact: bool = False
+    ) -> tuple[float, float]:
+        mean, noise = self._mean(name, errors - 0.5, params, exact)
+        return max(mean + 0.5, 0.0), noise
+
+    def _mean(
+        self, name: str, parts: np.ndarray, params: Any, exact: bool = False
+    ) -> tuple[float, float]:
+        """The mean of numbers between −1/2 and 1/2, and the noise of it."""
+        if self.counts is None or exact:
+            return float(np.mean(parts, dtype=np.float64)), 0.0
+        total = np.asarray(np.rint(2 * _MOST * np.clip(parts, -0.5, 0.5)).astype(np.int64).sum())
+        noisy = self.counts.perturb(name, total, params) / (2 * _MOST * self.records)
+        stddev = self.counts.stddev * self.counts.noise[name] / 2
+        return float(noisy), stddev / self.records
+
+    def _root(self, mean: float, noise: float) -> tuple[float, float]:
+        """In the target's own unit: the root of a mean, and how much one deviation raises it."""
+        root = math.sqrt(mean)
+        return self.half * root, self.half * (math.sqrt(mean + noise) - root)
 
 
 def _describe_table(
@@ -213,6 +300,14 @@ def _area(curve: np.ndarray, stddev: float) -> tuple[float | None, float | None]
 
 def compare(found: dict[str, Any]) -> str | None:
     """In words, that a model is no better than one without features; None where it is."""
+    if found["task"] == "regression":
+        gain, noise = found["baseline_error"] - found["root_mean_squared_error"], found["stddev"]
+        if gain > 2 * math.hypot(noise, found["baseline_stddev"]):
+            return None
+        return (
+            f"the model is not{' clearly' * (noise > 0)} better than always predicting the mean, "
+            f"whose error is {found['baseline_error']:.4g}"
+        )
     noise = math.hypot(found["accuracy_stddev"], found["largest_class_share_stddev"])
     if found["accuracy"] - found["largest_class_share"] > 2 * noise:
         return None
@@ -224,6 +319,25 @@ def compare(found: dict[str, Any]) -> str | None:
     )
 
 
+def _list_measures(found: dict[str, Any]) -> list[tuple[str, float | None, float | None, str]]:
+    """Name, value, noise and format of each measure."""
+    if found["task"] == "regression":
+        error, constant = found["root_mean_squared_error"], found["baseline_error"]
+        return [
+            ("root mean squared error", error, found["stddev"], ".4g"),
+            ("of always predicting the mean", constant, found["baseline_stddev"], ".4g"),
+        ]
+    names = {"accuracy": "accuracy", "largest_class_share": "share of the largest class"}
+    if len(found["classes"]) == 2:
+        names["auc"] = "area under the curve"
+    listed = [(words, found[n], found[f"{n}_stddev"], ".1%") for n, words in names.items()]
+    for name in found["classes"][:_SHOWN]:
+        for what in ("precision", "recall"):
+            value, noise = found[what][name], found[f"{what}_stddev"][name]
+            listed.append((f"{what} of {name}", value, noise, ".1%"))
+    return listed
+
+
 def show(console: Any, found: dict[str, Any]) -> None:
     """The evaluation as a small table, each number with the standard deviation of its noise."""
     from rich.table import Table
@@ -233,20 +347,11 @@ def show(console: Any, found: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     table.add_column("± noise", justify="right")
 
-    def add(name: str, value: float | None, noise: float | None) -> None:
-        shown = "none can be told" if value is None else f"{value:.1%}"
-        table.add_row(name, shown, f"{noise:.1%}" if noise else "")
-
-    add("accuracy", found["accuracy"], found["accuracy_stddev"])
-    share = found["largest_class_share"], found["largest_class_share_stddev"]
-    add("share of the largest class", *share)
-    if len(found["classes"]) == 2:
-        add("area under the curve", found["auc"], found["auc_stddev"])
-    for name in found["classes"][:_SHOWN]:
-        for what in ("precision", "recall"):
-            add(f"{what} of {name}", found[what][name], found[f"{what}_stddev"][name])
+    for name, value, noise, form in _list_measures(found):
+        shown = "hidden by noise" if value is None else format(value, form)
+        table.add_row(name, shown, format(noise, form) if noise else "")
     console.print(table)
-    if len(found["classes"]) > _SHOWN:
+    if len(found.get("classes", ())) > _SHOWN:
         console.print("the other classes are in evaluation.json")
     if (said := compare(found)) is not None:
         console.print(f"warning: {said}", style="yellow")

@@ -178,6 +178,33 @@ def with_cell_options(
     return replace(schema or Schema(()), **given) if given else schema
 
 
+def with_task(schema: Schema | None, target: str, task: str) -> Schema | None:
+    """The schema of a target that is a class, or of one that is a number within a range."""
+    from dataclasses import replace
+
+    from dpjax.data import Schema
+
+    if task != "regression":
+        return schema and replace(schema, target_range=None)
+    schema = schema or Schema(())
+    is_own = schema.target in (None, target)
+    if is_own and schema.classes:
+        raise ValueError(
+            f"--task must be classification where a schema declares classes of {target!r}, got "
+            "regression"
+        )
+    # Without a target of its own, or with another, a schema has this one among its columns.
+    ranges = [column.range for column in schema.columns if column.name == target]
+    return replace(
+        schema,
+        columns=tuple(column for column in schema.columns if column.name != target),
+        target=target,
+        classes=(),
+        aliases=(),
+        target_range=ranges[0] if ranges else schema.target_range if is_own else None,
+    )
+
+
 class Rows(NamedTuple):
     """What is read of the files, before anything of it is encoded."""
 
@@ -194,6 +221,7 @@ def read_rows(
     test: pathlib.Path | None,
     written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
     as_written: bool = False,
+    task: str = "classification",
 ) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
@@ -228,7 +256,7 @@ def read_rows(
             raise reading.DataError(
                 f"--test must hold other records than --data, got the same in {test}"
             )
-    return Rows(frame, held_out, target, schema)
+    return Rows(frame, held_out, target, with_task(schema, target, task))
 
 
 def read_inputs(
@@ -237,14 +265,16 @@ def read_inputs(
     schema_file: pathlib.Path | None,
     test: pathlib.Path | None,
     written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
+    task: str = "classification",
 ) -> tuple[Dataset, Dataset, dict[str, Any]]:
     """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
     from dataclasses import replace
 
     from dpjax import data as reading
 
-    rows = read_rows(data, target, schema_file, test, written)
-    complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+    rows = read_rows(data, target, schema_file, test, written, task=task)
+    number = task == "regression"
+    complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema, number=number)
     encoding = reading.describe_encoding(complete, rows.schema)
     records = replace(reading.encode(rows.train, complete), learned=learned)
     if rows.held_out is None:

@@ -27,9 +27,10 @@ def predict(
     thousands: inputs.ThousandsOption = None,
     as_json: Annotated[bool, option("Print a summary as JSON.", "--json")] = False,
 ) -> None:
-    """Predict the class of new rows.
+    """Predict the class of new rows, or their number.
 
-    Writes one line a row, in the order of the rows: the label, and the probability of each class.
+    Writes one line a row, in the order of the rows: the label, and the probability of each class;
+    or, of a model that was trained with --task regression, the number.
     The rows are encoded as the training records were, by the model's own ranges and categories;
     columns that the model does not know are left out and named. Cells are read as those of the
     training records were, unless --missing, --decimal or --thousands says otherwise.
@@ -55,14 +56,13 @@ def predict(
             features = reading.encode_features(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
-        classes = schema.classes or ()
-        chances = _chances(saved, features, len(classes))
+        classes, ends = schema.classes or (), schema.target_range
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["prediction", *(f"probability of {name}" for name in classes)])
-        for row in chances.tolist():
-            label = classes[max(range(len(row)), key=row.__getitem__)]
-            rows.writerow([label, *(f"{chance:.6g}" for chance in row)])
+        for row in _outputs(saved, features, classes, ends).tolist():
+            label = [classes[max(range(len(row)), key=row.__getitem__)]] if classes else []
+            rows.writerow([*label, *(f"{number:.6g}" for number in row)])
         training.write_atomically(out, text.getvalue().encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
@@ -75,8 +75,8 @@ def predict(
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
-def _chances(saved: Any, features: Any, classes: int) -> Any:
-    """The probability of each class for each row, all of them numbers."""
+def _outputs(saved: Any, features: Any, classes: tuple[str, ...], ends: Any) -> Any:
+    """The probability of each class for each row; without classes a number within its range."""
     import jax
     import numpy as np
 
@@ -87,12 +87,19 @@ def _chances(saved: Any, features: Any, classes: int) -> Any:
         shape = jax.eval_shape(saved.model.apply, saved.params, like).shape
     except (TypeError, ValueError):
         shape = None
-    if shape != (classes,):
+    if shape != (len(classes) or 1,) or (ends is None and not classes):
+        asked = f" for each of its {len(classes)} classes" if classes or ends is None else ""
         raise ValueError(
-            f"MODEL must give one number for each of its {classes} classes from the "
-            f"{features.shape[1]} features of its encoding, got "
-            f"{'a model of others' if shape is None else shape}"
+            f"MODEL must give one number{asked} from the {features.shape[1]} features of its "
+            f"encoding, got {'a model of others' if shape is None else shape}"
         )
+    if not classes:
+        predict = jax.jit(jax.vmap(saved.model.apply, in_axes=(None, 0)))
+        places = np.asarray(predict(saved.params, features), np.float64)
+        numbers = ends[0] + (ends[1] - ends[0]) * (np.clip(places, -1.0, 1.0) + 1) / 2
+        if not np.isfinite(numbers).all():
+            raise ValueError("MODEL must give numbers, got NaN: see its parameters")
+        return numbers
     chances = training.probabilities(saved.model, saved.params, features)
     if chances.dtype.kind != "f" or not np.isfinite(chances).all():
         raise ValueError(

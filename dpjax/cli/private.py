@@ -21,7 +21,7 @@ from dpjax.cli import inputs, settings
 
 if TYPE_CHECKING:
     from dpjax.cli.evaluation import Counts
-    from dpjax.data import PrivateTable
+    from dpjax.data import PrivateTable, Schema
     from dpjax.training import Plan
 
 _HELD_OUT = 0.2
@@ -30,10 +30,21 @@ _ROWS = 10  # of the metrics: each is a noisy count of its own
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
 _ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 _NO_CLASS = ("none was released",)
+_MOST_NUMBERS = 50  # that may be classes
 _PUBLIC_RECORDS = "public: the held-out records: given by the user, or a published data set"
 # What the key is bound to, besides the records and the seed.
 _BOUND = (
-    *("target", "epsilon", "delta", "model", "steps", "batch_size", "sampling", "clip_norm"),
+    *(
+        "target",
+        "task",
+        "epsilon",
+        "delta",
+        "model",
+        "steps",
+        "batch_size",
+        "sampling",
+        "clip_norm",
+    ),
     *("adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
 )
 
@@ -46,9 +57,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
 
     settings.check_options(options)
     written = options.missing, options.decimal, options.thousands
-    rows = inputs.read_rows(
-        options.data, options.target, options.schema, options.test, written, as_written=True
-    )
+    files = options.data, options.target, options.schema, options.test
+    rows = inputs.read_rows(*files, written, as_written=True, task=options.task)
     is_finished = options.resume and (folder / "certificate.json").exists()
     finished: Any = training.load_model(folder) if is_finished else None
     key = _Key(options, folder, rows)
@@ -66,9 +76,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         schema = table.release(frame, key.value)
     else:
         schema = data.described_schema(finished.encoding)
-    if len(schema.classes or ()) < 2:
-        notes = (*notes, _describe_constant(table, len(schema.classes or ())))
-        schema = replace(schema, classes=schema.classes or _NO_CLASS)
+    if options.task != "regression":
+        schema, notes = _check_classes(table, schema, notes)
     model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
     if model == "logistic" and len(schema.classes or ()) != 2:
         model = "softmax"
@@ -180,7 +189,9 @@ def _plan_table(
     known = [column.name for column in schema.columns if column.name in rows.train.columns]
     others = [n for n in rows.train.columns if n not in known and n != rows.target]
     numeric = None if options.numeric is None else options.numeric.split(",")
-    numeric = None if numeric is None else tuple(name.strip() for name in numeric if name.strip())
+    if numeric is not None:
+        named = {"", rows.target} if options.task == "regression" else {""}
+        numeric = tuple(name for name in map(str.strip, numeric) if name not in named)
     encoding = options.encoding or ("asinh" if options.model == "mlp" else "tail-bins")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -197,14 +208,31 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
-def _describe_constant(table: PrivateTable, classes: int) -> str:
-    """Why the model is a constant one, and what to give."""
-    found = "no class" if classes == 0 else "one class"
-    return (
-        f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count above "
-        f"{table.threshold:,}: the model is a constant; declare classes in a schema, or give more "
-        "records or a larger --epsilon"
+def _check_classes(
+    table: PrivateTable, schema: Schema, notes: tuple[str, ...]
+) -> tuple[Schema, tuple[str, ...]]:
+    """The schema with a class at least, and why a model of fewer than two is a constant."""
+    from dpjax.data.cells import parse_number
+
+    classes, target = schema.classes or (), table.schema.target
+    if (
+        table.schema.classes is None
+        and len(classes) > _MOST_NUMBERS
+        and all(map(parse_number, classes))
+    ):  # computed from what was released
+        raise ValueError(
+            f"--task must be regression for a target of {len(classes)} different numbers, or a "
+            f"schema must declare the classes of {target!r}, got classification"
+        )
+    if len(classes) > 1:
+        return schema, notes
+    found = "one class" if classes else "no class"
+    why = (
+        f"warning: {found} of {target!r} stands out of the noise, with a count above "
+        f"{table.threshold:,}: the model is a constant; if the target is a number give --task "
+        "regression, else declare classes in a schema, or give more records or a larger --epsilon"
     )
+    return replace(schema, classes=classes or _NO_CLASS), (*notes, why)
 
 
 def _rows_apart(plan: Plan) -> int:

@@ -40,12 +40,17 @@ class Trained(NamedTuple):
             "delta": run.plan.delta,
             "adjacency": run.plan.adjacency.value,
             "noise_multiplier": run.plan.noise_multiplier,
-            "test_accuracy": self.evaluation["accuracy"],
         }
+        metric, found = "test_error", self.evaluation.get("root_mean_squared_error")
+        noise = self.evaluation["stddev"]
+        if found is None:
+            metric, found = "test_accuracy", self.evaluation["accuracy"]
+            noise = self.evaluation["accuracy_stddev"]
+        summary[metric] = found
         if run.counts is not None:
-            summary["test_accuracy_stddev"] = self.evaluation["accuracy_stddev"]
+            summary[f"{metric}_stddev"] = noise
         if run.options.compare:
-            summary["test_accuracy_without_privacy"] = self.reference
+            summary[f"{metric}_without_privacy"] = self.reference
         if run.options.private_losses:
             summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
         return summary | {"evaluation": self.evaluation}
@@ -59,14 +64,22 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.cli.evaluation import Evaluation
+    from dpjax.cli.evaluation import Evaluation, NumberEvaluation
 
     options = run.options
-    sizes = run.records.features.shape[1], len(run.records.classes)
-    model = getattr(training, run.model)(*(sizes[:1] if run.model == "logistic" else sizes))
-    loss = training.cross_entropy(model)
-    params = model.init(jax.random.key(0))  # public: it depends on no record
+    sizes = run.records.features.shape[1], len(run.records.classes) or 1
+    kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
+    model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
+    loss: Any = training.cross_entropy(model)
     evaluation = Evaluation(model, run.held_out, run.counts)
+    if options.task == "regression":
+        ends = run.encoding["target_range"]
+        evaluation = NumberEvaluation(model, run.held_out, run.counts, ends)
+
+        def loss(params: Any, example: Any) -> Any:
+            return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
+
+    params = model.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
 
     records = (run.records.features, run.records.labels)
@@ -80,7 +93,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
-                evaluate=lambda params: {"test_accuracy": evaluation.row(params)},
+                evaluate=lambda params: {evaluation.metric: evaluation.row(params)},
                 folder=folder / "checkpoint",
                 resume=options.resume,
                 # What the certificate says of the seed is true of the whole run or of none of it.
@@ -103,8 +116,8 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
         )
     found = evaluation.summarise(result.params)
     # The last row shows the same parameters: as the table has them, whose noise is smaller.
-    shown = result.metrics["test_accuracy"]
-    metrics = {**result.metrics, "test_accuracy": np.append(shown[:-1], found["accuracy"])}
+    shown = np.append(result.metrics[evaluation.metric][:-1], found[evaluation.within])
+    metrics = {**result.metrics, evaluation.metric: shown}
     return Trained(model, result._replace(metrics=metrics), found, reference)
 
 
@@ -129,14 +142,14 @@ def show_progress(
         BarColumn(bar_width=None if width >= 60 else 4),
         MofNCompleteColumn(),
         *([TextColumn("{task.fields[private]}")] if losses and width >= 70 + losses else []),
-        TextColumn(("test accuracy " if width >= 60 else "") + "{task.fields[accuracy]:.1%}"),
+        TextColumn("{task.fields[found]}"),
         TextColumn("ε {task.fields[epsilon]:.3f}"),
         *([TextColumn("{task.fields[speed]}")] if width >= 100 + losses else []),
         TimeRemainingColumn(),
         console=console,
         disable=quiet,
     )
-    task = bar.add_task("", total=steps, private="", accuracy=math.nan, epsilon=0.0, speed="")
+    task = bar.add_task("", total=steps, private="", found="", epsilon=0.0, speed="")
 
     def log(row: dict[str, float]) -> None:
         private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
@@ -144,7 +157,10 @@ def show_progress(
             private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
         if not math.isnan(row["records_per_second"]):
             speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
-        shown = {"accuracy": row["test_accuracy"], "epsilon": row["epsilon"]}
+        found = f"test accuracy {row.get('test_accuracy', math.nan):.1%}"
+        if "test_error" in row:
+            found = f"test error {row['test_error']:.4g}"
+        shown = {"found": found if width >= 60 else found.split()[-1], "epsilon": row["epsilon"]}
         bar.update(task, completed=row["step"], private=private, speed=speed, **shown)
 
     with bar:

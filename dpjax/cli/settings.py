@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # covered where they were made on the records themselves.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
+NUMBER_RATE = 0.5  # of a squared error, whose curvature is up to 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     check_options(options)
     written = options.missing, options.decimal, options.thousands
     records, held_out, encoding = read_inputs(
-        options.data, options.target, options.schema, options.test, written
+        options.data, options.target, options.schema, options.test, written, options.task
     )
     model, learning_rate = choose_model(options, len(records.classes))
     if model == "logistic" and len(records.classes) != 2:
@@ -72,6 +73,11 @@ def check_options(options: types.SimpleNamespace) -> None:
     """Refuse options that no run can have."""
     delta, seed = options.delta, options.seed
     check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
+    if options.task == "regression" and options.model not in (None, "mlp"):
+        raise ValueError(
+            "--model must be mlp, or be left out for a linear one, with --task regression, got "
+            f"{options.model}"
+        )
     if options.learning_rate is not None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
@@ -83,9 +89,11 @@ def check_options(options: types.SimpleNamespace) -> None:
 
 def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
     """The kind of model and its learning rate, as asked or by the number of classes."""
-    model = str(options.model or ("logistic" if classes == 2 else "softmax"))
-    given = options.learning_rate
-    return model, _LEARNING_RATE[model] if given is None else given
+    is_number, given = options.task == "regression", options.learning_rate
+    usual = "linear" if is_number else "logistic" if classes == 2 else "softmax"
+    model = str(options.model or usual)
+    rate = NUMBER_RATE if is_number else _LEARNING_RATE[model]
+    return model, rate if given is None else given
 
 
 def choose_delta(options: types.SimpleNamespace, count: int) -> float:
@@ -220,16 +228,16 @@ def _count_columns(line: str) -> str:
 
 
 def show_result(console, summary: dict[str, Any]) -> None:
-    """Accuracy, ε, and how to check it."""
+    """The evaluation, ε, and how to check it."""
     from dpjax.cli import evaluation
 
     evaluation.show(console, summary["evaluation"])
-    reference = summary.get("test_accuracy_without_privacy")
-    compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
-    noise = summary.get("test_accuracy_stddev")
-    noisy = "" if noise is None else f"± {noise:.1%} (noise) "
+    metric, form = ("test_error", ".4g") if "test_error" in summary else ("test_accuracy", ".1%")
+    reference, noise = summary.get(f"{metric}_without_privacy"), summary.get(f"{metric}_stddev")
+    compared = "" if reference is None else f"(same model without privacy: {reference:{form}}) "
+    noisy = "" if noise is None else f"± {noise:{form}} (noise) "
     console.print(
-        f"test accuracy {summary['test_accuracy']:.1%} {noisy}{compared}at ε = "
+        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {noisy}{compared}at ε = "
         f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
         f"{summary['adjacency']}"
     )
