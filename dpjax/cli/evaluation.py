@@ -2,7 +2,8 @@
 
 A held-out record is in one cell of each release:
 
-TABLE   Its class and the predicted one; records of no class that is known are a cell of their own.
+TABLE   Its class and the predicted one, within its group if a column is named by which to group;
+        records of no class that is known are a cell of their own.
 SCORES  Of two classes: one of many public cells of the model's log-odds; `_BINS` about equally
         full ones follow from these counts.
 CURVE   Its class and one of these few.
@@ -127,14 +128,18 @@ class Evaluation:
         model: of logits.
         held_out: encoded records; the label −1 is of no class that is known.
         counts: how these are perturbed; None where the records are public, or not protected.
+        groups: a column's name, those of its groups, and the number of each record's.
     """
 
     metric, within = "test_accuracy", "accuracy"  # in the metrics, and in `evaluation.json`
 
-    def __init__(self, model: Model, held_out: Dataset, counts: Counts | None = None):
+    def __init__(
+        self, model: Model, held_out: Dataset, counts: Counts | None = None, groups: Any = None
+    ):
         import jax
 
         self.counts, self.classes = counts, held_out.classes
+        self.groups = groups or ("", [""], 0)
         self.labels, self.records = np.asarray(held_out.labels), len(held_out)
         features = jax.numpy.asarray(held_out.features)
         predict = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
@@ -150,14 +155,19 @@ class Evaluation:
     def summarise(self, params: Any) -> dict[str, Any]:
         """What `evaluation.json` holds of these parameters."""
         scores, size = self._scores(params), len(self.classes)
+        column, names, group = self.groups
         cell = np.where(self.labels < 0, size**2, self.labels * size + scores.argmax(axis=1))
-        table, stddev = self._count("table", cell, size**2 + 1, params)
+        cells = size**2 + 1
+        counted, stddev = self._count("table", group * cells + cell, len(names) * cells, params)
         # The number of records is public: least squares divides the excess among the cells.
-        table = table + (self.records - table.sum()) / table.size
+        tables = (counted + (self.records - counted.sum()) / counted.size).reshape(-1, cells)
         found: dict[str, Any] = {"task": "classification", "classes": list(self.classes)}
-        found |= _describe_table(table[:-1].reshape(size, size), self.classes, self.records, stddev)
+        spread = stddev * math.sqrt(len(names))
         # The excess that was divided takes its part of the noise with it.
-        found["accuracy_stddev"] = stddev * math.sqrt(size - size**2 / table.size) / self.records
+        noise = spread * math.sqrt(size - size**2 / cells) / self.records
+        found |= _describe_table(tables.sum(axis=0), self.classes, spread, noise)
+        parts = [_describe_table(table, self.classes, stddev) for table in tables]
+        found["by"] = {column: dict(zip(names, parts, strict=True))} if column else None
         found["auc"], found["auc_stddev"] = None, None
         if size == 2:
             known = self.labels >= 0
@@ -170,7 +180,7 @@ class Evaluation:
             place = labels * cells + np.searchsorted(edges, odds)
             curve, spread = self._count("curve", place, 2 * cells, params)
             found["auc"], found["auc_stddev"] = _area(curve.reshape(2, cells), spread)
-        return found | {"by": None}
+        return found
 
     def _count(
         self, name: str, cells: np.ndarray, number: int, params: Any
@@ -181,6 +191,24 @@ class Evaluation:
             return found, 0.0
         noise = self.counts.stddev * self.counts.noise[name]
         return self.counts.perturb(name, found, params), noise
+
+
+def find_groups(
+    encoding: dict[str, Any], features: np.ndarray, name: str | None
+) -> tuple[str, list[str], Any]:
+    """The categories of an encoded column as groups, and which each record is of."""
+    start = 0
+    for column in encoding["columns"]:
+        cuts, listed = column["cuts"], column["categories"]
+        width = len(listed) if column["kind"] == "category" else len(cuts) + 2 if cuts else 1
+        if column["name"] == name and column["kind"] == "category":
+            # A block has a 1, scaled, in the place of its category, or none.
+            block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
+            block[:, -1] = ~block.any(axis=1)
+            names = [text or "no value" for text in listed]
+            return column["name"], [*names, "none of these"], block.argmax(axis=1)
+        start += width * (column["kind"] != "ignore")
+    return "", [""], 0
 
 
 class NumberEvaluation(Evaluation):
@@ -245,35 +273,38 @@ class NumberEvaluation(Evaluation):
 
 
 def _describe_table(
-    table: np.ndarray, classes: tuple[str, ...], records: float, stddev: float
+    cells: np.ndarray, classes: tuple[str, ...], stddev: float, noise: float | None = None
 ) -> dict[str, Any]:
-    """What follows from a table of true (rows) and predicted classes (columns)."""
-    right, size = np.diag(table), len(classes)
-    by_class: dict[str, Any] = {}
-    for what, lines in (("precision", table.T), ("recall", table)):
-        shares, noise = zip(*(_share(lines, k, stddev) for k in range(size)), strict=True)
-        by_class[what] = dict(zip(classes, shares, strict=True))
-        by_class[f"{what}_stddev"] = dict(zip(classes, noise, strict=True))
-    return {
+    """What follows from true (rows) and predicted classes (columns), and a cell of no class."""
+    # Where the number of records is known, `noise` is that of shares in all of them.
+    size = len(classes)
+    table = cells[:-1].reshape(size, size)
+    right, largest = np.diag(table), table[table.sum(axis=1).argmax()]
+    found: dict[str, Any] = {
         "confusion": np.maximum(np.rint(table), 0).astype(int).tolist(),
         "stddev": stddev,
-        "records": records,
-        "accuracy": float(np.clip(right.sum() / records, 0.0, 1.0)),
-        "largest_class_share": float(np.clip(table.sum(axis=1).max() / records, 0.0, 1.0)),
-        "largest_class_share_stddev": stddev * math.sqrt(size) / records,
-        **by_class,
+        "records": max(round(float(cells.sum())), 0),
     }
+    for what, part in (("accuracy", right), ("largest_class_share", largest)):
+        share, spread = _ratio(part, cells, stddev if noise is None else 0.0)
+        found[what], found[f"{what}_stddev"] = share, spread if noise is None else noise
+    for what, lines in (("precision", table.T), ("recall", table)):
+        shares = [_ratio(right[k : k + 1], lines[k], stddev) for k in range(size)]
+        values, spreads = zip(*shares, strict=True)
+        found[what] = dict(zip(classes, values, strict=True))
+        found[f"{what}_stddev"] = dict(zip(classes, spreads, strict=True))
+    return found
 
 
-def _share(lines: np.ndarray, k: int, stddev: float) -> tuple[float | None, float | None]:
-    """The share of line k in its diagonal, and its noise; None where the line is lost in noise."""
-    total = float(lines[k].sum())
-    if total <= 2 * stddev * math.sqrt(len(lines)):
+def _ratio(part: np.ndarray, whole: np.ndarray, stddev: float) -> tuple[float | None, float | None]:
+    """The share of some cells in all, and its noise; None where all are lost in noise."""
+    total = float(whole.sum())
+    if total <= 2 * stddev * math.sqrt(whole.size):
         return None, None
-    share = float(np.clip(lines[k, k] / total, 0.0, 1.0))
-    # To first order: one more in the diagonal moves the share by (1 − s)/N, elsewhere by −s/N.
-    moved = math.sqrt((1 - share) ** 2 + (len(lines) - 1) * share**2)
-    return share, stddev * moved / total
+    share = float(np.clip(part.sum() / total, 0.0, 1.0))
+    # To first order one record more in the part moves the share by (1 − s)/N, elsewhere by −s/N.
+    moved = part.size * (1 - share) ** 2 + (whole.size - part.size) * share**2
+    return share, stddev * math.sqrt(moved) / total
 
 
 def _quantiles(counts: np.ndarray) -> np.ndarray:
@@ -335,6 +366,10 @@ def _list_measures(found: dict[str, Any]) -> list[tuple[str, float | None, float
         for what in ("precision", "recall"):
             value, noise = found[what][name], found[f"{what}_stddev"][name]
             listed.append((f"{what} of {name}", value, noise, ".1%"))
+    for column, groups in (found["by"] or {}).items():
+        for name, part in groups.items():
+            where = f"accuracy where {column} is {name}"
+            listed.append((where, part["accuracy"], part["accuracy_stddev"], ".1%"))
     return listed
 
 

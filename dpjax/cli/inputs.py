@@ -222,6 +222,7 @@ def read_rows(
     written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
     as_written: bool = False,
     task: str = "classification",
+    by: str | None = None,
 ) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
@@ -248,6 +249,8 @@ def read_rows(
             )
         wrong = "--target is missing" if target is None else f"--target {target!r} is no column"
         raise reading.DataError(f"{wrong}: name the column to predict; {shown}")
+    if by is not None and (by == target or by not in frame.columns):
+        raise reading.DataError(f"--by must name a column besides the target, got {by!r}")
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")
@@ -266,13 +269,14 @@ def read_inputs(
     test: pathlib.Path | None,
     written: tuple[list[str] | None, str | None, str | None] = (None, None, None),
     task: str = "classification",
+    by: str | None = None,
 ) -> tuple[Dataset, Dataset, dict[str, Any]]:
     """Training records, held-out ones (a fifth, unless there are others) and the encoding."""
     from dataclasses import replace
 
     from dpjax import data as reading
 
-    rows = read_rows(data, target, schema_file, test, written, task=task)
+    rows = read_rows(data, target, schema_file, test, written, task=task, by=by)
     number = task == "regression"
     complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema, number=number)
     encoding = reading.describe_encoding(complete, rows.schema)

@@ -34,18 +34,8 @@ _MOST_NUMBERS = 50  # that may be classes
 _PUBLIC_RECORDS = "public: the held-out records: given by the user, or a published data set"
 # What the key is bound to, besides the records and the seed.
 _BOUND = (
-    *(
-        "target",
-        "task",
-        "epsilon",
-        "delta",
-        "model",
-        "steps",
-        "batch_size",
-        "sampling",
-        "clip_norm",
-    ),
-    *("adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
+    *("target", "task", "by", "epsilon", "delta", "model", "steps", "batch_size", "sampling"),
+    *("clip_norm", "adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
 )
 
 
@@ -58,7 +48,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     settings.check_options(options)
     written = options.missing, options.decimal, options.thousands
     files = options.data, options.target, options.schema, options.test
-    rows = inputs.read_rows(*files, written, as_written=True, task=options.task)
+    rows = inputs.read_rows(*files, written, as_written=True, task=options.task, by=options.by)
     is_finished = options.resume and (folder / "certificate.json").exists()
     finished: Any = training.load_model(folder) if is_finished else None
     key = _Key(options, folder, rows)
@@ -89,7 +79,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed),
-        declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding},
+        declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
+        | settings.by_column(options),
     )
     return settings.Run(
         options,

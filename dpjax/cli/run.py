@@ -64,14 +64,17 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.cli.evaluation import Evaluation, NumberEvaluation
+    from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
 
     options = run.options
     sizes = run.records.features.shape[1], len(run.records.classes) or 1
     kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
     model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
     loss: Any = training.cross_entropy(model)
-    evaluation = Evaluation(model, run.held_out, run.counts)
+    groups = find_groups(run.encoding, run.held_out.features, options.by)
+    evaluation = Evaluation(model, run.held_out, run.counts, groups)
+    if options.by is not None and not groups[0]:
+        console.print(f"warning: {options.by!r} holds no categories: no group is shown")
     if options.task == "regression":
         ends = run.encoding["target_range"]
         evaluation = NumberEvaluation(model, run.held_out, run.counts, ends)

@@ -53,9 +53,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     del folder  # only a run whose key comes first asks for it
     check_options(options)
     written = options.missing, options.decimal, options.thousands
-    records, held_out, encoding = read_inputs(
-        options.data, options.target, options.schema, options.test, written, options.task
-    )
+    files = options.data, options.target, options.schema, options.test
+    records, held_out, encoding = read_inputs(*files, written, options.task, options.by)
     model, learning_rate = choose_model(options, len(records.classes))
     if model == "logistic" and len(records.classes) != 2:
         raise ValueError(
@@ -64,7 +63,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     plan = plan_for(options, len(records))
     certificate = plan.certify(
         not_covered=list_disclosures(records, options),
-        declared={"model": model, "learning_rate": learning_rate},
+        declared={"model": model, "learning_rate": learning_rate} | by_column(options),
     )
     return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
 
@@ -78,6 +77,8 @@ def check_options(options: types.SimpleNamespace) -> None:
             "--model must be mlp, or be left out for a linear one, with --task regression, got "
             f"{options.model}"
         )
+    if options.task == "regression" and options.by is not None:
+        raise ValueError("--by must be left out with --task regression, got " + options.by)
     if options.learning_rate is not None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
@@ -143,6 +144,11 @@ def plan_within_budget(
             f"(at most {most:.3g} leaves a trace); raise --delta, or train on more records"
         )
     return plan
+
+
+def by_column(options: types.SimpleNamespace) -> dict[str, str]:
+    """What a certificate declares of the groups in which a model is evaluated."""
+    return {} if options.by is None else {"groups": options.by}
 
 
 def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]:

@@ -140,6 +140,10 @@ Test = Annotated[
         "[default: a fifth of --data, and a noisy count]"
     ),
 ]
+By = Annotated[
+    str | None,
+    option("Also evaluate by the categories of this column, from the same noisy table."),
+]
 Seed = Annotated[
     int | None,
     option(
@@ -188,6 +192,7 @@ def train(
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
     test: Test = None,
+    by: By = None,
     seed: Seed = None,
     out: Out = None,
     resume: Resume = False,

@@ -177,3 +177,44 @@ def test_what_one_unit_may_have_held_out_multiplies_the_noise():
     plan = training.make_plan(500, noise_multiplier=3.0, delta=1e-5, steps=20, batch_size=50)
     one, three = (private._plan_counts(plan, 2, 100, None, unit)[0].stddev for unit in (1, 3))
     assert three == pytest.approx(3 * one, rel=1e-2)
+
+
+def test_groups_are_those_of_the_encoded_column():
+    encoding = {
+        "columns": [
+            {"name": "id", "kind": "ignore", "cuts": None, "categories": None},
+            {"name": "age", "kind": "number", "cuts": [1.0, 2.0], "categories": None},
+            {"name": "gain", "kind": "number", "cuts": None, "categories": None},
+            {"name": "sex", "kind": "category", "cuts": None, "categories": ["", "f", "m"]},
+        ]
+    }
+    features = np.zeros((4, 8), np.float32)
+    features[:, [0, 4]] = 0.5
+    features[[0, 1, 2], [7, 6, 5]] = 0.5
+    column, names, group = evaluation.find_groups(encoding, features, "sex")
+    assert (column, names) == ("sex", ["no value", "f", "m", "none of these"])
+    assert [names[at] for at in group] == ["m", "f", "no value", "none of these"]
+    for other in ("age", "id", None):
+        assert evaluation.find_groups(encoding, features, other)[:2] == ("", [""])
+
+
+@pytest.mark.parametrize("counts", [None, Counts(2, 11, stddev=3.0, key=jax.random.key(3))])
+def test_a_model_that_is_wrong_in_one_group_is_found(counts):
+    labels, group = np.arange(900) % 2, np.repeat([0, 1, 2], [600, 296, 4])
+    odds = np.where(group == 1, 1 - 2 * labels, 2 * labels - 1)
+    groups = ("sex", ["f", "m", "x"], group)
+    found = Evaluation(MODEL, _records(odds, labels), counts, groups).summarise(LINE)
+    assert found["accuracy"] == pytest.approx(604 / 900, abs=5 * found["accuracy_stddev"] + 1e-9)
+    parts = found["by"]["sex"]
+    near = {"abs": 0.0 if counts is None else 0.07}
+    assert parts["f"]["accuracy"] == pytest.approx(1.0, **near)
+    assert parts["m"]["accuracy"] == pytest.approx(0.0, **near)
+    assert parts["m"]["recall"] == pytest.approx({"no": 0.0, "yes": 0.0}, **near)
+    if counts is None:
+        assert [parts[name]["records"] for name in "fmx"] == [600, 296, 4]
+        assert parts["m"]["confusion"] == [[0, 148], [148, 0]]
+        assert found["confusion"] == [[302, 148], [148, 302]]
+    else:  # four records are lost in noise
+        assert parts["x"]["accuracy"] is None
+        assert found["stddev"] == pytest.approx(3.0 * np.sqrt(3))
+    assert json.loads(json.dumps(found)) == found

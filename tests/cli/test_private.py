@@ -370,3 +370,19 @@ def test_with_the_networks_default_numbers_are_one_feature_each(people, tmp_path
     certificate = _certificate(out)
     assert certificate.adjacency is acc.Adjacency.REPLACE_ONE
     assert certificate.verify().epsilon <= 3.0
+
+
+def test_a_column_is_named_by_which_to_evaluate(people, tmp_path):
+    out = tmp_path / "run"
+    arguments = ("train", "--data", people, *QUICK, "--numeric", "age", "--by", "job", "--out", out)
+    result = dpjax(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "accuracy where job is baker" in " ".join(result.output.split())
+    parts = json.loads((out / "evaluation.json").read_text())["by"]["job"]
+    assert list(parts) == ["no value", "baker", "smith", "none of these"]
+    assert 0.8 < parts["smith"]["accuracy"] <= 1.0
+    assert _certificate(out).declared["groups"] == "job"
+    assert _certificate(out).not_covered == ()
+    wrong = dpjax(*arguments[:-4], "--by", "income", "--out", tmp_path / "other")
+    assert (wrong.exit_code, (tmp_path / "other").exists()) == (2, False)
+    assert "--by must name a column besides the target, got 'income'" in wrong.output
