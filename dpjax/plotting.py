@@ -373,11 +373,12 @@ def plot_training(
     """Draw test accuracy (upper panel) and ε spent so far (lower panel) to a file.
 
     Args:
-        metrics: columns `step`, `epsilon` and `test_accuracy` of equal length, as `fit` returns.
+        metrics: columns `step`, `epsilon` and `test_accuracy` of equal length, as `fit` returns; or
+            `test_error`, of numbers.
         path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
         title: what was trained.
         delta: the δ at which ε holds, for the label.
-        reference: accuracy of the same model without privacy, drawn as a line.
+        reference: accuracy or error of the same model without privacy, drawn as a line.
         budget: the ε that was asked for, drawn as a line.
 
     Example:
@@ -392,18 +393,23 @@ def plot_training(
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     if title:
         figure.suptitle(title, x=0.02, ha="left")
-    values = np.asarray(metrics["test_accuracy"])
+    is_error = "test_error" in metrics
+    name, form = ("test_error", ".4g") if is_error else ("test_accuracy", ".1%")
+    values = np.asarray(metrics[name])
     upper.plot(steps, values, color=_ACCURACY)
-    _label_end(upper, steps[-1], values[-1], f"{values[-1]:.1%}", _ACCURACY)
-    upper.set_ylabel("test accuracy")
-    upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    top = max(float(values.max()), reference or 0.0)
-    bottom = float(np.min(values[1:])) if len(values) > 2 else float(values.min())
-    span = max(top - bottom, _LEAST_SPAN)  # below it, chance looks like a trend
-    # A line at 100 % is seen whole, and no tick lies beyond it.
-    upper.set_ylim(max(0.0, top - 1.1 * span), min(top + 0.1 * span, 1.0 + 0.02 * span))
+    _label_end(upper, steps[-1], values[-1], format(values[-1], form), _ACCURACY)
+    upper.set_ylabel(name.replace("_", " "))
+    if is_error:  # from zero, what it would be at best
+        upper.set_ylim(0.0, 1.1 * max(float(values.max()), reference or 0.0, 1e-30))
+    else:
+        upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        top = max(float(values.max()), reference or 0.0)
+        bottom = float(np.min(values[1:])) if len(values) > 2 else float(values.min())
+        span = max(top - bottom, _LEAST_SPAN)  # below it, chance looks like a trend
+        # A line at 100 % is seen whole, and no tick lies beyond it.
+        upper.set_ylim(max(0.0, top - 1.1 * span), min(top + 0.1 * span, 1.0 + 0.02 * span))
     if reference is not None:
-        _explain_line(upper, reference, f"same model without privacy: {reference:.1%}")
+        _explain_line(upper, reference, f"same model without privacy: {reference:{form}}")
     spent = np.asarray(metrics["epsilon"])
     lower.plot(steps, spent, color=_EPSILON)
     _label_end(lower, steps[-1], spent[-1], f"{spent[-1]:.3g}", _EPSILON)

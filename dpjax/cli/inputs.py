@@ -187,6 +187,36 @@ def list_names(given: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def with_task(schema: Schema | None, target: str, task: str) -> Schema | None:
+    """The schema of a target that is a class, or of one that is a number within a range."""
+    from dataclasses import replace
+
+    from dpjax.data import Schema
+
+    if schema is None and task != "regression":
+        return None
+    schema = schema or Schema(())
+    # Without a target of its own, or with another, a schema has this one among its columns.
+    ranges = [column.range for column in schema.columns if column.name == target]
+    columns = tuple(column for column in schema.columns if column.name != target)
+    schema = replace(schema, columns=columns)
+    if task != "regression":
+        return replace(schema, target_range=None)
+    is_own = schema.target in (None, target)
+    if is_own and schema.classes:
+        raise ValueError(
+            f"--task must be classification where a schema declares classes of {target!r}, got "
+            "regression"
+        )
+    return replace(
+        schema,
+        target=target,
+        classes=(),
+        aliases=(),
+        target_range=ranges[0] if ranges else schema.target_range if is_own else None,
+    )
+
+
 class Rows(NamedTuple):
     """What is read of the files, before anything of it is encoded."""
 
@@ -240,8 +270,6 @@ def _number_persons(
 
 def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
-    from dataclasses import replace
-
     from dpjax import data as reading
 
     target, test, person = options.target, options.test, options.person
@@ -269,6 +297,8 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
             )
         wrong = "--target is missing" if target is None else f"--target {target!r} is no column"
         raise reading.DataError(f"{wrong}: name the column to predict; {shown}")
+    if options.by is not None:
+        check_column("--by", options.by, list(frame.columns))
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")
@@ -287,9 +317,9 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
         raise ValueError("--ignore must leave features, got all columns but the target")
     if both := [name for name in list_names(options.numeric) if name in left_out]:
         raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
-    if schema is not None:  # which may declare the target's column as any other
-        columns = tuple(column for column in schema.columns if column.name != target)
-        schema = replace(schema, columns=columns)
+    if options.by is not None and options.by in (*left_out, target):
+        raise ValueError(f"--by must name a feature, got {options.by!r}")
+    schema = with_task(schema, target, options.task)
     if not person:
         return Rows(frame, held_out, target, schema)
     frame, persons = _number_persons(frame, person, schema, as_written)
@@ -307,7 +337,9 @@ def read_inputs(
 
     rows, test = read_rows(options), options.test
     try:
-        complete, learned = reading.complete_schema(rows.train, rows.target, rows.schema)
+        complete, learned = reading.complete_schema(
+            rows.train, rows.target, rows.schema, number=options.task == "regression"
+        )
     except reading.DataError as error:
         draft = f"dpjax schema {options.data} --out schema.toml drafts a schema to decide it in"
         raise reading.DataError(f"{error}\n{draft}") from None

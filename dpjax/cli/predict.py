@@ -31,13 +31,14 @@ def predict(
     thousands: inputs.ThousandsOption = None,
     as_json: Annotated[bool, option("Print a summary as JSON.", "--json")] = False,
 ) -> None:
-    """Predict the class of new rows.
+    """Predict the class of new rows, or their number.
 
     Writes one line a row, in the order of the rows: the row's --id where one is named, the label,
-    and the probability of each class. The rows are encoded as the training records were, by the
-    model's own ranges and categories; columns that the model does not know are left out and named,
-    and cells that hold an unknown category counted. Cells are read as those of the training records
-    were, unless --missing, --decimal or --thousands says otherwise.
+    and the probability of each class; or, of a model that was trained with --task regression, the
+    number. The rows are encoded as the training records were, by the model's own ranges and
+    categories; columns that the model does not know are left out and named, and cells that hold an
+    unknown category counted. Cells are read as those of the training records were, unless
+    --missing, --decimal or --thousands says otherwise.
 
         dpjax predict runs/people --data new.csv --out predictions.csv
     """
@@ -67,9 +68,9 @@ def predict(
             unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
-        classes = schema.classes or ()
-        chances = _chances(saved, features, len(classes))
-        text = _as_csv(frame[[id_column] if id_column else []], chances.tolist(), classes)
+        classes, ends = schema.classes or (), schema.target_range
+        found = _outputs(saved, features, classes, ends).tolist()
+        text = _as_csv(frame[[id_column] if id_column else []], found, classes)
         training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
@@ -85,19 +86,19 @@ def predict(
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
-def _as_csv(kept: Any, chances: list[list[float]], classes: tuple[str, ...]) -> str:
-    """The columns that are kept of the rows, the likeliest class, and the chance of each."""
+def _as_csv(kept: Any, found: list[list[float]], classes: tuple[str, ...]) -> str:
+    """The columns that are kept of the rows, the likeliest class and all chances, or the number."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*kept.columns, "prediction", *(f"probability of {name}" for name in classes)])
-    for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), chances, strict=True):
-        label = classes[max(range(len(row)), key=row.__getitem__)]
-        rows.writerow([*own, label, *(f"{chance:.6g}" for chance in row)])
+    for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), found, strict=True):
+        label = [classes[max(range(len(row)), key=row.__getitem__)]] if classes else []
+        rows.writerow([*own, *label, *(f"{number:.6g}" for number in row)])
     return text.getvalue()
 
 
-def _chances(saved: Any, features: Any, classes: int) -> Any:
-    """The probability of each class for each row, all of them numbers."""
+def _outputs(saved: Any, features: Any, classes: tuple[str, ...], ends: Any) -> Any:
+    """The probability of each class for each row; without classes a number within its range."""
     import jax
     import numpy as np
 
@@ -108,12 +109,19 @@ def _chances(saved: Any, features: Any, classes: int) -> Any:
         shape = jax.eval_shape(saved.model.apply, saved.params, like).shape
     except (TypeError, ValueError):
         shape = None
-    if shape != (classes,):
+    if shape != (len(classes) or 1,) or (ends is None and not classes):
+        asked = f" for each of its {len(classes)} classes" if classes or ends is None else ""
         raise ValueError(
-            f"MODEL must give one number for each of its {classes} classes from the "
-            f"{features.shape[1]} features of its encoding, got "
-            f"{'a model of others' if shape is None else shape}"
+            f"MODEL must give one number{asked} from the {features.shape[1]} features of its "
+            f"encoding, got {'a model of others' if shape is None else shape}"
         )
+    if not classes:
+        predict = jax.jit(jax.vmap(saved.model.apply, in_axes=(None, 0)))
+        places = np.asarray(predict(saved.params, features), np.float64)
+        numbers = ends[0] + (ends[1] - ends[0]) * (np.clip(places, -1.0, 1.0) + 1) / 2
+        if not np.isfinite(numbers).all():
+            raise ValueError("MODEL must give numbers, got NaN: see its parameters")
+        return numbers
     chances = training.probabilities(saved.model, saved.params, features)
     if chances.dtype.kind != "f" or not np.isfinite(chances).all():
         raise ValueError(

@@ -1,6 +1,6 @@
 """A run of `dpjax train` of which nothing is learned from the records but with noise.
 
-The table's encoding is a `data.PrivateTable`, and the held-out accuracy a noisy count. One key
+The table's encoding is a `data.PrivateTable`, and held-out records are noisy counts. One key
 decides the split, both, and the training: it is stored, bound to records and settings, before
 anything is released, so that a run that is killed goes on with the same noise.
 """
@@ -22,20 +22,23 @@ from dpjax.cli import inputs, settings
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpjax.data import Dataset, PrivateTable, Schema
+    from dpjax.cli.evaluation import Counts
+    from dpjax.data import PrivateTable, Schema
     from dpjax.training import Plan
 
 _HELD_OUT = 0.2
-_ROWS = 20  # of the metrics: each is a noisy count of its own
+_ROWS = 10  # of the metrics: each is a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
 _ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 _NO_CLASS = ("none was released",)
+_MOST_NUMBERS = 50  # that may be classes
+_PUBLIC_RECORDS = "public: the held-out records: given by the user, or a published data set"
 # What the key is bound to, besides the records and the seed.
 _BOUND = (
-    *("target", "epsilon", "delta", "model", "steps", "batch_size", "sampling", "clip_norm"),
-    *("adjacency", "missing", "decimal", "thousands", "numeric", "encoding", "person"),
-    *("records_per_person", "ignore"),
+    *("target", "task", "by", "epsilon", "delta", "model", "steps", "batch_size", "sampling"),
+    *("clip_norm", "adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
+    *("person", "records_per_person", "ignore"),
 )
 
 
@@ -66,19 +69,20 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         schema = table.release(parts.looked_at, key.value)
     else:
         schema = data.described_schema(finished.encoding)
+    if options.task != "regression":
+        schema = _check_classes(table, schema)
     notes = (*notes, *_describe_hidden(table, schema))
-    schema = replace(schema, classes=schema.classes or _NO_CLASS)
     model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
     if model == "logistic" and len(schema.classes or ()) != 2:
         model = "softmax"
-    held_out, total = _encode_held_out(parts.counted, schema)
-    is_public = rows.held_out is not None
-    score, stddev, assumed = _noisy_accuracy(plan, total, key.value, public=is_public)
-    declared = {"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
+    held_out = data.encode_released(parts.counted, schema, unknown=-1)
+    counts, assumed = None, _PUBLIC_RECORDS
+    if rows.held_out is None:
+        counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
-        assumptions=(*NOTHING_CHOSEN, *table.public, *assumed, *_describe_persons(options)),
-        declared=declared
+        assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
+        declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
         | settings.declare_columns(options)
         | (search.describe() if search else {}),
     )
@@ -92,9 +96,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         model,
         learning_rate,
         key=key.value,
-        perturb=score,
-        accuracy_stddev=stddev,
-        log_every=_rows_apart(plan) if stddev else None,
+        counts=counts,
+        log_every=None if counts is None else _rows_apart(plan),
         notes=notes,
     )
 
@@ -232,7 +235,9 @@ def _plan_table(
     known = [column.name for column in schema.columns if column.name in rows.train.columns]
     others = [n for n in rows.train.columns if n not in known and n != rows.target]
     numeric = None if options.numeric is None else options.numeric.split(",")
-    numeric = None if numeric is None else tuple(name.strip() for name in numeric if name.strip())
+    if numeric is not None:
+        named = {"", rows.target} if options.task == "regression" else {""}
+        numeric = tuple(name for name in map(str.strip, numeric) if name not in named)
     encoding = options.encoding or ("asinh" if options.model == "mlp" else "tail-bins")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -249,29 +254,36 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
+def _check_classes(table: PrivateTable, schema: Schema) -> Schema:
+    """The schema with a class at least; refused where what was released is a measured number."""
+    from dpjax.data.cells import parse_number
+
+    classes, target = schema.classes or (), table.schema.target
+    if (
+        table.schema.classes is None
+        and len(classes) > _MOST_NUMBERS
+        and all(map(parse_number, classes))
+    ):  # computed from what was released
+        raise ValueError(
+            f"--task must be regression for a target of {len(classes)} different numbers, or a "
+            f"schema must declare the classes of {target!r}, got classification"
+        )
+    return replace(schema, classes=classes or _NO_CLASS)
+
+
 def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
     """What the noise hides of what was released, and what to give."""
     hidden = [one.name for one in schema.columns if one.categories == ("",)]
     notes = [f"warning: no value of {', '.join(hidden)} stands out of the noise"] if hidden else []
-    if (count := len(schema.classes or ())) < 2:
+    if schema.classes is not None and len(schema.classes) == 1:
+        found = "no class" if schema.classes == _NO_CLASS else "one class"
         notes.append(
-            f"warning: {'one class' if count else 'no class'} of {table.schema.target!r} stands "
-            f"out of the noise, with a count above {table.threshold:,}: the model is a constant; "
-            "declare classes in a schema, or give more records or a larger --epsilon"
+            f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count "
+            f"above {table.threshold:,}: the model is a constant; if the target is a number give "
+            "--task regression, else declare classes in a schema, or give more records or a larger "
+            "--epsilon"
         )
     return notes
-
-
-def _encode_held_out(frame: Any, schema: Schema) -> tuple[Dataset, tuple[int, int]]:
-    """Records to be predicted, of released classes; how many these are, and how many of all."""
-    from dpjax import data
-
-    found = data.encode_released(frame, schema, unknown=-1)
-    known = found.labels >= 0  # one of another class is never predicted rightly
-    if not known.any():
-        return replace(found, labels=0 * found.labels), (0, len(found))
-    found = replace(found, features=found.features[known], labels=found.labels[known])
-    return found, (len(found), len(known))
 
 
 def _rows_apart(plan: Plan) -> int:
@@ -283,14 +295,11 @@ def _list(numbers: tuple[float, ...]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _calibrate_counts(plan: Plan, shown: int) -> float:
-    """The least noise by which so many counts cost nowhere more than the run."""
+def _calibrate_counts(plan: Plan, counts: Counts) -> float:
+    """The least noise by which counts of held-out records cost nowhere more than the run."""
     import numpy as np
 
     from dpjax import accounting as acc
-
-    def counts(noise: Any) -> acc.Mechanism:
-        return acc.Repeated(acc.Histogram(noise), shown)
 
     # In parallel: whether a record is held out is a coin of its own, and given it, neighbours
     # differ in what is trained on or in what is counted. δ(ε) is convex in the pair, so that the
@@ -302,49 +311,31 @@ def _calibrate_counts(plan: Plan, shown: int) -> float:
     epsilons = float(plan.epsilon()) * np.array(_SHARES)
     deltas = np.asarray(acc.delta(run, epsilons, **how)).tolist()
     stddev = max(
-        float(acc.calibrate(counts, epsilon=epsilon, delta=delta, **how))
+        float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
         for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True)
         if delta > _LEAST
     )
-    # Of a Gaussian the divergence is α/(2σ²) times what a record moves: it falls as 1/σ².
-    orders = np.array(_ORDERS)
-    times = np.asarray(acc.rdp(counts(stddev), orders, **how) / acc.rdp(run, orders, **how))
+    # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a unit moves
+    # (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ², and k records move k².
+    orders, one = np.array(_ORDERS), replace(counts, unit=1).mechanism(stddev)
+    times = np.asarray(acc.rdp(one, orders, **how) / acc.rdp(run, orders, **how)) * counts.unit**2
     return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
 
 
-def _noisy_accuracy(
-    plan: Plan, held_out: tuple[int, int], key: Any, *, public: bool
-) -> tuple[Any, float, list[str]]:
-    """What an accuracy becomes before it is shown, its standard deviation, what that rests on."""
-    known, records = held_out
-    if public:
-        given = "public: the held-out records: given by the user, or a published data set"
-        return lambda accuracy, params: accuracy * known / records, 0.0, [given]
-    import jax
-    import numpy as np
+def _plan_counts(
+    plan: Plan, classes: int, records: int, key: Any, unit: int = 1
+) -> tuple[Counts, str]:
+    """How held-out records are counted, and what that rests on; one unit has so many at most."""
+    from dpjax.cli.evaluation import Counts
 
-    from dpjax._numerics.keys import fold_in_words
-    from dpjax.data.private_table import SCORE_FOLD
-    from dpjax.transforms import discrete_gaussian
-
-    shown = len(np.unique([*range(0, plan.steps, _rows_apart(plan)), plan.steps]))
-    stddev = _calibrate_counts(plan, shown)
-
-    def perturb(accuracy: float, params: Any) -> float:
-        """The same noise for the same parameters, wherever a run was interrupted."""
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(params):
-            digest.update(np.asarray(leaf).tobytes())
-        words = np.frombuffer(digest.digest()[:16], np.uint32).tolist()
-        noise = int(discrete_gaussian(fold_in_words(key, SCORE_FOLD, *words), stddev))
-        return min(max((round(accuracy * known) + noise) / records, 0.0), 1.0)
-
+    shown = len({*range(0, plan.steps, _rows_apart(plan)), plan.steps})
+    counts = Counts(classes, shown, unit)
+    counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
-        f"a record is trained on or held out by a secret coin of its own; {shown} counts of the "
-        f"{records} held-out records that are classified rightly, each with discrete Gaussian "
-        f"noise of standard deviation {stddev:.6g}, cost such a record at most what the run costs "
-        f"a record that is trained on (parallel composition), compared in δ at {_list(_SHARES)} "
-        f"times the run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
+        "a record is trained on or held out by a secret coin of its own; "
+        f"{counts.describe(records)}; this costs such a record at most what the run costs a record "
+        f"that is trained on (parallel composition), compared in δ at {_list(_SHARES)} times the "
+        f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
         f"{_list(_ORDERS)}"
     )
-    return perturb, stddev / records, [rests]
+    return counts, rests

@@ -21,15 +21,18 @@ from dpjax.cli.settings import MOMENTUM, Run
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model
 
-_FILES = ("model.safetensors", "model.json", "metrics.csv", "training.png", "certificate.json")
+_FILES = (
+    *("model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"),
+    "certificate.json",
+)
 
 
 class Trained(NamedTuple):
-    """The model, what `fit` found, its test accuracy, and that of the model without privacy."""
+    """The model, what `fit` found, its evaluation, and the accuracy of one without privacy."""
 
     model: Model
     fit: Fit
-    accuracy: float
+    evaluation: dict[str, Any]
     reference: float | None
 
     def summarise(self, run: Run) -> dict[str, Any]:
@@ -39,38 +42,52 @@ class Trained(NamedTuple):
             "delta": run.plan.delta,
             "adjacency": run.plan.adjacency.value,
             "noise_multiplier": run.plan.noise_multiplier,
-            "test_accuracy": self.accuracy,
         }
-        if run.accuracy_stddev:
-            summary["test_accuracy_stddev"] = run.accuracy_stddev
+        metric, found = "test_error", self.evaluation.get("root_mean_squared_error")
+        noise = self.evaluation["stddev"]
+        if found is None:
+            metric, found = "test_accuracy", self.evaluation["accuracy"]
+            noise = self.evaluation["accuracy_stddev"]
+        summary[metric] = found
+        if run.counts is not None:
+            summary[f"{metric}_stddev"] = noise
         if run.options.compare:
-            summary["test_accuracy_without_privacy"] = self.reference
+            summary[f"{metric}_without_privacy"] = self.reference
         if run.options.search is not None:
             summary["setting"] = run.options.search.name_setting(self.fit)
         if run.options.private_losses:
             summary["nonfinite_gradients"] = int(self.fit.metrics["nonfinite"][-1])
-        return summary
+        return summary | {"evaluation": self.evaluation}
 
 
 def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
+    import numpy as np
     import optax
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
+    from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
 
     options = run.options
-    sizes = run.records.features.shape[1], len(run.records.classes)
-    model = getattr(training, run.model)(*(sizes[:1] if run.model == "logistic" else sizes))
-    loss = training.cross_entropy(model)
-    params = model.init(jax.random.key(0))  # public: it depends on no record
-    exact = training.accuracy(model, run.held_out.features, run.held_out.labels)
-    key = None if options.seed is None else jax.random.key(options.seed)
+    sizes = run.records.features.shape[1], len(run.records.classes) or 1
+    kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
+    model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
+    loss: Any = training.cross_entropy(model)
+    groups = find_groups(run.encoding, run.held_out.features, options.by)
+    evaluation = Evaluation(model, run.held_out, run.counts, groups)
+    if options.by is not None and not groups[0]:
+        console.print(f"warning: {options.by!r} holds no categories: no group is shown")
+    if options.task == "regression":
+        ends = run.encoding["target_range"]
+        evaluation = NumberEvaluation(model, run.held_out, run.counts, ends)
 
-    def score(params: Any) -> float:
-        """The accuracy as it may be shown."""
-        return exact(params) if run.perturb is None else run.perturb(exact(params), params)
+        def loss(params: Any, example: Any) -> Any:
+            return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
+
+    params = model.init(jax.random.key(0))  # public: it depends on no record
+    key = None if options.seed is None else jax.random.key(options.seed)
 
     records = (run.records.features, run.records.labels)
     bar = show_progress(console, run.plan.steps, options.as_json, options.private_losses)
@@ -87,7 +104,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
-                evaluate=lambda params: {"test_accuracy": score(params)},
+                evaluate=lambda params: {evaluation.metric: evaluation.row(params)},
                 folder=folder / "checkpoint",
                 resume=options.resume,
                 # What the certificate says of the seed is true of the whole run or of none of it.
@@ -107,8 +124,14 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 raise error
     reference = None
     if options.compare:
-        reference = exact(training.train_without_privacy(loss, params, records))
-    return Trained(model, result, score(result.params), reference)
+        reference = evaluation.row(
+            training.train_without_privacy(loss, params, records), exact=True
+        )
+    found = evaluation.summarise(result.params)
+    # The last row shows the same parameters: as the table has them, whose noise is smaller.
+    shown = np.append(result.metrics[evaluation.metric][:-1], found[evaluation.within])
+    metrics = {**result.metrics, evaluation.metric: shown}
+    return Trained(model, result._replace(metrics=metrics), found, reference)
 
 
 @contextlib.contextmanager
@@ -132,14 +155,14 @@ def show_progress(
         BarColumn(bar_width=None if width >= 60 else 4),
         MofNCompleteColumn(),
         *([TextColumn("{task.fields[private]}")] if losses and width >= 70 + losses else []),
-        TextColumn(("test accuracy " if width >= 60 else "") + "{task.fields[accuracy]:.1%}"),
+        TextColumn("{task.fields[found]}"),
         TextColumn("ε {task.fields[epsilon]:.3f}"),
         *([TextColumn("{task.fields[speed]}")] if width >= 100 + losses else []),
         TimeRemainingColumn(),
         console=console,
         disable=quiet,
     )
-    task = bar.add_task("", total=steps, private="", accuracy=math.nan, epsilon=0.0, speed="")
+    task = bar.add_task("", total=steps, private="", found="", epsilon=0.0, speed="")
 
     def log(row: dict[str, float]) -> None:
         private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
@@ -147,7 +170,10 @@ def show_progress(
             private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
         if not math.isnan(row["records_per_second"]):
             speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
-        shown = {"accuracy": row["test_accuracy"], "epsilon": row["epsilon"]}
+        found = f"test accuracy {row.get('test_accuracy', math.nan):.1%}"
+        if "test_error" in row:
+            found = f"test error {row['test_error']:.4g}"
+        shown = {"found": found if width >= 60 else found.split()[-1], "epsilon": row["epsilon"]}
         bar.update(task, completed=row["step"], private=private, speed=speed, **shown)
 
     with bar:
@@ -240,6 +266,8 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     rows.writerow(found.fit.metrics)
     rows.writerows(zip(*(column.tolist() for column in found.fit.metrics.values()), strict=True))
     training.write_atomically(folder / "metrics.csv", text.getvalue().encode())
+    table = json.dumps(found.evaluation, indent=1, ensure_ascii=False)
+    training.write_atomically(folder / "evaluation.json", table.encode())
     certificate, name = run.certificate, pathlib.Path(run.options.data).name
     cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
     title = f"{run.model} on {name}: {cost} ({certificate.adjacency.value})"

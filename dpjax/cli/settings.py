@@ -9,7 +9,6 @@ import math
 import pathlib
 import types
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from dpjax.cli.inputs import check_positive, list_names, read_inputs
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
+    from dpjax.cli.evaluation import Counts
     from dpjax.data import Dataset
     from dpjax.training import Plan
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
+NUMBER_RATE = 0.5  # of a squared error, whose curvature is up to 2
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,10 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
-    # Of a run whose table is private: its key, what its accuracy becomes before it is shown and by
-    # how much, steps between two rows of the metrics, and what the user should hear of the table.
+    # Of a run whose table is private: its key, how held-out records are counted, steps between two
+    # rows of the metrics, and what the user should hear of the table.
     key: Any = None
-    perturb: Callable[[float, Any], float] | None = None
-    accuracy_stddev: float = 0.0
+    counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -79,6 +79,13 @@ def check_options(options: types.SimpleNamespace) -> None:
             "--records-per-person must lie between 1 and 1,000, got "
             f"{options.records_per_person:,}: every person takes the memory of so many"
         )
+    if options.task == "regression" and options.model not in (None, "mlp"):
+        raise ValueError(
+            "--model must be mlp, or be left out for a linear one, with --task regression, got "
+            f"{options.model}"
+        )
+    if options.task == "regression" and options.by is not None:
+        raise ValueError("--by must be left out with --task regression, got " + options.by)
     if options.learning_rate is not None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
@@ -89,17 +96,20 @@ def check_options(options: types.SimpleNamespace) -> None:
 
 
 def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
-    """What a certificate declares of persons and of the columns that are left out."""
+    """What a certificate declares of persons, columns that are left out, and groups."""
     persons = {"person_column": options.person, "records_per_person": options.records_per_person}
     left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
-    return (persons if options.person else {}) | (left_out if options.ignore else {})
+    groups = {"groups": options.by} if options.by else {}
+    return (persons if options.person else {}) | (left_out if options.ignore else {}) | groups
 
 
 def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
     """The kind of model and its learning rate, as asked or by the number of classes."""
-    model = str(options.model or ("logistic" if classes == 2 else "softmax"))
-    given = options.learning_rate
-    return model, _LEARNING_RATE[model] if given is None else given
+    is_number, given = options.task == "regression", options.learning_rate
+    usual = "linear" if is_number else "logistic" if classes == 2 else "softmax"
+    model = str(options.model or usual)
+    rate = NUMBER_RATE if is_number else _LEARNING_RATE[model]
+    return model, rate if given is None else given
 
 
 def choose_delta(options: types.SimpleNamespace, count: int) -> float:
@@ -167,7 +177,7 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
         *default_disclosures(
             data.population, seeded=False, unit="person" if options.person else "record"
         ),
-        "metrics.csv, training.png: test accuracy is an exact function of the held-out records, "
+        "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
         "which ε does not protect",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
         *list_chosen_disclosures(options),
@@ -249,15 +259,18 @@ def _count_columns(line: str) -> str:
 
 
 def show_result(console, summary: dict[str, Any]) -> None:
-    """Accuracy, ε, and how to check it."""
-    reference = summary.get("test_accuracy_without_privacy")
-    compared = "" if reference is None else f"(same model without privacy: {reference:.1%}) "
-    noise = summary.get("test_accuracy_stddev")
-    noisy = "" if noise is None else f"± {noise:.1%} (noise) "
+    """The evaluation, ε, and how to check it."""
+    from dpjax.cli import evaluation
+
     if "setting" in summary:
         console.print(f"the best run's setting: {summary['setting']}")
+    evaluation.show(console, summary["evaluation"])
+    metric, form = ("test_error", ".4g") if "test_error" in summary else ("test_accuracy", ".1%")
+    reference, noise = summary.get(f"{metric}_without_privacy"), summary.get(f"{metric}_stddev")
+    compared = "" if reference is None else f"(same model without privacy: {reference:{form}}) "
+    noisy = "" if noise is None else f"± {noise:{form}} (noise) "
     console.print(
-        f"test accuracy {summary['test_accuracy']:.1%} {noisy}{compared}at ε = "
+        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {noisy}{compared}at ε = "
         f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
         f"{summary['adjacency']}"
     )

@@ -24,6 +24,13 @@ class ModelOption(enum.StrEnum):
     mlp = "mlp"
 
 
+class TaskOption(enum.StrEnum):
+    """What is predicted."""
+
+    classification = "classification"
+    regression = "regression"
+
+
 class SamplingOption(enum.StrEnum):
     """How the records of a step are drawn, on the command line."""
 
@@ -51,6 +58,10 @@ Epsilon = Annotated[
 Target = Annotated[
     str | None, option("The column to predict; named data sets and schemas know it.")
 ]
+Task = Annotated[
+    TaskOption,
+    option("Predict a class, or a number, which is clipped to a declared or released range."),
+]
 Delta = Annotated[
     float | None,
     option(
@@ -58,7 +69,10 @@ Delta = Annotated[
         "[default: 1e-5, or 1 / (10 records) if that is smaller]"
     ),
 ]
-Model = Annotated[ModelOption | None, option("[default: logistic for two classes, else softmax]")]
+Model = Annotated[
+    ModelOption | None,
+    option("[default: logistic for two classes, else softmax; of a number a linear one]"),
+]
 Steps = Annotated[int, option("Noisy gradient steps.")]
 BatchSize = Annotated[
     int | None,
@@ -79,7 +93,10 @@ ClipNorm = Annotated[
 ]
 LearningRate = Annotated[
     float | None,
-    option(f"Of gradient descent with momentum {settings.MOMENTUM}. [default: 2, mlp: 1]"),
+    option(
+        f"Of gradient descent with momentum {settings.MOMENTUM}. [default: 2, mlp: 1; with --task "
+        f"regression: {settings.NUMBER_RATE}]"
+    ),
 ]
 Relation = Annotated[
     str,
@@ -138,6 +155,10 @@ Test = Annotated[
         "[default: a fifth of --data, and a noisy count]"
     ),
 ]
+By = Annotated[
+    str | None,
+    option("Also evaluate by the categories of this column, from the same noisy table."),
+]
 Seed = Annotated[
     int | None,
     option(
@@ -169,6 +190,7 @@ def train(
     data: Data,
     epsilon: Epsilon,
     target: Target = None,
+    task: Task = TaskOption.classification,
     delta: Delta = None,
     model: Model = None,
     steps: Steps = settings.STEPS,
@@ -188,6 +210,7 @@ def train(
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
     test: Test = None,
+    by: By = None,
     seed: Seed = None,
     out: Out = None,
     resume: Resume = False,
@@ -196,7 +219,7 @@ def train(
     ledger: Ledger = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a classifier privately, and certify it.
+    """Train a model privately, and certify it.
 
     Ranges, categories and classes are released with noise, in the same certificate, where no schema
     declares them. Prints the plan (noise, sampling, what they cost, and what ε does not cover),
@@ -207,6 +230,7 @@ def train(
         dpjax train --data digits --epsilon 3 --delta 1e-4
         dpjax train --data people.csv --target income --epsilon 1
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
+        dpjax train --data people.csv --target age --epsilon 1 --task regression
     """
     finish(types.SimpleNamespace(**locals(), search=None))
 

@@ -19,11 +19,15 @@ from typing import Annotated, Any
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input, option
 
-# What train has and a search has not: one setting, and whatever ε would not cover.
+# What train has and a search has not: one setting, whatever ε would not cover, and what its count
+# of right predictions, one a record, does not score.
 _LEFT_OUT = {
     "learning_rate": None,
     "clip_norm": settings.CLIP_NORM,
     "preprocessing": train.PreprocessingOption.private,
+    "task": train.TaskOption.classification,
+    "person": None,
+    "records_per_person": settings.RECORDS_PER_PERSON,
     "compare": False,
     "private_losses": False,
 }
@@ -103,20 +107,20 @@ class Search:
         import optax
 
         from dpjax import training
+        from dpjax.cli.evaluation import Evaluation
 
         del of_one_run  # its optimiser and its folder
         train_one = training.compile_train(
             loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
         )
-        held_out = run.held_out
-        right = training.accuracy(model, held_out.features, held_out.labels)
+        count_right = Evaluation(model, run.held_out).count_right
 
         def train_each(chosen: Any, keys: Any) -> Any:
             for place, key in zip(chosen, keys, strict=True):
                 rate, norm = self.space[place]
                 yield train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
-        best = plan.selection.run(run.key, train_each, lambda p: len(held_out) * right(p))
+        best = plan.selection.run(run.key, train_each, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
         rate, norm = (math.nan, math.nan) if place is None else self.space[place]

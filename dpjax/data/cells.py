@@ -124,7 +124,7 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     marks = schema.decimal, schema.thousands
     usual = not schema.missing and marks == (".", None)
     kinds = {column.name: column.kind for column in schema.columns}
-    kinds[schema.target or ""] = "category"
+    kinds[schema.target or ""] = "number" if schema.classes == () else "category"
     codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
     changed: dict[Any, Any] = {}
     errors: list[DataError] = []
@@ -370,11 +370,13 @@ def learn_range(frame: pd.DataFrame, name: str, missing: bool) -> tuple[float, f
     return (low, high) if low < high else (low, low + max(1.0, 1e-9 * abs(low)))
 
 
-def check_variety(what: str, different: int, rows: int, advice: str) -> None:
+def check_variety(
+    what: str, different: int, rows: int, advice: str, *, numbers: bool = False
+) -> None:
     """Refuse names, ids, dates and free text: each would be a feature, and stand in the model."""
     # More than 50 values of less than 20 rows each are no classes that a model could learn from,
-    # nor are 1,000, such as the seconds of a call.
-    if different > 1_000 or (different > 50 and 20 * different > rows):
+    # nor are 1,000, such as the seconds of a call; and 50 numbers are measured, such as weights.
+    if different > 1_000 or (different > 50 and (numbers or 20 * different > rows)):
         raise DataError(
             f"{what} has {different} different values in {rows} rows, and each would be written "
             f"into the model; {advice}"

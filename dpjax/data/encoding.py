@@ -27,8 +27,8 @@ class Dataset:
 
     Fields:
         features: float32 [records, features]; every row has Euclidean norm at most 1.
-        labels: int32 [records], class numbers.
-        classes: name of each class.
+        labels: int32 [records], class numbers; or float32, a number from −1 to 1 in its range.
+        classes: name of each class; () of a number.
         learned: what was read off the rows and is therefore not covered by any ε.
         users: int [records], whom each record belongs to, where not the record is protected.
 
@@ -39,7 +39,7 @@ class Dataset:
     """
 
     features: Float[np.ndarray, "records features"]
-    labels: Int[np.ndarray, " records"]
+    labels: Int[np.ndarray, " records"] | Float[np.ndarray, " records"]
     classes: tuple[str, ...]
     learned: tuple[str, ...] = ()
     users: Int[np.ndarray, " records"] | None = None
@@ -99,6 +99,10 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
     find = class_finder(schema)
     if (error := cells.find_unlabelled(frame.assign(**{name: values}), name)) is not None:
         raise error
+    if not schema.classes and schema.target_range is not None:
+        column = Column(name, range=schema.target_range)
+        labels = _number(values.to_frame(name), column, False)[:, 0].astype(np.float32)
+        return Dataset(encode_features(frame, schema), labels, ())
     coded = {value: find(value) for value in values.unique()}
     unknown = [class_name(value) for value, number in coded.items() if number < 0]
     if unknown:
@@ -164,7 +168,8 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
     """Encode private records by what was released of them, each by itself, refusing none.
 
     A cell that is no number is missing, a text that was not released is none of the categories, and
-    a record of a class that was not released counts as one of the first class, to be trained on.
+    a record of a class that was not released counts as one of the first class, to be trained on; of
+    a target that is to be a number and is none as the middle of its range.
 
     Args:
         frame: the records.
@@ -187,10 +192,15 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
         if column.kind != "ignore":
             kind = as_numbers if column.kind == "number" else as_texts
             read[column.name] = kind(frame[column.name], schema)
+    features = encode_features(pd.DataFrame(read), schema)
+    if not schema.classes and schema.target_range is not None:
+        numbers = pd.DataFrame({"target": as_numbers(frame[schema.target], schema)})
+        column = Column("target", range=schema.target_range)
+        return Dataset(features, _number(numbers, column, True)[:, 0].astype(np.float32), ())
     find, labels = class_finder(schema), as_texts(frame[schema.target], schema)
     found = {text: unknown if (number := find(text)) < 0 else number for text in set(labels)}
     coded = np.asarray([found[text] for text in labels], np.int32)
-    return Dataset(encode_features(pd.DataFrame(read), schema), coded, schema.classes or ())
+    return Dataset(features, coded, schema.classes or ())
 
 
 def as_texts(column: pd.Series, schema: Schema) -> np.ndarray:

@@ -154,7 +154,13 @@ class PrivateTable:
         unknown, numbers = kinds.count("any"), kinds.count("number") + kinds.count("any")
         numbers *= self.encoding != "grid"
         lists = self._lists - unknown
-        return unknown, lists + max(numbers, unknown), numbers
+        target = int(self._learns_range)
+        return unknown, lists + max(numbers, unknown) + target, numbers + target
+
+    @property
+    def _learns_range(self) -> bool:
+        """Whether the target is a number whose range nobody has given."""
+        return self.schema.classes == () and self.schema.target_range is None
 
     @property
     def _lists(self) -> int:
@@ -199,7 +205,8 @@ class PrivateTable:
             "ranges of {}": [c.name for c in declared if c.range is not None or c.cuts is not None],
             "categories of {}": [c.name for c in declared if c.categories is not None],
             "which columns hold numbers ({})": list(self.numeric or ()),
-            "classes of {}": [str(self.schema.target)] if self.schema.classes is not None else [],
+            "classes of {}": [str(self.schema.target)] if self.schema.classes else [],
+            "range of {}": [str(self.schema.target)] if self.schema.target_range else [],
         }
         given = [what.format(", ".join(names)) for what, names in lists.items() if names]
         own = (
@@ -217,7 +224,8 @@ class PrivateTable:
 
         Returns:
             A schema with a range or cuts for every number, the categories of every text (the first
-            is "", a missing value), and the classes; fewer than two where the noise hides them.
+            is "", a missing value), and the classes, fewer than two where the noise hides them, or
+            the range of a target that is a number, from its quantile .5 % to 99.5 %.
         """
         check_names(frame)
         for name in (*self.columns, self.schema.target):
@@ -244,8 +252,14 @@ class PrivateTable:
         if classes is None:
             look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
             classes = _in_order(look.values(as_texts(frame[self.schema.target], self.schema)))
+        ends = self.schema.target_range
+        if self._learns_range:  # its tails are clipped as those of a column of this encoding are
+            plain = replace(self, encoding="range")
+            look = _Looks(plain, fold_in_words(key, TABLE_FOLD, len(self.columns)))
+            ends = look.encoding(as_numbers(frame[self.schema.target], self.schema))["range"]
         missing = self.schema.missing or ("",)
-        return replace(self.schema, columns=tuple(columns), classes=classes, missing=missing)
+        found = replace(self.schema, columns=tuple(columns), classes=classes, missing=missing)
+        return replace(found, target_range=ends)
 
     @classmethod
     def for_budget(

@@ -85,7 +85,9 @@ class Schema:
     Fields:
         columns: its feature columns, in the order of the encoding.
         target: the column to predict.
-        classes: the target's values, in the order of the class numbers.
+        classes: the target's values, in the order of the class numbers; () of a number.
+        target_range: (low, high) of a target that is a number, to which it is clipped; in a file
+            the `range` of the column of that name.
         header: whether the file's first line names the columns; without one, `names` does.
         names: every column of the file in order (target included) when there is no header.
         aliases: other spellings of classes, such as {"<=50K.": "<=50K"}.
@@ -113,6 +115,7 @@ class Schema:
     decimal: str = "."
     thousands: str | None = None
     separator: str | None = None
+    target_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         _tidy(self, "missing", "missing")
@@ -225,6 +228,7 @@ def _schema(raw: Any) -> Schema:
         header=bool(header),
         names=None if header else tuple(names),
         aliases=tuple((str(k), str(v)) for k, v in raw.get("aliases", {}).items()),
+        target_range=next((column.range for column in columns if column.name == target), None),
         **written,
     )
 
@@ -254,15 +258,17 @@ def _check_keys(what: str, given: dict, allowed: set[str]) -> None:
 
 _OTHERWISE = 'leave the column out by kind = "ignore" in a schema, or declare its categories there'
 _NO_CLASSES = (
-    "a number is predicted by estimators.DPLinearRegression, or name few classes in a schema"
+    "a number is predicted by --task regression (dpjax train) or estimators.DPLinearRegression, or "
+    "name its classes in a schema"
 )
 
 
 def complete_schema(
-    frame: pd.DataFrame, target: str, declared: Schema | None = None
+    frame: pd.DataFrame, target: str, declared: Schema | None = None, *, number: bool = False
 ) -> tuple[Schema, tuple[str, ...]]:
     """Fill in from the rows what the schema leaves open, and list what was filled in.
 
+    Of a target that is a `number`, declared to have no classes (()), the range is filled in too.
     Returns the complete schema and one line for everything that was learned from the rows: these
     lines belong into the certificate's list of what ε does not cover. The lines name columns, never
     values.
@@ -294,10 +300,13 @@ def complete_schema(
         except DataError as error:
             errors.append(error)
     classes = declared.classes
+    target_range, learns_range = declared.target_range, number and declared.target_range is None
     try:
         if (error := cells.find_unlabelled(frame, target)) is not None:
             raise error
         classes = _find_classes(frame, target) if classes is None else classes
+        if learns_range:
+            target_range = cells.learn_range(frame, target, bool(declared.missing))
     except DataError as error:
         errors.append(error)
     cells.raise_together(errors)
@@ -306,12 +315,15 @@ def complete_schema(
         "columns absent from the schema, taken as found": [
             c.name for c in new if declares_any and c.name not in known
         ],
-        "ranges learned from the rows": [c.name for c in new if c.kind == "number"],
+        "ranges learned from the rows": [c.name for c in new if c.kind == "number"]
+        + [target] * learns_range,
         "category lists learned from the rows": [c.name for c in new if c.kind == "category"],
         "classes of the target learned from the rows": [target] if declared.classes is None else [],
     }
     learned = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
-    return replace(declared, columns=tuple(columns), target=target, classes=classes), tuple(learned)
+    columns = tuple(columns)
+    complete = replace(declared, columns=columns, target=target, classes=classes)
+    return replace(complete, target_range=target_range), tuple(learned)
 
 
 def _complete_column(
@@ -341,7 +353,9 @@ def _find_classes(frame: pd.DataFrame, target: str) -> tuple[str, ...]:
     ordered = sorted(values.unique()) if numeric else sorted({class_name(v) for v in values})
     classes = tuple(class_name(v) for v in ordered)
     cells.check_visible(f"the target {target!r}", classes)
-    cells.check_variety(f"the target {target!r}", len(classes), len(frame), _NO_CLASSES)
+    cells.check_variety(
+        f"the target {target!r}", len(classes), len(frame), _NO_CLASSES, numbers=numeric
+    )
     return classes
 
 
@@ -390,6 +404,13 @@ def describe_encoding(
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
         columns.append({**_as_json(column), "origin": _PUBLIC if public else learned})
+    number = {}
+    if not complete.classes and complete.target_range is not None:
+        given = declared is not None and declared.target_range is not None
+        number = {
+            "target_range": list(complete.target_range),
+            "origin of the target_range": _PUBLIC if given else learned,
+        }
     return {
         "columns": columns,
         "target": complete.target,
@@ -399,6 +420,7 @@ def describe_encoding(
         "header": complete.header,
         "names": None if complete.names is None else list(complete.names),
         **{name: value for name, value in _as_json(complete).items() if name in _HOW},
+        **number,
     }
 
 
@@ -432,6 +454,7 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
             decimal=description.get("decimal", "."),
             thousands=description.get("thousands"),
             separator=description.get("separator"),
+            target_range=_read_range(description.get("target_range")),
         )
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
@@ -442,6 +465,14 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
         raise DataError("the encoding names a column twice")
     _check_list("classes", description["classes"])
     return schema
+
+
+def _read_range(ends: Any) -> tuple[float, float] | None:
+    """The range of a target that is a number, as a column's is checked."""
+    if ends is None:
+        return None
+    low, high = ends
+    return Column("the target", range=(float(low), float(high))).range
 
 
 def _column(described: Mapping[str, Any]) -> Column:

@@ -87,6 +87,8 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
         declared = dataclasses.replace(declared, classes=())
     frame = frame.assign(**{name: target.set_axis(frame.index) if private else target})
     if private:
+        ends = getattr(estimator, "target_range", None)  # of a regression, which has it given
+        declared = dataclasses.replace(declared, target_range=ends)
         return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
     schema, learned = data.complete_schema(frame, name, declared)
     if classes:
@@ -121,7 +123,7 @@ def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, k
             "bounds must declare the classes where fewer than two stand out of the noise, got "
             f"{list(schema.classes or ())} above a count of {table.threshold}"
         )
-    encoded = data.encode_released(frame, schema)
+    encoded = data.encode_released(frame, dataclasses.replace(schema, target_range=None))
     target = encoded.labels if classes else frame[name].to_numpy()
     return Encoded(encoded.features, target, schema, declared, (), key, table)
 

@@ -264,7 +264,7 @@ def two_budgets(people, tmp_path_factory):
 
 def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets, tmp_path):
     honest = two_budgets / "1"
-    names = ["model.safetensors", "model.json", "metrics.csv", "training.png"]
+    names = ["model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"]
     assert dpjax("verify", honest).exit_code == 0
     found = json.loads(dpjax("verify", honest, "--json").stdout)
     assert found["files_compared"] == list(found["files"]) == names

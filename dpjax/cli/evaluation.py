@@ -1,0 +1,396 @@
+"""What a model is worth on the held-out records: counts, with noise where these are private.
+
+A held-out record is in one cell of each release:
+
+TABLE   Its class and the predicted one, within its group if a column is named by which to group;
+        records of no class that is known are a cell of their own.
+SCORES  Of two classes: one of many public cells of the model's log-odds; `_BINS` about equally
+        full ones follow from these counts.
+CURVE   Its class and one of these few.
+ROW     Whether it is predicted rightly, at each row of the metrics.
+
+Of a number it adds to sums, each time between −1/2 and 1/2, in the unit of half the target's range:
+
+ERRORS  Its squared error, at most 1, less 1/2; also at each ROW.
+MEAN    Half its value.
+CONSTANT  Its squared error of always predicting that mean, in the same way.
+
+Accuracy, the larger class's share, precision and recall follow from TABLE, the area under the curve
+from CURVE, before negative counts are cut at zero: these estimates are not shifted by the cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dpjax import accounting as acc
+    from dpjax.data import Dataset
+    from dpjax.training import Model
+
+_BINS, _EDGES = 10, np.linspace(-8.0, 8.0, 65)
+_MOST = 1 << 15  # of a record's part of a sum, 1/2, as a whole number
+_SHOWN = 10  # classes in the table on the screen
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is released of held-out private records beside a run, and with how much noise.
+
+    Fields:
+        classes: how many there are; 0 where the target is a number.
+        rows: of the metrics, each of which is a count.
+        unit: the most held-out records of one unit of protection.
+        stddev: of the noise of TABLE in records, of ERRORS in halves.
+        key: the run's.
+    """
+
+    classes: int
+    rows: int
+    unit: int = 1
+    stddev: float = 0.0
+    key: Any = None
+
+    @property
+    def noise(self) -> dict[str, float]:
+        """The noise of each release beside the first, which takes 4 tenths of 1/σ² or a third."""
+        if not self.classes:
+            half = math.sqrt(2.0)
+            return {"errors": 1.0, "mean": half, "constant": half, "row": math.sqrt(self.rows)}
+        curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
+        return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
+
+    def mechanism(self, stddev: Any) -> acc.Mechanism:
+        """What the releases cost a unit of protection that is held out."""
+        from dpjax import accounting as acc
+
+        several = {"row": self.rows}
+
+        def release(noise: Any) -> acc.Mechanism:
+            return acc.Histogram(noise) if self.classes else acc.DiscreteGaussian(noise, _MOST)
+
+        parts = [
+            acc.Repeated(release(stddev * noise), several.get(name, 1))
+            for name, noise in self.noise.items()
+        ]
+        whole = acc.Composed(tuple(parts))
+        return whole if self.unit == 1 else acc.UserLevel(whole, self.unit)
+
+    def describe(self, records: int) -> str:
+        """What is released of so many records, in words."""
+        words = {
+            "table": "their true and predicted classes",
+            "scores": f"their log-odds in {len(_EDGES) + 1} cells",
+            "curve": f"their true classes and {_BINS} cells that follow",
+            "row": f"the right predictions at {self.rows} steps",
+        }
+        how = "counted, with discrete Gaussian noise of the standard deviation in brackets"
+        if not self.classes:
+            words = {
+                "errors": "the squared errors",
+                "mean": "the values",
+                "constant": "the squared errors of their mean",
+                "row": f"the squared errors at {self.rows} steps",
+            }
+            how = (
+                "added up, each as a number between −1/2 and 1/2, with discrete Gaussian noise of "
+                "the halves in brackets"
+            )
+        listed = [f"{words[name]} ({self.stddev * n:.6g})" for name, n in self.noise.items()]
+        return f"of the {records} held-out records {', '.join(listed)} are {how}"
+
+    def perturb(self, name: str, counts: np.ndarray, params: Any) -> np.ndarray:
+        """Counts with noise: the same for the same parameters, wherever a run was interrupted."""
+        import jax
+
+        from dpjax._numerics.keys import fold_in_words
+        from dpjax.data.private_table import SCORE_FOLD
+        from dpjax.transforms import discrete_gaussian
+
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(params):
+            digest.update(np.asarray(leaf).tobytes())
+        words = np.frombuffer(digest.digest()[:16], np.uint32).tolist()
+        key = fold_in_words(self.key, SCORE_FOLD, *words, [*self.noise].index(name))
+        stddev = self.stddev * self.noise[name] * (1 if self.classes else _MOST)
+        return counts + discrete_gaussian(key, stddev, counts.shape)
+
+
+class Evaluation:
+    """The held-out records, and what may be shown of a model's predicted classes.
+
+    Args:
+        model: of logits.
+        held_out: encoded records; the label −1 is of no class that is known.
+        counts: how these are perturbed; None where the records are public, or not protected.
+        groups: a column's name, those of its groups, and the number of each record's.
+    """
+
+    metric, within = "test_accuracy", "accuracy"  # in the metrics, and in `evaluation.json`
+
+    def __init__(
+        self, model: Model, held_out: Dataset, counts: Counts | None = None, groups: Any = None
+    ):
+        import jax
+
+        self.counts, self.classes = counts, held_out.classes
+        self.groups = groups or ("", [""], 0)
+        self.labels, self.records = np.asarray(held_out.labels), len(held_out)
+        features = jax.numpy.asarray(held_out.features)
+        predict = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
+        self._scores = lambda params: np.asarray(predict(params, features))
+
+    def count_right(self, params: Any) -> int:
+        """How many are predicted rightly, exactly: not to be shown of private records."""
+        return int((self._scores(params).argmax(axis=1) == self.labels).sum())
+
+    def row(self, params: Any, *, exact: bool = False) -> float:
+        """The accuracy as a row of the metrics may show it; `exact` is covered by no ε."""
+        right = np.asarray(self.count_right(params), np.int64)
+        if self.counts is not None and not exact:
+            right = self.counts.perturb("row", right, params)
+        return float(np.clip(right / self.records, 0.0, 1.0))
+
+    def summarise(self, params: Any) -> dict[str, Any]:
+        """What `evaluation.json` holds of these parameters."""
+        scores, size = self._scores(params), len(self.classes)
+        column, names, group = self.groups
+        cell = np.where(self.labels < 0, size**2, self.labels * size + scores.argmax(axis=1))
+        cells = size**2 + 1
+        counted, stddev = self._count("table", group * cells + cell, len(names) * cells, params)
+        # The number of records is public: least squares divides the excess among the cells.
+        tables = (counted + (self.records - counted.sum()) / counted.size).reshape(-1, cells)
+        found: dict[str, Any] = {"task": "classification", "classes": list(self.classes)}
+        spread = stddev * math.sqrt(len(names))
+        # The excess that was divided takes its part of the noise with it.
+        noise = spread * math.sqrt(size - size**2 / cells) / self.records
+        found |= _describe_table(tables.sum(axis=0), self.classes, spread, noise)
+        parts = [_describe_table(table, self.classes, stddev) for table in tables]
+        found["by"] = {column: dict(zip(names, parts, strict=True))} if column else None
+        found["auc"], found["auc_stddev"] = None, None
+        if size == 2:
+            known = self.labels >= 0
+            odds, labels = (scores[:, 1] - scores[:, 0])[known], self.labels[known]
+            edges = np.unique(odds)  # of public records every score is a cell
+            if self.counts is not None:
+                many = np.searchsorted(_EDGES, odds)
+                edges = _quantiles(self._count("scores", many, len(_EDGES) + 1, params)[0])
+            cells = len(edges) + 1
+            place = labels * cells + np.searchsorted(edges, odds)
+            curve, spread = self._count("curve", place, 2 * cells, params)
+            found["auc"], found["auc_stddev"] = _area(curve.reshape(2, cells), spread)
+        return found
+
+    def _count(
+        self, name: str, cells: np.ndarray, number: int, params: Any
+    ) -> tuple[np.ndarray, float]:
+        """Records in each of so many cells, and the standard deviation of the noise of a count."""
+        found = np.bincount(cells, minlength=number)
+        if self.counts is None:
+            return found, 0.0
+        noise = self.counts.stddev * self.counts.noise[name]
+        return self.counts.perturb(name, found, params), noise
+
+
+def find_groups(
+    encoding: dict[str, Any], features: np.ndarray, name: str | None
+) -> tuple[str, list[str], Any]:
+    """The categories of an encoded column as groups, and which each record is of."""
+    start = 0
+    for column in encoding["columns"]:
+        cuts, listed = column["cuts"], column["categories"]
+        width = len(listed) if column["kind"] == "category" else len(cuts) + 2 if cuts else 1
+        if column["name"] == name and column["kind"] == "category":
+            # A block has a 1, scaled, in the place of its category, or none.
+            block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
+            block[:, -1] = ~block.any(axis=1)
+            names = [text or "no value" for text in listed]
+            return column["name"], [*names, "none of these"], block.argmax(axis=1)
+        start += width * (column["kind"] != "ignore")
+    return "", [""], 0
+
+
+class NumberEvaluation(Evaluation):
+    """The held-out records, and what may be shown of a model's predicted numbers.
+
+    Args:
+        model, held_out, counts: as of `Evaluation`.
+        ends: the target's range, to which predictions are clipped too.
+    """
+
+    metric, within = "test_error", "root_mean_squared_error"
+
+    def __init__(self, model: Model, held_out: Dataset, counts: Counts | None, ends: Any):
+        super().__init__(model, held_out, counts)
+        self.half = (ends[1] - ends[0]) / 2
+
+    def row(self, params: Any, *, exact: bool = False) -> float:
+        """The root mean squared error as a row of the metrics may show it."""
+        return self._root(*self._mean_error("row", self._errors(params), params, exact))[0]
+
+    def summarise(self, params: Any) -> dict[str, Any]:
+        """What `evaluation.json` holds of these parameters."""
+        found = self._root(*self._mean_error("errors", self._errors(params), params))
+        mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
+        errors = np.minimum((self.labels - mean) ** 2, 1.0)
+        constant = self._root(*self._mean_error("constant", errors, params))
+        return {
+            "task": "regression",
+            "root_mean_squared_error": found[0],
+            "stddev": found[1],
+            "baseline_error": constant[0],
+            "baseline_stddev": constant[1],
+            "records": self.records,
+        }
+
+    def _errors(self, params: Any) -> np.ndarray:
+        """Squared errors, none above that of predicting the middle of the range."""
+        guesses = np.clip(self._scores(params)[:, 0].astype(np.float64), -1.0, 1.0)
+        return np.minimum(np.nan_to_num((guesses - self.labels) ** 2, nan=1.0), 1.0)
+
+    def _mean_error(
+        self, name: str, errors: np.ndarray, params: Any, exact: bool = False
+    ) -> tuple[float, float]:
+        mean, noise = self._mean(name, errors - 0.5, params, exact)
+        return max(mean + 0.5, 0.0), noise
+
+    def _mean(
+        self, name: str, parts: np.ndarray, params: Any, exact: bool = False
+    ) -> tuple[float, float]:
+        """The mean of numbers between −1/2 and 1/2, and the noise of it."""
+        if self.counts is None or exact:
+            return float(np.mean(parts, dtype=np.float64)), 0.0
+        total = np.asarray(np.rint(2 * _MOST * np.clip(parts, -0.5, 0.5)).astype(np.int64).sum())
+        noisy = self.counts.perturb(name, total, params) / (2 * _MOST * self.records)
+        stddev = self.counts.stddev * self.counts.noise[name] / 2
+        return float(noisy), stddev / self.records
+
+    def _root(self, mean: float, noise: float) -> tuple[float, float]:
+        """In the target's own unit: the root of a mean, and how much one deviation raises it."""
+        root = math.sqrt(mean)
+        return self.half * root, self.half * (math.sqrt(mean + noise) - root)
+
+
+def _describe_table(
+    cells: np.ndarray, classes: tuple[str, ...], stddev: float, noise: float | None = None
+) -> dict[str, Any]:
+    """What follows from true (rows) and predicted classes (columns), and a cell of no class."""
+    # Where the number of records is known, `noise` is that of shares in all of them.
+    size = len(classes)
+    table = cells[:-1].reshape(size, size)
+    right, largest = np.diag(table), table[table.sum(axis=1).argmax()]
+    found: dict[str, Any] = {
+        "confusion": np.maximum(np.rint(table), 0).astype(int).tolist(),
+        "stddev": stddev,
+        "records": max(round(float(cells.sum())), 0),
+    }
+    for what, part in (("accuracy", right), ("largest_class_share", largest)):
+        share, spread = _ratio(part, cells, stddev if noise is None else 0.0)
+        found[what], found[f"{what}_stddev"] = share, spread if noise is None else noise
+    for what, lines in (("precision", table.T), ("recall", table)):
+        shares = [_ratio(right[k : k + 1], lines[k], stddev) for k in range(size)]
+        values, spreads = zip(*shares, strict=True)
+        found[what] = dict(zip(classes, values, strict=True))
+        found[f"{what}_stddev"] = dict(zip(classes, spreads, strict=True))
+    return found
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray, stddev: float) -> tuple[float | None, float | None]:
+    """The share of some cells in all, and its noise; None where all are lost in noise."""
+    total = float(whole.sum())
+    if total <= 2 * stddev * math.sqrt(whole.size):
+        return None, None
+    share = float(np.clip(part.sum() / total, 0.0, 1.0))
+    # To first order one record more in the part moves the share by (1 − s)/N, elsewhere by −s/N.
+    moved = part.size * (1 - share) ** 2 + (whole.size - part.size) * share**2
+    return share, stddev * math.sqrt(moved) / total
+
+
+def _quantiles(counts: np.ndarray) -> np.ndarray:
+    """Log-odds that divide the records into about equal parts, by counts between `_EDGES`."""
+    running = np.maximum.accumulate(np.maximum(np.cumsum(counts), 0))[:-1]
+    parts = np.arange(1, _BINS) / _BINS * running[-1]
+    return np.interp(parts, running, _EDGES)
+
+
+def _area(curve: np.ndarray, stddev: float) -> tuple[float | None, float | None]:
+    """The area under the curve of counts a cell, and its noise; ties within a cell count half."""
+    negative, positive = curve
+    least = 2 * stddev * math.sqrt(len(negative))
+    if min(negative.sum(), positive.sum()) <= least:
+        return None, None
+    losses, wins = negative / negative.sum(), positive / positive.sum()
+    below = np.cumsum(losses) - losses / 2  # of a positive in a cell: negatives that it is above
+    above = 1 - np.cumsum(wins) + wins / 2
+    area = float(below @ wins)
+    # To first order in the noise: what one record more in a cell changes, of cells independently.
+    moved = [(below - area) / positive.sum(), (above - area) / negative.sum()]
+    return float(np.clip(area, 0.0, 1.0)), stddev * float(np.linalg.norm(moved))
+
+
+def compare(found: dict[str, Any]) -> str | None:
+    """In words, that a model is no better than one without features; None where it is."""
+    if found["task"] == "regression":
+        gain, noise = found["baseline_error"] - found["root_mean_squared_error"], found["stddev"]
+        if gain > 2 * math.hypot(noise, found["baseline_stddev"]):
+            return None
+        return (
+            f"the model is not{' clearly' * (noise > 0)} better than always predicting the mean, "
+            f"whose error is {found['baseline_error']:.4g}"
+        )
+    noise = math.hypot(found["accuracy_stddev"], found["largest_class_share_stddev"])
+    if found["accuracy"] - found["largest_class_share"] > 2 * noise:
+        return None
+    rows = [sum(row) for row in found["confusion"]]
+    largest, clearly = found["classes"][rows.index(max(rows))], " clearly" if noise else ""
+    return (
+        f"the model is not{clearly} better than always answering {largest!r}, which is right for "
+        f"{found['largest_class_share']:.1%} of the held-out records"
+    )
+
+
+def _list_measures(found: dict[str, Any]) -> list[tuple[str, float | None, float | None, str]]:
+    """Name, value, noise and format of each measure."""
+    if found["task"] == "regression":
+        error, constant = found["root_mean_squared_error"], found["baseline_error"]
+        return [
+            ("root mean squared error", error, found["stddev"], ".4g"),
+            ("of always predicting the mean", constant, found["baseline_stddev"], ".4g"),
+        ]
+    names = {"accuracy": "accuracy", "largest_class_share": "share of the largest class"}
+    if len(found["classes"]) == 2:
+        names["auc"] = "area under the curve"
+    listed = [(words, found[n], found[f"{n}_stddev"], ".1%") for n, words in names.items()]
+    for name in found["classes"][:_SHOWN]:
+        for what in ("precision", "recall"):
+            value, noise = found[what][name], found[f"{what}_stddev"][name]
+            listed.append((f"{what} of {name}", value, noise, ".1%"))
+    for column, groups in (found["by"] or {}).items():
+        for name, part in groups.items():
+            where = f"accuracy where {column} is {name}"
+            listed.append((where, part["accuracy"], part["accuracy_stddev"], ".1%"))
+    return listed
+
+
+def show(console: Any, found: dict[str, Any]) -> None:
+    """The evaluation as a small table, each number with the standard deviation of its noise."""
+    from rich.table import Table
+
+    table = Table(title=f"On {found['records']:,} held-out records", title_justify="left")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    table.add_column("± noise", justify="right")
+
+    for name, value, noise, form in _list_measures(found):
+        shown = "hidden by noise" if value is None else format(value, form)
+        table.add_row(name, shown, format(noise, form) if noise else "")
+    console.print(table)
+    if len(found.get("classes", ())) > _SHOWN:
+        console.print("the other classes are in evaluation.json")
+    if (said := compare(found)) is not None:
+        console.print(f"warning: {said}", style="yellow")
