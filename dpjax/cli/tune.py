@@ -160,7 +160,7 @@ def _read_search(given: dict[str, Any]) -> Search:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    usual = settings.choose_model(types.SimpleNamespace(learning_rate=None, **given), 2)[1]
+    usual = settings.choose_model(types.SimpleNamespace(**_LEFT_OUT, **given), 2)[1]
     rates = (
         [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
     )
