@@ -31,11 +31,12 @@ _PROTECTED = {
 }
 # Up to which ε, and for how many records that δ may give away, a guarantee is called so.
 _GRADES = (
-    (1.0, 1.0, "This is a strong promise"),
-    (3.0, 10.0, "This is a moderate promise"),
-    (10.0, 100.0, "This is a weak promise"),
-    (math.inf, math.inf, "This promises next to nothing"),
+    (1.0, 1.0, "a strong promise"),
+    (3.0, 10.0, "a moderate promise"),
+    (10.0, 100.0, "a weak promise"),
+    (math.inf, math.inf, "no promise in practice"),
 )
+_SEVERAL = 5  # records of a person, of whom every certificate speaks
 _RECORDS = 1e3  # where a certificate does not say how many there are
 _AGAINST = {
     Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
@@ -60,13 +61,18 @@ def format_percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
+def protects_persons(c: Certificate) -> bool:
+    """Whether all records of a person are protected together, by what the run's plan declares."""
+    return c.declared.get("unit") in ("user", "person")
+
+
 def _owned(c: Certificate) -> tuple[str, str] | None:
     """What one user owns, as who is protected and as neighbours; None where a record is one's."""
     if isinstance(c.mechanism, UserLevel):
         records = f"{c.mechanism.records:,.0f} records"
         return f"at most {records}", f"up to {records} of one user"
-    if c.declared.get("unit") == "user":  # as a plan of that unit declares
-        return "any number of records", "all records of one user"
+    if protects_persons(c):
+        return "any number of records", f"all records of one {c.declared['unit']}"
     return None
 
 
@@ -79,17 +85,43 @@ def _promise(epsilon: float) -> str:
     return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
 
 
+def _grade(c: Certificate, epsilon: float, delta: float) -> str:
+    """What an ε at a δ is called, of as many records as the certificate declares."""
+    records: Any = c.declared.get("records", _RECORDS)
+    away = delta * (records if isinstance(records, int | float) else _RECORDS)
+    return next(text for most, lost, text in _GRADES if epsilon <= most and not away > lost)
+
+
+def describe_several(c: Certificate, records: int) -> str:
+    """What the certificate of one record promises to a person with several.
+
+    k steps of one record each: ε becomes kε and δ becomes δ(1 + e^ε + … + e^((k−1)ε)) (Vadhan
+    2017, Lemma 2.2). It follows from (ε, δ) alone: of held-out records, of what is reserved of δ
+    and of rare values the price of the run for a group would not be right.
+    """
+    powers = [i * c.epsilon for i in range(records)]
+    delta = c.delta * (1 + 1e-12)  # beyond the rounding of exp and of the sum
+    delta *= math.fsum(map(math.exp, powers)) if powers[-1] < 700.0 else math.inf
+    if not delta < 1.0:  # any release keeps δ = 1
+        return f"A person with {records} records: nothing is promised"
+    epsilon = records * c.epsilon
+    return (
+        f"A person with {records} records: {_promise(epsilon)}, but for a probability of "
+        f"{format_rounded_up(delta, 2)}; {_grade(c, epsilon, delta)}"
+    )
+
+
 def _protected(c: Certificate) -> str:
     words = _PROTECTED[c.adjacency].format(promise=_promise(c.epsilon))
-    records: Any = c.declared.get("records", _RECORDS)
-    away = c.delta * (records if isinstance(records, int | float) else _RECORDS)
-    grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
-    again = ". Of several records, each costs again"
+    several = f". {describe_several(c, _SEVERAL)}"
     if owned := _owned(c):
-        again = ""  # of all of one's records it speaks already
+        several = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
-    return f"{words}, but for a probability of {format_rounded_up(c.delta)}. {grade}{again}"
+    grade = _grade(c, c.epsilon, c.delta)
+    return (
+        f"{words}, but for a probability of {format_rounded_up(c.delta)}. This is {grade}{several}"
+    )
 
 
 def _relation(c: Certificate) -> str:
@@ -102,7 +134,8 @@ def _relation(c: Certificate) -> str:
 
 def _name_users(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
-    return words.replace("record", "user") if _owned(c) else words
+    who = str(c.declared["unit"]) if protects_persons(c) else "user"
+    return words.replace("record", who) if _owned(c) else words
 
 
 def _sentence(text: str) -> str:
