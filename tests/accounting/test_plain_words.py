@@ -180,10 +180,12 @@ def test_a_person_with_several_records_is_promised_what_one_record_implies(epsil
     assert words in summary(certificate)[0] or records != 5
 
 
-@pytest.mark.parametrize("epsilon", [3.0, 500.0, 1e5])
+@pytest.mark.parametrize("epsilon", [3.0, 500.0, 1e3])
 def test_a_person_with_several_records_is_promised_nothing_beyond_a_probability_of_one(epsilon):
     certificate = acc.certify(acc.ApproximateDP(epsilon, 1e-7), 1e-4)
-    assert describe_several(certificate, 5) == "A person with 5 records: nothing is promised"
+    words = describe_several(certificate, 5)
+    assert words.startswith(f"A person with 5 records: ε would be {5 * epsilon:g} and δ above 1")
+    assert words.endswith("so that nothing is promised")
 
 
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])

@@ -89,7 +89,7 @@ def test_the_page_is_whole_and_needs_nothing_else(folder, page):
     for row in acc.summary(certificate.mechanism, (1e-5, 1e-6, 1e-7)).rows():
         assert all(cell in shown for cell in row)
     assert "600" in shown
-    assert "59.00000007" not in shown[: shown.index("How to check it")]
+    assert "59.00000007" not in shown[: shown.index('{\n  "')]
     assert text.count("<dt>Assumes</dt>") == 1  # with all that is assumed
     assert "dpjax verify" in shown
     start = shown.index('{\n  "')
@@ -167,9 +167,9 @@ def _opened(page, width):
 @pytest.mark.parametrize("width", [400, 1200])
 def test_a_browser_shows_it_whole_on_a_telephone_and_on_a_screen(page, width):
     shown = _opened(page, width)
-    assert "How to check it" in shown["text"]
+    assert "How can this be checked?" in shown["text"]
     assert "<b>age</b>" in shown["text"]  # shown, not obeyed
-    assert len(shown["pictures"]) == 2
+    assert len(shown["pictures"]) == 3
     assert min(shown["pictures"]) > 500  # decoded
     assert shown["width"] <= width  # nothing to scroll sideways for
     assert shown["requests"] == []
@@ -184,7 +184,7 @@ def test_chromium_opens_it(page):
         [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    assert "How to check it" in done.stdout
+    assert "How can this be checked?" in done.stdout
 
 
 def test_what_is_declared_replaces_nothing_that_is_certified(tmp_path):

@@ -61,18 +61,13 @@ def format_percent(share: float) -> str:
     return f"{min(up, 100.0):.2g} %" if up < 99.5 else "100 %"
 
 
-def protects_persons(c: Certificate) -> bool:
-    """Whether all records of a person are protected together, by what the run's plan declares."""
-    return c.declared.get("unit") in ("user", "person")
-
-
 def _owned(c: Certificate) -> tuple[str, str] | None:
     """What one user owns, as who is protected and as neighbours; None where a record is one's."""
     if isinstance(c.mechanism, UserLevel):
         records = f"{c.mechanism.records:,.0f} records"
         return f"at most {records}", f"up to {records} of one user"
-    if protects_persons(c):
-        return "any number of records", f"all records of one {c.declared['unit']}"
+    if (unit := c.declared.get("unit")) in ("user", "person"):  # as a plan of that unit declares
+        return "any number of records", f"all records of one {unit}"
     return None
 
 
@@ -85,7 +80,7 @@ def _promise(epsilon: float) -> str:
     return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
 
 
-def _grade(c: Certificate, epsilon: float, delta: float) -> str:
+def grade(c: Certificate, epsilon: float, delta: float) -> str:
     """What an ε at a δ is called, of as many records as the certificate declares."""
     records: Any = c.declared.get("records", _RECORDS)
     away = delta * (records if isinstance(records, int | float) else _RECORDS)
@@ -102,13 +97,19 @@ def describe_several(c: Certificate, records: int) -> str:
     powers = [i * c.epsilon for i in range(records)]
     delta = c.delta * (1 + 1e-12)  # beyond the rounding of exp and of the sum
     delta *= math.fsum(map(math.exp, powers)) if powers[-1] < 700.0 else math.inf
+    epsilon, words = records * c.epsilon, f"A person with {records} records: "
     if not delta < 1.0:  # any release keeps δ = 1
-        return f"A person with {records} records: nothing is promised"
-    epsilon = records * c.epsilon
-    return (
-        f"A person with {records} records: {_promise(epsilon)}, but for a probability of "
-        f"{format_rounded_up(delta, 2)}; {_grade(c, epsilon, delta)}"
-    )
+        at = format_rounded_up(epsilon, 4)
+        return f"{words}ε would be {at} and δ above 1, so that nothing is promised"
+    away = f"but for a probability of {format_rounded_up(delta, 2)}"
+    return f"{words}{_promise(epsilon)}, {away}; {grade(c, epsilon, delta)}"
+
+
+def describe_persons(c: Certificate) -> list[str]:
+    """What is promised to persons with several records, one sentence a number of them."""
+    if owned := _owned(c):
+        return [f"Together protected: {owned[1]}; what is promised is promised for all of them."]
+    return [f"{describe_several(c, records)}." for records in (2, _SEVERAL, 2 * _SEVERAL)]
 
 
 def _protected(c: Certificate) -> str:
@@ -118,10 +119,8 @@ def _protected(c: Certificate) -> str:
         several = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
-    grade = _grade(c, c.epsilon, c.delta)
-    return (
-        f"{words}, but for a probability of {format_rounded_up(c.delta)}. This is {grade}{several}"
-    )
+    away, named = format_rounded_up(c.delta), grade(c, c.epsilon, c.delta)
+    return f"{words}, but for a probability of {away}. This is {named}{several}"
 
 
 def _relation(c: Certificate) -> str:
@@ -134,8 +133,7 @@ def _relation(c: Certificate) -> str:
 
 def _name_users(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
-    who = str(c.declared["unit"]) if protects_persons(c) else "user"
-    return words.replace("record", who) if _owned(c) else words
+    return words.replace("record", str(c.declared.get("unit", "user"))) if _owned(c) else words
 
 
 def _sentence(text: str) -> str:
