@@ -30,6 +30,7 @@ table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1
 th:first-child { min-width: 7.5rem; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 pre { overflow-x: auto; background: var(--box); padding: .7rem; overflow-wrap: normal; }
+td pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0; margin: 0; background: none; }
 summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
 @page { size: A4; margin: 11mm 12mm; }
 @media print {
@@ -95,14 +96,13 @@ def definitions(lines: list[str]) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def tree(value: Any) -> str:
-    """Nested tables and lists of a JSON value, each with its name; null is what nobody stated."""
+def show(value: Any) -> str:
+    """A JSON value in a cell; null is what nobody stated."""
     if isinstance(value, dict):
-        rows = ((str(n).replace("_", " "), Html(tree(v))) for n, v in value.items())
-        return table(list(rows))
+        return Html(f"<pre>{html.escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")
     if isinstance(value, list):
-        return "".join(f"<p>{tree(v)}</p>" for v in value) or "none"
-    return asks("the organisation") if value is None else html.escape(f"{value}")
+        return "; ".join(map(str, value)) or "none"
+    return asks("the organisation") if value is None else str(value)
 
 
 def image(content: bytes, words: str) -> str:

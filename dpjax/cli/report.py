@@ -149,7 +149,12 @@ def _registry_entry(certificate: Certificate, about: Mapping[str, str], file: pa
     if file.suffix.lower() == ".json":
         return text
     title = "Registry entry: " + _title(certificate)
-    return page.whole_page(title, [f"<h1>{title}</h1>", page.tree(json.loads(text))])
+    body = [f"<h1>{title}</h1>"]
+    for group, fields in json.loads(text).items():
+        name = group.replace("nist_sp_800_226", "NIST SP 800-226").replace("_", " ")
+        rows = [(field.replace("_", " "), page.show(value)) for field, value in fields.items()]
+        body.append(f"<section><h2>{name}</h2>{page.table(rows)}</section>")
+    return page.whole_page(title, body)
 
 
 def render_page(
