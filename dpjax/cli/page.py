@@ -8,6 +8,7 @@ import html
 import json
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
@@ -41,7 +42,7 @@ summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
   td, th { padding: 0 6pt 0 0; } dd + dd { margin: 0; } details { display: none; }
   .pictures { display: flex; gap: 4mm; align-items: flex-start; break-inside: avoid; }
   .pictures img { max-height: 50mm; max-width: 49%; object-fit: contain; }
-  th:first-child { min-width: 6.4em; } }
+  th:first-child { min-width: 7.4em; } }
 """
 
 
@@ -64,17 +65,17 @@ def _escape(text: str) -> str:
     return text if isinstance(text, Html) else html.escape(text)
 
 
-def says(*sentences: str) -> str:
+def paragraphs(*sentences: str) -> str:
     """A paragraph a text."""
     return "".join(f"<p>{_escape(text)}</p>" for text in sentences)
 
 
-def asks(whom: str) -> Html:
+def ask(whom: str) -> Html:
     """That something is not stated, and who knows it."""
     return Html(f'<span class="ask">not stated; ask {html.escape(whom)}</span>')
 
 
-def table(rows: list[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
+def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
     """Rows of texts, the first of each a name."""
     lines = [f"<tr>{''.join(f'<th>{html.escape(n)}</th>' for n in head)}</tr>"] if head else []
     for name, *others in rows:
@@ -102,7 +103,7 @@ def show(value: Any) -> str:
         return Html(f"<pre>{html.escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "none"
-    return asks("the organisation") if value is None else str(value)
+    return ask("the organisation") if value is None else str(value)
 
 
 def image(content: bytes, words: str) -> str:
@@ -153,7 +154,7 @@ def pictures(c: Certificate, folder: pathlib.Path) -> str:
             "ε as proven, estimated and audited": plot_bounds(found, f"{scratch}/bounds.png"),
         }
         drawings = [image(path.read_bytes(), text) for text, path in drawn.items()]
-    said = says(f"Drawn: {'; '.join(drawn)}.")
+    said = paragraphs(f"Drawn: {'; '.join(drawn)}.")
     return f'{definitions(words)}<div class="pictures">{"".join(drawings)}</div>{said}'
 
 

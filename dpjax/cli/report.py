@@ -40,10 +40,10 @@ _ACTS = {
     "secret as the records.",
     "learned from the rows": "Whoever trained: declare these in a schema, or train with "
     "--preprocessing private.",
-    "accuracy without privacy": "Whoever publishes: keep training.png in the house.",
+    "accuracy without privacy": "Whoever publishes: keep training.png inside the organisation.",
     "held-out records, which": "Whoever publishes: keep metrics.csv, training.png and "
-    "evaluation.json in the house.",
-    "functions of the training": "Whoever publishes: keep metrics.csv in the house.",
+    "evaluation.json inside the organisation.",
+    "functions of the training": "Whoever publishes: keep metrics.csv inside the organisation.",
     "running time": "Whoever runs the machine: show no times to outsiders; delete the checkpoints.",
     "how long the run took": "Whoever runs the machine: confirm it; delete the checkpoints.",
     "by looking at results": "Whoever trained: confirm it, or book every run in one ledger.",
@@ -53,7 +53,7 @@ _ACTS = {
     "key of the run stays secret": "Whoever runs the machine: delete the checkpoints.",
 }
 _OTHERS_ACT = "Whoever signs: ask whoever trained what it tells of the records."
-# Files of a run that may leave the house, and why.
+# Files of a run that may leave the organisation, and why.
 _LEAVE = {
     "certificate.json": "it is made to be shown.",
     "model.safetensors": "what is promised is promised of it.",
@@ -95,8 +95,8 @@ def report(
     """A run as one HTML file, for whoever has to approve it.
 
     Answers twelve questions: which data, what is promised to whom, what is not covered and who must
-    act, which files may leave the house, whether the model is good enough, and how to check it. The
-    certificate is recomputed first and the files that it names are compared; the page needs no
+    act, which files may leave the organisation, whether the model is good enough, how to check it.
+    The certificate is recomputed first and the files that it names are compared; the page needs no
     network, holds its pictures, and prints on two sheets.
 
         dpjax report runs/digits
@@ -168,18 +168,20 @@ def render_page(
     opening, details = (part.split("\n") for part in c.describe().split("\n\n"))
     promised = [line for line in opening if not line.startswith("Not covered")]
     answers = {
-        "Which data is it, and who answers for it?": _data(c, about or {}),
-        "Which columns were used, and which were left out?": _columns(c, folder),
+        "Which data is it, and who answers for it?": _describe_data(c, about or {}),
+        "Which columns were used, and which were left out?": _list_columns(c, folder),
         "What is promised, and what can an attack still do?": page.definitions(promised)
         + page.pictures(c, folder),
-        "What is promised to a person with several records?": _several(c),
-        "Are the records that were held out protected?": _held_out(c),
-        "What is not covered, and who must act?": _not_covered(c),
-        "Which files may leave the house, and which must be deleted?": _files(c, folder),
-        "What do all models on these persons cost together?": _together(c, booked),
-        "Does this certificate belong to this model?": _digests(c, folder),
-        "Is the model good enough?": _quality(c, folder),
-        "Who vouches for the random numbers?": _randomness(c),
+        "What is promised to a person with several records?": _describe_several(c),
+        "Are the records that were held out protected?": _describe_held_out(c),
+        "What is not covered, and who must act?": _list_uncovered(c),
+        "Which files may leave the organisation, and which must be deleted?": _list_files(
+            c, folder
+        ),
+        "What do all models on these persons cost together?": _add_up(c, booked),
+        "Does this certificate belong to this model?": _compare_files(c, folder),
+        "Is the model good enough?": _rate_model(c, folder),
+        "Who vouches for the random numbers?": _describe_randomness(c),
         "How can this be checked?": _CHECK,
     }
     title = f"Privacy report: {_title(c)}"
@@ -221,15 +223,15 @@ def _shorten(names: list[str]) -> str:
 # ------------------------------------------------------------------------------ the answers
 
 
-def _data(c: Certificate, about: Mapping[str, str]) -> str:
+def _describe_data(c: Certificate, about: Mapping[str, str]) -> str:
     unit, count = str(c.declared.get("unit", "record")), c.declared.get("records")
     rows = [
-        (name, about.get(name) or page.asks(f"{whom}; give it in --about as {name} = …"))
+        (name, about.get(name) or page.ask(f"{whom}; give it in --about as {name} = …"))
         for name, whom in _ABOUT.items()
         if name != "persons" or unit == "record"
     ]
     known = f"{count:,.0f} {unit}s" if isinstance(count, int | float) else ""
-    rows.append(("trained on", known or page.asks("whoever trained")))
+    rows.append(("trained on", known or page.ask("whoever trained")))
     for name in ("person_column", "records_per_person"):
         if name in c.declared:
             rows.append((name.replace("_", " "), str(c.declared[name])))
@@ -247,11 +249,11 @@ def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
     return found if isinstance(found, dict) else None
 
 
-def _columns(c: Certificate, folder: pathlib.Path) -> str:
-    encoding = (_read_bound(c, folder, "model.json") or {}).get("encoding")
+def _list_columns(c: Certificate, folder: pathlib.Path) -> str:
+    encoding: Any = (_read_bound(c, folder, "model.json") or {}).get("encoding")
     columns = encoding.get("columns") if isinstance(encoding, dict) else None
     if not isinstance(columns, list):
-        return page.says(page.asks("whoever trained: no model.json says it"))
+        return page.paragraphs(page.ask("whoever trained: no model.json says it"))
     used: dict[str, list[str]] = {}
     left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
     for column in columns:
@@ -264,29 +266,31 @@ def _columns(c: Certificate, folder: pathlib.Path) -> str:
     return page.table([*rows, ("left out", _shorten(list(dict.fromkeys(left))) or "none is named")])
 
 
-def _several(c: Certificate) -> str:
+def _describe_several(c: Certificate) -> str:
     from dpjax.accounting.answers.plain_words import describe_persons
 
     if not math.isfinite(c.epsilon):
-        return page.says("Nothing is promised to anybody.")
-    return page.says(*describe_persons(c))
+        return page.paragraphs("Nothing is promised to anybody.")
+    return page.paragraphs(*describe_persons(c))
 
 
-def _held_out(c: Certificate) -> str:
+def _describe_held_out(c: Certificate) -> str:
     open_lines = [line for line in c.not_covered if "held-out" in line]
     lines = [line for line in c.assumptions if "held" in line and "out" in line]
     if open_lines:
-        return page.says("No, and their results are not covered:", *open_lines)
+        return page.paragraphs("No, and their results are not covered:", *open_lines)
     if any(line.startswith("public: the held-out") for line in lines):
-        return page.says("No: they were given as public. Ask the organisation whether they are.")
+        return page.paragraphs(
+            "No: they were given as public. Ask the organisation whether they are."
+        )
     if lines:
-        return page.says("Yes, as the records that were trained on:", *lines)
-    return page.says(
-        page.asks("whoever trained whether results on held-out records are shown, and how")
+        return page.paragraphs("Yes, as the records that were trained on:", *lines)
+    return page.paragraphs(
+        page.ask("whoever trained whether results on held-out records are shown, and how")
     )
 
 
-def _not_covered(c: Certificate) -> str:
+def _list_uncovered(c: Certificate) -> str:
     def act(line: str, otherwise: str = "") -> str:
         return next((who for part, who in _ACTS.items() if part in line), otherwise)
 
@@ -296,11 +300,11 @@ def _not_covered(c: Certificate) -> str:
     rows = [(act(line, _OTHERS_ACT), cut(line)) for line in c.not_covered]
     asked = [(act(line), cut(line)) for line in c.assumptions if act(line)]
     if not math.isfinite(c.epsilon):
-        return page.says("Nothing is covered.")
+        return page.paragraphs("Nothing is covered.")
     text = (
         page.table(rows, ("who must act", "not covered by ε"))
         if rows
-        else page.says(
+        else page.paragraphs(
             "Not covered: nothing is listed. What leaves the data in another way never is covered."
         )
     )
@@ -309,7 +313,7 @@ def _not_covered(c: Certificate) -> str:
     )
 
 
-def _files(c: Certificate, folder: pathlib.Path) -> str:
+def _list_files(c: Certificate, folder: pathlib.Path) -> str:
     uncovered = " ".join(c.not_covered)
     uncovered += " model.json" * ("learned from the rows" in uncovered)
     uncovered += " evaluation.json" * ("held-out" in uncovered)
@@ -332,17 +336,17 @@ def _files(c: Certificate, folder: pathlib.Path) -> str:
     return page.table(rows)
 
 
-def _together(c: Certificate, booked: Ledger | None) -> str:
+def _add_up(c: Certificate, booked: Ledger | None) -> str:
     from dpjax.accounting.answers.plain_words import grade
 
     if booked is None:
         whom = "whoever holds the records for the ledger of all models; give it by --ledger"
         more = "Every further model on the same persons adds to what they lose."
-        return page.says(page.asks(whom), more)
+        return page.paragraphs(page.ask(whom), more)
     spent, known = booked.spent(), [one.digests["mechanism"] for one in booked.entries]
     total = f"ε = {format_rounded_up(spent, 4)} at δ = {booked.delta:g}"
     held = f"This is {grade(c, spent, booked.delta)}; the budget is ε = {booked.epsilon:g}."
-    return page.says(
+    return page.paragraphs(
         f"{len(known)} run{'s are' if len(known) != 1 else ' is'} booked, together {total} "
         f"({booked.adjacency.value}) for each {booked.unit}. {held}",
         "A run of this certificate's mechanism is among them."
@@ -351,21 +355,23 @@ def _together(c: Certificate, booked: Ledger | None) -> str:
     )
 
 
-def _digests(c: Certificate, folder: pathlib.Path) -> str:
+def _compare_files(c: Certificate, folder: pathlib.Path) -> str:
     if not c.subject:
-        return page.says("Nobody can say: the certificate names no file. Ask for one that does.")
+        return page.paragraphs(
+            "Nobody can say: the certificate names no file. Ask for one that does."
+        )
     found = c.check_files(folder)  # refuses another file of that name
     rows = [
         (name, f"{digest[:16]}…", "the same" if name in found else "not here: not compared")
         for name, digest in c.subject.items()
     ]
     words = "Yes, the files that were compared" if found else "Not compared: no file is here"
-    return page.says(f"{words}. Another file of one of these names is refused.") + page.table(
+    return page.paragraphs(f"{words}. Another file of one of these names is refused.") + page.table(
         rows, ("file", "SHA-256 in the certificate", "the file beside it")
     )
 
 
-def _quality(c: Certificate, folder: pathlib.Path) -> str:
+def _rate_model(c: Certificate, folder: pathlib.Path) -> str:
     found, names = _read_bound(c, folder, "evaluation.json"), c.subject or ("metrics.csv",)
     if found is not None:
         try:
@@ -379,11 +385,11 @@ def _quality(c: Certificate, folder: pathlib.Path) -> str:
             ) from None
     else:
         words = _result(folder / "metrics.csv") if "metrics.csv" in names else ""
-        words = words or page.says(page.asks("whoever trained: no evaluation is bound"))
+        words = words or page.paragraphs(page.ask("whoever trained: no evaluation is bound"))
     if "training.png" in (c.subject or ("training.png",)) and (folder / "training.png").is_file():
         drawn = page.image((folder / "training.png").read_bytes(), "accuracy and ε by step")
         words += f'<div class="pictures">{drawn}</div>'
-    return words + page.says("Whether that is enough, whoever uses the model must say.")
+    return words + page.paragraphs("Whether that is enough, whoever uses the model must say.")
 
 
 def _share(value: Any) -> str:
@@ -395,7 +401,7 @@ def _describe_numbers(found: Mapping[str, Any]) -> str:
     error, baseline = float(found["root_mean_squared_error"]), float(found["baseline_error"])
     spread = float(found["stddev"])
     better = "" if error < baseline - 2 * spread else " THE MODEL IS NO BETTER."
-    return page.says(
+    return page.paragraphs(
         f"Root mean squared error {error:.4g} on {float(found['records']):,.0f} held-out records"
         + (f" (noise: ± {2 * spread:.2g})" if spread else "")
         + f"; of always saying the mean it is {baseline:.4g}.{better}"
@@ -411,7 +417,7 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> str:
     noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
     better = "" if right > largest + 2 * spread else " THE MODEL IS NO BETTER."
     auc = found.get("auc")
-    text = page.says(
+    text = page.paragraphs(
         f"{name}{right:.1%}{noise} of {records:,.0f} held-out records are classified rightly; "
         f"always saying the most frequent class is right for {largest:.1%}.{better}"
         + (
@@ -444,13 +450,15 @@ def _result(metrics: pathlib.Path) -> str:
     return f"<p>{accuracy:.1%} of the held-out records are classified rightly.</p>"
 
 
-def _randomness(c: Certificate) -> str:
+def _describe_randomness(c: Certificate) -> str:
     if any("key or a seed given by hand" in line for line in c.not_covered):
-        return page.says("Whoever gave the seed: who knows or guesses it can subtract the noise.")
+        return page.paragraphs(
+            "Whoever gave the seed: who knows or guesses it can subtract the noise."
+        )
     lines = [line for line in c.assumptions if line.startswith("the key of the run")]
     if not lines:
-        return page.says(page.asks("whoever trained where the random numbers came from"))
-    return page.says(
+        return page.paragraphs(page.ask("whoever trained where the random numbers came from"))
+    return page.paragraphs(
         "No seed was given: the operating system drew the key. What follows from it, by the "
         f"generator Threefry, nobody vouches for; the certificate assumes: {lines[0]}."
     )
