@@ -67,6 +67,7 @@ _STAY = {
     "checkpoint": "No: delete it. It is needed no more once the run has ended.",
 }
 _KEY = "NO: DELETE IT NOW. It holds the key of the noise: whoever has it can subtract the noise."
+_NO_BETTER = " THAT THE MODEL IS BETTER IS NOT SHOWN."
 _SHOWN = 24  # names of columns, and classes, in the part that is printed
 
 
@@ -114,6 +115,8 @@ def report(
         booked = None if ledger is None else LedgerFile(ledger).read()
         folder = run if run.is_dir() else run.parent
         goal = out or folder / "report.html"
+        if registry is not None and registry.resolve() == goal.resolve():
+            raise ValueError(f"--registry must be another file than the report, got {registry}")
         certificate, _ = verify_certificate(run)
         pages = {goal: render_page(certificate, folder, facts, booked)}
         if registry is not None:
@@ -238,12 +241,17 @@ def _describe_data(c: Certificate, about: Mapping[str, str]) -> str:
     return page.table(rows)
 
 
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number")
+
+
 def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
     """A JSON file beside the certificate, if it binds it; of others it says nothing."""
     if (c.subject and name not in c.subject) or not (folder / name).is_file():
         return None
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        text = (folder / name).read_text(encoding="utf-8")
+        found = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise ValueError(f"{name} must be JSON, got {folder / name}: {error}") from None
     return found if isinstance(found, dict) else None
@@ -256,11 +264,9 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> str:
         return page.paragraphs(page.ask("whoever trained: no model.json says it"))
     used: dict[str, list[str]] = {}
     left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
-    for column in columns:
-        if column.get("kind") == "ignore":
-            left.append(str(column["name"]))
-        else:
-            used.setdefault(str(column.get("origin")), []).append(str(column["name"]))
+    for column in filter(lambda one: isinstance(one, dict), columns):
+        is_used, name = column.get("kind") != "ignore", str(column.get("name"))
+        (used.setdefault(str(column.get("origin")), []) if is_used else left).append(name)
     rows: list[tuple[str, ...]] = [("predicted", str(encoding.get("target")))]
     rows += [(f"used ({origin})", _shorten(names)) for origin, names in used.items()]
     return page.table([*rows, ("left out", _shorten(list(dict.fromkeys(left))) or "none is named")])
@@ -301,16 +307,12 @@ def _list_uncovered(c: Certificate) -> str:
     asked = [(act(line), cut(line)) for line in c.assumptions if act(line)]
     if not math.isfinite(c.epsilon):
         return page.paragraphs("Nothing is covered.")
-    text = (
-        page.table(rows, ("who must act", "not covered by ε"))
-        if rows
-        else page.paragraphs(
-            "Not covered: nothing is listed. What leaves the data in another way never is covered."
-        )
+    text = "Nothing is listed. What leaves the data in another way never is covered."
+    listed = (
+        page.table(rows, ("who must act", "not covered by ε")) if rows else page.paragraphs(text)
     )
-    return text + (
-        page.table(asked, ("who must act", "taken as true by the certificate")) if asked else ""
-    )
+    head = "who must act", "taken as true by the certificate"
+    return listed + (page.table(asked, head) if asked else "")
 
 
 def _list_files(c: Certificate, folder: pathlib.Path) -> str:
@@ -324,14 +326,15 @@ def _list_files(c: Certificate, folder: pathlib.Path) -> str:
     rows: list[tuple[str, ...]] = [
         ("this page", f"It shows results. {refused}" if results else "Yes: it repeats these files.")
     ]
-    for path in sorted(folder.iterdir()):
-        words = _STAY.get(path.name, "Ask whoever made it: it is no file of the run.")
-        if path.name in _LEAVE:
+    for path in sorted(p for p in (folder / name for name in (*_LEAVE, *_STAY)) if p.exists()):
+        words = _STAY.get(path.name, "Ask whoever trained: the certificate does not name it.")
+        if path.name in c.subject or path.name == "certificate.json":
             words = refused if path.name in uncovered else f"Yes: {_LEAVE[path.name]}"
-        if any(p.name == "noise_key.json" for p in (path, *path.rglob("*"))):
-            words = _KEY
-        if path.name != "report.html":
-            rows.append((path.name + "/" * path.is_dir(), words))
+        rows.append((path.name + "/" * path.is_dir(), words))
+    for depth in ("*", "*/*", "*/*/*"):  # of a large folder no further
+        for key in sorted(folder.glob(f"{depth}/noise_key.json")):
+            rows.append((f"{key.parent.relative_to(folder)}/", _KEY))
+    rows.append(("other files, if there are any", "Ask whoever made them: they are of no run."))
     rows.append(("the records, a seed, the ledger", "No: these speak of the records themselves."))
     return page.table(rows)
 
@@ -378,7 +381,7 @@ def _rate_model(c: Certificate, folder: pathlib.Path) -> str:
             words = (_describe_numbers if found["task"] == "regression" else _describe_classes)(
                 found
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ValueError(
                 "evaluation.json must be what dpjax train writes, got "
                 f"{folder / 'evaluation.json'}: {error!r}"
@@ -400,7 +403,7 @@ def _describe_numbers(found: Mapping[str, Any]) -> str:
     """Of a model that predicts a number."""
     error, baseline = float(found["root_mean_squared_error"]), float(found["baseline_error"])
     spread = float(found["stddev"])
-    better = "" if error < baseline - 2 * spread else " THE MODEL IS NO BETTER."
+    better = "" if error < baseline - 2 * spread else _NO_BETTER
     return page.paragraphs(
         f"Root mean squared error {error:.4g} on {float(found['records']):,.0f} held-out records"
         + (f" (noise: ± {2 * spread:.2g})" if spread else "")
@@ -415,7 +418,8 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> str:
     spread = found.get("accuracy_stddev")  # else of the sum of independent counts
     spread = float(found["stddev"]) * counts**0.5 / records if spread is None else float(spread)
     noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
-    better = "" if right > largest + 2 * spread else " THE MODEL IS NO BETTER."
+    margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
+    better = "" if right > largest + margin else _NO_BETTER
     auc = found.get("auc")
     text = page.paragraphs(
         f"{name}{right:.1%}{noise} of {records:,.0f} held-out records are classified rightly; "
@@ -459,6 +463,7 @@ def _describe_randomness(c: Certificate) -> str:
     if not lines:
         return page.paragraphs(page.ask("whoever trained where the random numbers came from"))
     return page.paragraphs(
-        "No seed was given: the operating system drew the key. What follows from it, by the "
-        f"generator Threefry, nobody vouches for; the certificate assumes: {lines[0]}."
+        "The certificate lists no seed and no key given by hand: dpjax then takes the key from the "
+        "operating system. For what follows from it by the generator Threefry nobody vouches; the "
+        f"certificate assumes: {lines[0]}."
     )

@@ -6,6 +6,7 @@ import base64
 import html.parser
 import io
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -285,7 +286,7 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     run, line = acc.Gaussian(4.0), "metrics.csv: an exact function of the held-out records, which"
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
     for start in ("this pageYes", "model.safetensorsYes", "metrics.csvYes", "checkpoint/No: delete",
-                  "notes.txtAsk", "the records, a seed, the ledgerNo"):  # fmt: skip
+                  "other files, if there are anyAsk", "the records, a seed, the ledgerNo"):  # fmt: skip
         assert start in said
     said = _answer(_rendered(acc.certify(run, 1e-5, not_covered=[line]), tmp_path)[0], 7)
     for start in ("this pageIt shows results. No", "metrics.csvNo", "model.safetensorsYes"):
@@ -293,7 +294,13 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     assert "training.pngYes" in said
     (tmp_path / "checkpoint" / "table" / "noise_key.json").write_text("{}")
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
-    assert "checkpoint/NO: DELETE IT NOW" in said
+    assert "checkpoint/table/NO: DELETE IT NOW" in said
+    (tmp_path / "evaluation.json").write_text("{}")  # not bound
+    certificate = acc.certify(run, 1e-5).bind_files({"model.safetensors": b"x"})
+    said = _answer("".join(_Page(render_page(certificate, tmp_path)).text), 7)
+    assert "evaluation.jsonAsk whoever trained" in said
+    assert "model.safetensorsYes" in said
+    assert "notes.txt" not in said  # names of files may tell something
 
 
 def test_the_ledger_adds_up_all_models(folder, tmp_path):
@@ -350,18 +357,27 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     said = say(**_CLASSES, accuracy_stddev=0.01)
     for words in ("85.0% (noise: ± 2.0%) of 100", "right for 80.0%", "0.875", "60.0%unknown"):
         assert words in said
-    assert "NO BETTER" not in said
-    assert "NO BETTER" in say(**_CLASSES)  # of noise of two counts
-    assert "NO BETTER" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
+    assert "IS NOT SHOWN" not in said
+    assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
+    assert "IS NOT SHOWN" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
     groups = {"sex": {"f": {**_CLASSES, "accuracy": 0.9}, "m": {**_CLASSES, "accuracy": 0.4}}}
     said = say(**{**_CLASSES, "by": groups})
     assert "sex = f: 90.0%" in said
     assert "sex = m: 40.0%" in said
-    assert "NO BETTER" not in say(**_NUMBERS)
-    assert "NO BETTER" in say(**{**_NUMBERS, "baseline_error": 2.6})
-    for wrong in ({"task": "classification"}, {**_CLASSES, "confusion": 1}, {**_CLASSES, "by": 3}):
+    assert "IS NOT SHOWN" not in say(**_NUMBERS)
+    assert "IS NOT SHOWN" in say(**{**_NUMBERS, "baseline_error": 2.6})
+    wrongs = {"confusion": 1}, {"by": 3}, {"records": 0}, {"accuracy": None}, {"recall": {}}
+    for wrong in ({"task": "classification"}, *({**_CLASSES, **w} for w in wrongs)):
         with pytest.raises(ValueError, match=r"evaluation\.json must be"):
             say(**wrong)
+
+
+def test_numbers_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"evaluation\.json must be JSON.*NaN is no number"):
+        _rendered(
+            acc.certify(acc.Gaussian(4.0), 1e-5), tmp_path,
+            evaluation_json={**_CLASSES, "accuracy": math.nan},
+        )  # fmt: skip
 
 
 def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path):
@@ -377,7 +393,7 @@ def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path)
     ("settings", "number", "words"),
     [
         ({"not_covered": [plan.BY_HAND]}, 11, "Whoever gave the seed"),
-        ({"assumptions": [plan.SECRET_KEY]}, 11, "the operating system drew the key"),
+        ({"assumptions": [plan.SECRET_KEY]}, 11, "lists no seed and no key given by hand"),
         ({}, 11, "not stated; ask whoever trained"),
         ({"not_covered": ["the held-out records, which ε does not protect"]}, 5, "No, and"),
         ({"assumptions": ["public: the held-out records: given by the user"]}, 5, "No: they were"),
@@ -417,6 +433,8 @@ def test_a_registry_entry_is_written_as_json_and_as_a_page(folder, tmp_path):
     assert CliRunner().invoke(app, told).exit_code == 2  # is there already
     told[-1] = str(tmp_path / "entry.txt")
     assert CliRunner().invoke(app, told).exit_code == 2
+    told[-1] = str(tmp_path / "one.html")
+    assert CliRunner().invoke(app, [*told, "--out", str(tmp_path / "one.html")]).exit_code == 2
 
 
 def _opened(page, width, *more):
