@@ -8,7 +8,7 @@ import html
 import json
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
@@ -46,17 +46,6 @@ summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
 """
 
 
-def whole_page(title: str, body: list[str]) -> str:
-    """A page that needs nothing else."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
-    )
-
-
 class Html(str):
     """A text that is HTML already; any other is escaped: texts of a run are shown, never obeyed."""
 
@@ -65,9 +54,22 @@ def _escape(text: str) -> str:
     return text if isinstance(text, Html) else html.escape(text)
 
 
-def paragraphs(*sentences: str) -> str:
-    """A paragraph a text."""
-    return "".join(f"<p>{_escape(text)}</p>" for text in sentences)
+def whole_page(title: str, sections: list[str]) -> str:
+    """A page that needs nothing else."""
+    title = html.escape(title)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        + "\n".join(sections)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def section(heading: str, parts: Iterable[str]) -> str:
+    """What stands under a heading: HTML, and a paragraph a text."""
+    written = (p if isinstance(p, Html) else f"<p>{html.escape(p)}</p>" for p in parts)
+    return f"<section><h2>{heading}</h2>\n{''.join(written)}</section>"
 
 
 def ask(whom: str) -> Html:
@@ -75,26 +77,23 @@ def ask(whom: str) -> Html:
     return Html(f'<span class="ask">not stated; ask {html.escape(whom)}</span>')
 
 
-def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
+def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> Html:
     """Rows of texts, the first of each a name."""
     lines = [f"<tr>{''.join(f'<th>{html.escape(n)}</th>' for n in head)}</tr>"] if head else []
     for name, *others in rows:
         cells = "".join(f"<td>{_escape(text)}</td>" for text in others)
         lines.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    return Html(f"<table>{''.join(lines)}</table>")
 
 
-def definitions(lines: list[str]) -> str:
+def definitions(lines: list[str]) -> Html:
     """Lines of the form "term: words", each term once with all its words."""
     found: dict[str, list[str]] = {}
     for line in lines:
         term, _, words = line.partition(": ")
-        found.setdefault(term, []).append(words)
-    rows = (
-        f"<dt>{html.escape(term)}</dt>" + "".join(f"<dd>{html.escape(w)}</dd>" for w in words)
-        for term, words in found.items()
-    )
-    return f"<dl>{''.join(rows)}</dl>"
+        found.setdefault(html.escape(term), []).append(f"<dd>{html.escape(words)}</dd>")
+    rows = (f"<dt>{term}</dt>{''.join(words)}" for term, words in found.items())
+    return Html(f"<dl>{''.join(rows)}</dl>")
 
 
 def show(value: Any) -> str:
@@ -106,13 +105,13 @@ def show(value: Any) -> str:
     return ask("the organisation") if value is None else str(value)
 
 
-def image(content: bytes, words: str) -> str:
-    """A picture within the page, and what it shows for those who do not see it."""
-    encoded = base64.b64encode(content).decode()
-    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
-
-
-# ------------------------------------------------------------------------------ numbers, pictures
+def images(drawn: dict[str, pathlib.Path]) -> Html:
+    """Pictures within the page, by what each shows, for those who do not see it."""
+    found = ""
+    for words, path in drawn.items():
+        encoded = base64.b64encode(path.read_bytes()).decode()
+        found += f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
+    return Html(f'<div class="pictures">{found}</div>')
 
 
 def numbers(c: Certificate) -> str:
@@ -124,7 +123,7 @@ def numbers(c: Certificate) -> str:
     return table(found.rows())
 
 
-def pictures(c: Certificate, folder: pathlib.Path) -> str:
+def pictures(c: Certificate, folder: pathlib.Path) -> Html:
     """The best attack; ε as proven, by the last iterate's heuristic, and as an audit found it."""
     from dpjax import accounting as acc
     from dpjax.plotting import plot_attack, plot_bounds
@@ -153,9 +152,8 @@ def pictures(c: Certificate, folder: pathlib.Path) -> str:
             "alarms; on the dotted line are guesses": plot_attack(c, f"{scratch}/attack.png"),
             "ε as proven, estimated and audited": plot_bounds(found, f"{scratch}/bounds.png"),
         }
-        drawings = [image(path.read_bytes(), text) for text, path in drawn.items()]
-    said = paragraphs(f"Drawn: {'; '.join(drawn)}.")
-    return f'{definitions(words)}<div class="pictures">{"".join(drawings)}</div>{said}'
+        shown = images(drawn)
+    return Html(f"{definitions(words)}{shown}<p>Drawn: {'; '.join(drawn)}.</p>")
 
 
 def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
