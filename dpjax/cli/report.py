@@ -226,7 +226,7 @@ def _describe_data(c: Certificate, about: Mapping[str, str]) -> list[str]:
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"numbers must be finite, got {text}")
 
 
 def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
@@ -298,12 +298,16 @@ def _list_uncovered(c: Certificate) -> list[str]:
 
 
 def _list_files(c: Certificate, folder: pathlib.Path) -> str:
+    from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
+
     uncovered = " ".join(c.not_covered)
     uncovered += " model.json" * ("learned from the rows" in uncovered)
     uncovered += " evaluation.json" * ("held-out" in uncovered)
     refused = "No, unless whoever signs accepts what question 6 says of it."
-    if not math.isfinite(c.epsilon):
-        uncovered, refused = " ".join(_LEAVE), "No: nothing is promised of it."
+    if "seed given by hand" in uncovered:
+        uncovered = " ".join(_LEAVE[1:])
+    if grade(c, c.epsilon, c.delta) == NO_PROMISE:
+        uncovered, refused = " ".join(_LEAVE[1:]), f"No: of it there is {NO_PROMISE}."
     results = any(name in uncovered for name in _RESULTS)
     rows = [("this page", f"It shows results. {refused}" if results else "Yes: it repeats these.")]
     for name in sorted(name for name in (*_LEAVE, *_STAY) if (folder / name).exists()):
@@ -396,7 +400,9 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
         f"{_NO_BETTER * (right <= largest + margin)}"
     ]
     if found.get("auc") is not None:
-        text.append(f"Area under the ROC curve: {float(found['auc']):.3f} (guesses: 0.5).")
+        spread = float(found.get("auc_stddev") or 0.0)
+        noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
+        text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
     if not name:
         rows = []
         for one in found["classes"][:_SHOWN]:

@@ -298,6 +298,10 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     for start in ("this pageIt shows results. No", "metrics.csvNo", "model.safetensorsYes"):
         assert start in said
     assert "training.pngYes" in said
+    for stated in (acc.certify(run, 1e-5, not_covered=[plan.BY_HAND]),
+                   acc.certify(acc.Gaussian(0.1), 1e-5)):  # fmt: skip
+        said = _answer(_rendered(stated, tmp_path)[0], 7)
+        assert "Yes" not in said.replace("certificate.jsonYes", "")
     (tmp_path / "checkpoint" / "table" / "noise_key.json").write_text("{}")
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
     assert "checkpoint/tableNO: DELETE IT NOW" in said
@@ -360,8 +364,13 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     def say(**changed):
         return _answer(_rendered(certificate, tmp_path, evaluation_json=changed)[0], 10)
 
-    said = say(**_CLASSES, accuracy_stddev=0.01)
-    for words in ("85.0% (noise: ± 2.0%) of 100", "right for 80.0%", "0.875", "60.0%unknown"):
+    said = say(**_CLASSES, accuracy_stddev=0.01, auc_stddev=0.02)
+    for words in (
+        "85.0% (noise: ± 2.0%) of 100",
+        "right for 80.0%",
+        "0.875 (noise: ± 0.04)",
+        "60.0%unknown",
+    ):
         assert words in said
     assert "IS NOT SHOWN" not in said
     assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
@@ -379,7 +388,7 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
 
 
 def test_numbers_that_are_none_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"evaluation\.json must be JSON.*NaN is no number"):
+    with pytest.raises(ValueError, match=r"evaluation\.json must be JSON.*finite, got NaN"):
         _rendered(
             acc.certify(acc.Gaussian(4.0), 1e-5), tmp_path,
             evaluation_json={**_CLASSES, "accuracy": math.nan},

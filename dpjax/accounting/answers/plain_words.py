@@ -29,12 +29,13 @@ _PROTECTED = {
     Adjacency.REPLACE_ONE: "whoever contributed one record: {promise} with it as with any other in "
     "its place",
 }
+NO_PROMISE = "no promise in practice"
 # Up to which ε, and for how many records that δ may give away, a guarantee is called so.
 _GRADES = (
     (1.0, 1.0, "a strong promise"),
     (3.0, 10.0, "a moderate promise"),
     (10.0, 100.0, "a weak promise"),
-    (math.inf, math.inf, "no promise in practice"),
+    (math.inf, math.inf, NO_PROMISE),
 )
 _SEVERAL = 5  # records of a person, of whom every certificate speaks
 _RECORDS = 1e3  # where a certificate does not say how many there are
