@@ -239,7 +239,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     with contextlib.suppress(acc.UnsupportedQuery):
         missed = acc.tradeoff(c.mechanism, rates, adjacency=c.adjacency)
         bound = np.minimum(bound, 1 - missed + sum(c.extra_delta.values()))
-    figure = Figure()
+    figure = Figure(figsize=(5.2, 3.4))
     axes = figure.subplots()
     axes.plot(rates, np.clip(bound, 0, 1), color=COLOURS[0])
     axes.plot(rates, rates, color=GREY, linewidth=1, linestyle=DOTTED)
@@ -250,6 +250,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     return save_picture(figure, path)
 
 
+@matplotlib.rc_context(style())
 def plot_bounds(found: Mapping[str, float], path: str | pathlib.Path) -> pathlib.Path:
     """Draw values of ε on one line, each by its name, to a file.
 
@@ -265,7 +266,7 @@ def plot_bounds(found: Mapping[str, float], path: str | pathlib.Path) -> pathlib
     """
     path = check_suffix(path)
     shown = {name: value for name, value in found.items() if np.isfinite(value)}
-    figure = Figure(figsize=(6.4, 1.6))
+    figure = Figure(figsize=(5.2, 1.5))
     axes = figure.subplots()
     for name, (place, value) in zip(shown, enumerate(shown.values()), strict=True):
         axes.plot([value], [0.0], "o", color=COLOURS[place % len(COLOURS)])
@@ -357,7 +358,7 @@ def plot_sweep(
 
 _ACCURACY, _EPSILON, *_ = COLOURS
 _LEAST_SPAN = 0.06  # of accuracies in a picture: ticks are then whole percents, and differ
-_STEPS = (1, 1.5, 2, 3, 5, 10)  # from tick to tick
+_STEPS = (1, 2, 3, 5, 10)  # from tick to tick: whole percents in the least span
 
 
 @matplotlib.rc_context(style())
@@ -389,7 +390,7 @@ def plot_training(
     """
     path = check_suffix(path)
     steps = np.asarray(metrics["step"])
-    figure = Figure(figsize=(7.2, 5.6))
+    figure = Figure(figsize=(6.0, 5.0))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     if title:
         figure.suptitle(title, x=0.02, ha="left")

@@ -1,36 +1,69 @@
-"""`dpjax report`: a run as one HTML file, for people who run no commands."""
+"""`dpjax report`: a run as one HTML file, for whoever has to approve it.
+
+Twelve questions, each under its heading, with an answer or with who can give it.
+"""
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import csv
+import datetime
 import html
 import json
+import math
 import pathlib
-import tempfile
-from typing import TYPE_CHECKING, Annotated
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
+from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
+from dpjax.cli.page import Html
 
 if TYPE_CHECKING:
-    from dpjax.accounting import Certificate
+    from dpjax.accounting import Certificate, Ledger
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1f2937; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
-dd + dd { margin-top: .25rem; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.5rem .2rem 0;
-       border-bottom: 1px solid #e5e7eb; vertical-align: top; }
-img { max-width: 100%; height: auto; }
-pre { overflow-x: auto; background: #f3f4f6; padding: .7rem; }
-"""
+# Of --about: what no certificate knows, and whom to ask.
+_ABOUT = {
+    "organisation": "whoever ordered the training",
+    "purpose": "whoever ordered the training",
+    "responsible": "the organisation for the person who is responsible",
+    "file": "whoever trained for the file and where it came from",
+    "period": "whoever exported the records",
+    "persons": "whoever exported the records how many there are, and how many rows one has at most",
+}
+# Sentences of certificates by a part of their text: who must act, and how.
+_ACTS = {
+    "key or a seed given by hand": "Whoever trained: train again without a seed, or keep it as "
+    "secret as the records.",
+    "learned from the rows": "Whoever trained: declare these in a schema, or train with "
+    "--preprocessing private.",
+    "accuracy without privacy": "Whoever publishes: keep training.png inside the organisation.",
+    "held-out records, which": "Whoever publishes: keep metrics.csv, training.png and "
+    "evaluation.json inside the organisation.",
+    "functions of the training": "Whoever publishes: keep metrics.csv inside the organisation.",
+    "running time": "Whoever runs the machine: show no times to outsiders; delete the checkpoints.",
+    "how long the run took": "Whoever runs the machine: confirm it; delete the checkpoints.",
+    "by looking at results": "Whoever trained: confirm it, or book every run in one ledger.",
+    "treated as public": "The organisation: confirm that it may be known.",
+    "columns are public": "The organisation: confirm that these may be known.",
+    "public: ": "The organisation: confirm that this was not read off the records.",
+    "key of the run stays secret": "Whoever runs the machine: delete the checkpoints.",
+}
+_OTHERS_ACT = "Whoever signs: ask whoever trained what it tells of the records."
+# Files of a run that may leave the organisation where the certificate covers them, and others.
+_RESULTS = "metrics.csv", "training.png", "evaluation.json"
+_LEAVE = "certificate.json", "model.safetensors", "model.json", *_RESULTS
+_STAY = {
+    "audit.json": "Ask whoever audited: it may speak of single records.",
+    "checkpoint": "No: delete it. It is needed no more once the run has ended.",
+}
+_KEY = "NO: DELETE IT NOW. It holds the key of the noise: whoever has it can subtract the noise."
+_NO_BETTER = " THAT THE MODEL IS BETTER IS NOT SHOWN."
+_SHOWN = 24  # names of columns, and classes, in the part that is printed
 
 
 def report(
@@ -40,180 +73,358 @@ def report(
     out: Annotated[
         pathlib.Path | None, option("[default: report.html beside the certificate]")
     ] = None,
+    about: Annotated[
+        pathlib.Path | None,
+        option(
+            f"What no certificate knows (TOML): {', '.join(_ABOUT)}; and for --registry name, "
+            "description, publication_year, region, sector, security, collection, utility."
+        ),
+    ] = None,
+    ledger: Annotated[
+        pathlib.Path | None, option("The ledger of all models on the same records or persons.")
+    ] = None,
+    registry: Annotated[
+        pathlib.Path | None,
+        option("Also write an entry for a public registry of deployments (.html or .json)."),
+    ] = None,
 ) -> None:
-    """A run as one HTML file, for people who run no commands.
+    """A run as one HTML file, for whoever has to approve it.
 
-    What is promised, to whom, the pictures, and how to check it. The certificate is recomputed
-    first; the file needs no network and holds its pictures.
+    Answers twelve questions: which data, what is promised to whom, what is not covered and who must
+    act, which files may leave the organisation, whether the model is good enough, how to check it.
+    The certificate is recomputed first and the files that it names are compared; the page needs no
+    network, holds its pictures, and prints on two sheets.
 
         dpjax report runs/digits
+        dpjax report runs/digits --about about.toml --ledger digits.ledger.json
+        dpjax report runs/digits --about about.toml --registry entry.html
     """
     with exit_on_bad_input():
-        if out is not None:
-            check_new_file("--out", out, (".html", ".htm"))
+        from dpjax.accounting import LedgerFile
+
+        for name, file, formats in (("--out", out, ()), ("--registry", registry, (".json",))):
+            if file is not None:
+                check_new_file(name, file, (".html", ".htm", *formats))
+        facts = {} if about is None else _read_about(about)
+        booked = None if ledger is None else LedgerFile(ledger).read()
         folder = run if run.is_dir() else run.parent
         goal = out or folder / "report.html"
+        if registry is not None and registry.resolve() == goal.resolve():
+            raise ValueError(f"--registry must be another file than the report, got {registry}")
         certificate, _ = verify_certificate(run)
-        write_atomically(goal, render_page(certificate, folder).encode())
-    typer.echo(f"wrote {goal}")
+        pages = {goal: render_page(certificate, folder, facts, booked)}
+        if registry is not None:
+            pages[registry] = _registry_entry(certificate, facts, registry)
+        for path, text in pages.items():
+            write_atomically(path, text.encode())
+    for path in pages:
+        typer.echo(f"wrote {path}")
 
 
-def render_page(certificate: Certificate, folder: pathlib.Path) -> str:
-    """The page of a certificate and of what lies beside it: training.png, metrics.csv."""
-    opening, details = (part.split("\n") for part in certificate.describe().split("\n\n"))
-    sections = [f"<h1>{_title(certificate)}</h1>", _definitions(opening)]
-    sections += ["<h2>What an attacker can do</h2>", _tradeoff_picture(certificate)]
-    sections += ["<h2>In numbers</h2>", _numbers(certificate)]
-    sections += ["<h2>Proven, estimated, measured</h2>", _three(certificate, folder)]
-    names = certificate.subject or ("training.png", "metrics.csv")  # of others it says nothing
-    if "training.png" in names and (folder / "training.png").is_file():
-        metrics = [_result(folder / "metrics.csv")] if "metrics.csv" in names else []
-        sections += ["<h2>Training</h2>", *metrics]
-        sections.append(_image((folder / "training.png").read_bytes(), "accuracy and ε by step"))
-    sections += ["<h2>The plan</h2>", _plan(certificate)]
-    sections += ["<h2>The certificate</h2>", _definitions(details)]
-    sections += [
-        "<h2>How to check it</h2>",
-        "<p>Save the text below as <code>certificate.json</code>, or take the file of that name "
-        "from the folder of the run. On any machine with Python:</p>"
+def _read_about(file: pathlib.Path) -> dict[str, str]:
+    """The facts of --about by name; an empty one is none."""
+    from dpjax.accounting.answers.plain_words import PRODUCT
+
+    names = [*_ABOUT, *(n for n in PRODUCT if n not in ("curator", "intended_use"))]
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise ValueError(f"--about must be TOML, got {file}: {error}") from None
+    for name, value in raw.items():
+        if name not in names or not isinstance(value, str | int | float | datetime.date):
+            listed = ", ".join(names)
+            raise ValueError(f"--about must hold texts of {listed}, got {name} = {value!r}")
+    return {name: str(value).strip() for name, value in raw.items() if str(value).strip()}
+
+
+def _registry_entry(certificate: Certificate, about: Mapping[str, str], file: pathlib.Path) -> str:
+    """The entry of a registry, as JSON or as a page."""
+    own = {"organisation": "curator", "purpose": "intended_use"}
+    product = {own.get(n, n): v for n, v in about.items() if n in own or n not in _ABOUT}
+    text = certificate.to_registry(**product)
+    if file.suffix.lower() == ".json":
+        return text
+    sections = []
+    for group, fields in json.loads(text).items():
+        rows = [(field.replace("_", " "), page.show(value)) for field, value in fields.items()]
+        name = group.replace("nist_sp_800_226", "NIST SP 800-226").replace("_", " ")
+        sections.append(page.section(name, [page.table(rows)]))
+    return page.whole_page(f"Registry entry: {_title(certificate)}", sections)
+
+
+def render_page(
+    certificate: Certificate,
+    folder: pathlib.Path,
+    about: Mapping[str, str] | None = None,
+    booked: Ledger | None = None,
+) -> str:
+    """The page of a certificate and of what lies beside it, as far as the certificate binds it."""
+    c = certificate
+    opening, details = (part.split("\n") for part in c.describe().split("\n\n"))
+    promised = [line for line in opening if not line.startswith("Not covered")]
+    answers: dict[str, Iterable[str]] = {
+        "Which data is it, and who answers for it?": _describe_data(c, about or {}),
+        "Which columns were used, and which were left out?": _list_columns(c, folder),
+        "What is promised, and what can an attack still do?": [
+            page.definitions(promised), page.pictures(c, folder)
+        ],
+        "What is promised to a person with several records?": _describe_several(c),
+        "Are the records that were held out protected?": _describe_held_out(c),
+        "What is not covered, and who must act?": _list_uncovered(c),
+        "Which files may leave the organisation, and which must be deleted?": [
+            _list_files(c, folder)
+        ],
+        "What do all models on these persons cost together?": _add_up(c, booked),
+        "Does this certificate belong to this model?": _compare_files(c, folder),
+        "Is the model good enough?": _rate_model(c, folder),
+        "Who vouches for the random numbers?": _describe_randomness(c),
+        "How can this be checked?": _CHECK,
+    }  # fmt: skip
+    folded = {
+        "In numbers": page.numbers(c),
+        "The plan": page.plan(c),
+        "The certificate": page.definitions([*opening, *details]),
+        "certificate.json": f"<pre>{html.escape(c.to_json())}</pre>",
+    }
+    sections = [page.section(f"{k}. {name}", answers[name]) for k, name in enumerate(answers, 1)]
+    sections += [f"<details><summary>{n}</summary>{text}</details>" for n, text in folded.items()]
+    return page.whole_page(f"Privacy report: {_title(c)}", sections)
+
+
+_CHECK = (
+    "Save the text at the end of this page as certificate.json, or take that file from the folder "
+    "of the run. On any machine with Python:",
+    Html(
         "<pre>pip install 'dpjax[cli] @ git+https://github.com/dpjax/dpjax'\n"
         "dpjax verify certificate.json</pre>"
-        "<p>The mechanism in the certificate is priced again, by the bound that it names and by "
-        "an independent one where there is one; an edited ε, δ, adjacency or mechanism is refused, "
-        "and a model file other than the one released. It cannot tell whether the run was the one "
-        "described: for that, read the code that ran, or audit it.</p>"
-        f"<details><summary>certificate.json</summary><pre>{html.escape(certificate.to_json())}"
-        "</pre></details>",
+    ),
+    "The mechanism in the certificate is priced again, by the bound that it names and by an "
+    "independent one where there is one; an edited ε, δ, adjacency or mechanism is refused, and a "
+    "model file other than the one released. It cannot tell whether the run was the one described: "
+    "for that, read the code that ran, or audit it.",
+)
+
+
+def _title(c: Certificate) -> str:
+    return f"ε = {format_rounded_up(c.epsilon, 4)} at δ = {c.delta:g} ({c.adjacency.value})"
+
+
+# ------------------------------------------------------------------------------ the answers
+
+
+def _describe_data(c: Certificate, about: Mapping[str, str]) -> list[str]:
+    unit, count = str(c.declared.get("unit", "record")), c.declared.get("records")
+    rows = [
+        (name, about.get(name) or page.ask(f"{whom}; give it in --about as {name} = …"))
+        for name, whom in _ABOUT.items()
+        if name != "persons" or unit == "record"
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_title(certificate)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(sections)
-        + "\n</body>\n</html>\n"
-    )
+    known = f"{count:,.0f} {unit}s" if isinstance(count, int | float) else ""
+    rows.append(("trained on", known or page.ask("whoever trained")))
+    facts = [n for n in ("person_column", "records_per_person") if n in c.declared]
+    return [page.table([*rows, *((n.replace("_", " "), str(c.declared[n])) for n in facts)])]
 
 
-def _title(certificate: Certificate) -> str:
-    cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
-    return html.escape(f"Privacy report: {cost} ({certificate.adjacency.value})")
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"numbers must be finite, got {text}")
 
 
-def _definitions(lines: list[str]) -> str:
-    """Lines of the form "term: words", each term once with all its words."""
-    found: dict[str, list[str]] = {}
-    for line in lines:
-        term, _, words = line.partition(": ")
-        found.setdefault(term, []).append(words)
-    rows = (
-        f"<dt>{html.escape(term)}</dt>" + "".join(f"<dd>{html.escape(w)}</dd>" for w in words)
-        for term, words in found.items()
-    )
-    return f"<dl>{''.join(rows)}</dl>"
-
-
-def _numbers(certificate: Certificate) -> str:
-    """What the run permits, each number with a sentence."""
-    from dpjax import accounting as acc
-
-    deltas = [certificate.delta * share for share in (1.0, 0.1, 0.01)]
-    reserved = sum(certificate.extra_delta.values())
-    found = acc.summary(
-        certificate.mechanism, deltas, adjacency=certificate.adjacency, reserved=reserved
-    )
-    cells = (map(html.escape, row) for row in found.rows())
-    rows = (f"<tr><th>{n}</th><td>{v}</td><td>{words}</td></tr>" for n, v, words in cells)
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _three(certificate: Certificate, folder: pathlib.Path) -> str:
-    """ε as proven, as the last iterate's heuristic has it, and as an audit found it at least."""
-    from dpjax import accounting as acc
-    from dpjax.plotting import plot_bounds
-
-    c, audit = certificate, folder / "audit.json"
-    found = {"proven": c.epsilon}
-    words = [f"Proven: ε is at most {format_rounded_up(c.epsilon, 4)} at δ = {c.delta:g}."]
-    if c.adjacency is acc.Adjacency.ADD_REMOVE:
-        with contextlib.suppress(acc.UnsupportedQuery):
-            found["heuristic"] = acc.estimate_last_iterate(c.mechanism, c.delta)
-            words.append(
-                f"Heuristic, no certificate: {found['heuristic']:.4g}, were the loss linear and "
-                "only the last iterate released (Steinke et al. 2025)."
-            )
-    if audit.is_file():
-        found["audited"], confidence = _read_audit(audit, c.delta)
-        words.append(
-            f"Audited: ε is at least {found['audited']:.4g} with {100 * confidence:g} % confidence."
-        )
-        if found["audited"] > c.epsilon:
-            words.append("CONTRADICTION: the audit refutes what is certified.")
-    else:
-        words.append("Audited: not; an audit.json beside the certificate would be shown here.")
-    with tempfile.TemporaryDirectory() as scratch:
-        content = plot_bounds(found, pathlib.Path(scratch) / "bounds.png").read_bytes()
-    return _definitions(words) + _image(content, "ε as proven, estimated and audited")
-
-
-def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
-    """The lower end and the confidence of an audit of this δ; what is not so is bad input."""
+def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
+    """A JSON file beside the certificate, if it binds it; of others it says nothing."""
+    if (c.subject and name not in c.subject) or not (folder / name).is_file():
+        return {}
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        low, at, confidence = (float(raw[name]) for name in ("epsilon", "delta", "confidence"))
-    except (ValueError, TypeError, KeyError) as error:
+        text = (folder / name).read_text(encoding="utf-8")
+        found = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ValueError(f"{name} must be JSON, got {folder / name}: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
+    encoding = _read_bound(c, folder, "model.json").get("encoding")
+    columns = encoding.get("columns") if isinstance(encoding, dict) else None
+    if not isinstance(columns, list):
+        return [page.ask("whoever trained: no model.json says it")]
+    used: dict[str, list[str]] = {}
+    left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
+    for column in filter(lambda one: isinstance(one, dict), columns):
+        is_used, name = column.get("kind") != "ignore", str(column.get("name"))
+        (used.setdefault(str(column.get("origin")), []) if is_used else left).append(name)
+    named = {f"used ({origin})": names for origin, names in used.items()}
+    named |= {"left out": list(dict.fromkeys(left)) or ["none is named"]}
+    rows = [("predicted", str(encoding.get("target")))]
+    for what, names in named.items():
+        more = f", and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+        rows.append((what, ", ".join(names[:_SHOWN]) + more))
+    return [page.table(rows)]
+
+
+def _describe_several(c: Certificate) -> list[str]:
+    from dpjax.accounting.answers.plain_words import describe_persons
+
+    return describe_persons(c) if math.isfinite(c.epsilon) else ["Nothing is promised to anybody."]
+
+
+def _describe_held_out(c: Certificate) -> list[str]:
+    uncovered = [line for line in c.not_covered if "held-out" in line]
+    lines = [line for line in c.assumptions if "held" in line and "out" in line]
+    if uncovered:
+        return ["No, and their results are not covered:", *uncovered]
+    if any(line.startswith("public: the held-out") for line in lines):
+        return ["No: they were given as public. Ask the organisation whether they are."]
+    if lines:
+        return ["Yes, as the records that were trained on:", *lines]
+    return [page.ask("whoever trained whether results on held-out records are shown, and how")]
+
+
+def _list_uncovered(c: Certificate) -> list[str]:
+    def list_acts(lines: Iterable[str], otherwise: str = "") -> list[tuple[str, str]]:
+        found = []
+        for line in lines:
+            who = next((who for part, who in _ACTS.items() if part in line), otherwise)
+            # Lists of columns may be long; question 2 has the names.
+            found.append((who, line if len(line) <= 240 else f"{line[:180]} … {line[-40:]}"))
+        return [row for row in found if row[0]]
+
+    if not math.isfinite(c.epsilon):
+        return ["Nothing is covered."]
+    text, head = "Nothing is listed. What leaves the data in another way never is covered.", (
+        "who must act", "taken as true by the certificate"
+    )  # fmt: skip
+    rows, asked = list_acts(c.not_covered, _OTHERS_ACT), list_acts(c.assumptions)
+    listed = page.table(rows, ("who must act", "not covered by ε")) if rows else text
+    return [listed, page.table(asked, head) if asked else Html()]
+
+
+def _list_files(c: Certificate, folder: pathlib.Path) -> str:
+    from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
+
+    uncovered = " ".join(c.not_covered)
+    uncovered += " model.json" * ("learned from the rows" in uncovered)
+    uncovered += " evaluation.json" * ("held-out" in uncovered)
+    refused = "No, unless whoever signs accepts what question 6 says of it."
+    if "seed given by hand" in uncovered:
+        uncovered = " ".join(_LEAVE[1:])
+    if grade(c, c.epsilon, c.delta) == NO_PROMISE:
+        uncovered, refused = " ".join(_LEAVE[1:]), f"No: of it there is {NO_PROMISE}."
+    results = any(name in uncovered for name in _RESULTS)
+    rows = [("this page", f"It shows results. {refused}" if results else "Yes: it repeats these.")]
+    for name in sorted(name for name in (*_LEAVE, *_STAY) if (folder / name).exists()):
+        words = _STAY.get(name, "Ask whoever trained: the certificate does not name it.")
+        if name in c.subject or name == "certificate.json":
+            words = refused if name in uncovered else "Yes: nothing in it is uncovered."
+        rows.append((name, words))
+    for depth in ("*", "*/*", "*/*/*"):  # of a large folder no further
+        for key in sorted(folder.glob(f"{depth}/noise_key.json")):
+            rows.append((f"{key.parent.relative_to(folder)}", _KEY))
+    rows.append(("other files, if there are any", "Ask whoever made them: they are of no run."))
+    rows.append(("the records, a seed, the ledger", "No: these speak of the records themselves."))
+    return page.table(rows)
+
+
+def _add_up(c: Certificate, booked: Ledger | None) -> list[str]:
+    from dpjax.accounting.answers.plain_words import grade
+
+    if booked is None:
+        whom = "whoever holds the records for the ledger of all models; give it by --ledger"
+        return [page.ask(whom), "Every further model on the same persons adds to what they lose."]
+    spent, known = booked.spent(), [one.digests["mechanism"] for one in booked.entries]
+    total = f"ε = {format_rounded_up(spent, 4)} at δ = {booked.delta:g}"
+    return [
+        f"Runs that are booked: {len(known)}. Together {total} ({booked.adjacency.value}) for each "
+        f"{booked.unit}: {grade(c, spent, booked.delta)}. The budget is ε = {booked.epsilon:g}.",
+        "A run of this certificate's mechanism is among them."
+        if c.digests["mechanism"] in known
+        else "THIS RUN IS NOT AMONG THEM: the total is without it.",
+    ]
+
+
+def _compare_files(c: Certificate, folder: pathlib.Path) -> list[str]:
+    if not c.subject:
+        return ["Nobody can say: the certificate names no file. Ask for one that does."]
+    found = c.check_files(folder)  # refuses another file of that name
+    rows = [
+        (name, f"{digest[:16]}…", "the same" if name in found else "not here: not compared")
+        for name, digest in c.subject.items()
+    ]
+    words = "Yes, the files that were compared" if found else "Not compared: no file is here"
+    head = "file", "SHA-256 in the certificate", "the file beside it"
+    return [f"{words}. Another file of one of these names is refused.", page.table(rows, head)]
+
+
+def _rate_model(c: Certificate, folder: pathlib.Path) -> list[str]:
+    found, names = _read_bound(c, folder, "evaluation.json"), c.subject or _RESULTS
+    describe = _describe_numbers if found.get("task") == "regression" else _describe_classes
+    try:
+        words = describe(found) if found else []
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
+            "evaluation.json must be what dpjax train writes, got "
+            f"{folder / 'evaluation.json'}: {error!r}"
         ) from None
-    # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
-    if not (low >= 0 and 0 < confidence < 1 and at >= delta):
-        raise ValueError(
-            f"audit.json must hold ε >= 0, a confidence in (0, 1) and δ >= {delta:g}, got {raw}"
-        )
-    return low, confidence
+    metrics, picture = folder / "metrics.csv", folder / "training.png"
+    if not words and metrics.name in names and metrics.is_file():
+        rows = list(csv.DictReader(metrics.read_text(encoding="utf-8").splitlines()))
+        if rows and "test_accuracy" in rows[-1]:
+            share = float(rows[-1]["test_accuracy"])
+            words = [f"{share:.1%} of the held-out records are classified rightly."]
+    words = words or [page.ask("whoever trained: no evaluation is bound")]
+    if picture.name in names and picture.is_file():
+        words.append(page.images({"accuracy and ε by step": picture}))
+    return [*words, "Whether that is enough, whoever uses the model must say."]
 
 
-def _plan(certificate: Certificate) -> str:
-    from dpjax.accounting.answers.plain_words import format_fact
-
-    facts = {
-        "ε": format_rounded_up(certificate.epsilon),
-        "δ": f"{certificate.delta:g}",
-        "adjacency": certificate.adjacency.value,
-        "bound": certificate.method,
-        "tier": certificate.tier,
-    }
-    for name, value in certificate.declared.items():
-        words = name.replace("_", " ")
-        facts[f"declared {words}" if words in facts else words] = format_fact(value)
-    rows = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-        for name, value in facts.items()
-    )
-    return f"<table>{''.join(rows)}</table>"
+def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
+    """Of a model that predicts a number."""
+    names = "root_mean_squared_error", "baseline_error", "stddev", "records"
+    error, baseline, spread, records = (float(found[name]) for name in names)
+    noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
+    return [
+        f"Root mean squared error {error:.4g}{noise} on {records:,.0f} held-out records; of always "
+        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - 2 * spread)}"
+    ]
 
 
-def _result(metrics: pathlib.Path) -> str:
-    """The last row of metrics.csv in a sentence, where it is there."""
-    rows: list[dict[str, str]] = []
-    if metrics.is_file():
-        with metrics.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    if not rows or "test_accuracy" not in rows[-1]:
-        return ""
-    accuracy = float(rows[-1]["test_accuracy"])
-    return f"<p>{accuracy:.1%} of the held-out records are classified rightly.</p>"
+def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
+    """Of a model that predicts a class, then of each group."""
+    values = (float(found[n]) for n in ("accuracy", "largest_class_share", "records", "stddev"))
+    right, largest, records, count = values
+    # Of the sum of a count a class, each with noise of its own, where it is not said.
+    spread = float(found.get("accuracy_stddev", count * len(found["confusion"]) ** 0.5 / records))
+    margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
+    noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
+    text = [
+        f"{name}{right:.1%}{noise} of {records:,.0f} held-out records are classified rightly; "
+        f"always saying the most frequent class is right for {largest:.1%}."
+        f"{_NO_BETTER * (right <= largest + margin)}"
+    ]
+    if found.get("auc") is not None:
+        spread = float(found.get("auc_stddev") or 0.0)
+        noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
+        text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
+    if not name:
+        rows = []
+        for one in found["classes"][:_SHOWN]:
+            shares = (found[what][str(one)] for what in ("precision", "recall"))
+            cells = ("unknown" if share is None else f"{share:.1%}" for share in shares)
+            rows.append((str(one), *cells))
+        head = "class", "right where it is predicted", "found where it is true"
+        text.append(page.table(rows, head))
+    for column, groups in (found.get("by") or {}).items():
+        for group, part in groups.items():
+            text += _describe_classes(part, f"{column} = {group}: ")
+    return text
 
 
-def _tradeoff_picture(certificate: Certificate) -> str:
-    from dpjax.plotting import plot_attack
-
-    with tempfile.TemporaryDirectory() as scratch:
-        picture = plot_attack(certificate, pathlib.Path(scratch) / "attack.png")
-        content = picture.read_bytes()
-    words = "the share of records that the best attack finds, at most, by its rate of false alarms"
-    return _image(content, words) + f"<p>Drawn: {words}. On the dotted line are guesses.</p>"
-
-
-def _image(content: bytes, words: str) -> str:
-    encoded = base64.b64encode(content).decode()
-    return f'<p><img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}"></p>'
+def _describe_randomness(c: Certificate) -> list[str]:
+    if any("key or a seed given by hand" in line for line in c.not_covered):
+        return ["Whoever gave the seed: who knows or guesses it can subtract the noise."]
+    for line in c.assumptions:
+        if line.startswith("the key of the run"):
+            return [
+                "The certificate lists no seed and no key given by hand: dpjax then takes the key "
+                "from the operating system. For what follows from it by the generator Threefry "
+                f"nobody vouches; the certificate assumes: {line}."
+            ]
+    return [page.ask("whoever trained where the random numbers came from")]

@@ -210,7 +210,10 @@ def show_plan(console, run: Run) -> None:
 
     plan, certificate, learned = run.plan, run.certificate, run.records.learned
     kind = "random allocation" if isinstance(plan.step, acc.RandomAllocation) else "Poisson"
-    tier = "beyond what is learned from the rows" if learned else certificate.tier
+    tier = certificate.tier
+    if learned:
+        tier += ", except for the ranges and category lists read from your rows (listed below; a "
+        tier += "schema avoids this)"
     table = Table(title=f"Plan: {run.model} on {run.options.data}", title_justify="left")
     table.add_column("setting")
     table.add_column("value", justify="right")

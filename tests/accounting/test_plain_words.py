@@ -9,7 +9,12 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers.plain_words import details, format_percent, summary
+from dpjax.accounting.answers.plain_words import (
+    describe_several,
+    details,
+    format_percent,
+    summary,
+)
 from dpjax.accounting.answers.risks import bound_success, success
 
 _ADD, _SWAP = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -141,29 +146,67 @@ def test_the_promise_follows_from_epsilon(epsilon, adjacency):
         ratio = float(first.split("more than ")[1].split(" times")[0].replace(",", ""))
         truth = float(mpmath.exp(mpmath.mpf(epsilon)))
         assert truth <= ratio <= max(truth * 1.1, truth + 0.01)
-    named = [word for word in ("strong", "moderate", "weak", "next to nothing") if word in first]
+    own = first.partition("A person with")[0]
+    named = [word for word in ("strong", "moderate", "weak", "no promise") if word in own]
     assert len(named) == 1
     assert "almost the same" not in first
     # Nothing that is called strong lets an attack find more than a few of a hundred.
     share = float(third.split("at most ")[1].split(" %")[0])
     assert (named == ["strong"]) is (epsilon <= 1)
     assert share < 1 or named != ["strong"]
-    assert (named == ["next to nothing"]) is (epsilon > 10)
+    assert (named == ["no promise"]) is (epsilon > 10)
 
 
 @pytest.mark.parametrize(
     ("delta", "records", "word"),
     [
-        (0.9, None, "next to nothing"), (0.05, None, "weak"), (5e-3, None, "moderate"),
+        (0.9, None, "no promise"), (0.05, None, "weak"), (5e-3, None, "moderate"),
         (1e-4, None, "strong"), (0.01, 1_500, "weak"), (1e-4, 50_000, "moderate"),
-        (1e-4, 10**8, "next to nothing"), (1e-4, 10_000, "strong"),
+        (1e-4, 10**8, "no promise"), (1e-4, 10_000, "strong"),
     ],
 )  # fmt: skip
 def test_no_promise_is_strong_that_gives_records_away(delta, records, word):
     # A release of every record, each with probability δ, is (0, δ)-private.
     declared = {} if records is None else {"records": records}
     found = acc.certify(acc.ApproximateDP(0.0, delta / 2), delta, declared=declared)
-    assert word in summary(found)[0]
+    assert word in summary(found)[0].partition("A person with")[0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "records"), [(0.0, 5), (0.1, 5), (0.5, 10), (1.0, 2), (1.0, 5)]
+)
+def test_a_person_with_several_records_is_promised_what_one_record_implies(epsilon, records):
+    certificate = acc.certify(acc.ApproximateDP(epsilon, 1e-7), 1e-6)
+    words = describe_several(certificate, records)
+    with mpmath.workdps(40):
+        ratio = float(mpmath.exp(mpmath.mpf(records) * mpmath.mpf(certificate.epsilon)))
+        away = float(
+            mpmath.mpf(1e-6) * sum(mpmath.exp(i * certificate.epsilon) for i in range(records))
+        )
+    shown = float(words.split("more than ")[1].split(" times")[0].replace(",", ""))
+    assert ratio <= shown <= max(1.1 * ratio, ratio + 0.01)
+    shown = float(words.split("probability of ")[1].split(";")[0])
+    assert away <= shown <= 1.1 * away
+    assert words in summary(certificate)[0] or records != 5
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 500.0, 1e3])
+def test_a_person_with_several_records_is_promised_nothing_beyond_a_probability_of_one(epsilon):
+    certificate = acc.certify(acc.ApproximateDP(epsilon, 1e-7), 1e-4)
+    words = describe_several(certificate, 5)
+    assert words.startswith(f"A person with 5 records: ε would be {5 * epsilon:g} and δ above 1")
+    assert words.endswith("so that nothing is promised")
+
+
+@pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
+@pytest.mark.parametrize("noise", [4.0, 20.0])
+def test_what_is_said_of_several_records_holds_for_the_exact_price(noise, adjacency):
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(noise), 0.1), 50)
+    certificate = acc.certify(run, 1e-6, adjacency=adjacency)
+    words = describe_several(certificate, 5)
+    away = float(words.split("probability of ")[1].split(";")[0])
+    ratio = float(words.split("more than ")[1].split(" times")[0].replace(",", ""))
+    assert acc.epsilon(acc.UserLevel(run, 5), away, adjacency=adjacency) <= math.log(ratio)
 
 
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
@@ -203,6 +246,11 @@ def test_users_are_named_wherever_a_record_would_be(adjacency):
     whole = acc.certify(
         acc.Gaussian(9.0), 1e-5, adjacency=adjacency, declared={"unit": "user", "records": 9}
     )
+    facts = {"unit": "person", "person_column": "id", "records_per_person": 4, "records": 9}
+    persons = acc.certify(acc.Gaussian(9.0), 1e-5, adjacency=adjacency, declared=facts)
+    assert "of the persons it is after" in summary(persons)[2]
+    assert "all records of one person" in persons.describe()
+    assert "any number of records" in summary(persons)[0]
     for certificate, whose in ((several, "up to 3 records of one user"), (whole, "one user")):
         lines = dict(line.split(": ", 1) for line in certificate.describe().splitlines() if line)
         assert "user" in lines["Against"]

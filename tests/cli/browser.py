@@ -1,7 +1,8 @@
-"""`python browser.py PAGE WIDTH [PICTURE]`: opens a page in Qt's Chromium, and says what it shows.
+"""`python browser.py PAGE WIDTH [PICTURE.png | SHEETS.pdf] [dark]`: a page in Qt's Chromium.
 
 Prints JSON: its text, the width of every picture as decoded (0: broken), how wide and high the
-content is, and what it asked for besides itself. Exit code 3 where Qt's WebEngine is not there.
+content is, the colours of text and background, what it asked for besides itself, and how many
+sheets of A4 it prints on. Exit code 3 where Qt's WebEngine is not there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import sys
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--no-sandbox --disable-gpu")
+_DARK = " --blink-settings=preferredColorScheme=0" if "dark" in sys.argv else ""
+os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--no-sandbox --disable-gpu" + _DARK)
 try:
     from PySide6.QtCore import QTimer, QUrl
+    from PySide6.QtPdf import QPdfDocument
     from PySide6.QtWebEngineCore import QWebEngineSettings, QWebEngineUrlRequestInterceptor
     from PySide6.QtWebEngineWidgets import QWebEngineView
     from PySide6.QtWidgets import QApplication
@@ -26,6 +29,8 @@ _SHOWN = """JSON.stringify({
   pictures: [...document.images].map(picture => picture.naturalWidth),
   width: document.documentElement.scrollWidth,
   height: document.documentElement.scrollHeight,
+  ink: getComputedStyle(document.body).color,
+  paper: getComputedStyle(document.body).backgroundColor,
 })"""
 
 
@@ -53,12 +58,24 @@ def main(page: str, width: int, picture: str | None) -> None:
     def say(shown: str) -> None:
         found = json.loads(shown)
         asked = [u for u in requests.urls if u != page and not u.startswith("data:")]
-        print(json.dumps({**found, "requests": asked}))
-        if picture is None:
+        found |= {"requests": asked}
+
+        def end(path: str = "") -> None:
+            if path:
+                sheets = QPdfDocument(application)
+                sheets.load(path)
+                found["sheets"] = sheets.pageCount()
+            print(json.dumps(found))
             application.quit()
-            return
-        view.resize(width, min(found["height"], 8_000))
-        QTimer.singleShot(1_000, lambda: (view.grab().save(picture), application.quit()))
+
+        if picture is None:
+            end()
+        elif picture.endswith(".pdf"):
+            view.page().pdfPrintingFinished.connect(end)
+            view.page().printToPdf(picture)
+        else:
+            view.resize(width, min(found["height"], 8_000))
+            QTimer.singleShot(1_000, lambda: (view.grab().save(picture), end()))
 
     def loaded(well: bool) -> None:
         if not well:
@@ -72,4 +89,4 @@ def main(page: str, width: int, picture: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *(sys.argv[3:] or [None]))
+    main(sys.argv[1], int(sys.argv[2]), next((a for a in sys.argv[3:] if a != "dark"), None))

@@ -54,16 +54,19 @@ _STEPS = np.arange(0, 201, 10)
         0.7 + 0.1 * np.sin(_STEPS / 10),
         0.5 + 0.002 * _STEPS,
         np.ones(_STEPS.size),
+        0.02 + 0.01 * np.sin(_STEPS / 10),
     ],
-    ids=["usual", "constant", "nearly constant", "noisy", "steep end", "perfect"],
+    ids=["usual", "constant", "nearly constant", "noisy", "steep end", "perfect", "near zero"],
 )
+@pytest.mark.parametrize("last", [20, 200, 1_000])
 @pytest.mark.parametrize("reference", [None, 0.71, 1.0])
 def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
-    tmp_path, monkeypatch, accuracy, reference
+    tmp_path, monkeypatch, accuracy, reference, last
 ):
     drawn = []
     monkeypatch.setattr(plotting, "save_picture", lambda figure, path: drawn.append(figure))
-    metrics = {"step": _STEPS, "epsilon": 3 * (_STEPS / 200) ** 2, "test_accuracy": accuracy}
+    steps = _STEPS * last // 200
+    metrics = {"step": steps, "epsilon": 3 * (steps / last) ** 2, "test_accuracy": accuracy}
     plotting.plot_training(metrics, tmp_path / "run.png", reference=reference, budget=3.0)
     assert not _texts_over_lines(drawn[0])
     for axes in drawn[0].axes:
@@ -72,6 +75,9 @@ def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
             shown = [tick.label1.get_text() for tick in axis.get_major_ticks()
                      if low <= tick.get_loc() <= high and tick.label1.get_visible()]  # fmt: skip
             assert len(shown) == len(set(shown)) <= 5, shown
+    for tick in drawn[0].axes[0].yaxis.get_major_ticks():  # a label says where it stands
+        share = float(tick.label1.get_text().rstrip("%")) / 100
+        assert share == pytest.approx(tick.get_loc(), abs=1e-9)
 
 
 def test_a_word_on_a_line_is_found():

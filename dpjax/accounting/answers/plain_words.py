@@ -29,13 +29,15 @@ _PROTECTED = {
     Adjacency.REPLACE_ONE: "whoever contributed one record: {promise} with it as with any other in "
     "its place",
 }
+NO_PROMISE = "no promise in practice"
 # Up to which ε, and for how many records that δ may give away, a guarantee is called so.
 _GRADES = (
-    (1.0, 1.0, "This is a strong promise"),
-    (3.0, 10.0, "This is a moderate promise"),
-    (10.0, 100.0, "This is a weak promise"),
-    (math.inf, math.inf, "This promises next to nothing"),
+    (1.0, 1.0, "a strong promise"),
+    (3.0, 10.0, "a moderate promise"),
+    (10.0, 100.0, "a weak promise"),
+    (math.inf, math.inf, NO_PROMISE),
 )
+_SEVERAL = 5  # records of a person, of whom every certificate speaks
 _RECORDS = 1e3  # where a certificate does not say how many there are
 _AGAINST = {
     Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
@@ -79,17 +81,47 @@ def _promise(epsilon: float) -> str:
     return f"no outcome is more than {math.ceil(ratio / digits) * digits:,.6g} times as likely"
 
 
+def grade(c: Certificate, epsilon: float, delta: float) -> str:
+    """What an ε at a δ is called, of as many records as the certificate declares."""
+    records: Any = c.declared.get("records", _RECORDS)
+    away = delta * (records if isinstance(records, int | float) else _RECORDS)
+    return next(text for most, lost, text in _GRADES if epsilon <= most and not away > lost)
+
+
+def describe_several(c: Certificate, records: int) -> str:
+    """What the certificate of one record promises to a person with several.
+
+    k steps of one record each: ε becomes kε and δ becomes δ(1 + e^ε + … + e^((k−1)ε)) (Vadhan
+    2017, Lemma 2.2). It follows from (ε, δ) alone: of held-out records, of what is reserved of δ
+    and of rare values the price of the run for a group would not be right.
+    """
+    powers = [i * c.epsilon for i in range(records)]
+    delta = c.delta * (1 + 1e-12)  # beyond the rounding of exp and of the sum
+    delta *= math.fsum(map(math.exp, powers)) if powers[-1] < 700.0 else math.inf
+    epsilon, words = records * c.epsilon, f"A person with {records} records: "
+    if not delta < 1.0:  # any release keeps δ = 1
+        at = format_rounded_up(epsilon, 4)
+        return f"{words}ε would be {at} and δ above 1, so that nothing is promised"
+    away = f"but for a probability of {format_rounded_up(delta, 2)}"
+    return f"{words}{_promise(epsilon)}, {away}; {grade(c, epsilon, delta)}"
+
+
+def describe_persons(c: Certificate) -> list[str]:
+    """What is promised to persons with several records, one sentence a number of them."""
+    if owned := _owned(c):
+        return [f"Together protected: {owned[1]}; what is promised is promised for all of them."]
+    return [f"{describe_several(c, records)}." for records in (2, _SEVERAL, 2 * _SEVERAL)]
+
+
 def _protected(c: Certificate) -> str:
     words = _PROTECTED[c.adjacency].format(promise=_promise(c.epsilon))
-    records: Any = c.declared.get("records", _RECORDS)
-    away = c.delta * (records if isinstance(records, int | float) else _RECORDS)
-    grade = next(text for most, lost, text in _GRADES if c.epsilon <= most and not away > lost)
-    again = ". Of several records, each costs again"
+    several = f". {describe_several(c, _SEVERAL)}"
     if owned := _owned(c):
-        again = ""  # of all of one's records it speaks already
+        several = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")
         words = words.replace("without it", "without them").replace("its place", "their place")
-    return f"{words}, but for a probability of {format_rounded_up(c.delta)}. {grade}{again}"
+    away, named = format_rounded_up(c.delta), grade(c, c.epsilon, c.delta)
+    return f"{words}, but for a probability of {away}. This is {named}{several}"
 
 
 def _relation(c: Certificate) -> str:

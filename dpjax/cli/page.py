@@ -1,0 +1,185 @@
+"""The parts of a report: HTML for a telephone, in the dark and printed, numbers, pictures."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import json
+import pathlib
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpjax._digits import format_rounded_up
+
+if TYPE_CHECKING:
+    from dpjax.accounting import Certificate
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --paper: #fff; --line: #d1d5db; --box: #f3f4f6;
+        --ask: #b45309; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --paper: #111827; --line: #4b5563; --box: #1f2937; --ask: #fbbf24; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem;
+       color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 1.8rem 0 .4rem; }
+p, dl, table { margin: .4rem 0; } dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
+dd + dd { margin-top: .25rem; } .ask { color: var(--ask); }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1rem .2rem 0;
+       border-bottom: 1px solid var(--line); vertical-align: top; }
+th:first-child { min-width: 7.5rem; }
+img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+pre { overflow-x: auto; background: var(--box); padding: .7rem; overflow-wrap: normal; }
+td pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0; margin: 0; background: none; }
+summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
+@page { size: A4; margin: 11mm 12mm; }
+@media print {
+  :root { color-scheme: light; --ink: #000; --paper: #fff; --line: #bbb; --box: #fff; --ask: #000; }
+  body { font-size: 8.6pt; line-height: 1.3; margin: 0; padding: 0; max-width: none; }
+  h1 { font-size: 12pt; margin: 0; } h2 { font-size: 9.6pt; margin: 5pt 0 1pt; break-after: avoid; }
+  p, dl, table { margin: 1pt 0; } dt { margin-top: 1pt; } pre { padding: 2pt; }
+  td, th { padding: 0 6pt 0 0; } dd + dd { margin: 0; } details { display: none; }
+  .pictures { display: flex; gap: 4mm; align-items: flex-start; break-inside: avoid; }
+  .pictures img { max-height: 50mm; max-width: 49%; object-fit: contain; }
+  th:first-child { min-width: 7.4em; } }
+"""
+
+
+class Html(str):
+    """A text that is HTML already; any other is escaped: texts of a run are shown, never obeyed."""
+
+
+def _escape(text: str) -> str:
+    return text if isinstance(text, Html) else html.escape(text)
+
+
+def whole_page(title: str, sections: list[str]) -> str:
+    """A page that needs nothing else."""
+    title = html.escape(title)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        + "\n".join(sections)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def section(heading: str, parts: Iterable[str]) -> str:
+    """What stands under a heading: HTML, and a paragraph a text."""
+    written = (p if isinstance(p, Html) else f"<p>{html.escape(p)}</p>" for p in parts)
+    return f"<section><h2>{heading}</h2>\n{''.join(written)}</section>"
+
+
+def ask(whom: str) -> Html:
+    """That something is not stated, and who knows it."""
+    return Html(f'<span class="ask">not stated; ask {html.escape(whom)}</span>')
+
+
+def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> Html:
+    """Rows of texts, the first of each a name."""
+    lines = [f"<tr>{''.join(f'<th>{html.escape(n)}</th>' for n in head)}</tr>"] if head else []
+    for name, *others in rows:
+        cells = "".join(f"<td>{_escape(text)}</td>" for text in others)
+        lines.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
+    return Html(f"<table>{''.join(lines)}</table>")
+
+
+def definitions(lines: list[str]) -> Html:
+    """Lines of the form "term: words", each term once with all its words."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        term, _, words = line.partition(": ")
+        found.setdefault(html.escape(term), []).append(f"<dd>{html.escape(words)}</dd>")
+    rows = (f"<dt>{term}</dt>{''.join(words)}" for term, words in found.items())
+    return Html(f"<dl>{''.join(rows)}</dl>")
+
+
+def show(value: Any) -> str:
+    """A JSON value in a cell; null is what nobody stated."""
+    if isinstance(value, dict):
+        return Html(f"<pre>{html.escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
+    return ask("the organisation") if value is None else str(value)
+
+
+def images(drawn: dict[str, pathlib.Path]) -> Html:
+    """Pictures within the page, by what each shows, for those who do not see it."""
+    found = ""
+    for words, path in drawn.items():
+        encoded = base64.b64encode(path.read_bytes()).decode()
+        found += f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
+    return Html(f'<div class="pictures">{found}</div>')
+
+
+def numbers(c: Certificate) -> str:
+    """What the run permits, each number with a sentence."""
+    from dpjax import accounting as acc
+
+    deltas, reserved = [c.delta * share for share in (1.0, 0.1, 0.01)], sum(c.extra_delta.values())
+    found = acc.summary(c.mechanism, deltas, adjacency=c.adjacency, reserved=reserved)
+    return table(found.rows())
+
+
+def pictures(c: Certificate, folder: pathlib.Path) -> Html:
+    """The best attack; ε as proven, by the last iterate's heuristic, and as an audit found it."""
+    from dpjax import accounting as acc
+    from dpjax.plotting import plot_attack, plot_bounds
+
+    audit, found = folder / "audit.json", {"proven": c.epsilon}
+    words = [f"Proven: ε is at most {format_rounded_up(c.epsilon, 4)} at δ = {c.delta:g}."]
+    if c.adjacency is acc.Adjacency.ADD_REMOVE:
+        with contextlib.suppress(acc.UnsupportedQuery):
+            found["heuristic"] = acc.estimate_last_iterate(c.mechanism, c.delta)
+            words.append(
+                f"Heuristic, no certificate: {found['heuristic']:.4g}, were the loss linear and "
+                "only the last iterate released (Steinke et al. 2025)."
+            )
+    if audit.is_file():
+        found["audited"], confidence = _read_audit(audit, c.delta)
+        words.append(
+            f"Audited: ε is at least {found['audited']:.4g} with {100 * confidence:g} % confidence."
+        )
+        if found["audited"] > c.epsilon:
+            words.append("CONTRADICTION: the audit refutes what is certified.")
+    else:
+        words.append("Audited: not; an audit.json beside the certificate would be shown here.")
+    with tempfile.TemporaryDirectory() as scratch:
+        drawn = {
+            "The share of records that the best attack finds, at most, by its rate of false "
+            "alarms; on the dotted line are guesses": plot_attack(c, f"{scratch}/attack.png"),
+            "ε as proven, estimated and audited": plot_bounds(found, f"{scratch}/bounds.png"),
+        }
+        shown = images(drawn)
+    return Html(f"{definitions(words)}{shown}<p>Drawn: {'; '.join(drawn)}.</p>")
+
+
+def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
+    """The lower end and the confidence of an audit of this δ; what is not so is bad input."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        low, at, confidence = (float(raw[name]) for name in ("epsilon", "delta", "confidence"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
+        ) from None
+    # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
+    if not (low >= 0 and 0 < confidence < 1 and at >= delta):
+        raise ValueError(
+            f"audit.json must hold ε >= 0, a confidence in (0, 1) and δ >= {delta:g}, got {raw}"
+        )
+    return low, confidence
+
+
+def plan(c: Certificate) -> str:
+    """What was planned, and what the issuer declares besides."""
+    from dpjax.accounting.answers.plain_words import format_fact
+
+    facts = {"ε": format_rounded_up(c.epsilon), "δ": f"{c.delta:g}"}
+    facts |= {"adjacency": c.adjacency.value, "bound": c.method, "tier": c.tier}
+    for name, value in c.declared.items():
+        words = name.replace("_", " ")
+        facts[f"declared {words}" if words in facts else words] = format_fact(value)
+    return table(list(facts.items()))
