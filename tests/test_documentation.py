@@ -125,10 +125,6 @@ def test_it_builds_without_a_warning(tmp_path):
             path = thing.__name__ if inspect.ismodule(thing) else f"dpjax.{package}.{name}"
             # A function named as its file is shown under both names.
             assert f'id="{path}"' in page or f'id="{path}.{name}"' in page, path
-    for name, target in pages.MOVED.items():
-        file, _, part = target.partition("#")
-        assert f"url={target}" in (tmp_path / "site" / f"{name}.html").read_text()
-        assert f'id="{part}"' in (tmp_path / "site" / file).read_text(encoding="utf-8"), target
     assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 10_000
     start = (tmp_path / "site" / "index.html").read_text()
     assert "fonts.googleapis" not in start
