@@ -1,8 +1,9 @@
-"""Hook of the documentation's build: examples as typed at a prompt."""
+"""Hook of the documentation's build: examples as typed at a prompt, and what a search prefers."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # From a line that starts with >>> to the next empty one, outside of fences.
 _BLOCK = re.compile(r"^>>> .*(?:\n(?!\n|```).+)*", re.M)
@@ -26,6 +27,12 @@ def fenced(text: str) -> str:
     )
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """As MkDocs calls it for every page."""
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
+    """As MkDocs calls it for every page.
+
+    A search shows what answers a reader before the reference, the papers and the decisions, which
+    are in folders.
+    """
+    if "/" in page.file.src_uri:
+        page.meta["search"] = {"boost": 0.2}
     return fenced(markdown)
