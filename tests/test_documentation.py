@@ -105,6 +105,10 @@ def test_no_page_teaches_a_private_import(path):
     assert not [line for line in imports if re.search(r"(?<!\w)_[a-z]", line)]
 
 
+def test_there_are_few_pages():
+    assert len(list(_DOCS.glob("*.md"))) <= 16
+
+
 @pytest.mark.parametrize("path", sorted(_DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_a_page_opens_with_its_reader(path):
     first = path.read_text(encoding="utf-8").split("\n\n")[1]
