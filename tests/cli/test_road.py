@@ -78,7 +78,7 @@ def test_the_commands_of_start_from_a_file_to_a_report(folder):
     report = (folder / "runs/patients/report.html").read_text(encoding="utf-8")
     for value in tomllib.loads(about).values():
         assert value in report
-    lines = list(csv.reader((folder / "predictions.csv").open(encoding="utf-8")))
+    lines = list(csv.reader((folder / "predictions.csv").read_text("utf-8").splitlines()))
     assert lines[0][0] == "patient_id"
     assert lines[1][0] == "P00000"
     assert len(lines) == 6
