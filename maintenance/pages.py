@@ -1,20 +1,9 @@
-"""Hooks of the documentation's build: examples as typed at a prompt, and addresses of before."""
+"""Hook of the documentation's build: examples as typed at a prompt, and what a search prefers."""
 
 from __future__ import annotations
 
-import pathlib
 import re
 from typing import Any
-
-# Pages that are part of another page now, and where.
-MOVED = {
-    "accounting-families": "accounting-bounds.html#hidden-state-only-the-last-iterate-leaves",
-    "audit": "pitfalls.html#audits-does-the-code-keep-the-promise",
-    "correlated-noise": "noise.html#correlated-noise",
-    "install": "index.html#install",
-    "recipes": "index.html#a-model-of-your-own",
-    "transforms": "clipping.html#a-chain",
-}
 
 # From a line that starts with >>> to the next empty one, outside of fences.
 _BLOCK = re.compile(r"^>>> .*(?:\n(?!\n|```).+)*", re.M)
@@ -38,13 +27,12 @@ def fenced(text: str) -> str:
     )
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """As MkDocs calls it for every page."""
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
+    """As MkDocs calls it for every page.
+
+    A search shows what answers a reader before the reference, the papers and the decisions, which
+    are in folders.
+    """
+    if "/" in page.file.src_uri:
+        page.meta["search"] = {"boost": 0.2}
     return fenced(markdown)
-
-
-def on_post_build(config: Any, **_: object) -> None:
-    """As MkDocs calls it at the end: the address of a page that moved leads to where it is now."""
-    for name, target in MOVED.items():
-        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
-        (pathlib.Path(config["site_dir"]) / f"{name}.html").write_text(page, encoding="utf-8")

@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -104,11 +105,24 @@ def test_no_page_teaches_a_private_import(path):
     assert not [line for line in imports if re.search(r"(?<!\w)_[a-z]", line)]
 
 
-def test_it_builds_without_a_warning(tmp_path):
+def test_there_are_few_pages():
+    assert len(list(_DOCS.glob("*.md"))) <= 16
+
+
+@pytest.mark.parametrize("path", sorted(_DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_a_page_opens_with_its_reader(path):
+    first = path.read_text(encoding="utf-8").split("\n\n")[1]
+    assert first.startswith("For "), first
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built documentation; built once for the tests below."""
     if importlib.util.find_spec("mkdocs") is None or not importlib.util.find_spec("mkdocstrings"):
         pytest.skip('needs the extra "docs": pip install "dpjax[docs]"')
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path / "site"],
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
         cwd=project.ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -117,22 +131,80 @@ def test_it_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
+    return folder
+
+
+# What people type, and the page that has to be shown first.
+_TYPED = {
+    "missing values": "prepare-data.html",
+    "choose epsilon": "choose-epsilon.html",
+    "how many records do I need": "choose-epsilon.html",
+    "several rows per patient": "budget.html",
+    "StandardScaler": "prepare-data.html",
+    "which files may I publish": "report.html",
+    "GDPR, anonymous": "report.html",
+    "predict a number": "command-line.html",
+    "cross-validation budget": "budget.html",
+    "imbalanced classes, AUC": "choose-epsilon.html",
+}
+# Runs the search of the site, the worker that a browser runs, and prints the pages in its order.
+_SEARCH = """
+const fs = require("fs"), [worker, index, ...typed] = process.argv.slice(1), found = []
+let search
+globalThis.self = globalThis
+globalThis.addEventListener = (_, listener) => { search = listener }
+globalThis.postMessage = (message) => { if (message.data) found.push(message.data.items) }
+new Function("require", fs.readFileSync(worker, "utf8"))(require)
+const ask = async (type, data) => { await search({ data: { type, data } }); await null }
+;(async () => {
+  await ask(0, { ...JSON.parse(fs.readFileSync(index, "utf8")), options: { suggest: true } })
+  for (const one of typed) await ask(2, one)
+  await new Promise((done) => setTimeout(done, 100))
+  const page = (items) => items.map((one) => one[0].location.split("#")[0])
+  console.log(JSON.stringify(found.map(page)))
+})()
+"""
+
+
+def _search(site, typed: list[str]) -> list[list[str]]:
+    """The pages that each text finds, best first."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs Node.js, which runs the search of the site as a browser does")
+    worker = next((site / "assets" / "javascripts" / "workers").glob("search.*.js"))
+    done = subprocess.run(
+        [node, "-e", _SEARCH, worker, site / "search" / "search_index.json", *typed],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_people_type_leads_to_the_page_that_answers_it(site):
+    found = _search(site, list(_TYPED))
+    first = {typed: pages[:1] for typed, pages in zip(_TYPED, found, strict=True)}
+    assert first == {typed: [page] for typed, page in _TYPED.items()}
+
+
+def test_the_search_finds_words_of_a_page_and_nothing_where_there_is_none(site):
+    (threefry, nothing) = _search(site, ["Threefry Salmon", "zyzzyva"])
+    assert threefry[0] == "noise.html"
+    assert nothing == []
+
+
+def test_it_builds_without_a_warning(site):
     for package in dpjax._PACKAGES:
-        page = (tmp_path / "site" / "api" / f"{package}.html").read_text(encoding="utf-8")
+        page = (site / "api" / f"{package}.html").read_text(encoding="utf-8")
         module = importlib.import_module(f"dpjax.{package}")
         for name in module.__all__:
             thing = getattr(module, name)
             path = thing.__name__ if inspect.ismodule(thing) else f"dpjax.{package}.{name}"
             # A function named as its file is shown under both names.
             assert f'id="{path}"' in page or f'id="{path}.{name}"' in page, path
-    for name, target in pages.MOVED.items():
-        file, _, part = target.partition("#")
-        assert f"url={target}" in (tmp_path / "site" / f"{name}.html").read_text()
-        assert f'id="{part}"' in (tmp_path / "site" / file).read_text(encoding="utf-8"), target
-    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 10_000
-    start = (tmp_path / "site" / "index.html").read_text()
+    assert (site / "search" / "search_index.json").stat().st_size > 10_000
+    start = (site / "index.html").read_text()
     assert "fonts.googleapis" not in start
     # The prompts that the copied text leaves out are marked as such.
     assert 'href="copy.css"' in start
     assert '<span class="gp">&gt;&gt;&gt; </span>' in start
-    assert "[data-md-copying] .gp" in (tmp_path / "site" / "copy.css").read_text()
+    assert "[data-md-copying] .gp" in (site / "copy.css").read_text()

@@ -140,7 +140,7 @@ def test_the_mechanism_of_a_chain(chain, multiplier):
 
 
 def test_the_mechanism_of_a_chain_after_clipped_grad():
-    """docs/clipping.md's example: no noise multiplier is typed a second time."""
+    """docs/training.md's example: no noise multiplier is typed a second time."""
     gradient = dpjax.clipped_grad(loss, clip_norm=0.5)
     chain = optax.chain(noise(1.0, key()), optax.adam(0.1))
     for fn in (gradient, jax.jit(gradient)):
@@ -636,7 +636,7 @@ def test_parameters_are_asked_for_where_they_matter():
 
 
 def test_noise_inside_multisteps_is_one_release_of_the_mean_of_its_batches():
-    """As docs/clipping.md prices it: k batches, one draw, sensitivity C/k of the mean."""
+    """As docs/training.md prices it: k batches, one draw, sensitivity C/k of the mean."""
     with jax.debug_key_reuse(False):  # it selects between states, keys included
         _release_of_the_mean()
 
