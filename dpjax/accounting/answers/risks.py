@@ -302,7 +302,7 @@ def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
     good = (heights >= corners) & (heights < 1)
     corners, heights = np.append(corners[good], middle), np.append(heights[good], middle)
     # Φ⁻¹(1 − α) − Φ⁻¹(f), by the small numbers, whose digits are known.
-    return float(np.max(-NUMPY.ndtri(corners) - NUMPY.ndtri(heights), initial=0.0)) * _UP
+    return float(np.max(-NUMPY.ndtri(corners) - NUMPY.ndtri(heights), initial=0.0)) * _UP + 0.0
 
 
 def _find_regret(epsilons: np.ndarray, spent: np.ndarray, mu: float) -> float:
