@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pathlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -393,7 +394,7 @@ def plot_training(
     figure = Figure(figsize=(6.0, 5.0))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     if title:
-        figure.suptitle(title, x=0.02, ha="left")
+        figure.suptitle(textwrap.fill(title, 60), x=0.02, ha="left")  # as wide as the picture
     is_error = "test_error" in metrics
     name, form = ("test_error", ".4g") if is_error else ("test_accuracy", ".1%")
     values = np.asarray(metrics[name])

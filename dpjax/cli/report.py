@@ -11,6 +11,7 @@ import html
 import json
 import math
 import pathlib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -231,12 +232,12 @@ def _refuse_constant(text: str) -> None:
 
 def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
     """A JSON file beside the certificate, if it binds it; of others it says nothing."""
-    if (c.subject and name not in c.subject) or not (folder / name).is_file():
+    if name not in c.subject or not (folder / name).is_file():
         return {}
     try:
         text = (folder / name).read_text(encoding="utf-8")
         found = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be JSON, got {folder / name}: {error}") from None
     return found if isinstance(found, dict) else {}
 
@@ -366,9 +367,10 @@ def _rate_model(c: Certificate, folder: pathlib.Path) -> list[str]:
     metrics, picture = folder / "metrics.csv", folder / "training.png"
     if not words and metrics.name in names and metrics.is_file():
         rows = list(csv.DictReader(metrics.read_text(encoding="utf-8").splitlines()))
-        if rows and "test_accuracy" in rows[-1]:
-            share = float(rows[-1]["test_accuracy"])
-            words = [f"{share:.1%} of the held-out records are classified rightly."]
+        if rows and (share := rows[-1].get("test_accuracy")) is not None:
+            if not re.fullmatch(r"[01](\.\d+)?|\d(\.\d+)?e-\d+", share):
+                raise ValueError(f"metrics.csv must hold shares as test_accuracy, got {share!r}")
+            words = [f"{float(share):.1%} of the held-out records are classified rightly."]
     words = words or [page.ask("whoever trained: no evaluation is bound")]
     if picture.name in names and picture.is_file():
         words.append(page.images({"accuracy and ε by step": picture}))

@@ -136,7 +136,10 @@ def test_a_registry_entry_says_what_the_certificate_knows_and_null_for_the_rest(
     assert nist["side channels and security"] == "an audit of the code"
     assert all(text in nist["algorithm and its correctness"] for text in certificate.assumptions)
     users = acc.certify(acc.UserLevel(acc.Gaussian(4.0), 3), 1e-5)
-    assert json.loads(users.to_registry())["privacy_loss"]["privacy_unit"] == "at most 3 records"
+    assert (
+        json.loads(users.to_registry())["privacy_loss"]["privacy_unit"]
+        == "up to 3 records of one user"
+    )
     with pytest.raises(ValueError, match="product must be one of"):
         certificate.to_registry(nmae="Income")
 

@@ -395,6 +395,31 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("share", ["x", "nan", "1e400", ""])
+def test_an_accuracy_that_is_no_share_is_refused(tmp_path, share):
+    (tmp_path / "metrics.csv").write_text(f"step,test_accuracy\n1,{share}\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv must hold shares"):
+        render_page(acc.certify(acc.Gaussian(4.0), 1e-5), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["x", "[" * 5_000 + "]" * 5_000])
+def test_a_bound_file_that_is_no_json_is_refused(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5)
+    render_page(certificate, tmp_path)  # one that is not bound is not read
+    with pytest.raises(ValueError, match=r"model\.json must be JSON"):
+        render_page(certificate.bind_files({"model.json": text.encode()}), tmp_path)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 700.0, 1e6])
+def test_at_the_corners_there_is_a_page(tmp_path, epsilon):
+    declared = {"records": 1, "unit": "record"}
+    certificate = acc.certify(acc.ApproximateDP(epsilon, 1e-6), 0.9, declared=declared)
+    text = "".join(_Page(render_page(certificate, tmp_path)).text)
+    assert "1 records" in _answer(text, 1)
+    assert not re.search(r"\bnan\b", text)
+
+
 def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"1")
     certificate = _rendered(acc.certify(acc.Gaussian(4.0), 1e-5), tmp_path)[1]

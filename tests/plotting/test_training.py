@@ -80,6 +80,18 @@ def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
         assert share == pytest.approx(tick.get_loc(), abs=1e-9)
 
 
+def test_a_long_title_is_within_the_picture(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plotting, "save_picture", lambda figure, path: drawn.append(figure))
+    metrics = {"step": _STEPS, "epsilon": _STEPS / 200, "test_accuracy": _STEPS / 400}
+    title = f"logistic on {'a_name_of_many_letters_' * 5}.csv: ε = 1 at δ = 1e-05 (add-remove)"
+    plotting.plot_training(metrics, tmp_path / "run.png", title=title)
+    drawn[0].draw_without_rendering()
+    words = drawn[0].get_suptitle()
+    assert words.replace("\n", "").replace(" ", "") == title.replace(" ", "")
+    assert drawn[0].texts[0].get_window_extent().x1 <= drawn[0].bbox.x1
+
+
 def test_a_word_on_a_line_is_found():
     axes = Figure().subplots()
     axes.plot([0, 1], [0, 1])

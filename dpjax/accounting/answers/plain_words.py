@@ -217,7 +217,7 @@ PRODUCT += ("security", "collection", "utility")
 def registry_entry(certificate: Certificate, product: Mapping[str, Any]) -> dict[str, Any]:
     """What a certificate says in the groups of the deployment registry, and of NIST SP 800-226."""
     c, pure = certificate, certificate.delta < 1e-50
-    unit = (_owned(c) or (str(c.declared.get("unit", "record")), ""))[0]
+    unit = (_owned(c) or ("", str(c.declared.get("unit", "record"))))[1]
     epsilon = c.epsilon if math.isfinite(c.epsilon) else None
     shown = summary(c)
     accounting = {
