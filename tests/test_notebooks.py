@@ -12,8 +12,8 @@ from notebooks.__main__ import HERE, execute, kernel
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
 
-def test_there_are_nine():
-    assert len(NOTEBOOKS) == 9
+def test_there_are_ten():
+    assert len(NOTEBOOKS) == 10
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
