@@ -104,7 +104,8 @@ class Search:
 
         from dpjax import training
 
-        del of_one_run  # its optimiser and its folder
+        if of_one_run.get("users") is not None:  # the program of all runs clips records
+            raise ValueError("users must be None in a search, got some")
         train_one = training.compile_train(
             loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
         )
@@ -150,6 +151,12 @@ def _read_search(given: dict[str, Any]) -> Search:
     """The search that the options ask for, refused before a record is read."""
     rates, norms, law = given.pop("learning_rates"), given.pop("clip_norms"), given.pop("law").value
     runs = given.pop("runs")
+    for name, value in {"person": None, "task": "classification"}.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(
+                f"--{name} must be left out, got {given[name]}: a search trains classifiers, and "
+                "protects records; train does the other"
+            )
     if not 1 <= runs < math.inf:
         raise ValueError(f"--runs must be at least 1, the mean number of runs, got {runs:g}")
     if law == "fixed" and runs % 1:

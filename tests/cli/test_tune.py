@@ -249,6 +249,17 @@ def test_it_has_the_options_of_train_but_those_of_one_setting():
     }
 
 
+def test_whose_records_are_a_person_s_is_left_to_train():
+    given = {"learning_rates": None, "clip_norms": "0.5", "runs": 10.0, "model": None}
+    given |= {"law": tune.LawOption.poisson}
+    for more in ({"person": "name"}, {"task": "regression"}):
+        with pytest.raises(ValueError, match=f"--{next(iter(more))} must be left out"):
+            tune._read_search({**given, **more})
+    search = tune._read_search({**given, "person": None, "task": "classification"})
+    with pytest.raises(ValueError, match="users must be None in a search"):
+        search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
+
+
 def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
     given = {"learning_rates": None, "clip_norms": "0.5,0.25,1", "runs": 10.0}
     given |= {"law": tune.LawOption.poisson, "model": None}
