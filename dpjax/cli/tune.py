@@ -27,8 +27,6 @@ _LEFT_OUT = {
     "compare": False,
     "private_losses": False,
 }
-# Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
-_SCORE_NOISE = 24.0
 
 
 class LawOption(enum.StrEnum):
@@ -79,10 +77,10 @@ class Search:
 
     def select(self, options: types.SimpleNamespace, *, is_public: bool) -> Any:
         """How the number of runs, their settings and the best one are drawn and priced."""
-        from dpjax.training.search import Selection
+        from dpjax.training.search import SCORE_NOISE, Selection
 
         public = "the held-out records" if is_public else None
-        noise = None if is_public else _SCORE_NOISE / options.epsilon
+        noise = None if is_public else SCORE_NOISE / options.epsilon
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
@@ -112,12 +110,11 @@ class Search:
         held_out = run.held_out
         right = training.accuracy(model, held_out.features, held_out.labels)
 
-        def train_each(chosen: Any, keys: Any) -> Any:
-            for place, key in zip(chosen, keys, strict=True):
-                rate, norm = self.space[place]
-                yield train_one({"rate": rate, "clip_norm": norm}, plan, key)
+        def train_with(place: int, key: Any) -> Any:
+            rate, norm = self.space[place]
+            return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
-        best = plan.selection.run(run.key, train_each, lambda p: len(held_out) * right(p))
+        best = plan.selection.run(run.key, train_with, lambda p: len(held_out) * right(p))
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
         rate, norm = (math.nan, math.nan) if place is None else self.space[place]

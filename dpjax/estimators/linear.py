@@ -77,8 +77,8 @@ class Linear(PrivateEstimator):
         raise NotImplementedError
 
     def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
-        (problem, several), solver = self._pose(records), getattr(erm, self.solver, self.solver)
-        spec = solver_spec(solver)
+        solver: Any = getattr(erm, self.solver, self.solver)
+        (problem, several), spec = self._pose(records), solver_spec(solver)
         if spec.concrete:
             raise ValueError(
                 "solver must be one whose noise is all that keeps the budget, such as dp_gd, for "

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
-from sklearn.utils import get_tags
+from sklearn.utils import get_tags  # pyrefly: ignore
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,11 +23,9 @@ from dpjax.data.private_table import SPLIT_FOLD
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded
 from dpjax.training.plan import GAUSSIAN_NOISE
-from dpjax.training.search import Selection
+from dpjax.training.search import SCORE_NOISE, Selection
 
 _SHARE, _POSITIVE = Range(0.0, 1.0, True, True), Range(0.0, open_low=True)
-# Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
-_SCORE_NOISE = 24.0
 # What no setting may change: it is of the whole search, or of the records.
 _SHARED = ("epsilon", "delta", "adjacency", "bounds", "random_state", "preprocessing")
 
@@ -131,9 +129,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         found = selection.run(
             records.key,
-            lambda chosen, keys: (
-                train(runs[place], parts[0], key) for place, key in zip(chosen, keys, strict=True)
-            ),
+            lambda place, key: train(runs[place], parts[0], key),
             lambda fitted: _score(fitted, parts[1]),
         )
         if found is None:  # has one probability whatever the records are
@@ -167,7 +163,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         epsilon = one_number("epsilon", self.epsilon, _POSITIVE)
         delta, held_out = one_number("delta", self.delta, _SHARE), self.held_out
         one_number("held_out", held_out, _SHARE)
-        noise = _SCORE_NOISE / epsilon if self.score_noise is None else self.score_noise
+        noise = SCORE_NOISE / epsilon if self.score_noise is None else self.score_noise
         law = self.law, self.mean, self.default_share, noise, None
         budget = {"epsilon": epsilon, "delta": delta, "random_state": self.random_state}
         first = clone(self.estimator).set_params(**budget)
@@ -270,7 +266,8 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return hasattr(self, "certificate_")
 
     def __sklearn_tags__(self) -> Any:
-        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags: Any = super().__sklearn_tags__()  # pyrefly: ignore
+        own = get_tags(self.estimator)
         tags.estimator_type, tags.input_tags = own.estimator_type, own.input_tags
         tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
         tags.target_tags = own.target_tags

@@ -98,8 +98,10 @@ def test_the_best_fit_is_kept_under_one_certificate_of_all(people, tmp_path):
 def test_the_score_is_a_noisy_count_of_held_out_records(people):
     frame, labels = people
     settings = {**SETTINGS, "mean": 1.0, "random_state": 5}
-    found = DPSearchCV(BASE, SPACE[1:], score_noise=1e-3, **settings).fit(frame, labels)
+    found = DPSearchCV(BASE, SPACE[1:], score_noise=3.0, **settings).fit(frame, labels)
     assert abs(found.best_score_ - found.score(frame, labels)) < 0.1
+    with pytest.raises(acc.ImpossibleBudget):  # a count that costs more than everything may
+        DPSearchCV(BASE, SPACE[1:], score_noise=0.01, **settings).fit(frame, labels)
     noisy = [
         DPSearchCV(
             BASE, SPACE[1:], score_noise=500.0, **{**settings, "random_state": seed}
