@@ -19,20 +19,14 @@ from typing import Annotated, Any
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input, option
 
-# What train has and a search has not: one setting, whatever ε would not cover, and what its count
-# of right predictions, one a record, does not score.
+# What train has and a search has not: one setting, and whatever ε would not cover.
 _LEFT_OUT = {
     "learning_rate": None,
     "clip_norm": settings.CLIP_NORM,
     "preprocessing": train.PreprocessingOption.private,
-    "task": train.TaskOption.classification,
-    "person": None,
-    "records_per_person": settings.RECORDS_PER_PERSON,
     "compare": False,
     "private_losses": False,
 }
-# Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
-_SCORE_NOISE = 24.0
 
 
 class LawOption(enum.StrEnum):
@@ -83,10 +77,10 @@ class Search:
 
     def select(self, options: types.SimpleNamespace, *, is_public: bool) -> Any:
         """How the number of runs, their settings and the best one are drawn and priced."""
-        from dpjax.training.search import Selection
+        from dpjax.training.search import SCORE_NOISE, Selection
 
         public = "the held-out records" if is_public else None
-        noise = None if is_public else _SCORE_NOISE / options.epsilon
+        noise = None if is_public else SCORE_NOISE / options.epsilon
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
@@ -109,18 +103,18 @@ class Search:
         from dpjax import training
         from dpjax.cli.evaluation import Evaluation
 
-        del of_one_run  # its optimiser and its folder
+        if of_one_run.get("users") is not None:  # the program of all runs clips records
+            raise ValueError("users must be None in a search, got some")
         train_one = training.compile_train(
             loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
         )
         count_right = Evaluation(model, run.held_out).count_right
 
-        def train_each(chosen: Any, keys: Any) -> Any:
-            for place, key in zip(chosen, keys, strict=True):
-                rate, norm = self.space[place]
-                yield train_one({"rate": rate, "clip_norm": norm}, plan, key)
+        def train_with(place: int, key: Any) -> Any:
+            rate, norm = self.space[place]
+            return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
-        best = plan.selection.run(run.key, train_each, count_right)
+        best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
         rate, norm = (math.nan, math.nan) if place is None else self.space[place]
@@ -154,13 +148,19 @@ def _read_search(given: dict[str, Any]) -> Search:
     """The search that the options ask for, refused before a record is read."""
     rates, norms, law = given.pop("learning_rates"), given.pop("clip_norms"), given.pop("law").value
     runs = given.pop("runs")
+    for name, value in {"person": None, "task": "classification"}.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(
+                f"--{name} must be left out, got {given[name]}: a search trains classifiers, and "
+                "protects records; train does the other"
+            )
     if not 1 <= runs < math.inf:
         raise ValueError(f"--runs must be at least 1, the mean number of runs, got {runs:g}")
     if law == "fixed" and runs % 1:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    usual = settings.choose_model(types.SimpleNamespace(**_LEFT_OUT, **given), 2)[1]
+    usual = settings.choose_model(types.SimpleNamespace(**{**_LEFT_OUT, **given}), 2)[1]
     rates = (
         [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
     )

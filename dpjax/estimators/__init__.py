@@ -8,6 +8,7 @@ with extra("data"):
 from dpjax.estimators.base import PrivacyWarning, forbidden_checks
 from dpjax.estimators.columns import RangeScaler
 from dpjax.estimators.linear import DPLinearRegression, DPLinearSVC, DPLogisticRegression
+from dpjax.estimators.search import DPSearchCV
 from dpjax.estimators.sgd import DPSGDClassifier
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DPLinearSVC",
     "DPLogisticRegression",
     "DPSGDClassifier",
+    "DPSearchCV",
     "PrivacyWarning",
     "RangeScaler",
     "forbidden_checks",

@@ -10,6 +10,7 @@ import hashlib
 import numbers
 import pathlib
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -34,8 +35,10 @@ from dpjax.estimators.columns import (
     restore_released_classes,
     unwrap_booleans,
 )
-from dpjax.training.plan import BY_HAND, default_disclosures
+from dpjax.training.plan import BY_HAND, SECRET_KEY, default_disclosures
 
+# A certificate states a positive δ; at this one pure ε is stated to the last digit.
+_NO_DELTA = 1e-100
 # Of every seeded fit of this process: the name of its key, and a digest of records and settings.
 _FITTED: dict[str, bytes] = {}
 
@@ -83,6 +86,11 @@ class PrivateEstimator(BaseEstimator):
         """
         # A fit that fails leaves no model: old parameters under a new encoding would be none.
         self.__dict__.pop("certificate_", None)
+        self._train(self._read(X, y))
+        return self
+
+    def _read(self, X: Any, y: Any) -> Encoded:
+        """The encoded records, their schema and classes set, with warnings of what was learned."""
         if not isinstance(self.delta, numbers.Real):
             raise ValueError(f"delta must be a number, got {self.delta!r}")
         if self.preprocessing not in (None, "public", "private"):
@@ -103,14 +111,14 @@ class PrivateEstimator(BaseEstimator):
             warnings.warn(
                 f"{'; '.join(records.learned)}: not covered by ε; declare {' and '.join(advice)}",
                 PrivacyWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.delta >= 1 / len(records.target):
             warnings.warn(
                 f"delta must be below 1 / {len(records.target)} records to mean anything, got "
                 f"{self.delta:g}: such a δ allows a whole record to be published",
                 PrivacyWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self.schema_, self._declared = records.schema, records.declared
         self._private = records.table is not None
@@ -121,8 +129,7 @@ class PrivateEstimator(BaseEstimator):
                 if self._private
                 else restore_class_values(names, unwrap_booleans(y))
             )
-        self._train(records)
-        return self
+        return records
 
     def set_params(self, **params: Any) -> Self:
         """scikit-learn's, whose refusal of another library's setting says the reason or our name.
@@ -137,7 +144,11 @@ class PrivateEstimator(BaseEstimator):
         return super().set_params(**params)
 
     def _train(self, records: Encoded) -> None:
-        """Sets `certificate_` and the parameters."""
+        """Sets the parameters, and `certificate_` where the records' noise is not given."""
+        raise NotImplementedError
+
+    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
+        """From the noise to the mechanism that `_train` runs."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
@@ -173,7 +184,7 @@ class PrivateEstimator(BaseEstimator):
                 "records or with other settings: the difference of the two models is free of it; "
                 "leave random_state out",
                 PrivacyWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _not_covered(self, records: Encoded) -> list[str]:
@@ -183,6 +194,27 @@ class PrivateEstimator(BaseEstimator):
             return [BY_HAND] if seeded else []
         before = [] if self.preprocessing == "public" else [_EARLIER_STEPS]
         return [*records.learned, *before, *default_disclosures(len(records.target), seeded=seeded)]
+
+    def _certify(
+        self,
+        records: Encoded,
+        run: acc.Mechanism,
+        rests: Sequence[str],
+        method: str = "best",
+        **said: Any,
+    ) -> acc.Certificate:
+        """The certificate of all that was released, and what it rests on beside the key."""
+        key = name_of_key(records.key)[0]
+        return acc.certify(
+            run,
+            self.delta or _NO_DELTA,
+            adjacency=acc.Adjacency(self.adjacency),
+            extra_delta=records.extra_delta,
+            not_covered=self._not_covered(records),
+            method=method,
+            assumptions=(SECRET_KEY, *rests, *records.assumptions),
+            declared={"records": len(records.target), "noise": key, **said},
+        )
 
     def _save(self, folder: str | pathlib.Path, params: Any, model: Any) -> pathlib.Path:
         mark = {"learned": RELEASED} if self._private else {}

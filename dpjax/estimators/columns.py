@@ -43,6 +43,7 @@ class Encoded(NamedTuple):
     learned: tuple[str, ...]  # what was read off the rows, and is therefore covered by no ε
     key: Any  # of the fit
     table: data.PrivateTable | None = None  # by which the schema was completed, or None
+    noise: float | None = None  # of a run of a search, which certifies; None: by the budget
 
     @property
     def looks(self) -> acc.Mechanism | None:
@@ -66,6 +67,8 @@ class Encoded(NamedTuple):
 
 def encode_rows(estimator: Any, X: Any) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
+    if isinstance(X, Encoded):  # held out by a search
+        return X.features
     return data.encode_features(_frame(estimator, X, reset=False), estimator.schema_)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,18 +21,15 @@ from dpjax import accounting as acc
 from dpjax import erm, training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number
-from dpjax._numerics.keys import name_of_key
 from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
-from dpjax.training.plan import GAUSSIAN_NOISE, SECRET_KEY
+from dpjax.training.plan import GAUSSIAN_NOISE
 
 # Solvers that train several classes at once; the others train one against the rest.
 JOINT = ("dp_gd", "dp_sgd", "sgd_ma")
 _ROUNDING = 1 + 2.0**-20  # encoded rows have norm 1 up to rounding, and are not to be clipped
-# A certificate states a positive δ; at this one pure ε is stated to the last digit.
-_NO_DELTA = 1e-100
 _POSITIVE = Range(0.0, open_low=True)
 
 
@@ -71,24 +69,46 @@ class Linear(PrivateEstimator):
         """ε as a float; None where `solver_options` give the noise instead."""
         return None if self.epsilon is None else one_number("epsilon", self.epsilon, _POSITIVE)
 
-    def _solve(self, problem: erm.Problem, records: Encoded, several: int | None = None) -> None:
+    def _train(self, records: Encoded) -> None:
+        self._solve(*self._pose(records), records)
+
+    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
+        """The problem to solve, and of how many classes one against the rest; None for at once."""
+        raise NotImplementedError
+
+    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
+        solver: Any = getattr(erm, self.solver, self.solver)
+        (problem, several), spec = self._pose(records), solver_spec(solver)
+        if spec.concrete:
+            raise ValueError(
+                "solver must be one whose noise is all that keeps the budget, such as dp_gd, for "
+                f"a search, got {self.solver!r}: it fits l2 to the budget of one run"
+            )
+        given = self._options()
+
+        def price(noise: float) -> acc.Mechanism:
+            run = spec.mechanism(problem, noise, **given)
+            return acc.Repeated(run, several) if several else run
+
+        return price
+
+    def _options(self) -> dict[str, Any]:
+        """Of the solver, but the budget and its noise."""
+        own = {**self._defaults.get(self.solver, {}), **(self.solver_options or {})}
+        return {**own, "adjacency": acc.Adjacency(self.adjacency)}
+
+    def _solve(self, problem: erm.Problem, several: int | None, records: Encoded) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
         solver: Any = getattr(erm, self.solver, self.solver)
-        spec = solver_spec(solver)
-        adjacency = acc.Adjacency(self.adjacency)
-        options = {
-            **self._defaults.get(self.solver, {}),
-            **(self.solver_options or {}),
-            "epsilon": self._epsilon(),
-            "delta": self.delta,
-            "adjacency": adjacency,
-        }
+        spec, given, budget = solver_spec(solver), self._options(), self._epsilon()
         key, looks = records.key, records.looks
-        if looks is not None:  # the noise with which both together keep the budget
-            given = {k: v for k, v in options.items() if k not in ("epsilon", "delta")}
-            budget: Any = options["epsilon"]
+        options = {**given, "epsilon": budget, "delta": self.delta}
+        if records.noise is not None:
+            options = {**given, spec.noise: records.noise}
+        elif looks is not None:  # the noise with which both together keep the budget
+            given = {k: v for k, v in given.items() if k not in ("epsilon", "delta")}
             if spec.concrete:  # objective perturbation adds l2 by ε, which it is not told here
-                extra, share = given.get("extra_l2"), budget / (several or 1)
+                extra, share = given.get("extra_l2"), budget / (several or 1)  # pyrefly: ignore
                 given["extra_l2"] = choose_extra_l2(problem, extra, share)
 
             def price(noise: Any) -> acc.Mechanism:
@@ -96,7 +116,8 @@ class Linear(PrivateEstimator):
                 return acc.Composed((looks, acc.Repeated(run, several) if several else run))
 
             left = self.delta - math.fsum(records.extra_delta.values())
-            noise = acc.calibrate(price, epsilon=budget, delta=left, adjacency=adjacency)
+            adjacency, epsilon = given["adjacency"], float(budget or 0.0)
+            noise = acc.calibrate(price, epsilon=epsilon, delta=left, adjacency=adjacency)
             options = {**given, spec.noise: noise}
         if several is None:
             solution = solver(problem, key, **options)
@@ -104,19 +125,9 @@ class Linear(PrivateEstimator):
             solution = erm.one_vs_rest(
                 solver, problem, key, classes=several, class_labels=records.target, **options
             )
-        run = solution.mechanism if looks is None else acc.Composed((looks, solution.mechanism))
-        self.certificate_ = acc.certify(
-            run,
-            self.delta or _NO_DELTA,
-            adjacency=adjacency,
-            extra_delta=records.extra_delta,
-            not_covered=self._not_covered(records),
-            assumptions=(
-                *(SECRET_KEY, *([GAUSSIAN_NOISE] if self.delta else [])),
-                *records.assumptions,
-            ),
-            declared={"records": problem.n, "noise": name_of_key(key)[0]},
-        )
+        if records.noise is None:  # else the search certifies
+            run = solution.mechanism if looks is None else acc.Composed((looks, solution.mechanism))
+            self.certificate_ = self._certify(records, run, [GAUSSIAN_NOISE] if self.delta else [])
         params = np.asarray(solution.params, np.float64)
         weights, bias = (params[:-1], params[-1]) if self.fit_intercept else (params, 0.0)
         self.coef_ = weights.T
@@ -205,7 +216,7 @@ class DPLogisticRegression(LinearClassifier):
     _defaults: ClassVar = _descent(steps=200, step_size=8.0, clip_norm=1.0)
     l2: Any = None
 
-    def _train(self, records: Encoded) -> None:
+    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
         features, target, classes = records.features, records.target, len(self.classes_)
         self._solved_by = self.solver  # which may be set anew after the fit
         joint = classes > 2 and self.solver in JOINT
@@ -216,7 +227,7 @@ class DPLogisticRegression(LinearClassifier):
             problem = erm.softmax_regression(features, target, classes=classes, **common)
         else:
             problem = erm.logistic_regression(features, target == 1, **common)
-        self._solve(problem, records, alone)
+        return problem, alone
 
     def _usual_l2(self, records: Encoded, models: int) -> float:
         """l2 for the budget, which so many models share: public numbers decide it."""
@@ -296,12 +307,12 @@ class DPLinearSVC(LinearClassifier):
     _defaults: ClassVar = _descent(steps=100, step_size=8.0, clip_norm=0.5)
     width: float = 0.5
 
-    def _train(self, records: Encoded) -> None:
+    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
         classes = len(self.classes_)
         problem = erm.huber_svm(
             records.features, records.target == 1, width=self.width, **self._common(self.l2)
         )
-        self._solve(problem, records, classes if classes > 2 else None)
+        return problem, classes if classes > 2 else None
 
 
 @suggests_argument_names
@@ -334,13 +345,16 @@ class DPLinearRegression(RegressorMixin, Linear):
     _defaults: ClassVar = _descent(steps=60, step_size=0.9, clip_norm=1.0)
     target_range: Any = None
 
-    def _train(self, records: Encoded) -> None:
+    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
         low, high = self._range(records.target)
         scaled = 2 * ((np.clip(records.target, low, high) - low) / (high - low)) - 1
         # A target that is no number, of private records alone, counts as the middle.
         labels, common = np.nan_to_num(scaled).astype(np.float32), self._common(self.l2)
-        problem = erm.linear_regression(records.features, labels, label_bound=1.0, **common)
-        self._solve(problem, records)
+        return erm.linear_regression(records.features, labels, label_bound=1.0, **common), None
+
+    def _train(self, records: Encoded) -> None:
+        super()._train(records)
+        low, high = self._range(records.target)
         half = (high - low) / 2
         self.coef_ = half * self.coef_
         self.intercept_ = half * (self.intercept_ + 1) + low

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import pathlib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -73,26 +74,34 @@ class DPSGDClassifier(PrivateClassifier):
 
     _encoding = "asinh"
 
-    def _train(self, records: Encoded) -> None:
-        self._width, count = records.features.shape[1], len(records.target)
-        model = self._build_model()
+    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
+        return lambda noise: self._plan(records._replace(noise=noise)).mechanism
+
+    def _plan(self, records: Encoded) -> training.Plan:
+        """The plan of the budget beside what was released before, or of a run of a search."""
+        count = len(records.target)
+        released = {"extra_delta": records.extra_delta, "preceding": records.looks}
+        budget: dict[str, Any] = {"epsilon": self.epsilon, **released}
+        budget = budget if records.noise is None else {"noise_multiplier": records.noise}
         size = self.batch_size
         if size is None:
             size = count if self.sampling == "full" else min(2048, max(1, count // 8))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
-            plan = training.make_plan(
+            return training.make_plan(
                 count,
                 delta=self.delta,
                 batch_size=size,
                 epochs=self.epochs,
                 sampling=self.sampling,
                 clip_norm=self.clip_norm,
-                epsilon=self.epsilon,
                 adjacency=acc.Adjacency(self.adjacency),
-                extra_delta=records.extra_delta,
-                preceding=records.looks,
+                **budget,
             )
+
+    def _train(self, records: Encoded) -> None:
+        self._width = records.features.shape[1]
+        model, plan = self._build_model(), self._plan(records)
         found = training.fit(
             training.cross_entropy(model),
             model.init(jax.random.key(0)),  # public: it depends on no record
@@ -101,9 +110,10 @@ class DPSGDClassifier(PrivateClassifier):
             optimizer=self._optimizer(),
             key=records.key,
         )
-        self.certificate_ = plan.certify(
-            not_covered=self._not_covered(records), assumptions=records.assumptions
-        )
+        if records.noise is None:  # else the search certifies
+            self.certificate_ = plan.certify(
+                not_covered=self._not_covered(records), assumptions=records.assumptions
+            )
         self.params_ = jax.tree.map(np.asarray, found.params)
 
     def predict(self, X: Any) -> np.ndarray:

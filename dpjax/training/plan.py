@@ -280,8 +280,8 @@ class Plan:
         run = self.compose(self._price_first(steps) if steps else None)
         if run is None:  # nothing was released
             return 0.0
-        query = run, self._remaining_delta if delta is None else delta, self.adjacency
-        query += (self.method if steps else "best",)
+        delta = self._remaining_delta if delta is None else delta
+        query = acc.epsilon, run, delta, self.adjacency, self.method if steps else "best"
         try:
             return _price(*query)
         except TypeError:  # a field that is an array has no hash
@@ -432,8 +432,8 @@ def _is_same_step(one: Any, other: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _price(run: acc.Mechanism, delta: float, adjacency: acc.Adjacency, method: str) -> float:
-    return float(acc.epsilon(run, delta, adjacency=adjacency, method=method))
+def _price(query: Any, run: acc.Mechanism, delta: float, adjacency: Any, method: str) -> float:
+    return float(query(run, delta, adjacency=adjacency, method=method))
 
 
 # What every certificate of a run with Gaussian noise assumes.

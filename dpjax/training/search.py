@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +30,8 @@ _EXPECTED = Range(1.0)
 _ENDED = "ended"  # the note of a search whose result has left
 # What the search's key is folded with; run i trains with the key of (_RUNS, i).
 _NUMBER, _SETTINGS, _SCORES, _RUNS = 0, 1, 2, 3
+# Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
+SCORE_NOISE = 24.0
 HELD_OUT = (
     "the records that the score counts are none of those that are trained on, and one of them "
     "moves the count by at most 1"
@@ -153,13 +155,9 @@ def search(
         named.keys.append(name_of_key(key))
         public = f"the number of training records ({made.population}) is treated as public"
         certificate = named.certify(not_covered=[public])
-
-        def train_each(chosen: Iterable[int], keys: Iterable[Any]) -> Iterator[Any]:
-            # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
-            for place, own in zip(chosen, keys, strict=True):
-                yield train(space[place], dataclasses.replace(made), own)
-
-        winner = selection.run(key, train_each, score)
+        # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
+        fresh = lambda: dataclasses.replace(made)  # noqa: E731
+        winner = selection.run(key, lambda i, own: train(space[i], fresh(), own), score)
         if store is not None:  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
@@ -237,28 +235,24 @@ class Selection(NamedTuple):
         return np.where(default, 0, others).tolist()
 
     def run(
-        self,
-        key: Any,
-        train_each: Callable[[Sequence[int], Sequence[Any]], Iterable[Any]],
-        score: Callable[[Any], float],
+        self, key: Any, train: Callable[[int, Any], Any], score: Callable[[Any], float]
     ) -> tuple[int, Any, float] | None:
         """The setting's number, the result and the score of the best run; None where none is made.
 
-        `train_each(settings, keys)` gives the results of the runs one after another.
+        `train(number, key)` is a run with a setting.
         """
         # The runs are alike and independent: that the first of equal scores wins is as if chance
         # decided.
-        chosen, winner = self.draw(key), None
-        runs, scores = (jax.random.fold_in(key, number) for number in (_RUNS, _SCORES))
-        keys = [jax.random.fold_in(runs, i) for i in range(len(chosen))]
-        for i, result in enumerate(train_each(chosen, keys)):
+        winner, (runs, scores) = None, (jax.random.fold_in(key, fold) for fold in (_RUNS, _SCORES))
+        for i, place in enumerate(self.draw(key)):
+            result = train(place, jax.random.fold_in(runs, i))
             found = float(one_number("score's result", float(score(result)), Range()))
             if self.score_noise is not None:
                 # jax.random.normal in float32 ends near 5.4 standard deviations: δ would be 4e-6.
                 drawn = self.score_noise * float(normal(jax.random.fold_in(scores, i)))
                 found = float(round(found + drawn))  # whole, so that no last bit tells
             if winner is None or found > winner[2]:
-                winner = chosen[i], result, found
+                winner = place, result, found
         return winner
 
 

@@ -274,6 +274,58 @@ def test_a_search_trains():
     assert len(set(names)) == 4
 
 
+def test_all_runs_of_a_search_are_one_program_and_each_is_as_alone():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    model = training.logistic(features=3)
+    loss, first, traces, made = training.cross_entropy(model), model.init(None), [], []
+
+    def compile_anew():
+        def optimizer(learning_rate):
+            traces.append(1)  # when it is traced
+            return optax.sgd(learning_rate, momentum=0.9)
+
+        return training.compile_train(loss, first, (x, y), optimizer=optimizer)
+
+    train = compile_anew()
+
+    def watched(setting, plan, key):
+        made.append((setting, plan, key, train(setting, plan, key)))
+        return made[-1][3]
+
+    found = training.search(
+        [{"learning_rate": r, "clip_norm": c} for r in (1.0, 0.1, 4.0) for c in (0.5, 2.0)],
+        watched, budget=(4.0, 1e-4), score=lambda params: float(params["weights"][0]),
+        plan=lambda noise: training.make_plan(
+            400, delta=1e-4, steps=12, batch_size=100, noise_multiplier=noise),
+        public="nothing", law="fixed", mean=6.0, key=jax.random.key(2),
+    )  # fmt: skip
+    assert (len(made), len(traces)) == (6, 1)
+    assert len({str(setting) for setting, *_ in made}) > 2
+    weights = [params["weights"] for *_, params in made]
+    assert found.result["weights"].tolist() == max(weights, key=lambda w: w[0]).tolist()
+    for setting, plan, key, params in made[:2]:
+        alone = compile_anew()(setting, plan, key)
+        assert jax.tree.map(np.array_equal, params, alone) == {"bias": True, "weights": True}
+        # As the step takes it whose numbers are constants, but for what its noise allows for
+        # rounding: some thousandths of the noise.
+        own = dataclasses.replace(plan, clip_norm=setting["clip_norm"])
+        step = training.training_step(
+            loss, first, own, optimizer=optax.sgd(setting["learning_rate"], momentum=0.9)
+        )
+        update, state = jax.jit(step.update), step.init(first)
+        for _ in range(own.steps):
+            state, _ = update(state, (x, y), key)
+        most = 1e-4 * float(np.max(np.abs(params["weights"])))
+        np.testing.assert_allclose(
+            state["params"]["weights"], params["weights"], rtol=1e-3, atol=most
+        )
+    # Another plan is another program.
+    train(made[0][0], dataclasses.replace(made[0][1], population=401), made[0][2])
+    assert len(traces) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

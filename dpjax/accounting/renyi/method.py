@@ -141,6 +141,23 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
 
 
 def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+    if best.distribution != "poisson" or float64.is_traced(best, orders):
+        return _find_selection_curve(best, orders, adjacency)
+    # Of Poisson's law each order takes a δ of one run, seconds in all: many questions ask for the
+    # same orders.
+    leaves, tree = jax.tree.flatten((best, orders))
+    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
+    return _remember_curve(tree, raw, adjacency)
+
+
+@functools.lru_cache(maxsize=64)
+def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Any:
+    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
+    best, orders = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
+    return _find_selection_curve(best, orders, adjacency)
+
+
+def _find_selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
     inner = best.mechanism
 
     def profile(epsilons: Any) -> Any:

@@ -1,0 +1,269 @@
+"""`dpjax tune`: a private search behind the pipeline of `dpjax train`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import json
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpjax import accounting as acc
+from dpjax import data, training
+from dpjax.cli import app, private, train, tune
+from dpjax.training.search import Selection
+
+QUICK = ["--target", "income", "--epsilon", "3", "--delta", "1e-4", "--steps", "10"]
+QUICK += ["--numeric", "age", "--learning-rates", "2,1e-6", "--clip-norms", "0.5"]
+
+
+def dpjax(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def _write(path, rows, seed=0):
+    rng = np.random.default_rng(seed)
+    age, job = rng.integers(18, 90, rows), rng.choice(["baker", "smith"], rows)
+    lines = [f"{a},{j},{'high' if a > 50 else 'low'}" for a, j in zip(age, job, strict=True)]
+    path.write_text("age,job,income\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    return _write(tmp_path_factory.mktemp("data") / "people.csv", 3_000)
+
+
+@pytest.fixture(scope="module")
+def finished(people, tmp_path_factory):
+    """A run by a seed, and which runs were made on the way."""
+    out, made = tmp_path_factory.mktemp("runs") / "first", []
+    with pytest.MonkeyPatch.context() as patch:
+        real = training.compile_train
+
+        def watched(*arguments, **settings):
+            train_one = real(*arguments, **settings)
+
+            def call(setting, plan, key):
+                made.append((setting["rate"], train_one(setting, plan, key)))
+                return made[-1][1]
+
+            return call
+
+        patch.setattr(training, "compile_train", watched)
+        result = dpjax("tune", "--data", people, *QUICK, "--seed", "3", "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output, made
+
+
+def _certificate(folder):
+    return acc.Certificate.from_json((folder / "certificate.json").read_text())
+
+
+def test_the_certificate_covers_the_table_and_all_runs_with_their_scores(finished):
+    out, shown, _ = finished
+    certificate = _certificate(out)
+    looks, best = certificate.mechanism.mechanisms
+    assert isinstance(best, acc.BestOf)
+    assert (best.expected_trials, best.distribution) == (10.0, "poisson")
+    run, score = best.mechanism.mechanisms
+    assert (run.steps, score) == (10, acc.Gaussian(24.0 / 3.0))
+    assert (type(looks.mechanism), looks.steps) == (acc.Histogram, 4)  # two columns, the target
+    assert certificate.method == "selection"
+    assert 2.99 < certificate.verify().epsilon <= 3.0
+    assert certificate.tier == "proven"
+    (given,) = certificate.not_covered  # the seed
+    assert "given by hand" in given
+    declared = certificate.declared
+    assert (declared["learning_rate"], declared["clip_norm"]) == ("2, 1e-06", "0.5")
+    assert (declared["settings"], declared["runs"]) == (2, "poisson, 10 expected")
+    assert any("records that the score counts" in line for line in certificate.assumptions)
+    assert certificate.extra_delta["a value that one record alone holds is released"] == 1e-5
+    assert "selection (proven)" in shown
+
+
+def test_the_best_run_is_left_as_train_leaves_one_and_no_other(finished, people, tmp_path):
+    out, shown, made = finished
+    key = jax.random.key(3)
+    assert len(made) == len(Selection(2, score_noise=8.0).draw(key)) > 3
+    assert {rate for rate, _ in made} == {2.0, 1e-6}
+    saved = training.load_model(out)
+    rates = [
+        rate for rate, params in made if np.array_equal(params["weights"], saved.params["weights"])
+    ]
+    assert rates == [2.0]  # a rate of 1e-6 learns nothing
+    names = {"certificate.json", "model.json", "model.safetensors", "metrics.csv", "training.png"}
+    left = {path.name for path in out.iterdir()}
+    assert names <= left
+    assert {p.name for p in out.rglob("checkpoint/**/*") if p.is_file()} == {"lock"}
+    with (out / "metrics.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["step"], row["learning_rate"], row["clip_norm"]) == ("10", "2.0", "0.5")
+    assert float(row["epsilon"]) == _certificate(out).epsilon
+    assert float(row["test_accuracy"]) > 0.75
+    assert "learning rate 2, clip norm 0.5" in shown
+    assert dpjax("verify", out).exit_code == 0
+    predicted = tmp_path / "p.csv"
+    assert dpjax("predict", out, "--data", people, "--out", predicted).exit_code == 0
+    labels = [line.split(",")[0] for line in predicted.read_text().splitlines()[1:]]
+    truth = [line.split(",")[2] for line in people.read_text().splitlines()[1:]]
+    assert np.mean(np.array(labels) == np.array(truth)) > 0.8
+
+
+def test_a_killed_search_goes_on_with_the_same_runs_and_leaves_none(
+    finished, people, tmp_path, monkeypatch
+):
+    whole, _, _ = finished
+    out = tmp_path / "run"
+    arguments = ("tune", "--data", people, *QUICK, "--seed", "3", "--out", out)
+
+    real = training.compile_train
+
+    def killed(*arguments, **settings):
+        train_one, calls = real(*arguments, **settings), []
+
+        def call(setting, plan, key):
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            calls.append(1)
+            return train_one(setting, plan, key)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "compile_train", killed)
+        stopped = dpjax(*arguments)
+    assert stopped.exit_code == 130, stopped.output
+    left = {path.name for path in out.rglob("*") if path.is_file()}
+    assert left == {"lock", "noise_key.json"}
+    other = dpjax(*arguments, "--runs", "9", "--resume")
+    assert other.exit_code == 2
+    assert "its search differs" in " ".join(other.output.split())
+    resumed = dpjax(*arguments, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    for name in ("model.safetensors", "metrics.csv", "model.json"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    again = dpjax(*arguments, "--resume")
+    assert "nothing is left to do" in " ".join(again.output.split())
+
+
+def test_a_ledger_books_the_whole_search_before_the_first_look(people, tmp_path, monkeypatch):
+    file, out, looked = tmp_path / "people.ledger.json", tmp_path / "run", []
+    dpjax("ledger", file, "--epsilon", "3.5", "--delta", "1e-3", "--data", people)
+
+    def booked():
+        return json.loads(dpjax("ledger", file, "--json").stdout)["runs"]
+
+    def killed(self, frame, key):
+        looked.append(len(booked()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data.PrivateTable, "release", killed)
+        assert dpjax("tune", "--data", people, *QUICK, "--ledger", file, "--out", out).exit_code
+    assert looked == [1]
+    (entry,) = acc.LedgerFile(file).read().entries
+    assert isinstance(entry.mechanism.mechanisms[1], acc.BestOf)
+
+
+def test_where_no_run_is_made_the_model_is_constant_and_no_record_is_counted(
+    people, tmp_path, monkeypatch
+):
+    """That no run is made costs nothing, and so nothing of the held-out records may leave."""
+    monkeypatch.setattr(Selection, "draw", lambda self, key: [])
+    seen = []
+    real = tune.Search.hide_held_out
+
+    def watched(self, run):
+        seen.append(real(self, run))
+        return seen[-1]
+
+    monkeypatch.setattr(tune.Search, "hide_held_out", watched)
+    out = tmp_path / "run"
+    result = dpjax("tune", "--data", people, *QUICK, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert np.all(seen[0].held_out.labels == -1)
+    assert "no run was made" in result.output
+    assert not np.any(training.load_model(out).params["weights"])
+    with (out / "metrics.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["test_accuracy"]) < 0.1  # noise about 0
+
+
+def test_a_public_test_file_scores_without_noise_and_is_named(people, tmp_path):
+    test, out = _write(tmp_path / "test.csv", 500, seed=9), tmp_path / "run"
+    result = dpjax("tune", "--data", people, *QUICK, "--test", test, "--runs", 2, "--out", out)
+    assert result.exit_code == 0, result.output
+    certificate = _certificate(out)
+    assert certificate.not_covered == ()
+    assert isinstance(certificate.mechanism.mechanisms[1].mechanism, acc.Repeated)  # no score
+    assert certificate.declared["score"] == "on public data: the held-out records"
+    assert not any("records that the score counts" in line for line in certificate.assumptions)
+
+
+def test_what_is_counted_of_the_best_run_costs_no_more_than_one_run():
+    plan = training.make_plan(500, noise_multiplier=2.0, delta=1e-5, steps=10, batch_size=100)
+    own = dataclasses.replace(
+        plan, selection=Selection(2, score_noise=8.0), preceding=acc.Histogram(30.0)
+    )
+    assert private._rows_apart(own) == 10
+    assert private._rows_apart(plan) == 1
+    shown = private._noisy_accuracy
+    one, searched = (
+        shown(p, (1_000, 1_000), jax.random.key(0), public=False)[1] for p in (plan, own)
+    )
+    assert searched < one  # fewer rows of the metrics, beside the same run
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (("--runs", "0.5"), "--runs must be at least 1"),
+        (("--runs", "nan"), "--runs must be at least 1"),
+        (("--runs", "2.5", "--law", "fixed"), "--runs must be a whole number"),
+        (("--runs", "1", "--law", "logarithmic"), "--runs must be above 1"),
+        (("--learning-rates", "1,zero"), "--learning-rates must be positive numbers"),
+        (("--learning-rates", "1,-1"), "--learning-rates must be positive numbers"),
+        (("--clip-norms", ""), "--clip-norms must be positive numbers"),
+        (("--law", "uniform"), "uniform"),
+    ],
+)
+def test_bad_options_are_refused_before_a_record_is_read(tmp_path, changes, told):
+    out = tmp_path / "run"
+    result = dpjax("tune", "--data", tmp_path / "absent.csv", *QUICK, *changes, "--out", out)
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+    assert not out.exists()
+
+
+def test_it_has_the_options_of_train_but_those_of_one_setting():
+    own = set(inspect.signature(tune.tune).parameters)
+    theirs = set(inspect.signature(train.train).parameters)
+    assert own - theirs == {"learning_rates", "clip_norms", "law", "runs"}
+    assert theirs - own == {
+        *("learning_rate", "clip_norm", "preprocessing", "compare", "private_losses")
+    }
+
+
+def test_whose_records_are_a_person_s_is_left_to_train():
+    given = {"learning_rates": None, "clip_norms": "0.5", "runs": 10.0, "model": None}
+    given |= {"law": tune.LawOption.poisson}
+    for more in ({"person": "name"}, {"task": "regression"}):
+        with pytest.raises(ValueError, match=f"--{next(iter(more))} must be left out"):
+            tune._read_search({**given, **more})
+    search = tune._read_search({**given, "person": None, "task": "classification"})
+    with pytest.raises(ValueError, match="users must be None in a search"):
+        search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
+
+
+def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
+    given = {"learning_rates": None, "clip_norms": "0.5,0.25,1", "runs": 10.0}
+    given |= {"law": tune.LawOption.poisson, "model": None}
+    space = tune._read_search(dict(given)).space
+    assert (space[0], len(space)) == ((2.0, 0.5), 9)
+    given["model"] = train.ModelOption.mlp
+    assert tune._read_search(given).space[0] == (1.0, 0.5)
