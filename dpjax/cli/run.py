@@ -70,9 +70,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
         return exact(params) if run.perturb is None else run.perturb(exact(params), params)
 
     records = (run.records.features, run.records.labels)
-    bar = show_progress(console, run.plan.steps, options.as_json, options.private_losses)
-    with bar as on_log, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
+    with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
             result = training.fit(
                 loss,
@@ -94,8 +92,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 on_log=on_log,
                 log_private_losses=options.private_losses,
                 ledger=options.ledger,
-                users=run.records.users,
-                records_per_user=None if run.records.users is None else options.records_per_person,
+                **run.users,
             )
         except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():
@@ -145,7 +142,8 @@ def show_progress(
         shown = {"accuracy": row["test_accuracy"], "epsilon": row["epsilon"]}
         bar.update(task, completed=row["step"], private=private, speed=speed, **shown)
 
-    with bar:
+    with bar, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
         yield log
 
 
