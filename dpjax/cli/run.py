@@ -90,9 +90,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     key = None if options.seed is None else jax.random.key(options.seed)
 
     records = (run.records.features, run.records.labels)
-    bar = show_progress(console, run.plan.steps, options.as_json, options.private_losses)
-    with bar as on_log, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
+    with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
             search = options.search
             fit = training.fit if search is None else partial(search.fit, run, model)
@@ -116,8 +114,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
                 on_log=on_log,
                 log_private_losses=options.private_losses,
                 ledger=options.ledger,
-                users=run.records.users,
-                records_per_user=None if run.records.users is None else options.records_per_person,
+                **run.users,
             )
         except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():
@@ -176,7 +173,8 @@ def show_progress(
         shown = {"found": found if width >= 60 else found.split()[-1], "epsilon": row["epsilon"]}
         bar.update(task, completed=row["step"], private=private, speed=speed, **shown)
 
-    with bar:
+    with bar, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "records_per_user = ")  # it counts the persons' rows
         yield log
 
 

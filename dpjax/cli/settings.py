@@ -48,6 +48,14 @@ class Run:
     log_every: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def users(self) -> dict[str, Any]:
+        """What `fit` is told of persons."""
+        if self.records.users is None:
+            return {}
+        most = self.options.records_per_person
+        return {"users": self.records.users, "records_per_user": most}
+
 
 def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
