@@ -76,11 +76,12 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     counts, assumed = None, _PUBLIC_RECORDS
     if held is not None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
+    named = {} if options.by is None else {"groups": options.by}
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
-        | settings.by_column(options),
+        | named,
     )
     return settings.Run(
         options,

@@ -61,9 +61,10 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
             f"--model must be softmax or mlp for {len(records.classes)} classes, got logistic"
         )
     plan = plan_for(options, len(records))
+    named = {} if options.by is None else {"groups": options.by}
     certificate = plan.certify(
         not_covered=list_disclosures(records, options),
-        declared={"model": model, "learning_rate": learning_rate} | by_column(options),
+        declared={"model": model, "learning_rate": learning_rate} | named,
     )
     return Run(options, records, held_out, encoding, plan, certificate, model, learning_rate)
 
@@ -144,11 +145,6 @@ def plan_within_budget(
             f"(at most {most:.3g} leaves a trace); raise --delta, or train on more records"
         )
     return plan
-
-
-def by_column(options: types.SimpleNamespace) -> dict[str, str]:
-    """What a certificate declares of the groups in which a model is evaluated."""
-    return {} if options.by is None else {"groups": options.by}
 
 
 def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]:
