@@ -162,7 +162,6 @@ class Evaluation:
         found |= _describe_table(tables.sum(axis=0), self.classes, spread, noise)
         parts = [_describe_table(table, self.classes, stddev) for table in tables]
         found["by"] = {column: dict(zip(names, parts, strict=True))} if column else None
-        found["auc"], found["auc_stddev"] = None, None
         if size == 2:
             known = self.labels >= 0
             odds, labels = (scores[:, 1] - scores[:, 0])[known], self.labels[known]
@@ -269,6 +268,8 @@ def _describe_table(
         "confusion": np.maximum(np.rint(table), 0).astype(int).tolist(),
         "stddev": stddev,
         "records": max(round(float(cells.sum())), 0),
+        "auc": None,
+        "auc_stddev": None,
     }
     for what, part in (("accuracy", right), ("largest_class_share", largest)):
         share, spread = _ratio(part, cells, stddev if noise is None else 0.0)
