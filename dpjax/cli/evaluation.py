@@ -36,6 +36,15 @@ if TYPE_CHECKING:
 _BINS, _EDGES = 10, np.linspace(-8.0, 8.0, 65)
 _MOST = 1 << 15  # of a record's part of a sum, 1/2, as a whole number
 _SHOWN = 10  # classes in the table on the screen
+_WORDS = {
+    "table": "true and predicted classes",
+    "scores": f"log-odds in {len(_EDGES) + 1} cells",
+    "curve": f"true classes and {_BINS} cells that follow",
+    "row": "right predictions",
+    "errors": "squared errors",
+    "mean": "values",
+    "constant": "squared errors of their mean",
+}
 
 
 @dataclass(frozen=True)
@@ -69,40 +78,25 @@ class Counts:
         """What the releases cost a unit of protection that is held out."""
         from dpjax import accounting as acc
 
-        several = {"row": self.rows}
-
-        def release(noise: Any) -> acc.Mechanism:
-            return acc.Histogram(noise) if self.classes else acc.DiscreteGaussian(noise, _MOST)
-
-        parts = [
-            acc.Repeated(release(stddev * noise), several.get(name, 1))
-            for name, noise in self.noise.items()
-        ]
+        parts = []
+        for name, noise in self.noise.items():
+            one = acc.Histogram(stddev * noise)
+            if not self.classes:
+                one = acc.DiscreteGaussian(stddev * noise, _MOST)
+            parts.append(acc.Repeated(one, self.rows if name == "row" else 1))
         whole = acc.Composed(tuple(parts))
         return whole if self.unit == 1 else acc.UserLevel(whole, self.unit)
 
     def describe(self, records: int) -> str:
         """What is released of so many records, in words."""
-        words = {
-            "table": "their true and predicted classes",
-            "scores": f"their log-odds in {len(_EDGES) + 1} cells",
-            "curve": f"their true classes and {_BINS} cells that follow",
-            "row": f"the right predictions at {self.rows} steps",
-        }
-        how = "counted, with discrete Gaussian noise of the standard deviation in brackets"
-        if not self.classes:
-            words = {
-                "errors": "the squared errors",
-                "mean": "the values",
-                "constant": "the squared errors of their mean",
-                "row": f"the squared errors at {self.rows} steps",
-            }
-            how = (
-                "added up, each as a number between −1/2 and 1/2, with discrete Gaussian noise of "
-                "the halves in brackets"
-            )
+        row = _WORDS["row" if self.classes else "errors"]
+        words = _WORDS | {"row": f"{row} at {self.rows} steps"}
         listed = [f"{words[name]} ({self.stddev * n:.6g})" for name, n in self.noise.items()]
-        return f"of the {records} held-out records {', '.join(listed)} are {how}"
+        how = "counted" if self.classes else "added up, each as a number from −1 to 1"
+        return (
+            f"of the {records} held-out records {', '.join(listed)} are {how}, with discrete "
+            "Gaussian noise of the standard deviation in brackets"
+        )
 
     def perturb(self, name: str, counts: np.ndarray, params: Any) -> np.ndarray:
         """Counts with noise: the same for the same parameters, wherever a run was interrupted."""
@@ -172,7 +166,6 @@ class Evaluation:
         found |= _describe_table(tables.sum(axis=0), self.classes, spread, noise)
         parts = [_describe_table(table, self.classes, stddev) for table in tables]
         found["by"] = {column: dict(zip(names, parts, strict=True))} if column else None
-        found["auc"], found["auc_stddev"] = None, None
         if size == 2:
             known = self.labels >= 0
             odds, labels = (scores[:, 1] - scores[:, 0])[known], self.labels[known]
@@ -231,33 +224,21 @@ class NumberEvaluation(Evaluation):
 
     def row(self, params: Any, *, exact: bool = False) -> float:
         """The root mean squared error as a row of the metrics may show it."""
-        return self._root(*self._mean_error("row", self._errors(params), params, exact))[0]
+        return self._root("row", self._errors(params), params, exact)[0]
 
     def summarise(self, params: Any) -> dict[str, Any]:
         """What `evaluation.json` holds of these parameters."""
-        found = self._root(*self._mean_error("errors", self._errors(params), params))
+        found = self._root("errors", self._errors(params), params)
         mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
-        errors = np.minimum((self.labels - mean) ** 2, 1.0)
-        constant = self._root(*self._mean_error("constant", errors, params))
-        return {
-            "task": "regression",
-            "root_mean_squared_error": found[0],
-            "stddev": found[1],
-            "baseline_error": constant[0],
-            "baseline_stddev": constant[1],
-            "records": self.records,
-        }
+        constant = self._root("constant", np.minimum((self.labels - mean) ** 2, 1.0), params)
+        named = {"root_mean_squared_error": found[0], "stddev": found[1]}
+        named |= {"baseline_error": constant[0], "baseline_stddev": constant[1]}
+        return {"task": "regression", **named, "records": self.records}
 
     def _errors(self, params: Any) -> np.ndarray:
         """Squared errors, none above that of predicting the middle of the range."""
         guesses = np.clip(self._scores(params)[:, 0].astype(np.float64), -1.0, 1.0)
         return np.minimum(np.nan_to_num((guesses - self.labels) ** 2, nan=1.0), 1.0)
-
-    def _mean_error(
-        self, name: str, errors: np.ndarray, params: Any, exact: bool = False
-    ) -> tuple[float, float]:
-        mean, noise = self._mean(name, errors - 0.5, params, exact)
-        return max(mean + 0.5, 0.0), noise
 
     def _mean(
         self, name: str, parts: np.ndarray, params: Any, exact: bool = False
@@ -270,10 +251,13 @@ class NumberEvaluation(Evaluation):
         stddev = self.counts.stddev * self.counts.noise[name] / 2
         return float(noisy), stddev / self.records
 
-    def _root(self, mean: float, noise: float) -> tuple[float, float]:
+    def _root(
+        self, name: str, errors: np.ndarray, params: Any, exact: bool = False
+    ) -> tuple[float, float]:
         """In the target's own unit: the root of a mean, and how much one deviation raises it."""
-        root = math.sqrt(mean)
-        return self.half * root, self.half * (math.sqrt(mean + noise) - root)
+        mean, noise = self._mean(name, errors - 0.5, params, exact)
+        mean = max(mean + 0.5, 0.0)
+        return self.half * math.sqrt(mean), self.half * (math.sqrt(mean + noise) - math.sqrt(mean))
 
 
 def _describe_table(
@@ -288,6 +272,8 @@ def _describe_table(
         "confusion": np.maximum(np.rint(table), 0).astype(int).tolist(),
         "stddev": stddev,
         "records": max(round(float(cells.sum())), 0),
+        "auc": None,
+        "auc_stddev": None,
     }
     for what, part in (("accuracy", right), ("largest_class_share", largest)):
         share, spread = _ratio(part, cells, stddev if noise is None else 0.0)
@@ -336,45 +322,20 @@ def _area(curve: np.ndarray, stddev: float) -> tuple[float | None, float | None]
 def compare(found: dict[str, Any]) -> str | None:
     """In words, that a model is no better than one without features; None where it is."""
     if found["task"] == "regression":
-        gain, noise = found["baseline_error"] - found["root_mean_squared_error"], found["stddev"]
-        if gain > 2 * math.hypot(noise, found["baseline_stddev"]):
-            return None
-        return (
-            f"the model is not{' clearly' * (noise > 0)} better than always predicting the mean, "
-            f"whose error is {found['baseline_error']:.4g}"
+        better = found["baseline_error"] - found["root_mean_squared_error"]
+        noise = math.hypot(found["stddev"], found["baseline_stddev"])
+        other = f"predicting the mean, whose error is {found['baseline_error']:.4g}"
+    else:
+        better = found["accuracy"] - found["largest_class_share"]
+        noise = math.hypot(found["accuracy_stddev"], found["largest_class_share_stddev"])
+        rows = [sum(row) for row in found["confusion"]]
+        other = (
+            f"answering {found['classes'][rows.index(max(rows))]!r}, which is right for "
+            f"{found['largest_class_share']:.1%} of the held-out records"
         )
-    noise = math.hypot(found["accuracy_stddev"], found["largest_class_share_stddev"])
-    if found["accuracy"] - found["largest_class_share"] > 2 * noise:
+    if better > 2 * noise:
         return None
-    rows = [sum(row) for row in found["confusion"]]
-    largest, clearly = found["classes"][rows.index(max(rows))], " clearly" if noise else ""
-    return (
-        f"the model is not{clearly} better than always answering {largest!r}, which is right for "
-        f"{found['largest_class_share']:.1%} of the held-out records"
-    )
-
-
-def _list_measures(found: dict[str, Any]) -> list[tuple[str, float | None, float | None, str]]:
-    """Name, value, noise and format of each measure."""
-    if found["task"] == "regression":
-        error, constant = found["root_mean_squared_error"], found["baseline_error"]
-        return [
-            ("root mean squared error", error, found["stddev"], ".4g"),
-            ("of always predicting the mean", constant, found["baseline_stddev"], ".4g"),
-        ]
-    names = {"accuracy": "accuracy", "largest_class_share": "share of the largest class"}
-    if len(found["classes"]) == 2:
-        names["auc"] = "area under the curve"
-    listed = [(words, found[n], found[f"{n}_stddev"], ".1%") for n, words in names.items()]
-    for name in found["classes"][:_SHOWN]:
-        for what in ("precision", "recall"):
-            value, noise = found[what][name], found[f"{what}_stddev"][name]
-            listed.append((f"{what} of {name}", value, noise, ".1%"))
-    for column, groups in (found["by"] or {}).items():
-        for name, part in groups.items():
-            where = f"accuracy where {column} is {name}"
-            listed.append((where, part["accuracy"], part["accuracy_stddev"], ".1%"))
-    return listed
+    return f"the model is not{' clearly' * (noise > 0)} better than always {other}"
 
 
 def show(console: Any, found: dict[str, Any]) -> None:
@@ -386,9 +347,27 @@ def show(console: Any, found: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     table.add_column("± noise", justify="right")
 
-    for name, value, noise, form in _list_measures(found):
+    def add(name: str, value: float | None, noise: float | None, form: str = ".1%") -> None:
         shown = "hidden by noise" if value is None else format(value, form)
         table.add_row(name, shown, format(noise, form) if noise else "")
+
+    if found["task"] == "regression":
+        add("root mean squared error", found["root_mean_squared_error"], found["stddev"], ".4g")
+        constant = found["baseline_error"], found["baseline_stddev"]
+        add("of always predicting the mean", *constant, ".4g")
+    else:
+        add("accuracy", found["accuracy"], found["accuracy_stddev"])
+        share = found["largest_class_share"], found["largest_class_share_stddev"]
+        add("share of the largest class", *share)
+        if len(found["classes"]) == 2:
+            add("area under the curve", found["auc"], found["auc_stddev"])
+        for name in found["classes"][:_SHOWN]:
+            for what in ("precision", "recall"):
+                add(f"{what} of {name}", found[what][name], found[f"{what}_stddev"][name])
+        for column, groups in (found["by"] or {}).items():
+            for name, part in groups.items():
+                where = f"accuracy where {column} is {name}"
+                add(where, part["accuracy"], part["accuracy_stddev"])
     console.print(table)
     if len(found.get("classes", ())) > _SHOWN:
         console.print("the other classes are in evaluation.json")

@@ -43,14 +43,11 @@ class Trained(NamedTuple):
             "adjacency": run.plan.adjacency.value,
             "noise_multiplier": run.plan.noise_multiplier,
         }
-        metric, found = "test_error", self.evaluation.get("root_mean_squared_error")
-        noise = self.evaluation["stddev"]
-        if found is None:
-            metric, found = "test_accuracy", self.evaluation["accuracy"]
-            noise = self.evaluation["accuracy_stddev"]
-        summary[metric] = found
+        found = self.evaluation
+        metric = "test_error" if found["task"] == "regression" else "test_accuracy"
+        summary[metric] = float(self.fit.metrics[metric][-1])
         if run.counts is not None:
-            summary[f"{metric}_stddev"] = noise
+            summary[f"{metric}_stddev"] = found.get("accuracy_stddev", found["stddev"])
         if run.options.compare:
             summary[f"{metric}_without_privacy"] = self.reference
         if run.options.search is not None:

@@ -218,3 +218,16 @@ def test_a_model_that_is_wrong_in_one_group_is_found(counts):
         assert parts["x"]["accuracy"] is None
         assert found["stddev"] == pytest.approx(3.0 * np.sqrt(3))
     assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("stddev", [3.0, 1e6])
+def test_one_record_and_huge_noise_leave_shares_that_are_shares(stddev):
+    counts = Counts(2, 11, stddev=stddev, key=jax.random.key(4))
+    found = Evaluation(MODEL, _records([1.0], [1]), counts, ("sex", ["f"], 0)).summarise(LINE)
+    assert found["records"] == 1
+    assert 0 <= found["accuracy"] <= 1
+    assert 0 <= found["largest_class_share"] <= 1
+    assert found["by"]["sex"].keys() == {"f"}
+    assert found["by"]["sex"]["f"].keys() == found.keys() - {"task", "classes", "by"}
+    assert "not clearly better" in evaluation.compare(found)
+    json.dumps(found, allow_nan=False)
