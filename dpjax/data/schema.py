@@ -321,8 +321,7 @@ def complete_schema(
         "classes of the target learned from the rows": [target] if declared.classes is None else [],
     }
     learned = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
-    columns = tuple(columns)
-    complete = replace(declared, columns=columns, target=target, classes=classes)
+    complete = replace(declared, columns=tuple(columns), target=target, classes=classes)
     return replace(complete, target_range=target_range), tuple(learned)
 
 
