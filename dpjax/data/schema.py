@@ -403,13 +403,11 @@ def describe_encoding(
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
         columns.append({**_as_json(column), "origin": _PUBLIC if public else learned})
-    number = {}
+    number: dict[str, Any] = {}
     if not complete.classes and complete.target_range is not None:
-        given = declared is not None and declared.target_range is not None
-        number = {
-            "target_range": list(complete.target_range),
-            "origin of the target_range": _PUBLIC if given else learned,
-        }
+        origin = _PUBLIC if declared and declared.target_range else learned
+        ends = list(complete.target_range)
+        number = {"target_range": ends, "origin of the target_range": origin}
     return {
         "columns": columns,
         "target": complete.target,
@@ -441,6 +439,8 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
     """
     try:
         columns = tuple(_column(column) for column in description["columns"])
+        ends: Any = description.get("target_range")
+        ends = None if ends is None else (float(ends[0]), float(ends[1]))
         schema = Schema(
             columns,
             target=description["target"],
@@ -453,7 +453,7 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
             decimal=description.get("decimal", "."),
             thousands=description.get("thousands"),
             separator=description.get("separator"),
-            target_range=_read_range(description.get("target_range")),
+            target_range=None if ends is None else Column("y", range=ends).range,
         )
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
@@ -464,14 +464,6 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
         raise DataError("the encoding names a column twice")
     _check_list("classes", description["classes"])
     return schema
-
-
-def _read_range(ends: Any) -> tuple[float, float] | None:
-    """The range of a target that is a number, as a column's is checked."""
-    if ends is None:
-        return None
-    low, high = ends
-    return Column("the target", range=(float(low), float(high))).range
 
 
 def _column(described: Mapping[str, Any]) -> Column:
