@@ -57,6 +57,26 @@ class Trained(NamedTuple):
         return summary | {"evaluation": self.evaluation}
 
 
+def _make_model(run: Run) -> tuple[Any, Any, Any]:
+    """The model, its loss of one record, and how it is evaluated."""
+    from dpjax import training
+    from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
+
+    sizes = run.records.features.shape[1], len(run.records.classes) or 1
+    kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
+    model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
+    if run.options.task != "regression":
+        groups = find_groups(run.encoding, run.held_out.features, run.options.by)
+        found = Evaluation(model, run.held_out, run.counts, groups)
+        return model, training.cross_entropy(model), found
+
+    def loss(params: Any, example: Any) -> Any:
+        return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
+
+    ends = run.encoding["target_range"]
+    return model, loss, NumberEvaluation(model, run.held_out, run.counts, ends)
+
+
 def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
@@ -65,24 +85,11 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
 
     options = run.options
-    sizes = run.records.features.shape[1], len(run.records.classes) or 1
-    kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
-    model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
-    loss: Any = training.cross_entropy(model)
-    groups = find_groups(run.encoding, run.held_out.features, options.by)
-    evaluation = Evaluation(model, run.held_out, run.counts, groups)
-    if options.by is not None and not groups[0]:
+    model, loss, evaluation = _make_model(run)
+    if options.by is not None and not evaluation.groups[0]:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
-    if options.task == "regression":
-        ends = run.encoding["target_range"]
-        evaluation = NumberEvaluation(model, run.held_out, run.counts, ends)
-
-        def loss(params: Any, example: Any) -> Any:
-            return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
-
     params = model.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
 
