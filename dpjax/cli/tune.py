@@ -84,12 +84,14 @@ class Search:
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
-        """The run as it is, and without classes of the held-out records where none is trained."""
-        # That no run is made has one probability whatever the records are: nothing may be counted.
+        """The run as it is, and with one class for all held-out records where none is trained."""
+        # That no run is made has one probability whatever the records are: none may be counted. The
+        # constant model predicts the first class, and all are said to be of the second.
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
         held_out = run.held_out
-        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels - 1))
+        one = min(1, len(held_out.classes) - 1)
+        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels + one))
 
     def fit(
         self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
@@ -107,14 +109,15 @@ class Search:
         train_one = training.compile_train(
             loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
         )
-        held_out = run.held_out
-        right = training.accuracy(model, held_out.features, held_out.labels)
+        known = np.asarray(run.held_out.labels) >= 0  # one of another class is never right
+        features, labels = run.held_out.features[known], run.held_out.labels[known]
+        right = training.accuracy(model, features, labels) if known.any() else lambda p: 0.0
 
         def train_with(place: int, key: Any) -> Any:
             rate, norm = self.space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
-        best = plan.selection.run(run.key, train_with, lambda p: len(held_out) * right(p))
+        best = plan.selection.run(run.key, train_with, lambda p: len(labels) * right(p))
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
         rate, norm = (math.nan, math.nan) if place is None else self.space[place]
