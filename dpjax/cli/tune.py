@@ -84,12 +84,14 @@ class Search:
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
-        """The run as it is, and without classes of the held-out records where none is trained."""
-        # That no run is made has one probability whatever the records are: nothing may be counted.
+        """The run as it is, and with one class for all held-out records where none is trained."""
+        # That no run is made has one probability whatever the records are: none may be counted. The
+        # constant model predicts the first class, and all are said to be of the second.
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
         held_out = run.held_out
-        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels - 1))
+        one = min(1, len(held_out.classes) - 1)
+        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels + one))
 
     def fit(
         self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
