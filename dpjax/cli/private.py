@@ -57,10 +57,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         count = int(finished.certificate.declared.get("records", count))
     table, notes = _plan_table(options, rows, count)
     released = None if table.mechanism.parts() == () else table.mechanism
-    search: Any = options.search
-    selection = search and search.select(options, is_public=rows.held_out is not None)
-    before = {"preceding": released, "extra_delta": table.extra_delta, "selection": selection}
-    plan = settings.plan_for(options, count, **before)
+    before = {"preceding": released, "extra_delta": table.extra_delta}
+    plan = settings.plan_for(options, count, selection=_select(options, rows), **before)
     if finished is None:
         key.store(plan)
         options.ledger = None  # the looks are releases too: the whole run is booked before them
@@ -80,10 +78,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     certificate = plan.certify(
         not_covered=settings.list_chosen_disclosures(options),
         assumptions=(*NOTHING_CHOSEN, *table.public, *assumed),
-        declared={
-            **{"model": model, "learning_rate": learning_rate, "encoding": table.encoding},
-            **(search.describe() if search else {}),
-        },
+        declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
+        | (options.search.describe() if options.search else {}),
     )
     return settings.Run(
         options,
@@ -100,6 +96,12 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         log_every=_rows_apart(plan) if stddev else None,
         notes=notes,
     )
+
+
+def _select(options: types.SimpleNamespace, rows: inputs.Rows) -> Any:
+    """How the best of several runs is chosen; None of a single one."""
+    search = options.search
+    return search and search.select(options, is_public=rows.held_out is not None)
 
 
 class _Key:
