@@ -59,10 +59,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         count = int(finished.certificate.declared.get("records", count))
     table, notes = _plan_table(options, rows, count)
     released = None if table.mechanism.parts() == () else table.mechanism
-    search: Any = options.search
-    selection = search and search.select(options, is_public=rows.held_out is not None)
-    before = {"preceding": released, "extra_delta": table.extra_delta, "selection": selection}
-    plan = settings.plan_for(options, count, **before)
+    before = {"preceding": released, "extra_delta": table.extra_delta}
+    plan = settings.plan_for(options, count, selection=_select(options, rows), **before)
     if finished is None:
         key.store(plan)
         options.ledger = None  # the looks are releases too: the whole run is booked before them
@@ -84,7 +82,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
         | settings.declare_columns(options)
-        | (search.describe() if search else {}),
+        | (options.search.describe() if options.search else {}),
     )
     return settings.Run(
         options,
@@ -100,6 +98,12 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         log_every=None if counts is None else _rows_apart(plan),
         notes=notes,
     )
+
+
+def _select(options: types.SimpleNamespace, rows: inputs.Rows) -> Any:
+    """How the best of several runs is chosen; None of a single one."""
+    search = options.search
+    return search and search.select(options, is_public=rows.held_out is not None)
 
 
 class _Key:

@@ -141,29 +141,32 @@ def search(
     """
     space = _check_space(space)
     check_functions(train=train, plan=plan, score=score)
-    epsilon, delta = _check_budget(budget)
+    budget = _check_budget(budget)
     selection = Selection.check(len(space), law, mean, default_share, score_noise, public)
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
-    made = calibrate_plan(plan, selection, epsilon, delta)
+    made = calibrate_plan(plan, selection, *budget)
     key = fresh_key() if key is None else key
     check_key(key)
-    identity = _identify(space, made)
     with _open_folder(folder) as store:
-        key = key if store is None else store.bind(key, lambda key: identity, resume=resume)
+        key = (
+            key
+            if store is None
+            else store.bind(key, lambda _: _identify(space, made), resume=resume)
+        )
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
         public = f"the number of training records ({made.population}) is treated as public"
         certificate = named.certify(not_covered=[public])
         # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
-        fresh = lambda: dataclasses.replace(made)  # noqa: E731
-        winner = selection.run(key, lambda i, own: train(space[i], fresh(), own), score)
+        winner = selection.run(
+            key, lambda i, own: train(space[i], dataclasses.replace(made), own), score
+        )
         if store is not None:  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
     place, result, found = winner or (None, nothing, None)
-    setting = None if place is None else space[place]
-    return Search(result, setting, found, made, certificate)
+    return Search(result, None if place is None else space[place], found, made, certificate)
 
 
 def _check_space(space: Any) -> list[Any]:
