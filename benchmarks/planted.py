@@ -260,7 +260,7 @@ def _wrong_adjacency() -> contextlib.AbstractContextManager:
     """An exchanged record priced with the sensitivity of an added one."""
     right = acc.epsilon
     return mock.patch.object(
-        acc, "epsilon", lambda run, delta, adjacency: right(run, delta, adjacency=_ADD)
+        acc, "epsilon", lambda *asked, adjacency, **how: right(*asked, adjacency=_ADD, **how)
     )
 
 

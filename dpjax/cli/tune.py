@@ -171,7 +171,7 @@ def _read_search(given: dict[str, Any]) -> Search:
 
 
 def tune(**given: Any) -> None:
-    """Train with several settings privately, release the best, and certify all of it.
+    """Train with several settings, and release the best, privately.
 
     About --runs times the pipeline of train is run, each with fresh noise and a setting of its own.
     The one whose noisy count of right predictions on held-out records is the largest is written, as

@@ -401,6 +401,7 @@ def test_pricing_refuses_nonsense_with_code_2(arguments, message):
 
 _COMMANDS = [
     "train",
+    "tune",
     "schema",
     "predict",
     "epsilon",

@@ -13,9 +13,10 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import NUMPY
-from dpjax.accounting import best_of
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers.methods import methods
+from dpjax.accounting.best_of import profiles
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Gaussian, Mechanism, PoissonSampled, Repeated
@@ -269,15 +270,17 @@ def summary(
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
     """ε evenly from 0 to where δ is negligible, or hardly above what it never falls below."""
-    end, last = _TAIL, float(pricing.epsilon(run, _TAIL, adjacency=adjacency))
+    # By one method: a line that another would lower a little is a line too.
+    how = {"adjacency": adjacency, "method": next(iter(methods(run, adjacency)), "best")}
+    end, last = _TAIL, float(pricing.epsilon(run, _TAIL, **how))
     if not math.isfinite(last):
-        end = float(np.asarray(pricing.delta(run, _FAR, adjacency=adjacency))) + _TAIL
-        last = float(pricing.epsilon(run, end, adjacency=adjacency)) if end < 1 else math.inf
+        end = float(np.asarray(pricing.delta(run, _FAR, **how))) + _TAIL
+        last = float(pricing.epsilon(run, end, **how)) if end < 1 else math.inf
     if not math.isfinite(last):
         return []
-    known = best_of.profiles(run, adjacency, _TAIL)  # all at once, in both directions
+    known = profiles(run, adjacency, _TAIL)  # all at once, in both directions
     places = [0.0] if known else np.linspace(0.0, last, _NODES)[:-1].tolist()
-    spent = (pricing.delta(run, at, adjacency=adjacency) for at in places)
+    spent = (pricing.delta(run, at, **how) for at in places)
     found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
     if known:
         worse = zip(known[0].epsilon, np.max([one.high for one in known], axis=0), strict=True)

@@ -141,7 +141,8 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
 
 
 def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
-    if best.distribution != "poisson" or float64.is_traced(best, orders):
+    is_cheap = best.distribution in (*_SHAPES, FIXED)
+    if is_cheap or float64.is_traced(best, orders):
         return _find_selection_curve(best, orders, adjacency)
     # Of Poisson's law each order takes a δ of one run, seconds in all: many questions ask for the
     # same orders.
