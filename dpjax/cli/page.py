@@ -118,7 +118,7 @@ def numbers(c: Certificate) -> str:
     """What the run permits, each number with a sentence."""
     from dpjax import accounting as acc
 
-    deltas, reserved = [c.delta * share for share in (1.0, 0.1, 0.01)], sum(c.extra_delta.values())
+    deltas, reserved = [c.delta * share for share in (1.0, 0.5, 0.2)], sum(c.extra_delta.values())
     found = acc.summary(c.mechanism, deltas, adjacency=c.adjacency, reserved=reserved)
     return table(found.rows())
 
