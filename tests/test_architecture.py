@@ -268,16 +268,16 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
 # it gets smaller, and raised only by what users asked for (docs/decisions/size.md says by what).
 _MOST = {
     "_numerics": (2_162, 8),
-    "accounting": (18_717, 68),
+    "accounting": (19_004, 68),
     "audit": (1_104, 6),
-    "cli": (2_268, 11),
+    "cli": (3_703, 15),
     "correlation": (740, 3),
-    "data": (2_234, 7),
+    "data": (2_386, 7),
     "erm": (3_369, 17),
-    "estimators": (1_210, 5),
+    "estimators": (1_567, 6),
     "gradients": (3_168, 11),
     "sampling": (481, 2),
-    "training": (6_207, 18),
+    "training": (6_246, 18),
     "transforms": (2_636, 10),
 }
 _MOST_LINES_OF_A_FILE, _MOST_FAN_OUT = 480, 11

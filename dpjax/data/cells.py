@@ -5,6 +5,7 @@ For the readers and encoders of this package, and for estimators, whose tables a
 
 from __future__ import annotations
 
+import datetime
 import functools
 import pathlib
 import re
@@ -63,6 +64,23 @@ HOW = (
     "say how cells are written by missing, decimal and thousands in a schema (--missing, "
     "--decimal, --thousands)"
 )
+
+
+def class_name(value: Any) -> str:
+    """`1.0` and `1` are the same class, a midnight is its date, and blanks at the ends are none."""
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    if isinstance(value, datetime.datetime) and value is not pd.NaT:
+        return str(value).removesuffix(" 00:00:00")
+    if isinstance(value, bool | np.bool_):  # which is an int, and asks to be a float
+        return str(bool(value))
+    if isinstance(value, int | np.integer):
+        return str(int(value))  # a float would make one class of two beyond 2^53
+    number: Any = value
+    if isinstance(number, float) or hasattr(number, "is_integer"):
+        number = float(number)
+        return str(int(number)) if number.is_integer() else str(number)
+    return tidy_text(str(value))
 
 
 def tidy_text(cell: str) -> str:

@@ -17,8 +17,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from dpjax.data import cells
-from dpjax.data.cells import DataError
-from dpjax.data.schema import Column, Schema, class_name, complete_schema
+from dpjax.data.cells import DataError, class_name
+from dpjax.data.schema import Column, Schema, complete_schema
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ complete schema travels with a model as plain values, in which what was learned 
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import pathlib
@@ -20,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from dpjax.data import cells
-from dpjax.data.cells import DataError, tidy_text
+from dpjax.data.cells import DataError, class_name, tidy_text
 
 
 @dataclass(frozen=True)
@@ -356,23 +355,6 @@ def _find_classes(frame: pd.DataFrame, target: str) -> tuple[str, ...]:
         f"the target {target!r}", len(classes), len(frame), _NO_CLASSES, numbers=numeric
     )
     return classes
-
-
-def class_name(value: Any) -> str:
-    """`1.0` and `1` are the same class, a midnight is its date, and blanks at the ends are none."""
-    if isinstance(value, np.datetime64):
-        value = pd.Timestamp(value)
-    if isinstance(value, datetime.datetime) and value is not pd.NaT:
-        return str(value).removesuffix(" 00:00:00")
-    if isinstance(value, bool | np.bool_):  # which is an int, and asks to be a float
-        return str(bool(value))
-    if isinstance(value, int | np.integer):
-        return str(int(value))  # a float would make one class of two beyond 2^53
-    number: Any = value
-    if isinstance(number, float) or hasattr(number, "is_integer"):
-        number = float(number)
-        return str(int(number)) if number.is_integer() else str(number)
-    return tidy_text(str(value))
 
 
 _LEARNED = "learned from private rows, not covered by ε"

@@ -25,9 +25,8 @@ from dpjax import accounting as acc
 from dpjax import data
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
-from dpjax.data.cells import check_names
+from dpjax.data.cells import check_names, class_name
 from dpjax.data.encoding import as_numbers
-from dpjax.data.schema import class_name
 from dpjax.training.plan import NOTHING_CHOSEN
 
 _AS_GIVEN = "nothing was learned from the table before it was given to the estimator"

@@ -295,7 +295,7 @@ def test_split_is_by_position_and_loses_nobody():
 
 
 def test_categories_are_found_by_value_whatever_the_type_of_the_column():
-    from dpjax.data.schema import class_name
+    from dpjax.data.cells import class_name
 
     columns = [
         pd.Series(["u", "v", "w", "u"]),
