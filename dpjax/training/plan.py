@@ -14,13 +14,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import (
-    Range,
-    Tracer,
-    choice,
-    one_number,
-    render,
-)
+from dpjax._numerics.checks import Range, Tracer, choice, one_number, render
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
