@@ -84,12 +84,14 @@ class Search:
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
-        """The run as it is, and without classes of the held-out records where none is trained."""
+        """The run as it is, and with blank held-out records where none is trained."""
         # That no run is made has one probability whatever the records are: nothing may be counted.
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
-        held_out = run.held_out
-        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels - 1))
+        found = run.held_out
+        # Of features too: `--by` counts the records of each group.
+        blank = {"features": 0 * found.features, "labels": 0 * found.labels - 1}
+        return replace(run, held_out=replace(found, **blank))
 
     def fit(
         self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
