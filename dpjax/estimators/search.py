@@ -123,7 +123,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         def train(run: Any, records: Encoded, key: Any) -> Any:
             fitted = copy.copy(run)
-            fitted._train(records._replace(key=key, noise=noise))
+            fitted._train(records._replace(key=key, noise=noise, selection=selection))
             fitted.certificate_ = certificate
             return fitted
 
@@ -194,7 +194,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be trained by releases whose privacy profile is known, got "
                 f"{render(runs[0])}: the best of several such fits has no tight price"
             )
-        left = self.delta - sum(records.extra_delta.values())
+        left = self.delta - sum(runs[0]._reserve_delta(records).values())
         noise = float(acc.calibrate(price, epsilon=self.epsilon, delta=left, **how))
         return noise, price(noise)
 

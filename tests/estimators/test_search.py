@@ -23,6 +23,7 @@ from dpjax.estimators import (
     base,
     forbidden_checks,
 )
+from dpjax.training.plan import ARITHMETIC
 from dpjax.training.search import Selection
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -181,3 +182,24 @@ def test_bad_settings_are_named_before_a_fit(people, changes, told, monkeypatch)
     given = {"estimator": BASE, "space": SPACE, **SETTINGS, **changes}
     with pytest.raises((TypeError, ValueError), match=told):
         DPSearchCV(**given).fit(*people)
+
+
+def test_what_rounding_may_cost_is_set_aside_for_all_fits_together(people):
+    """As of one fit, of which a search of K makes K."""
+    plans = []
+    fit = DPSGDClassifier(bounds=SCHEMA, preprocessing="public", epochs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        real = training.fit
+
+        def watched(loss, params, data, plan, **settings):
+            plans.append(plan)
+            return real(loss, params, data, plan, **settings)
+
+        patch.setattr(training, "fit", watched)
+        search = DPSearchCV(fit, [{"learning_rate": 0.05}], **SETTINGS).fit(*people)
+    assert search.certificate_.extra_delta == {ARITHMETIC: 1e-8}
+    assert 2.99 < search.certificate_.verify().epsilon <= 3.0
+    assert len(plans) == 4
+    for plan in plans:
+        assert plan.compose(plan.mechanism) == search.certificate_.mechanism
+        assert plan.extra_delta == {ARITHMETIC: 1e-8}
