@@ -202,10 +202,18 @@ def find_groups(
             # A block has a 1, scaled, in the place of its category, or none.
             block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
             block[:, -1] = ~block.any(axis=1)
-            names = [text or "no value" for text in listed]
-            return column["name"], [*names, "none of these"], block.argmax(axis=1)
+            names = [text or _free_name("no value", listed) for text in listed]
+            names.append(_free_name("none of these", listed))
+            return column["name"], names, block.argmax(axis=1)
         start += width * (column["kind"] != "ignore")
     return "", [""], 0
+
+
+def _free_name(name: str, listed: list[str]) -> str:
+    """A name for a group without a text of its own, in brackets where a category has it."""
+    while name in listed:
+        name = f"({name})"
+    return name
 
 
 class NumberEvaluation(Evaluation):

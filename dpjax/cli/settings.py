@@ -186,7 +186,8 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
             data.population, seeded=False, unit="person" if options.person else "record"
         ),
         "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
-        "which ε does not protect",
+        "which ε does not protect; drawn from the same file, which they are follows from how many "
+        "there are in it and from their order: one more, or a person of another name, moves others",
         "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
         *list_chosen_disclosures(options),
     ]

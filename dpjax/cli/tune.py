@@ -84,14 +84,14 @@ class Search:
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
-        """The run as it is, and with one class for all held-out records where none is trained."""
-        # That no run is made has one probability whatever the records are: none may be counted. The
-        # constant model predicts the first class, and all are said to be of the second.
+        """The run as it is, and with blank held-out records where none is trained."""
+        # That no run is made has one probability whatever the records are: nothing may be counted.
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
-        held_out = run.held_out
-        one = min(1, len(held_out.classes) - 1)
-        return replace(run, held_out=replace(held_out, labels=0 * held_out.labels + one))
+        found = run.held_out
+        # Of features too: `--by` counts the records of each group.
+        blank = {"features": 0 * found.features, "labels": 0 * found.labels - 1}
+        return replace(run, held_out=replace(found, **blank))
 
     def fit(
         self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
@@ -156,6 +156,11 @@ def _read_search(given: dict[str, Any]) -> Search:
                 f"--{name} must be left out, got {given[name]}: a search trains classifiers, and "
                 "protects records; train does the other"
             )
+    if given["sampling"] is not train.SamplingOption.poisson:
+        raise ValueError(
+            f"--sampling must be poisson, got {given['sampling'].value}: to price the best of runs "
+            "that are sampled so would take hours"
+        )
     if not 1 <= runs < math.inf:
         raise ValueError(f"--runs must be at least 1, the mean number of runs, got {runs:g}")
     if law == "fixed" and runs % 1:

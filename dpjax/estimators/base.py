@@ -151,6 +151,10 @@ class PrivateEstimator(BaseEstimator):
         """From the noise to the mechanism that `_train` runs."""
         raise NotImplementedError
 
+    def _reserve_delta(self, records: Encoded) -> dict[str, float]:
+        """The parts of δ, by reason, that the mechanism of a fit or a search does not price."""
+        return records.extra_delta
+
     def __getattr__(self, name: str) -> Any:
         """Names what is there only after `fit`; scikit-learn asks by `hasattr`."""
         if name in ("certificate_", "schema_", "coef_", "intercept_", "classes_"):
@@ -209,7 +213,7 @@ class PrivateEstimator(BaseEstimator):
             run,
             self.delta or _NO_DELTA,
             adjacency=acc.Adjacency(self.adjacency),
-            extra_delta=records.extra_delta,
+            extra_delta=self._reserve_delta(records),
             not_covered=self._not_covered(records),
             method=method,
             assumptions=(SECRET_KEY, *rests, *records.assumptions),

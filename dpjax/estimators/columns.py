@@ -43,6 +43,7 @@ class Encoded(NamedTuple):
     key: Any  # of the fit
     table: data.PrivateTable | None = None  # by which the schema was completed, or None
     noise: float | None = None  # of a run of a search, which certifies; None: by the budget
+    selection: Any = None  # of that search
 
     @property
     def looks(self) -> acc.Mechanism | None:

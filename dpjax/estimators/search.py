@@ -123,14 +123,14 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         def train(run: Any, records: Encoded, key: Any) -> Any:
             fitted = copy.copy(run)
-            fitted._train(records._replace(key=key, noise=noise))
+            fitted._train(records._replace(key=key, noise=noise, selection=selection))
             fitted.certificate_ = certificate
             return fitted
 
         found = selection.run(
             records.key,
             lambda place, key: train(runs[place], parts[0], key),
-            lambda fitted: _score(fitted, parts[1]),
+            lambda fitted: _score(fitted, parts[1], parts[0].target),
         )
         if found is None:  # has one probability whatever the records are
             blank = parts[0]._replace(
@@ -194,7 +194,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be trained by releases whose privacy profile is known, got "
                 f"{render(runs[0])}: the best of several such fits has no tight price"
             )
-        left = self.delta - sum(records.extra_delta.values())
+        left = self.delta - sum(runs[0]._reserve_delta(records).values())
         noise = float(acc.calibrate(price, epsilon=self.epsilon, delta=left, **how))
         return noise, price(noise)
 
@@ -279,10 +279,11 @@ def _take(records: Encoded, part: np.ndarray) -> Encoded:
     return records._replace(features=records.features[part], target=records.target[part])
 
 
-def _score(fitted: Any, held_out: Encoded) -> float:
+def _score(fitted: Any, held_out: Encoded, trained: np.ndarray) -> float:
     """How many records are predicted rightly; of a value, by how near in parts of its range.
 
-    A record counts at most 1, and adds, leaves or is replaced at no more.
+    A record counts at most 1, and adds, leaves or is replaced at no more: a range that is not given
+    is that of the target `trained` on, which no held-out record moves.
     """
     if not len(held_out.target):
         return 0.0
@@ -290,6 +291,6 @@ def _score(fitted: Any, held_out: Encoded) -> float:
     if not is_regressor(fitted):
         known = target >= 0
         return float((predicted == fitted.classes_[np.where(known, target, 0)])[known].sum())
-    low, high = fitted._range(target)
+    low, high = fitted._range(trained)
     error = np.abs(np.clip(predicted, low, high) - np.clip(target, low, high)) / (high - low)
     return float(np.sum(1 - np.clip(np.nan_to_num(error, nan=1.0), 0.0, 1.0)))

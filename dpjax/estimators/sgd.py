@@ -77,6 +77,9 @@ class DPSGDClassifier(PrivateClassifier):
     def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
         return lambda noise: self._plan(records._replace(noise=noise)).mechanism
 
+    def _reserve_delta(self, records: Encoded) -> dict[str, float]:
+        return {**self._plan(records._replace(noise=1.0)).extra_delta, **records.extra_delta}
+
     def _plan(self, records: Encoded) -> training.Plan:
         """The plan of the budget beside what was released before, or of a run of a search."""
         count = len(records.target)
@@ -88,7 +91,7 @@ class DPSGDClassifier(PrivateClassifier):
             size = count if self.sampling == "full" else min(2048, max(1, count // 8))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
-            return training.make_plan(
+            plan = training.make_plan(
                 count,
                 delta=self.delta,
                 batch_size=size,
@@ -98,6 +101,10 @@ class DPSGDClassifier(PrivateClassifier):
                 adjacency=acc.Adjacency(self.adjacency),
                 **budget,
             )
+        if records.selection is None:
+            return plan
+        # What is set aside for rounding is that of all runs, as of `training.search`.
+        return dataclasses.replace(plan, selection=records.selection)
 
     def _train(self, records: Encoded) -> None:
         self._width = records.features.shape[1]

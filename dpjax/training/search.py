@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -90,6 +91,7 @@ def search(
         budget: (ε, δ) of the search.
         score: `score(result)`, the larger the better: how many held-out private records the result
             gets right, say. One record may move it by at most 1, and is none that is trained on.
+            NaN and infinity are the lowest score.
         score_noise: standard deviation of the noise that the score gets, in records. It is part of
             every run's price: at ε = 1, δ = 1e-6 and ten runs expected, 24 records take about a
             tenth of what a run may spend.
@@ -105,8 +107,7 @@ def search(
 
     Raises:
         ValueError: no settings, a mean below 1, neither or both of `score_noise` and `public`, a
-            plan that reserves δ for more than arithmetic and what precedes, a score that is no
-            number.
+            plan that reserves δ for more than arithmetic and what precedes.
         ImpossibleBudget: no noise keeps the budget.
         CheckpointError: a folder of another search, or of one that has ended.
 
@@ -249,8 +250,10 @@ class Selection(NamedTuple):
         winner, (runs, scores) = None, (jax.random.fold_in(key, fold) for fold in (_RUNS, _SCORES))
         for i, place in enumerate(self.draw(key)):
             result = train(place, jax.random.fold_in(runs, i))
-            found = float(one_number("score's result", float(score(result)), Range()))
-            if self.score_noise is not None:
+            # What is no number is the lowest score: that a losing run had none must not show.
+            found = float(score(result))
+            found = found if math.isfinite(found) else -math.inf
+            if self.score_noise is not None and found > -math.inf:
                 # jax.random.normal in float32 ends near 5.4 standard deviations: δ would be 4e-6.
                 drawn = self.score_noise * float(normal(jax.random.fold_in(scores, i)))
                 found = float(round(found + drawn))  # whole, so that no last bit tells

@@ -198,6 +198,18 @@ def test_groups_are_those_of_the_encoded_column():
         assert evaluation.find_groups(encoding, features, other)[:2] == ("", [""])
 
 
+def test_no_group_is_lost_where_a_category_is_called_as_one():
+    column = {"name": "job", "kind": "category", "cuts": None}
+    listed = ["", "no value", "none of these", "baker"]
+    encoding = {"columns": [column | {"categories": listed}]}
+    features = np.vstack([np.eye(4), np.zeros(4)])
+    _, names, group = evaluation.find_groups(encoding, features, "job")
+    assert names == ["(no value)", "no value", "none of these", "baker", "(none of these)"]
+    found = Evaluation(MODEL, _records(np.ones(5), np.ones(5)), None, ("job", names, group))
+    parts = found.summarise(LINE)["by"]["job"]
+    assert [part["records"] for part in parts.values()] == [1] * 5
+
+
 @pytest.mark.parametrize("counts", [None, Counts(2, 11, stddev=3.0, key=jax.random.key(3))])
 def test_a_model_that_is_wrong_in_one_group_is_found(counts):
     labels, group = np.arange(900) % 2, np.repeat([0, 1, 2], [600, 296, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -185,6 +186,7 @@ def test_training_is_told_of_persons_and_of_the_cap(patients, tmp_path, monkeypa
     lines = " ".join(certificate.not_covered)
     assert "accuracy without privacy" in lines
     assert ("number of training persons (320)" in lines) is (how == "from-records")
+    assert ("or a person of another name, moves others" in lines) is (how == "from-records")
 
 
 def test_held_out_records_are_all_records_of_some_users():
@@ -197,6 +199,12 @@ def test_held_out_records_are_all_records_of_some_users():
     assert not set(train.users) & set(test.users)
     np.testing.assert_array_equal(np.sort([*train.labels, *test.labels]), users)
     assert len(test) == sum(number + 1 for number in set(test.users))
+    # One person more moves others, which is why the certificate of such a run says so.
+    later = np.append(users, 50)
+    more = dataclasses.replace(
+        records, features=later[:, None] / 1e3, labels=later.astype(np.int32), users=later
+    )
+    assert set(data.split(more)[1].users) - {50} != set(test.users)
 
 
 def test_a_run_of_persons_resumes_and_is_booked_as_one(patients, tmp_path, monkeypatch):

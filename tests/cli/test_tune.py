@@ -184,9 +184,11 @@ def test_where_no_run_is_made_the_model_is_constant_and_no_record_is_counted(
 
     monkeypatch.setattr(tune.Search, "hide_held_out", watched)
     out = tmp_path / "run"
-    result = dpjax("tune", "--data", people, *QUICK, "--out", out)
+    result = dpjax("tune", "--data", people, *QUICK, "--by", "job", "--out", out)
     assert result.exit_code == 0, result.output
-    assert np.all(seen[0].held_out.labels == 1)  # the constant model says 0
+    assert np.all(seen[0].held_out.labels == -1)
+    groups = json.loads((out / "evaluation.json").read_text())["by"]["job"]
+    assert max(part["records"] for name, part in groups.items() if name != "none of these") < 150
     assert "no run was made" in result.output
     assert not np.any(training.load_model(out).params["weights"])
     with (out / "metrics.csv").open() as file:
@@ -229,6 +231,7 @@ def test_what_is_counted_of_the_best_run_costs_no_more_than_one_run():
         (("--learning-rates", "1,-1"), "--learning-rates must be positive numbers"),
         (("--clip-norms", ""), "--clip-norms must be positive numbers"),
         (("--law", "uniform"), "uniform"),
+        (("--sampling", "random-allocation"), "--sampling must be poisson"),
     ],
 )
 def test_bad_options_are_refused_before_a_record_is_read(tmp_path, changes, told):

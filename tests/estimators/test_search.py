@@ -22,7 +22,9 @@ from dpjax.estimators import (
     DPSGDClassifier,
     base,
     forbidden_checks,
+    search,
 )
+from dpjax.training.plan import ARITHMETIC
 from dpjax.training.search import Selection
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -181,3 +183,41 @@ def test_bad_settings_are_named_before_a_fit(people, changes, told, monkeypatch)
     given = {"estimator": BASE, "space": SPACE, **SETTINGS, **changes}
     with pytest.raises((TypeError, ValueError), match=told):
         DPSearchCV(**given).fit(*people)
+
+
+def test_a_held_out_value_moves_the_score_by_one_also_where_no_range_is_given():
+    x = np.linspace(0, 1, 200)[:, None]
+    line = DPLinearRegression(bounds=(0, 1), epsilon=5.0, preprocessing="public", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        line.fit(x, 10 * x[:, 0])
+        records = line._read(x, 10 * x[:, 0])
+    target = records.target.copy()
+    target[0] = 1e6
+    one, other = (
+        search._score(line, part, records.target)
+        for part in (records, records._replace(target=target))
+    )
+    assert abs(one - other) <= 1
+    assert 0 <= one < 199
+
+
+def test_what_rounding_may_cost_is_set_aside_for_all_fits_together(people):
+    """As of one fit, of which a search of K makes K."""
+    plans = []
+    fit = DPSGDClassifier(bounds=SCHEMA, preprocessing="public", epochs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        real = training.fit
+
+        def watched(loss, params, data, plan, **settings):
+            plans.append(plan)
+            return real(loss, params, data, plan, **settings)
+
+        patch.setattr(training, "fit", watched)
+        search = DPSearchCV(fit, [{"learning_rate": 0.05}], **SETTINGS).fit(*people)
+    assert search.certificate_.extra_delta == {ARITHMETIC: 1e-8}
+    assert 2.99 < search.certificate_.verify().epsilon <= 3.0
+    assert len(plans) == 4
+    for plan in plans:
+        assert plan.compose(plan.mechanism) == search.certificate_.mechanism
+        assert plan.extra_delta == {ARITHMETIC: 1e-8}

@@ -364,6 +364,9 @@ def test_bad_input_is_named_before_anything_is_trained(options, message):
     assert trainer.calls == []
 
 
-def test_a_score_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="score's result must be a finite number, got nan"):
-        search(Trainer(scores=lambda result: math.nan))
+def test_a_score_that_is_no_number_is_the_lowest():
+    """An error would tell of a run that lost."""
+    scores = iter([math.nan, 3.0, math.inf, *[1.0] * 97])
+    found = search(Trainer(scores=lambda result: next(scores)), law="fixed", mean=4.0)
+    assert found.score == 3.0
+    assert search(Trainer(scores=lambda result: math.nan), law="fixed", mean=2.0).score == -math.inf
