@@ -156,9 +156,9 @@ def _read_search(given: dict[str, Any]) -> Search:
                 f"--{name} must be left out, got {given[name]}: a search trains classifiers, and "
                 "protects records; train does the other"
             )
-    if given["sampling"] is not train.SamplingOption.poisson:
+    if given.get("sampling", "poisson") != "poisson":
         raise ValueError(
-            f"--sampling must be poisson, got {given['sampling'].value}: to price the best of runs "
+            f"--sampling must be poisson, got {given['sampling']}: to price the best of runs "
             "that are sampled so would take hours"
         )
     if not 1 <= runs < math.inf:
@@ -167,7 +167,8 @@ def _read_search(given: dict[str, Any]) -> Search:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    usual = settings.choose_model(types.SimpleNamespace(**{**_LEFT_OUT, **given}), 2)[1]
+    one = {"task": "classification", **_LEFT_OUT, **given}
+    usual = settings.choose_model(types.SimpleNamespace(**one), 2)[1]
     rates = (
         [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
     )
