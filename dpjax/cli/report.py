@@ -382,9 +382,10 @@ def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
     noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
+    margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
     return [
         f"Root mean squared error {error:.4g}{noise} on {records:,.0f} held-out records; of always "
-        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - 2 * spread)}"
+        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}"
     ]
 
 

@@ -381,6 +381,7 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     assert "sex = m: 40.0%" in said
     assert "IS NOT SHOWN" not in say(**_NUMBERS)
     assert "IS NOT SHOWN" in say(**{**_NUMBERS, "baseline_error": 2.6})
+    assert "IS NOT SHOWN" in say(**_NUMBERS, baseline_stddev=0.8)  # of noise of both errors
     wrongs = {"confusion": 1}, {"by": 3}, {"records": 0}, {"accuracy": None}, {"recall": {}}
     for wrong in ({"task": "classification"}, *({**_CLASSES, **w} for w in wrongs)):
         with pytest.raises(ValueError, match=r"evaluation\.json must be"):
