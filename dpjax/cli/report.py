@@ -167,7 +167,7 @@ def render_page(
         "Which data is it, and who answers for it?": _describe_data(c, about or {}),
         "Which columns were used, and which were left out?": _list_columns(c, folder),
         "What is promised, and what can an attack still do?": [
-            page.definitions(promised), page.pictures(c, folder)
+            page.definitions(promised), *_warn_of_delta(c), page.pictures(c, folder)
         ],
         "What is promised to a person with several records?": _describe_several(c),
         "Are the records that were held out protected?": _describe_held_out(c),
@@ -259,6 +259,17 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
         more = f", and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
         rows.append((what, ", ".join(names[:_SHOWN]) + more))
     return [page.table(rows)]
+
+
+def _warn_of_delta(c: Certificate) -> list[str]:
+    """That δ alone allows somebody to be published, as whoever trains is told."""
+    unit, count = str(c.declared.get("unit", "record")), c.declared.get("records")
+    if not (math.isfinite(c.epsilon) and isinstance(count, int | float) and c.delta * count >= 1):
+        return []
+    return [
+        f"δ = {c.delta:g} IS NOT BELOW 1 / {count:,.0f} {unit}s: the promise would hold even if a "
+        f"whole {unit}, drawn at random, were published."
+    ]
 
 
 def _describe_several(c: Certificate) -> list[str]:

@@ -202,6 +202,13 @@ def test_the_promise_is_in_words_chosen_by_epsilon(tmp_path, epsilon, word, five
     assert five in line
 
 
+@pytest.mark.parametrize(("delta", "warned"), [(0.01, True), (1 / 165, True), (0.006, False)])
+def test_that_a_whole_person_may_be_published_is_said(tmp_path, delta, warned):
+    declared: dict[str, Any] = {"unit": "person", "records": 165}
+    text, _ = _rendered(acc.certify(acc.Gaussian(4.0), delta, declared=declared), tmp_path)
+    assert ("IS NOT BELOW 1 / 165 persons" in _answer(text, 3)) is warned
+
+
 def test_where_nothing_is_promised_no_answer_says_otherwise(tmp_path):
     run = acc.GeoDP(1.0, 0.1, batch_size=2048, dimension=10, unsafe_no_dp=True)
     (tmp_path / "model.safetensors").write_bytes(b"1")
