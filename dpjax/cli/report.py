@@ -202,7 +202,8 @@ _CHECK = (
     "The mechanism in the certificate is priced again, by the bound that it names and by an "
     "independent one where there is one; an edited ε, δ, adjacency or mechanism is refused, and a "
     "model file other than the one released. It cannot tell whether the run was the one described: "
-    "for that, read the code that ran, or audit it.",
+    "for that, read the code that ran, or audit it. What is not covered, how many records there "
+    "are and whether they are all of one person's is the word of whoever issued it.",
 )
 
 
@@ -275,7 +276,13 @@ def _warn_of_delta(c: Certificate) -> list[str]:
 def _describe_several(c: Certificate) -> list[str]:
     from dpjax.accounting.answers.plain_words import describe_persons
 
-    return describe_persons(c) if math.isfinite(c.epsilon) else ["Nothing is promised to anybody."]
+    if not math.isfinite(c.epsilon):
+        return ["Nothing is promised to anybody."]
+    if c.declared.get("unit", "record") == "record":
+        return describe_persons(c)
+    # Of a user's records the mechanism may speak too; nothing prices what is only declared.
+    said = "That a record of the run is all of one's records is declared, and not checked."
+    return [*describe_persons(c), said]
 
 
 def _describe_held_out(c: Certificate) -> list[str]:

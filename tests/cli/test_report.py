@@ -455,6 +455,8 @@ def test_what_the_certificate_says_decides_the_answer(tmp_path, settings, number
     text, _ = _rendered(acc.certify(acc.Gaussian(4.0), 1e-5, **settings), tmp_path)
     assert words in _answer(text, number)
     assert ("person columnid" in _answer(text, 1)) is (number == 4)
+    assert ("is declared, and not checked" in _answer(text, 4)) is (number == 4)
+    assert "is the word of whoever issued it" in _answer(text, 12)
 
 
 def test_a_registry_entry_is_written_as_json_and_as_a_page(folder, tmp_path):
