@@ -382,6 +382,22 @@ def test_a_draft_reads_units_marks_and_ids(tmp_path):
     assert (again.exit_code, "--out must be a new file" in again.output) == (2, True)
 
 
+def test_a_draft_asks_whether_a_comma_is_of_thousands_or_of_decimals(tmp_path):
+    path, out = tmp_path / "either.csv", tmp_path / "either.toml"
+    path.write_text('paid,y\n"1,000",0\n999,1\n"2,500",1\n')
+    found = dpjax("schema", path, "--out", out)
+    assert "still to be decided there: decimal" in found.output
+    with pytest.raises(data.DataError, match="decimal must be one mark"):
+        data.read_schema(out)
+    decided = 'decimal = "."\nthousands = ","'
+    out.write_text(out.read_text().replace('decimal = "decide"', decided))
+    assert data.read_table(path, schema=data.read_schema(out))["paid"].tolist() == [1000, 999, 2500]
+    path.write_text('paid,y\n"1,000",0\n999,1\n"2,50",1\n')  # only a decimal comma reads all
+    out.unlink()
+    assert "decided" not in dpjax("schema", path, "--out", out).output
+    assert 'decimal = ","\n' in out.read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
