@@ -121,4 +121,5 @@ def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    # What JSON leaves as it is and TOML does not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -398,6 +398,14 @@ def test_a_draft_asks_whether_a_comma_is_of_thousands_or_of_decimals(tmp_path):
     assert 'decimal = ","\n' in out.read_text()
 
 
+def test_a_draft_is_toml_whatever_the_names_hold(tmp_path):
+    path, out = tmp_path / "odd.csv", tmp_path / "odd.toml"
+    name = 'a"] \\ \x7f\x1b'
+    path.write_text('"{}",y\n1,0\n2,1\n'.format(name.replace('"', '""')))
+    assert dpjax("schema", path, "--out", out).exit_code == 0
+    assert [column.name for column in data.read_schema(out).columns] == [name, "y"]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
