@@ -349,12 +349,14 @@ def _add_up(c: Certificate, booked: Ledger | None) -> list[str]:
         whom = "whoever holds the records for the ledger of all models; give it by --ledger"
         return [page.ask(whom), "Every further model on the same persons adds to what they lose."]
     spent, known = booked.spent(), [one.digests["mechanism"] for one in booked.entries]
+    # One of another adjacency or unit takes no run of this certificate's.
+    same = (booked.adjacency, booked.unit) == (c.adjacency, c.declared.get("unit", "record"))
     total = f"ε = {format_rounded_up(spent, 4)} at δ = {booked.delta:g}"
     return [
         f"Runs that are booked: {len(known)}. Together {total} ({booked.adjacency.value}) for each "
         f"{booked.unit}: {grade(c, spent, booked.delta)}. The budget is ε = {booked.epsilon:g}.",
         "A run of this certificate's mechanism is among them."
-        if c.digests["mechanism"] in known
+        if same and c.digests["mechanism"] in known
         else "THIS RUN IS NOT AMONG THEM: the total is without it.",
     ]
 

@@ -329,6 +329,15 @@ def test_the_ledger_adds_up_all_models(folder, tmp_path):
         said = _answer("".join(_Page(render_page(certificate, folder, {}, booked)).text), 8)
         assert f"Together ε = {format_rounded_up(booked.spent(), 4)} at δ = 0.0001" in said
         assert ("THIS RUN IS NOT AMONG THEM" in said) is not among
+    for adjacency, unit in (("replace-one", "record"), ("add-remove", "person")):
+        settings: dict[str, Any] = {
+            "adjacency": acc.Adjacency(adjacency),
+            "declared": {"unit": unit},
+        }
+        entry = acc.certify(certificate.mechanism, 1e-5, **settings)
+        booked = acc.Ledger(50.0, 1e-4, entry.adjacency, unit=unit).book(entry)
+        said = _answer("".join(_Page(render_page(certificate, folder, {}, booked)).text), 8)
+        assert "THIS RUN IS NOT AMONG THEM" in said
     told = ["report", str(folder), "--ledger", str(file.path), "--out", str(tmp_path / "a.html")]
     assert CliRunner().invoke(app, told).exit_code == 0
     file.path.write_text("{}")
