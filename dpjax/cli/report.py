@@ -428,10 +428,14 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
         text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
     if not name:
         rows = []
-        for one in found["classes"][:_SHOWN]:
-            shares = (found[what][str(one)] for what in ("precision", "recall"))
-            cells = ("unknown" if share is None else f"{share:.1%}" for share in shares)
-            rows.append((str(one), *cells))
+        for one in map(str, found["classes"][:_SHOWN]):
+            cells = []
+            for what in ("precision", "recall"):
+                spread = float((found.get(f"{what}_stddev") or {}).get(one) or 0.0)
+                noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
+                share = found[what][one]
+                cells.append("unknown" if share is None else f"{share:.1%}{noise}")
+            rows.append((one, *cells))
         head = "class", "right where it is predicted", "found where it is true"
         text.append(page.table(rows, head))
     for column, groups in (found.get("by") or {}).items():

@@ -389,6 +389,10 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     ):
         assert words in said
     assert "IS NOT SHOWN" not in said
+    first = _CLASSES["classes"][0]
+    said = say(**_CLASSES, recall_stddev={first: 0.125})
+    share = _CLASSES["recall"][first]
+    assert f"{share:.1%} (noise: ± 25.0%)" in said
     assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
     assert "IS NOT SHOWN" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
     groups = {"sex": {"f": {**_CLASSES, "accuracy": 0.9}, "m": {**_CLASSES, "accuracy": 0.4}}}
