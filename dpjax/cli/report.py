@@ -173,7 +173,7 @@ def render_page(
         "Are the records that were held out protected?": _describe_held_out(c),
         "What is not covered, and who must act?": _list_uncovered(c),
         "Which files may leave the organisation, and which must be deleted?": [
-            _list_files(c, folder)
+            _list_files(c, folder, booked)
         ],
         "What do all models on these persons cost together?": _add_up(c, booked),
         "Does this certificate belong to this model?": _compare_files(c, folder),
@@ -316,7 +316,7 @@ def _list_uncovered(c: Certificate) -> list[str]:
     return [listed, page.table(asked, head) if asked else Html()]
 
 
-def _list_files(c: Certificate, folder: pathlib.Path) -> str:
+def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> str:
     from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
 
     uncovered = " ".join(c.not_covered)
@@ -328,7 +328,11 @@ def _list_files(c: Certificate, folder: pathlib.Path) -> str:
     if grade(c, c.epsilon, c.delta) == NO_PROMISE:
         uncovered, refused = " ".join(_LEAVE[1:]), f"No: of it there is {NO_PROMISE}."
     results = any(name in uncovered for name in _RESULTS)
-    rows = [("this page", f"It shows results. {refused}" if results else "Yes: it repeats these.")]
+    said = f"It shows results. {refused}" if results else "Yes: it repeats these."
+    others = ["audit.json"] * (folder / "audit.json").is_file() + ["the ledger"] * bool(booked)
+    if others and not results:
+        said = f"Ask: it repeats these, and what {' and '.join(others)} says."
+    rows = [("this page", said)]
     for name in sorted(name for name in (*_LEAVE, *_STAY) if (folder / name).exists()):
         words = _STAY.get(name, "Ask whoever trained: the certificate does not name it.")
         if name in c.subject or name == "certificate.json":

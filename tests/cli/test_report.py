@@ -325,6 +325,8 @@ def test_the_ledger_adds_up_all_models(folder, tmp_path):
     file = acc.LedgerFile(tmp_path / "ledger.json")
     file.create(acc.Ledger(5.0, 1e-4))
     other = file.book(acc.certify(acc.Gaussian(3.0), 1e-6))
+    said = _answer("".join(_Page(render_page(certificate, folder, {}, other)).text), 7)
+    assert "this pageAsk: it repeats these, and what the ledger says." in said
     for booked, among in ((other, False), (other.book(certificate), True)):
         said = _answer("".join(_Page(render_page(certificate, folder, {}, booked)).text), 8)
         assert f"Together ε = {format_rounded_up(booked.spent(), 4)} at δ = 0.0001" in said
