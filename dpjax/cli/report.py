@@ -338,9 +338,10 @@ def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> 
         if name in c.subject or name == "certificate.json":
             words = refused if name in uncovered else "Yes: nothing in it is uncovered."
         rows.append((name, words))
-    for depth in ("*", "*/*", "*/*/*"):  # of a large folder no further
-        for key in sorted(folder.glob(f"{depth}/noise_key.json")):
-            rows.append((f"{key.parent.relative_to(folder)}", _KEY))
+    for depth in ("", "*/", "*/*/", "*/*/*/"):  # of a large folder no further
+        for key in sorted(folder.glob(f"{depth}noise_key.json")):
+            where = key.parent if depth else key
+            rows.append((f"{where.relative_to(folder)}", _KEY))
     rows.append(("other files, if there are any", "Ask whoever made them: they are of no run."))
     rows.append(("the records, a seed, the ledger", "No: these speak of the records themselves."))
     return page.table(rows)

@@ -313,6 +313,9 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     (tmp_path / "checkpoint" / "table" / "noise_key.json").write_text("{}")
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
     assert "checkpoint/tableNO: DELETE IT NOW" in said
+    (tmp_path / "noise_key.json").write_text("{}")  # of checkpoints that lie beside the certificate
+    said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
+    assert "noise_key.jsonNO: DELETE IT NOW" in said
     (tmp_path / "evaluation.json").write_text("{}")  # not bound
     certificate = acc.certify(run, 1e-5).bind_files({"model.safetensors": b"x"})
     said = _answer("".join(_Page(render_page(certificate, tmp_path)).text), 7)
