@@ -128,7 +128,7 @@ def _read_about(file: pathlib.Path) -> dict[str, str]:
 
     names = [*_ABOUT, *(n for n in PRODUCT if n not in ("curator", "intended_use"))]
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:  # no TOML, or no UTF-8
         raise ValueError(f"--about must be TOML, got {file}: {error}") from None
     for name, value in raw.items():

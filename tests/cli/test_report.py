@@ -228,7 +228,7 @@ def test_every_missing_fact_is_named_with_whom_to_ask(folder, page, tmp_path):
         assert re.search(rf"not stated; ask [^;]*; give it in --about as {name} = ", text), name
     about = tmp_path / "about.toml"
     lines = [f'{name} = "the {name} <i>X</i>"' for name in names[:-1]] + ["persons = 500"]
-    about.write_text("\n".join(lines))
+    about.write_text("\n".join(lines), encoding="utf-8-sig")  # as editors on Windows write it
     given = ["report", str(folder), "--about", str(about), "--out", str(tmp_path / "a.html")]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
