@@ -375,7 +375,8 @@ def test_a_draft_reads_units_marks_and_ids(tmp_path):
     kinds = dict.fromkeys(("pid", "weight"), "decide")
     for name in ("pid", "paid", "days", "weight", "ward", "y"):
         assert f'name = "{name}"\nkind = "{kinds.get(name, "number")}"' in text
-    out.write_text(text.replace('"decide"', '"ignore"'))
+    edited = text.replace('"decide"', '"ignore"')
+    out.write_text(edited, encoding="utf-8-sig")  # as editors on Windows write it
     read = data.read_schema(out)
     assert (read.decimal, read.thousands, read.missing) == (",", ".", ("NA",))
     again = dpjax("schema", path, "--out", out)
