@@ -58,6 +58,8 @@ def predict(
         described: Any = reading.described_schema(saved.encoding)
         if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
             raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
+        if id_column in _header(described.classes or ()):
+            raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
         described = inputs.with_cell_options(described, missing, decimal, thousands)
         schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
         frame = reading.read_table(data, schema=schema)
@@ -86,11 +88,15 @@ def predict(
         typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
+def _header(classes: tuple[str, ...]) -> list[str]:
+    return ["prediction", *(f"probability of {name}" for name in classes)]
+
+
 def _as_csv(kept: Any, found: list[list[float]], classes: tuple[str, ...]) -> str:
     """The columns that are kept of the rows, the likeliest class and all chances, or the number."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*kept.columns, "prediction", *(f"probability of {name}" for name in classes)])
+    rows.writerow([*kept.columns, *_header(classes)])
     for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), found, strict=True):
         label = [classes[max(range(len(row)), key=row.__getitem__)]] if classes else []
         rows.writerow([*own, *label, *(f"{number:.6g}" for number in row)])

@@ -128,7 +128,7 @@ def _read_about(file: pathlib.Path) -> dict[str, str]:
 
     names = [*_ABOUT, *(n for n in PRODUCT if n not in ("curator", "intended_use"))]
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:  # no TOML, or no UTF-8
         raise ValueError(f"--about must be TOML, got {file}: {error}") from None
     for name, value in raw.items():
@@ -167,13 +167,13 @@ def render_page(
         "Which data is it, and who answers for it?": _describe_data(c, about or {}),
         "Which columns were used, and which were left out?": _list_columns(c, folder),
         "What is promised, and what can an attack still do?": [
-            page.definitions(promised), page.pictures(c, folder)
+            page.definitions(promised), *_warn_of_delta(c), page.pictures(c, folder)
         ],
         "What is promised to a person with several records?": _describe_several(c),
         "Are the records that were held out protected?": _describe_held_out(c),
         "What is not covered, and who must act?": _list_uncovered(c),
         "Which files may leave the organisation, and which must be deleted?": [
-            _list_files(c, folder)
+            _list_files(c, folder, booked)
         ],
         "What do all models on these persons cost together?": _add_up(c, booked),
         "Does this certificate belong to this model?": _compare_files(c, folder),
@@ -202,7 +202,8 @@ _CHECK = (
     "The mechanism in the certificate is priced again, by the bound that it names and by an "
     "independent one where there is one; an edited ε, δ, adjacency or mechanism is refused, and a "
     "model file other than the one released. It cannot tell whether the run was the one described: "
-    "for that, read the code that ran, or audit it.",
+    "for that, read the code that ran, or audit it. What is not covered, how many records there "
+    "are and whether they are all of one person's is the word of whoever issued it.",
 )
 
 
@@ -261,10 +262,27 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
     return [page.table(rows)]
 
 
+def _warn_of_delta(c: Certificate) -> list[str]:
+    """That δ alone allows somebody to be published, as whoever trains is told."""
+    unit, count = str(c.declared.get("unit", "record")), c.declared.get("records")
+    if not (math.isfinite(c.epsilon) and isinstance(count, int | float) and c.delta * count >= 1):
+        return []
+    return [
+        f"δ = {c.delta:g} IS NOT BELOW 1 / {count:,.0f} {unit}s: the promise would hold even if a "
+        f"whole {unit}, drawn at random, were published."
+    ]
+
+
 def _describe_several(c: Certificate) -> list[str]:
     from dpjax.accounting.answers.plain_words import describe_persons
 
-    return describe_persons(c) if math.isfinite(c.epsilon) else ["Nothing is promised to anybody."]
+    if not math.isfinite(c.epsilon):
+        return ["Nothing is promised to anybody."]
+    if c.declared.get("unit", "record") == "record":
+        return describe_persons(c)
+    # Of a user's records the mechanism may speak too; nothing prices what is only declared.
+    said = "That a record of the run is all of one's records is declared, and not checked."
+    return [*describe_persons(c), said]
 
 
 def _describe_held_out(c: Certificate) -> list[str]:
@@ -298,7 +316,7 @@ def _list_uncovered(c: Certificate) -> list[str]:
     return [listed, page.table(asked, head) if asked else Html()]
 
 
-def _list_files(c: Certificate, folder: pathlib.Path) -> str:
+def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> str:
     from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
 
     uncovered = " ".join(c.not_covered)
@@ -310,15 +328,20 @@ def _list_files(c: Certificate, folder: pathlib.Path) -> str:
     if grade(c, c.epsilon, c.delta) == NO_PROMISE:
         uncovered, refused = " ".join(_LEAVE[1:]), f"No: of it there is {NO_PROMISE}."
     results = any(name in uncovered for name in _RESULTS)
-    rows = [("this page", f"It shows results. {refused}" if results else "Yes: it repeats these.")]
+    said = f"It shows results. {refused}" if results else "Yes: it repeats these."
+    others = ["audit.json"] * (folder / "audit.json").is_file() + ["the ledger"] * bool(booked)
+    if others and not results:
+        said = f"Ask: it repeats these, and what {' and '.join(others)} says."
+    rows = [("this page", said)]
     for name in sorted(name for name in (*_LEAVE, *_STAY) if (folder / name).exists()):
         words = _STAY.get(name, "Ask whoever trained: the certificate does not name it.")
         if name in c.subject or name == "certificate.json":
             words = refused if name in uncovered else "Yes: nothing in it is uncovered."
         rows.append((name, words))
-    for depth in ("*", "*/*", "*/*/*"):  # of a large folder no further
-        for key in sorted(folder.glob(f"{depth}/noise_key.json")):
-            rows.append((f"{key.parent.relative_to(folder)}", _KEY))
+    for depth in ("", "*/", "*/*/", "*/*/*/"):  # of a large folder no further
+        for key in sorted(folder.glob(f"{depth}noise_key.json")):
+            where = key.parent if depth else key
+            rows.append((f"{where.relative_to(folder)}", _KEY))
     rows.append(("other files, if there are any", "Ask whoever made them: they are of no run."))
     rows.append(("the records, a seed, the ledger", "No: these speak of the records themselves."))
     return page.table(rows)
@@ -331,12 +354,14 @@ def _add_up(c: Certificate, booked: Ledger | None) -> list[str]:
         whom = "whoever holds the records for the ledger of all models; give it by --ledger"
         return [page.ask(whom), "Every further model on the same persons adds to what they lose."]
     spent, known = booked.spent(), [one.digests["mechanism"] for one in booked.entries]
+    # One of another adjacency or unit takes no run of this certificate's.
+    same = (booked.adjacency, booked.unit) == (c.adjacency, c.declared.get("unit", "record"))
     total = f"ε = {format_rounded_up(spent, 4)} at δ = {booked.delta:g}"
     return [
         f"Runs that are booked: {len(known)}. Together {total} ({booked.adjacency.value}) for each "
         f"{booked.unit}: {grade(c, spent, booked.delta)}. The budget is ε = {booked.epsilon:g}.",
         "A run of this certificate's mechanism is among them."
-        if c.digests["mechanism"] in known
+        if same and c.digests["mechanism"] in known
         else "THIS RUN IS NOT AMONG THEM: the total is without it.",
     ]
 
@@ -382,9 +407,10 @@ def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
     noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
+    margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
     return [
         f"Root mean squared error {error:.4g}{noise} on {records:,.0f} held-out records; of always "
-        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - 2 * spread)}"
+        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}"
     ]
 
 
@@ -407,10 +433,14 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
         text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
     if not name:
         rows = []
-        for one in found["classes"][:_SHOWN]:
-            shares = (found[what][str(one)] for what in ("precision", "recall"))
-            cells = ("unknown" if share is None else f"{share:.1%}" for share in shares)
-            rows.append((str(one), *cells))
+        for one in map(str, found["classes"][:_SHOWN]):
+            cells = []
+            for what in ("precision", "recall"):
+                spread = float((found.get(f"{what}_stddev") or {}).get(one) or 0.0)
+                noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
+                share = found[what][one]
+                cells.append("unknown" if share is None else f"{share:.1%}{noise}")
+            rows.append((one, *cells))
         head = "class", "right where it is predicted", "found where it is true"
         text.append(page.table(rows, head))
     for column, groups in (found.get("by") or {}).items():

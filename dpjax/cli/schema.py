@@ -27,6 +27,7 @@ _HEAD = """\
 """
 _MISSING = ("NA", "N/A", "n/a", "na", "NULL", "null", "None", "?", "-", "--", ".", "#N/A")
 _MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
+_EITHER = '  # "," if 1,500 is one and a half; if it is 1500: ".", and a line thousands = ","'
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
 _ID = re.compile(r"(^|.*[\W_])(p?id|uid|nr|no|key|number)$|.*[a-z](Id|ID|Nr|No)$")
 
@@ -76,16 +77,22 @@ def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str,
     ]
     tables = [(schema, parse_cells(frame, schema)) for schema in marked]
     # The first of those by which most columns are numbers.
-    schema, table = max(tables, key=lambda one: one[1].select_dtypes("number").shape[1])
+    counts = [read.select_dtypes("number").shape[1] for _, read in tables]
+    best = [one for one, count in zip(tables, counts, strict=True) if count == max(counts)]
+    schema, table = best[0]
     numbers = frame[table.select_dtypes("number").columns]
     absent = [text for text in (*given.missing, *_MISSING) if (numbers == text).any(axis=None)]
     lines = [f"target = {_quote(target)}" if target else '# target = "…", or --target']
     if absent or frame.isna().any(axis=None):
         listed = ", ".join(map(_quote, absent or [""]))
         lines.append(f"missing = [{listed}]  # these, and empty cells, hold no value")
-    lines += [f"decimal = {_quote(schema.decimal)}"] if schema.decimal != "." else []
-    lines += [f"thousands = {_quote(schema.thousands)}"] if schema.thousands else []
     undecided = []
+    # By commas that all have three digits behind them, 1,500 may be either.
+    if schema.decimal == "," and any(other.thousands == "," for other, _ in best):
+        undecided, lines = ["decimal"], [*lines, f"decimal = {_quote('decide')}{_EITHER}"]
+    elif schema.decimal != ".":
+        lines.append(f"decimal = {_quote(schema.decimal)}")
+    lines += [f"thousands = {_quote(schema.thousands)}"] if schema.thousands else []
     for name in [column for column in table.columns if column != target]:
         kind, why = _guess(table, name, schema)
         undecided += [name] if kind == "decide" else []
@@ -114,4 +121,5 @@ def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    # What JSON leaves as it is and TOML does not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -176,7 +176,7 @@ def read_schema(path: str | pathlib.Path) -> Schema:
     """
     path = pathlib.Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read the schema {path}: {error.strerror or error}") from None
     try:

@@ -383,11 +383,36 @@ def test_a_draft_reads_units_marks_and_ids(tmp_path):
     kinds = dict.fromkeys(("pid", "weight"), "decide")
     for name in ("pid", "paid", "days", "weight", "ward", "y"):
         assert f'name = "{name}"\nkind = "{kinds.get(name, "number")}"' in text
-    out.write_text(text.replace('"decide"', '"ignore"'))
+    edited = text.replace('"decide"', '"ignore"')
+    out.write_text(edited, encoding="utf-8-sig")  # as editors on Windows write it
     read = data.read_schema(out)
     assert (read.decimal, read.thousands, read.missing) == (",", ".", ("NA",))
     again = dpjax("schema", path, "--out", out)
     assert (again.exit_code, "--out must be a new file" in again.output) == (2, True)
+
+
+def test_a_draft_asks_whether_a_comma_is_of_thousands_or_of_decimals(tmp_path):
+    path, out = tmp_path / "either.csv", tmp_path / "either.toml"
+    path.write_text('paid,y\n"1,000",0\n999,1\n"2,500",1\n')
+    found = dpjax("schema", path, "--out", out)
+    assert "still to be decided there: decimal" in found.output
+    with pytest.raises(data.DataError, match="decimal must be one mark"):
+        data.read_schema(out)
+    decided = 'decimal = "."\nthousands = ","'
+    out.write_text(out.read_text().replace('decimal = "decide"', decided))
+    assert data.read_table(path, schema=data.read_schema(out))["paid"].tolist() == [1000, 999, 2500]
+    path.write_text('paid,y\n"1,000",0\n999,1\n"2,50",1\n')  # only a decimal comma reads all
+    out.unlink()
+    assert "decided" not in dpjax("schema", path, "--out", out).output
+    assert 'decimal = ","\n' in out.read_text()
+
+
+def test_a_draft_is_toml_whatever_the_names_hold(tmp_path):
+    path, out = tmp_path / "odd.csv", tmp_path / "odd.toml"
+    name = 'a"] \\ \x7f\x1b'
+    path.write_text('"{}",y\n1,0\n2,1\n'.format(name.replace('"', '""')))
+    assert dpjax("schema", path, "--out", out).exit_code == 0
+    assert [column.name for column in data.read_schema(out).columns] == [name, "y"]
 
 
 @pytest.mark.parametrize(

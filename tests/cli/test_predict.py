@@ -219,6 +219,10 @@ def test_predictions_are_never_overwritten_and_a_folder_must_hold_a_model(
     assert again.exit_code == 2
     assert "--out must be a new file" in again.output
     assert out.read_bytes() == before
+    (tmp_path / "named.csv").write_text(people.read_text().replace("income", "prediction", 1))
+    named = "--data", tmp_path / "named.csv", "--id", "prediction", "--out", tmp_path / "q.csv"
+    twice = dpjax("predict", trained, *named)
+    assert (twice.exit_code, "no column of the predictions" in twice.output) == (2, True)
     nothing = dpjax("predict", tmp_path, "--data", people, "--out", tmp_path / "q.csv")
     assert nothing.exit_code == 2
     assert "must hold a model" in nothing.output

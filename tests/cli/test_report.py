@@ -132,6 +132,7 @@ def test_the_page_shows_proven_estimated_and_audited(folder, page, tmp_path):
     ["", "[]", "{}", '{"epsilon": -1, "delta": 1e-5, "confidence": 0.9}',
      '{"epsilon": NaN, "delta": 1e-5, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 1e-9, "confidence": 0.9}',
+     '{"epsilon": 1, "delta": 5, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 1e-5, "confidence": 1.0}'],
 )  # fmt: skip
 def test_what_is_no_audit_is_refused(folder, tmp_path, text):
@@ -202,6 +203,13 @@ def test_the_promise_is_in_words_chosen_by_epsilon(tmp_path, epsilon, word, five
     assert five in line
 
 
+@pytest.mark.parametrize(("delta", "warned"), [(0.01, True), (1 / 165, True), (0.006, False)])
+def test_that_a_whole_person_may_be_published_is_said(tmp_path, delta, warned):
+    declared: dict[str, Any] = {"unit": "person", "records": 165}
+    text, _ = _rendered(acc.certify(acc.Gaussian(4.0), delta, declared=declared), tmp_path)
+    assert ("IS NOT BELOW 1 / 165 persons" in _answer(text, 3)) is warned
+
+
 def test_where_nothing_is_promised_no_answer_says_otherwise(tmp_path):
     run = acc.GeoDP(1.0, 0.1, batch_size=2048, dimension=10, unsafe_no_dp=True)
     (tmp_path / "model.safetensors").write_bytes(b"1")
@@ -220,7 +228,7 @@ def test_every_missing_fact_is_named_with_whom_to_ask(folder, page, tmp_path):
         assert re.search(rf"not stated; ask [^;]*; give it in --about as {name} = ", text), name
     about = tmp_path / "about.toml"
     lines = [f'{name} = "the {name} <i>X</i>"' for name in names[:-1]] + ["persons = 500"]
-    about.write_text("\n".join(lines))
+    about.write_text("\n".join(lines), encoding="utf-8-sig")  # as editors on Windows write it
     given = ["report", str(folder), "--about", str(about), "--out", str(tmp_path / "a.html")]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
@@ -305,6 +313,9 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     (tmp_path / "checkpoint" / "table" / "noise_key.json").write_text("{}")
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
     assert "checkpoint/tableNO: DELETE IT NOW" in said
+    (tmp_path / "noise_key.json").write_text("{}")  # of checkpoints that lie beside the certificate
+    said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
+    assert "noise_key.jsonNO: DELETE IT NOW" in said
     (tmp_path / "evaluation.json").write_text("{}")  # not bound
     certificate = acc.certify(run, 1e-5).bind_files({"model.safetensors": b"x"})
     said = _answer("".join(_Page(render_page(certificate, tmp_path)).text), 7)
@@ -318,10 +329,21 @@ def test_the_ledger_adds_up_all_models(folder, tmp_path):
     file = acc.LedgerFile(tmp_path / "ledger.json")
     file.create(acc.Ledger(5.0, 1e-4))
     other = file.book(acc.certify(acc.Gaussian(3.0), 1e-6))
+    said = _answer("".join(_Page(render_page(certificate, folder, {}, other)).text), 7)
+    assert "this pageAsk: it repeats these, and what the ledger says." in said
     for booked, among in ((other, False), (other.book(certificate), True)):
         said = _answer("".join(_Page(render_page(certificate, folder, {}, booked)).text), 8)
         assert f"Together ε = {format_rounded_up(booked.spent(), 4)} at δ = 0.0001" in said
         assert ("THIS RUN IS NOT AMONG THEM" in said) is not among
+    for adjacency, unit in (("replace-one", "record"), ("add-remove", "person")):
+        settings: dict[str, Any] = {
+            "adjacency": acc.Adjacency(adjacency),
+            "declared": {"unit": unit},
+        }
+        entry = acc.certify(certificate.mechanism, 1e-5, **settings)
+        booked = acc.Ledger(50.0, 1e-4, entry.adjacency, unit=unit).book(entry)
+        said = _answer("".join(_Page(render_page(certificate, folder, {}, booked)).text), 8)
+        assert "THIS RUN IS NOT AMONG THEM" in said
     told = ["report", str(folder), "--ledger", str(file.path), "--out", str(tmp_path / "a.html")]
     assert CliRunner().invoke(app, told).exit_code == 0
     file.path.write_text("{}")
@@ -373,6 +395,10 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     ):
         assert words in said
     assert "IS NOT SHOWN" not in said
+    first = _CLASSES["classes"][0]
+    said = say(**_CLASSES, recall_stddev={first: 0.125})
+    share = _CLASSES["recall"][first]
+    assert f"{share:.1%} (noise: ± 25.0%)" in said
     assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
     assert "IS NOT SHOWN" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
     groups = {"sex": {"f": {**_CLASSES, "accuracy": 0.9}, "m": {**_CLASSES, "accuracy": 0.4}}}
@@ -381,6 +407,7 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     assert "sex = m: 40.0%" in said
     assert "IS NOT SHOWN" not in say(**_NUMBERS)
     assert "IS NOT SHOWN" in say(**{**_NUMBERS, "baseline_error": 2.6})
+    assert "IS NOT SHOWN" in say(**_NUMBERS, baseline_stddev=0.8)  # of noise of both errors
     wrongs = {"confusion": 1}, {"by": 3}, {"records": 0}, {"accuracy": None}, {"recall": {}}
     for wrong in ({"task": "classification"}, *({**_CLASSES, **w} for w in wrongs)):
         with pytest.raises(ValueError, match=r"evaluation\.json must be"):
@@ -447,6 +474,8 @@ def test_what_the_certificate_says_decides_the_answer(tmp_path, settings, number
     text, _ = _rendered(acc.certify(acc.Gaussian(4.0), 1e-5, **settings), tmp_path)
     assert words in _answer(text, number)
     assert ("person columnid" in _answer(text, 1)) is (number == 4)
+    assert ("is declared, and not checked" in _answer(text, 4)) is (number == 4)
+    assert "is the word of whoever issued it" in _answer(text, 12)
 
 
 def test_a_registry_entry_is_written_as_json_and_as_a_page(folder, tmp_path):
