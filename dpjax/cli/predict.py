@@ -70,9 +70,8 @@ def predict(
             unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
-        classes, ends = schema.classes or (), schema.target_range
-        found = _outputs(saved, features, classes, ends).tolist()
-        text = _as_csv(frame[[id_column] if id_column else []], found, classes)
+        found = _outputs(saved, features, schema).tolist()
+        text = _as_csv(frame[[id_column] if id_column else []], found, schema.classes or ())
         training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
@@ -103,13 +102,14 @@ def _as_csv(kept: Any, found: list[list[float]], classes: tuple[str, ...]) -> st
     return text.getvalue()
 
 
-def _outputs(saved: Any, features: Any, classes: tuple[str, ...], ends: Any) -> Any:
+def _outputs(saved: Any, features: Any, schema: Any) -> Any:
     """The probability of each class for each row; without classes a number within its range."""
     import jax
     import numpy as np
 
     from dpjax import training
 
+    classes, ends = schema.classes or (), schema.target_range
     like = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
     try:
         shape = jax.eval_shape(saved.model.apply, saved.params, like).shape
