@@ -191,7 +191,8 @@ def test_new_rows_are_read_as_the_training_rows_were_unless_told_otherwise(tmp_p
         many.write_text("\n".join([head, *rows * 5]))
         decimal, thousands = options[3::2] or (None, None)
         asked = {"data": str(many), "schema": tmp_path / "s.toml", "missing": [options[1]]}
-        asked |= dict.fromkeys(("target", "test", "person", "ignore", "numeric"))
+        asked |= dict.fromkeys(("target", "test", "person", "ignore", "numeric", "by"))
+        asked["task"] = "classification"
         asked |= {"decimal": decimal, "thousands": thousands}
         train, test, kept, _ = read_inputs(types.SimpleNamespace(**asked))
         expected = np.array([[-0.5, 0.0], [0.5, 0.0]]) / np.sqrt(2)
