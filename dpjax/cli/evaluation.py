@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _BINS, _EDGES = 10, np.linspace(-8.0, 8.0, 65)
 _MOST = 1 << 15  # of a record's part of a sum, 1/2, as a whole number
-_SHOWN = 10  # classes in the table on the screen
+_SHOWN, _HIDES = 4, 0.1  # classes in the table on the screen, and noise beyond which a share hides
 _WORDS = {
     "table": "true and predicted classes",
     "scores": f"log-odds in {len(_EDGES) + 1} cells",
@@ -356,7 +356,8 @@ def show(console: Any, found: dict[str, Any]) -> None:
     table.add_column("± noise", justify="right")
 
     def add(name: str, value: float | None, noise: float | None, form: str = ".1%") -> None:
-        shown = "hidden by noise" if value is None else format(value, form)
+        hides = form == ".1%" and (noise or 0.0) > _HIDES
+        shown = "hidden by noise" if value is None or hides else format(value, form)
         table.add_row(name, shown, format(noise, form) if noise else "")
 
     if found["task"] == "regression":

@@ -120,7 +120,8 @@ def numbers(c: Certificate) -> str:
 
     deltas, reserved = [c.delta * share for share in (1.0, 0.5, 0.2)], sum(c.extra_delta.values())
     found = acc.summary(c.mechanism, deltas, adjacency=c.adjacency, reserved=reserved)
-    return table(found.rows())
+    unit = str(c.declared.get("unit", "record"))
+    return table([(*row, words.replace("record", unit)) for *row, words in found.rows()])
 
 
 def pictures(c: Certificate, folder: pathlib.Path) -> Html:

@@ -385,4 +385,4 @@ def test_a_column_is_named_by_which_to_evaluate(people, tmp_path):
     assert _certificate(out).not_covered == ()
     wrong = dpjax(*arguments[:-4], "--by", "income", "--out", tmp_path / "other")
     assert (wrong.exit_code, (tmp_path / "other").exists()) == (2, False)
-    assert "--by must name a column besides the target, got 'income'" in wrong.output
+    assert "--by must name a feature, got 'income'" in wrong.output
