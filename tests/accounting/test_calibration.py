@@ -147,17 +147,6 @@ def test_five_prices_at_most_and_the_answer_is_full(monkeypatch, budget):
     assert price(by_noise(sigma)) <= budget < price(by_noise(less))
 
 
-def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
-    """Rates so small that loss distributions answer, whose ends are up to half of ε too high."""
-
-    def make(rate):
-        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.5), rate), 3)
-
-    rate = acc.calibrate(make, 0.1, 1e-13, bounds=(1e-10, 2e-8))
-    dearer = float(np.nextafter(np.float32(rate), np.float32(1)))
-    assert acc.epsilon(make(rate), 1e-13) <= 0.1 < acc.epsilon(make(dearer), 1e-13)
-
-
 def test_rates_without_an_answer_below_those_with_one_are_passed_over():
     """The contour has none at rates around 1e-7, where the search outwards may come by."""
     rate = acc.calibrate(by_rate, 2.0, 1e-5, method="contour")

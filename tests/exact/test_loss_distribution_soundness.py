@@ -167,3 +167,14 @@ def test_more_steps_than_floats_count_have_no_answer(steps, sigma, rate):
     assert acc.delta(run, 1.0, method="pld") == 1.0
     assert np.isfinite(acc.epsilon(run, 1e-5))
     assert acc.epsilon_interval(run, 1e-5)[0] >= 0
+
+
+def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
+    """Rates so small that grids, and few outcomes beside them, answer: neither is monotone."""
+
+    def make(rate):
+        return acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.5), rate), 3)
+
+    rate = acc.calibrate(make, 0.1, 1e-13, bounds=(1e-10, 2e-8))
+    dearer = float(np.nextafter(np.float32(rate), np.float32(1)))
+    assert acc.epsilon(make(rate), 1e-13) <= 0.1 < acc.epsilon(make(dearer), 1e-13)
