@@ -238,9 +238,11 @@ def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
     try:
         text = (folder / name).read_text(encoding="utf-8")
         found = json.loads(text, parse_constant=_refuse_constant)
+        if not isinstance(found, dict):
+            raise ValueError("it holds no names")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be JSON, got {folder / name}: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return found
 
 
 def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
