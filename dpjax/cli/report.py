@@ -239,7 +239,7 @@ def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
         text = (folder / name).read_text(encoding="utf-8")
         found = json.loads(text, parse_constant=_refuse_constant)
         if not isinstance(found, dict):
-            raise ValueError("it holds no names")
+            raise ValueError(f"it must hold names, got {type(found).__name__}")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be JSON, got {folder / name}: {error}") from None
     return found
