@@ -54,14 +54,12 @@ class Counts:
     Fields:
         classes: how many there are; 0 where the target is a number.
         rows: of the metrics, each of which is a count.
-        unit: the most held-out records of one unit of protection.
         stddev: of the noise of TABLE in records, of ERRORS in halves.
         key: the run's.
     """
 
     classes: int
     rows: int
-    unit: int = 1
     stddev: float = 0.0
     key: Any = None
 
@@ -75,7 +73,7 @@ class Counts:
         return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
 
     def mechanism(self, stddev: Any) -> acc.Mechanism:
-        """What the releases cost a unit of protection that is held out."""
+        """What the releases cost whoever is held out: of a person one record is counted."""
         from dpjax import accounting as acc
 
         parts = []
@@ -84,8 +82,7 @@ class Counts:
             if not self.classes:
                 one = acc.DiscreteGaussian(stddev * noise, _MOST)
             parts.append(acc.Repeated(one, self.rows if name == "row" else 1))
-        whole = acc.Composed(tuple(parts))
-        return whole if self.unit == 1 else acc.UserLevel(whole, self.unit)
+        return acc.Composed(tuple(parts))
 
     def describe(self, records: int) -> str:
         """What is released of so many records, in words."""

@@ -117,11 +117,11 @@ def images(drawn: dict[str, pathlib.Path]) -> Html:
 def numbers(c: Certificate) -> str:
     """What the run permits, each number with a sentence."""
     from dpjax import accounting as acc
+    from dpjax.accounting.answers.plain_words import name_users
 
     deltas, reserved = [c.delta * share for share in (1.0, 0.5, 0.2)], sum(c.extra_delta.values())
     found = acc.summary(c.mechanism, deltas, adjacency=c.adjacency, reserved=reserved)
-    unit = str(c.declared.get("unit", "record"))
-    return table([(*row, words.replace("record", unit)) for *row, words in found.rows()])
+    return table([(*row, name_users(c, words)) for *row, words in found.rows()])
 
 
 def pictures(c: Certificate, folder: pathlib.Path) -> Html:

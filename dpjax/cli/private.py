@@ -319,21 +319,20 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
         for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True)
         if delta > _LEAST
     )
-    # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a unit moves
-    # (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ², and k records move k².
-    orders, one = np.array(_ORDERS), replace(counts, unit=1).mechanism(stddev)
-    times = np.asarray(acc.rdp(one, orders, **how) / acc.rdp(run, orders, **how)) * counts.unit**2
+    # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a record
+    # moves (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ².
+    orders = np.array(_ORDERS)
+    own = acc.rdp(counts.mechanism(stddev), orders, **how)
+    times = np.asarray(own / acc.rdp(run, orders, **how))
     return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
 
 
-def _plan_counts(
-    plan: Plan, classes: int, records: int, key: Any, unit: int = 1
-) -> tuple[Counts, str]:
-    """How held-out records are counted, and what that rests on; one unit has so many at most."""
+def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Counts, str]:
+    """How held-out records are counted, and what that rests on."""
     from dpjax.cli.evaluation import Counts
 
     shown = len({*range(0, plan.steps, _rows_apart(plan)), plan.steps})
-    counts = Counts(classes, shown, unit)
+    counts = Counts(classes, shown)
     counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
         "a record is trained on or held out by a secret coin of its own; "

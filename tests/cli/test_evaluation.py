@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.cli import evaluation, private
+from dpjax.cli import evaluation
 from dpjax.cli.evaluation import Counts, Evaluation
 from dpjax.data import Dataset
 
@@ -162,21 +162,12 @@ def test_a_record_moves_every_release_by_what_is_priced(adjacency, monkeypatch):
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("unit", [1, 3])
-def test_the_price_is_that_of_histograms_side_by_side(classes, unit):
-    counts = Counts(classes, 11, unit)
+def test_the_price_is_that_of_histograms_side_by_side(classes):
+    counts = Counts(classes, 11)
     # 1/σ² of all together, beside the table's: a Gaussian's price to four digits.
     weight = 1 + 3 / 4 + (1 / 4 + 1 / 2) * (classes == 2)
     found = acc.epsilon(counts.mechanism(40.0), 1e-6)
-    assert found == pytest.approx(
-        acc.epsilon(acc.Gaussian(40.0 / unit / weight**0.5), 1e-6), rel=1e-3
-    )
-
-
-def test_what_one_unit_may_have_held_out_multiplies_the_noise():
-    plan = training.make_plan(500, noise_multiplier=3.0, delta=1e-5, steps=20, batch_size=50)
-    one, three = (private._plan_counts(plan, 2, 100, None, unit)[0].stddev for unit in (1, 3))
-    assert three == pytest.approx(3 * one, rel=1e-2)
+    assert found == pytest.approx(acc.epsilon(acc.Gaussian(40.0 / weight**0.5), 1e-6), rel=1e-3)
 
 
 def test_groups_are_those_of_the_encoded_column():

@@ -132,7 +132,7 @@ def _relation(c: Certificate) -> str:
     return words
 
 
-def _name_users(c: Certificate, words: str) -> str:
+def name_users(c: Certificate, words: str) -> str:
     """The same of users, where they are what is protected."""
     return words.replace("record", str(c.declared.get("unit", "user"))) if _owned(c) else words
 
@@ -157,9 +157,9 @@ def summary(certificate: Certificate) -> list[str]:
         )
         lines = [
             f"Protected: {_protected(c)}.",
-            f"Against: {_name_users(c, _AGAINST[c.adjacency])}.",
+            f"Against: {name_users(c, _AGAINST[c.adjacency])}.",
             "How well: with one false alarm in a thousand, such an attack is right about at most "
-            f"{format_percent(caught)} of the {_name_users(c, 'records')} it is after "
+            f"{format_percent(caught)} of the {name_users(c, 'records')} it is after "
             "(a guess: 0.1 %).",
         ]
         if c.tier == "conditional":
