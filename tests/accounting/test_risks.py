@@ -290,3 +290,10 @@ def test_a_risk_that_no_parameter_keeps_names_the_nearest(given, least):
         acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(5.0), t), **given)
     assert found.value.reachable == pytest.approx(least, rel=1e-6)
     assert found.value.parameter == 1.0
+
+
+def test_a_summary_reads_the_profile_by_a_method_that_has_an_answer():
+    """At so rare a rate the contour, tightest elsewhere, has none."""
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 1e-7), 1_000)
+    assert acc.epsilon(run, 1e-10, method=next(iter(acc.methods(run)))) == math.inf
+    assert acc.summary(run).advantage <= 1.001 * acc.delta(run, 0.0)

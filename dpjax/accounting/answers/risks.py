@@ -270,10 +270,13 @@ def summary(
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
     """ε evenly from 0 to where δ is negligible, or hardly above what it never falls below."""
-    # By one method: a line that another would lower a little is a line too.
-    how = {"adjacency": adjacency, "method": next(iter(methods(run, adjacency)), "best")}
-    end, last = _TAIL, float(pricing.epsilon(run, _TAIL, **how))
-    if not math.isfinite(last):
+    end, last = _TAIL, math.inf
+    # By the first method with an answer: a line that another would lower a little is a line too.
+    for name in (*list(methods(run, adjacency))[:1], "best"):
+        how: Any = {"adjacency": adjacency, "method": name}
+        if math.isfinite(last := float(pricing.epsilon(run, _TAIL, **how))):
+            break
+    else:
         end = float(np.asarray(pricing.delta(run, _FAR, **how))) + _TAIL
         last = float(pricing.epsilon(run, end, **how)) if end < 1 else math.inf
     if not math.isfinite(last):
