@@ -41,7 +41,7 @@ _SMALL = Column(
         "clip norm": (1.0, 3.0),
         "sampled steps": (100, 400),
         "step size": (0.5, 1.0, 2.0, 4.0),
-        "draws to choose": (2,),
+        "draws to choose": (12,),
     },
     folds=1,
     repeats=20,
