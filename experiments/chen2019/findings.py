@@ -191,13 +191,14 @@ def sgld_diverges(sgld: pd.DataFrame) -> Verdict:
     error = 100 * sgld["over the noise"]
     works = [(e, is_above(g, s)) for e, g, s in zip(sgld["epsilon"], gain, error, strict=True)]
     usual = [found for epsilon, found in works if epsilon <= _USUAL]
-    large = [epsilon for epsilon, found in works if found]
+    # From where on every run is better: one that is not, or is not known to be, comes before.
+    large = [e for e, _ in works if all(found for other, found in works if other >= e)]
     verdict = FAILS if True in usual else NONE
     if usual and not any(found is not False for found in usual) and large:
         verdict = HOLDS
     below = sgld[sgld["objective"] < sgld["objective at the start"]]["epsilon"]
-    least = f"ε = {min(large):g}" if large else "no ε that was run"
-    goes_down = f"from ε = {below.min():g} on" if len(below) else "at no ε"
+    since = f"ε = {min(large):g}" if large else "no ε that was run"
+    goes_down = "at ε = " + (", ".join(f"{e:g}" for e in sorted({*below})) or "none")
     first = sgld.sort_values("epsilon").iloc[0]
     which = "; ".join(f"{d}, {t}" for d, t in sgld.groupby(["data set", "task"]).groups)
     return Verdict(
@@ -206,7 +207,7 @@ def sgld_diverges(sgld: pd.DataFrame) -> Verdict:
         f"a step's noise is {first['noise a step over R']:.3g} times a gradient's bound at "
         f"ε = {first['epsilon']:g}: order {first['order']:.3g} is what δ asks for, and a step may "
         f"spend no more; the objective is below that of w = 0 {goes_down}",
-        f"better than the majority from {least} on; by {gain.min():.3g} to {gain.max():.3g} points",
+        f"better than the majority from {since} on; by {gain.min():.3g} to {gain.max():.3g} points",
         f"better at an ε up to {_USUAL:g} by two standard errors",
         scale=f"{which}, one split, {int(first['runs'])} runs, 6 step sizes",
     )
