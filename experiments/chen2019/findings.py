@@ -34,7 +34,8 @@ _HELPS = 0.1  # points that are a help
 _USUAL = 2.0  # an ε that is not "very large"
 _REPRICED = (
     "was *does not hold*: two of six methods had their prices of 2019, the others today's; among "
-    "those ObjPert, which decided five of six cases"
+    "those ObjPert, which decided five of six cases; and where RSGD-AR predicts the majority, a "
+    "rival that is better was left out"
 )
 _SCALE = "a9a and Bank whole, 1 split, 3 of its ε, 20 of 100 runs, 8 settings a method"
 
@@ -118,7 +119,9 @@ def competes_at_2019(*tables: pd.DataFrame) -> Verdict:
 def competes_now(*tables: pd.DataFrame) -> Verdict:
     """RSGD-AR against the others, all priced tightly."""
     claim = "RSGD-AR still performs competitively, every method priced tightly"
-    return _contest(tables, claim, "RSGD-AR", (*_BASELINES, "SGD-MA"), -_LEVEL)
+    changed = "still *does not hold*, of more cases: where RSGD-AR predicts the majority, a rival "
+    changed += "that is better was left out"
+    return _contest(tables, claim, "RSGD-AR", (*_BASELINES, "SGD-MA"), -_LEVEL, changed)
 
 
 def averaging_helps(*tables: pd.DataFrame) -> Verdict:

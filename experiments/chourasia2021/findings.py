@@ -120,14 +120,19 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def exponents(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Powers of n, d and ε in the excess risk, each with its standard error, by least squares."""
+    """Powers of n, d and ε in the excess risk, each with its standard error, by least squares.
+
+    The error is of what scatters about the fit, and of the risks' own standard errors.
+    """
     names = ["records", "dimension", "epsilon"]
     design = np.column_stack([np.ones(len(rows)), *(np.log(rows[name]) for name in names)])
     logs = np.log(rows["excess risk"].to_numpy())
     found, _, _, _ = np.linalg.lstsq(design, logs, rcond=None)
     spare = len(rows) - design.shape[1]
     spread = np.sum(np.square(logs - design @ found)) / spare
-    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * spread)
+    weights = np.linalg.pinv(design)
+    own = (rows["standard error"] / rows["excess risk"]).to_numpy()
+    errors = np.sqrt(np.square(weights) @ (spread + np.square(own)))
     return {n: (float(found[i]), float(errors[i])) for i, n in enumerate(names, 1)}
 
 

@@ -433,6 +433,10 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "another power of d": (FAILS, _theorem4(-2, 1.5, -2)),
         "above the bound": (FAILS, _theorem4(-2, 1, -2, bound=1e-9)),
         "scattered": (NONE, _theorem4(-2, 1, -2, scatter=0.7)),
+        "risks that are not known": (
+            NONE,
+            (_theorem4(-2, 1, -2)[0].assign(**{"standard error": 1.0}),),
+        ),
         "one ε": (NONE, _some(_theorem4(-2, 1, -2), "epsilon == 1.0")),
         "nothing but large risks": (
             NONE,
