@@ -372,7 +372,8 @@ _FOOT = """## How to read it
   label last), `python -m experiments chen2019 figure1_ipums --data <folder>` runs and draws Figure
   1 on them, `figure2_ipums` Figure 2; one of the two files will do.
 * Of the seven data sets that footnote 4 of yu2020 speaks of, Adult, MNIST and KDDCup99 are at hand
-  and run whole; real-sim, RCV1, Covertype and Gisette are not, nor are the 4.9 million rows of
-  KDDCup99 that chen2019 draws from: its sizes are drawn from the 494,021 of the 10 % subset.
+  and run at the size of that benchmark (KDDCup99: 70,000 rows drawn); real-sim, RCV1, Covertype and
+  Gisette are not, nor are the 4.9 million rows of KDDCup99 that chen2019 draws from: both draw from
+  the 494,021 of the 10 % subset.
 * A certificate is a line of `<paper>/certificates/<figure>.jsonl`: write it to a file and run
   `dpjax verify` on it, or check all with `python -m experiments verify`."""
