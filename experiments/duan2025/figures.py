@@ -190,12 +190,12 @@ def _privacy(rows: Rows):
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel(f"ε at δ = {DELTA:g}, replace-one")
     # At less noise than σ = 0.01 even the claimed ε is above a thousand.
-    axes[0][0].set(xlim=(8e-3, 13.0), ylim=(5e-3, 3e4))
+    axes[0][0].set(xlim=(8e-3, 13.0), ylim=(3e-3, 3e4))
     lines, labels = axes[0][-1].get_legend_handles_labels()
     figure.legend(
         lines, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False,
         title="average gradient and bounding factor β; points: audit, 99.9 %; lines in their "
-        "colours: exact; more than the axis: not drawn",
+        "colours: exact, solid β = 0.1, dotted β = 1; more than the axis: not drawn",
         title_fontsize=8,
     )  # fmt: skip
     return figure

@@ -156,7 +156,10 @@ def paths(run: Run) -> list[pathlib.Path]:
     axis.set_ylabel("smallest ν along the path, over μ")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    shows = "ν lies above μ without noise, too; noise lifts it further, momentum mostly lowers it"
+    shows = (
+        "Without noise, too, ν lies above μ on some paths; noise lifts it on all, "
+        "momentum mostly lowers it"
+    )
     return [run.save_table("paths", rows), run.save_figure("paths", figure, shows)]
 
 

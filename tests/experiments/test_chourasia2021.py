@@ -114,8 +114,11 @@ def test_exponents_are_found():
     grid = [(n, d, e) for n in (1e3, 1e4) for d in (5, 20) for e in (0.25, 1.0)]
     rows = pd.DataFrame(grid, columns=["records", "dimension", "epsilon"])
     risk = 7 * rows["records"] ** -2 * rows["dimension"] ** 0.5 * rows["epsilon"] ** -1.5
-    found = exponents(rows.assign(**{"excess risk": risk}))
+    found = exponents(rows.assign(**{"excess risk": risk, "standard error": 0.1 * risk}))
     assert [round(value, 6) for value, _ in found.values()] == [-2.0, 0.5, -1.5]
+    # The slope of a factor of two levels, a distance ln r apart, over 8 points with errors 0.1.
+    errors = [0.2 / (math.sqrt(8) * math.log(ratio)) for ratio in (10, 4, 4)]
+    np.testing.assert_allclose([error for _, error in found.values()], errors, rtol=1e-6)
 
 
 def test_theorem_3_on_adult_keeps_its_budget_and_its_bound():
