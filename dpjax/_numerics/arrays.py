@@ -11,6 +11,7 @@ Lower-triangular Toeplitz matrices, by their first column: sums of columns, and 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,6 +60,13 @@ def _erf(x: Any) -> Any:
     return jnp.where(abs(x) < 0.5, series, jnp.sign(x) * (1 - jax.lax.erfc(abs(x))))
 
 
+def _look_up(own: Any, name: str, module: Any, special: str) -> Any:
+    """A function of the module, or of the one of special functions, which is slow to import."""
+    found = getattr(module, name, None) or getattr(importlib.import_module(special), name)
+    setattr(own, name, found)  # kept as an attribute: looked up once
+    return found
+
+
 class _Jax:
     """`jax.numpy` and the loops of `jax.lax`."""
 
@@ -80,25 +88,11 @@ class _Jax:
         return jnp.asarray(x, float)
 
     @staticmethod
-    def log_ndtr(x: Any) -> Any:
-        from jax.scipy.special import log_ndtr
-
-        return log_ndtr(x)
-
-    @staticmethod
-    def ndtri(x: Any) -> Any:
-        from jax.scipy.special import ndtri
-
-        return ndtri(x)
-
-    @staticmethod
     def gammaln(x: Any) -> Any:
         return jax.lax.lgamma(jnp.asarray(x, float))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(jnp, name)  # kept as an attribute: looked up once
-        setattr(self, name, found)
-        return found
+        return _look_up(self, name, jnp, "jax.scipy.special")
 
 
 def tree_map(function: Callable, *trees: Any) -> Any:
@@ -160,18 +154,6 @@ class _NumPy:
         return _each(math.erfc, x)
 
     @staticmethod
-    def log_ndtr(x: Any) -> Any:
-        from scipy.special import log_ndtr
-
-        return log_ndtr(x)
-
-    @staticmethod
-    def ndtri(x: Any) -> Any:
-        from scipy.special import ndtri
-
-        return ndtri(x)
-
-    @staticmethod
     def gammaln(x: Any) -> Any:
         return _each(math.lgamma, x)
 
@@ -204,9 +186,7 @@ class _NumPy:
         return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
-        setattr(self, name, found)
-        return found
+        return _look_up(self, name, np, "scipy.special")
 
 
 def _each(function: Callable[[float], float], x: Any) -> Any:

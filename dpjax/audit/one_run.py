@@ -137,7 +137,7 @@ def one_run(
         canaries: number of canary records, each in or out with probability ½.
         guesses: even number of canaries to guess on, at most `canaries`; by "guesses" only.
         delta: the δ at which ε is bounded.
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
         method: how the scores become a bound.
 
     Returns:
@@ -155,6 +155,7 @@ def one_run(
         >>> bound.epsilon > 3.0
         True
     """
+    check_level(delta, confidence)  # before what may train for hours
     if method not in ("guesses", "gaussian", "normal"):
         raise ValueError(f"method must be guesses, gaussian or normal, got {method!r}")
     whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
@@ -201,7 +202,7 @@ def canary_bound(
         scores: one a canary; high means "was in".
         included: which canaries took part, by independent fair coins.
         delta: the δ at which ε is bounded, in (0, 1).
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
         method: "normal", or "gaussian".
 
     Returns:
@@ -254,7 +255,7 @@ def one_run_bound(
         guesses: r, the canaries on which the auditor did not abstain; fixed in advance.
         correct: v, the right guesses.
         delta: the δ at which ε is bounded.
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
 
     Returns:
         An `EmpiricalBound` with `GuessEvidence`.
