@@ -1,5 +1,6 @@
 """Mechanisms that are whole runs, of which one vector leaves, minimisers included."""
 
+# ruff: noqa: RUF009 (`number` makes a field, whatever decorates its class)
 from __future__ import annotations
 
 import dataclasses
