@@ -1,9 +1,7 @@
 """Mechanisms that are whole runs, of which one vector leaves, minimisers included."""
 
-# ruff: noqa: RUF009 (`number` makes a field, whatever decorates its class)
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -66,16 +64,8 @@ class RandomizedSensitivity(Mechanism):
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Descent(Mechanism):
     """What every run has in common that releases its last iterate alone."""
-
-    steps: Real = number(whole=True)
-    step_size: Real = number(open_low=True)
-    noise_std: Real = number()
-    gradient_sensitivity: Real = number()
-    strong_convexity: Real = number()
-    smoothness: Real = number(open_low=True)
 
     tier = "conditional"
 
@@ -119,6 +109,12 @@ class NoisyGradientDescent(_Descent):
         100
     """
 
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
+    noise_std: Real = number()
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
     diameter: Real = number(infinite=True, default=math.inf)
 
     rests_on = (
@@ -149,6 +145,12 @@ class NoisyCyclicDescent(_Descent):
         40
     """
 
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
+    noise_std: Real = number()
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
     batches: Real = number(1.0, whole=True)
     diameter: Real = number(infinite=True, default=math.inf)
 
@@ -180,7 +182,12 @@ class NoisySampledDescent(_Descent):
         1000
     """
 
+    steps: Real = number(whole=True)
+    step_size: Real = number(open_low=True)
     noise_std: Real = number(open_low=True)
+    gradient_sensitivity: Real = number()
+    strong_convexity: Real = number()
+    smoothness: Real = number(open_low=True)
     batch_size: Real = number(whole=True)
     population: Real = number(1.0, whole=True)
     diameter: Real = number(infinite=True, default=math.inf)
