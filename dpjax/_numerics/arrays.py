@@ -60,16 +60,23 @@ def _erf(x: Any) -> Any:
     return jnp.where(abs(x) < 0.5, series, jnp.sign(x) * (1 - jax.lax.erfc(abs(x))))
 
 
-def _look_up(own: Any, name: str, module: Any, special: str) -> Any:
-    """A function of the module, or of the one of special functions, which is slow to import."""
-    found = getattr(module, name, None) or getattr(importlib.import_module(special), name)
-    setattr(own, name, found)  # kept as an attribute: looked up once
-    return found
+class _Namespace:
+    """The functions of a module, and of one of special functions, which is slow to import."""
+
+    module: Any = None
+    special = ""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.module, name, None)
+        found = found or getattr(importlib.import_module(self.special), name)
+        setattr(self, name, found)  # kept as an attribute: looked up once
+        return found
 
 
-class _Jax:
+class _Jax(_Namespace):
     """`jax.numpy` and the loops of `jax.lax`."""
 
+    module, special = jnp, "jax.scipy.special"
     log1p = staticmethod(_log1p)
     polyval = staticmethod(_polyval)
     erf = staticmethod(_erf)
@@ -90,9 +97,6 @@ class _Jax:
     @staticmethod
     def gammaln(x: Any) -> Any:
         return jax.lax.lgamma(jnp.asarray(x, float))
-
-    def __getattr__(self, name: str) -> Any:
-        return _look_up(self, name, jnp, "jax.scipy.special")
 
 
 def tree_map(function: Callable, *trees: Any) -> Any:
@@ -122,9 +126,10 @@ def _stacked(outs: list[Any]) -> Any:
     return tree_map(lambda *leaves: np.array(leaves), *outs)
 
 
-class _NumPy:
+class _NumPy(_Namespace):
     """NumPy with the same loops, run by Python."""
 
+    module, special = np, "scipy.special"
     polyval = staticmethod(_polyval)
     # 1/(1 + e^{−x}), which never overflows
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
@@ -184,9 +189,6 @@ class _NumPy:
     @staticmethod
     def vmap(function: Callable) -> Callable:
         return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
-
-    def __getattr__(self, name: str) -> Any:
-        return _look_up(self, name, np, "scipy.special")
 
 
 def _each(function: Callable[[float], float], x: Any) -> Any:

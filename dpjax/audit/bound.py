@@ -171,10 +171,7 @@ def check_level(delta: float, confidence: float) -> None:
     if not 0.0 <= delta < 1.0:
         raise ValueError(f"delta must lie in [0, 1), got {delta}")
     if not 0.5 <= confidence < 1.0:  # what is wrong more often than right contradicts nothing
-        raise ValueError(
-            f"confidence must lie in [0.5, 1), as 0.999 where one audit in 1,000 may be wrong, got "
-            f"{confidence}"
-        )
+        raise ValueError(f"confidence must lie in [0.5, 1), as 0.999, got {confidence}")
 
 
 def best_threshold(

@@ -171,15 +171,13 @@ def one_run(
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
+    level: Any = {"delta": delta, "confidence": confidence}
     if guesses is None or method != "guesses":
-        settings: Any = {"delta": delta, "confidence": confidence}
-        settings["method"] = "gaussian" if method == "gaussian" else "normal"
-        return canary_bound(np.asarray(scores, np.float64), truth, **settings)
+        kind = "gaussian" if method == "gaussian" else "normal"
+        return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)
     order, half = np.argsort(np.asarray(scores), kind="stable"), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
-    return one_run_bound(
-        canaries=canaries, guesses=guesses, correct=correct, delta=delta, confidence=confidence
-    )
+    return one_run_bound(canaries=canaries, guesses=guesses, correct=correct, **level)
 
 
 def canary_bound(
