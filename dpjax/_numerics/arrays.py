@@ -11,6 +11,7 @@ Lower-triangular Toeplitz matrices, by their first column: sums of columns, and 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,9 +60,23 @@ def _erf(x: Any) -> Any:
     return jnp.where(abs(x) < 0.5, series, jnp.sign(x) * (1 - jax.lax.erfc(abs(x))))
 
 
-class _Jax:
+class _Namespace:
+    """The functions of a module, and of one of special functions, which is slow to import."""
+
+    module: Any = None
+    special = ""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.module, name, None)
+        found = found or getattr(importlib.import_module(self.special), name)
+        setattr(self, name, found)  # kept as an attribute: looked up once
+        return found
+
+
+class _Jax(_Namespace):
     """`jax.numpy` and the loops of `jax.lax`."""
 
+    module, special = jnp, "jax.scipy.special"
     log1p = staticmethod(_log1p)
     polyval = staticmethod(_polyval)
     erf = staticmethod(_erf)
@@ -80,25 +95,8 @@ class _Jax:
         return jnp.asarray(x, float)
 
     @staticmethod
-    def log_ndtr(x: Any) -> Any:
-        from jax.scipy.special import log_ndtr
-
-        return log_ndtr(x)
-
-    @staticmethod
-    def ndtri(x: Any) -> Any:
-        from jax.scipy.special import ndtri
-
-        return ndtri(x)
-
-    @staticmethod
     def gammaln(x: Any) -> Any:
         return jax.lax.lgamma(jnp.asarray(x, float))
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(jnp, name)  # kept as an attribute: looked up once
-        setattr(self, name, found)
-        return found
 
 
 def tree_map(function: Callable, *trees: Any) -> Any:
@@ -128,9 +126,10 @@ def _stacked(outs: list[Any]) -> Any:
     return tree_map(lambda *leaves: np.array(leaves), *outs)
 
 
-class _NumPy:
+class _NumPy(_Namespace):
     """NumPy with the same loops, run by Python."""
 
+    module, special = np, "scipy.special"
     polyval = staticmethod(_polyval)
     # 1/(1 + e^{−x}), which never overflows
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
@@ -158,18 +157,6 @@ class _NumPy:
     @staticmethod
     def erfc(x: Any) -> Any:
         return _each(math.erfc, x)
-
-    @staticmethod
-    def log_ndtr(x: Any) -> Any:
-        from scipy.special import log_ndtr
-
-        return log_ndtr(x)
-
-    @staticmethod
-    def ndtri(x: Any) -> Any:
-        from scipy.special import ndtri
-
-        return ndtri(x)
 
     @staticmethod
     def gammaln(x: Any) -> Any:
@@ -202,11 +189,6 @@ class _NumPy:
     @staticmethod
     def vmap(function: Callable) -> Callable:
         return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
-        setattr(self, name, found)
-        return found
 
 
 def _each(function: Callable[[float], float], x: Any) -> Any:

@@ -117,7 +117,7 @@ class EmpiricalBound:
     Fields:
         epsilon: the lower bound, ≥ 0.
         delta: the δ at which it holds.
-        confidence: 1 − the chance that the bound is wrong.
+        confidence: 1 − the chance that the bound is wrong, at least 0.5.
         method: "threshold", "gaussian", "normal" or "one_run".
         assumption: what the bound rests on beyond independent runs; empty if nothing.
         evidence: the numbers that the bound was computed from.
@@ -167,11 +167,11 @@ def check_worlds(scores: np.ndarray, neighbour_scores: np.ndarray, least: int) -
 
 
 def check_level(delta: float, confidence: float) -> None:
-    """Refuses a δ or a confidence outside (0, 1); δ may be zero."""
+    """Refuses a δ outside [0, 1) and a confidence outside [0.5, 1): a level of 0.01 is not one."""
     if not 0.0 <= delta < 1.0:
         raise ValueError(f"delta must lie in [0, 1), got {delta}")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+    if not 0.5 <= confidence < 1.0:  # what is wrong more often than right contradicts nothing
+        raise ValueError(f"confidence must lie in [0.5, 1), as 0.999, got {confidence}")
 
 
 def best_threshold(

@@ -137,7 +137,7 @@ def one_run(
         canaries: number of canary records, each in or out with probability ½.
         guesses: even number of canaries to guess on, at most `canaries`; by "guesses" only.
         delta: the δ at which ε is bounded.
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
         method: how the scores become a bound.
 
     Returns:
@@ -155,6 +155,7 @@ def one_run(
         >>> bound.epsilon > 3.0
         True
     """
+    check_level(delta, confidence)  # before what may train for hours
     if method not in ("guesses", "gaussian", "normal"):
         raise ValueError(f"method must be guesses, gaussian or normal, got {method!r}")
     whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
@@ -170,15 +171,13 @@ def one_run(
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
+    level: Any = {"delta": delta, "confidence": confidence}
     if guesses is None or method != "guesses":
-        settings: Any = {"delta": delta, "confidence": confidence}
-        settings["method"] = "gaussian" if method == "gaussian" else "normal"
-        return canary_bound(np.asarray(scores, np.float64), truth, **settings)
+        kind = "gaussian" if method == "gaussian" else "normal"
+        return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)
     order, half = np.argsort(np.asarray(scores), kind="stable"), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
-    return one_run_bound(
-        canaries=canaries, guesses=guesses, correct=correct, delta=delta, confidence=confidence
-    )
+    return one_run_bound(canaries=canaries, guesses=guesses, correct=correct, **level)
 
 
 def canary_bound(
@@ -201,7 +200,7 @@ def canary_bound(
         scores: one a canary; high means "was in".
         included: which canaries took part, by independent fair coins.
         delta: the δ at which ε is bounded, in (0, 1).
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
         method: "normal", or "gaussian".
 
     Returns:
@@ -254,7 +253,7 @@ def one_run_bound(
         guesses: r, the canaries on which the auditor did not abstain; fixed in advance.
         correct: v, the right guesses.
         delta: the δ at which ε is bounded.
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
 
     Returns:
         An `EmpiricalBound` with `GuessEvidence`.

@@ -176,7 +176,7 @@ def distinguish(
             adjacency that relates the two.
         delta: the δ at which ε is bounded.
         trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
         method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach further
             (`gaussian_bound`, `normal_shift_bound`).
 
@@ -221,7 +221,7 @@ def distinguishing_bound(
         scores: scores of runs on the data set.
         neighbour_scores: as many scores of runs on the neighbour.
         delta: the δ at which ε is bounded.
-        confidence: probability with which the bound is right.
+        confidence: probability with which the bound is right, in [0.5, 1).
 
     Returns:
         An `EmpiricalBound` with `ThresholdEvidence`.

@@ -153,13 +153,6 @@ def minimise_lbfgs(objective, gradient, params: Array, tolerance, max_steps: int
     return params, norm, t
 
 
-class Minimum(NamedTuple):
-    """A point and the norm of the gradient there."""
-
-    params: Array
-    gradient_norm: Float[Array, ""]
-
-
 def in_float64(run: Callable, problem: Problem, *args):
     """`run(problem, *args)` with the data in float64, unless a trace is under way."""
     # The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules need less.
@@ -178,10 +171,10 @@ def in_float64(run: Callable, problem: Problem, *args):
 @functools.partial(jax.jit, static_argnames="max_steps")
 def minimise(
     problem: Problem, linear: Array, extra_l2, tolerance, *, max_steps: int = 500
-) -> Minimum:
-    """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², to a gradient of norm at most `tolerance`."""
+) -> tuple[Array, Float[Array, ""]]:
+    """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², and the norm of its gradient there."""
     # Newton's method with a line search for one score a record and few parameters, else L-BFGS. It
-    # may fail to get there: the caller must look at the norm it returns.
+    # may fail to get to `tolerance`: the caller must look at the norm it returns.
     extra_l2 = jnp.asarray(extra_l2, problem.dtype)
     tolerance = jnp.asarray(tolerance, problem.dtype)
 
@@ -197,7 +190,7 @@ def minimise(
         params = _newton(problem, objective, gradient, extra_l2, tolerance, max_steps)
     else:
         params = minimise_lbfgs(objective, gradient, problem.zeros(), tolerance, 4 * max_steps)[0]
-    return Minimum(params, jnp.linalg.norm(gradient(params).ravel()))
+    return params, jnp.linalg.norm(gradient(params).ravel())
 
 
 def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):

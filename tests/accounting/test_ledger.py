@@ -89,6 +89,29 @@ def test_a_release_chosen_by_what_another_showed_is_not_priced_as_if_it_were_pla
             ledger.book(_certify(run))
 
 
+def test_the_order_of_what_is_expected_admits_a_table_and_a_sampled_run():
+    """A sampled run's curve is no multiple of the order: beyond 45 or so it is out of bounds."""
+    table = acc.Repeated(acc.Histogram(200.0), 16)
+    run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.005), 1_000)
+    both = acc.Composed((table, run))
+    planned = acc.epsilon(both, 0.9e-5)
+    assert planned == pytest.approx(0.303, abs=1e-3)
+    ledger = acc.Ledger(2.0, 1e-5).book(_certify(both))
+    assert ledger.spent() > 0.9  # at the order of many small steps, which adds most of it
+    ledger = acc.Ledger(0.35, 1e-5, order=both)
+    for number, one in enumerate((table, run)):
+        ledger = ledger.book(_certify(one, declared={"number": number}))
+    # The conversion written out, at any order: those that are tried are 5 % apart.
+    orders = np.geomspace(2.0, 100.0, 400)
+    at = (np.log(1 / 0.9e-5) - np.log(orders)) / (orders - 1) + np.log1p(-1 / orders)
+    assert planned < ledger.spent() < 1.005 * np.min(acc.rdp(both, orders) + at)
+    assert acc.Ledger.from_json(ledger.to_json()) == ledger
+    with pytest.raises(acc.BudgetExceeded):
+        acc.Ledger(0.35, 1e-5).book(_certify(run))
+    with pytest.raises(ValueError, match="order must be a number or one setting of a run"):
+        acc.Ledger(0.35, 1e-5, order=acc.Gaussian(np.array([1.0, 2.0])))
+
+
 def test_a_plan_has_its_exact_price_and_no_run_beside_it():
     runs = (_run(1.4), _run(2.0), _run(2.0))
     exact = acc.epsilon(acc.Composed(runs), 0.9e-5)

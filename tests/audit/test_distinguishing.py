@@ -97,6 +97,8 @@ def test_infinite_scores_are_ordered():
     [
         ({"delta": -0.1}, "delta must .* got -0.1"),
         ({"delta": 0.1, "confidence": 1.0}, "confidence must .* got 1.0"),
+        # The level of a test for its confidence: wrong 99 times in 100, it contradicts nothing.
+        ({"delta": 0.1, "confidence": 0.01}, r"confidence must lie in \[0.5, 1\), .* got 0.01"),
     ],
 )
 def test_bad_levels_are_refused(arguments, message):

@@ -152,3 +152,15 @@ def test_canaries_are_checked():
             delta=1e-5,
             method="best",
         )
+
+
+@pytest.mark.parametrize("method", ["guesses", "gaussian", "normal"])
+def test_a_level_in_place_of_a_confidence_is_refused_before_the_run(method):
+    def train(key, included):
+        raise AssertionError("trained for nothing")
+
+    with pytest.raises(ValueError, match=r"confidence must lie in \[0.5, 1\), .* got 0.01"):
+        audit.one_run(
+            train, key=jax.random.key(0), canaries=100, guesses=20, delta=1e-5, confidence=0.01,
+            method=method,
+        )  # fmt: skip

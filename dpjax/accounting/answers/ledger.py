@@ -50,7 +50,8 @@ class Ledger:
         epsilon, delta: the budget. A tenth of δ is kept for what certificates reserve of theirs.
         adjacency, unit: of every certificate; the unit is "record", "user" or "person".
         measure: "renyi" or "gaussian" (μ², which is 2ρ of zero-concentrated privacy).
-        order: of "renyi"; by default the one at which (ε, δ) buys most runs of many small steps.
+        order: of "renyi"; or what all runs together are expected to be, for the order at which that
+            is cheapest; by default the one at which (ε, δ) buys most runs of many small steps.
         plan: all runs, where they are declared in advance.
         entries: the certificates that were booked.
         data: salt and digest of the data set's file, where there is one; see `LedgerFile`.
@@ -81,7 +82,7 @@ class Ledger:
     adjacency: Adjacency = Adjacency.ADD_REMOVE
     unit: str = "record"
     measure: str = "renyi"
-    order: float | None = None
+    order: float | Mechanism | None = None
     plan: tuple[Mechanism, ...] = ()
     entries: tuple[Certificate, ...] = ()
     data: tuple[str, str] | None = None
@@ -99,7 +100,9 @@ class Ledger:
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        order = self._best_order() if self.order is None else self.order
+        order = self.order
+        if order is None or isinstance(order, Mechanism):
+            order = self._best_order(order)
         order = checks.one_number("order", order, checks.Range(1.0, open_low=True))
         object.__setattr__(self, "order", order)
         for run in self.plan:
@@ -109,11 +112,24 @@ class Ledger:
             self._check_entry(entry)
         self._check_budget()
 
-    def _best_order(self) -> float:
-        """The order whose Rényi budget per order is the largest, as of runs of many small steps."""
-        # ε of Rényi r at an order is r plus a number of that order and δ.
-        added = np.asarray(rdp_to_epsilon(_ORDERS, self.epsilon, self._usable)) - self.epsilon
-        return float(f"{_ORDERS[int(np.argmax((self.epsilon - added) / _ORDERS))]:.4g}")
+    def _best_order(self, expected: Mechanism | None) -> float:
+        """Where the expected runs cost least; of none the order whose budget per order is largest.
+
+        That is the best of runs of many small steps, whose curve is proportional to the order.
+        """
+        if expected is None:
+            # ε of Rényi r at an order is r plus a number of that order and δ.
+            added = np.asarray(rdp_to_epsilon(_ORDERS, self.epsilon, self._usable)) - self.epsilon
+            cost = -(self.epsilon - added) / _ORDERS
+        else:
+            # What is expected is known before the first run: so is the order, as a filter asks.
+            curve = pricing.rdp(expected, _ORDERS, adjacency=self.adjacency)
+            if np.ndim(curve) > 1:
+                raise ValueError(
+                    f"order must be a number or one setting of a run, got {np.shape(curve)[:-1]}"
+                )
+            cost = np.asarray(rdp_to_epsilon(_ORDERS, curve, self._usable))
+        return float(f"{_ORDERS[int(np.argmin(cost))]:.4g}")
 
     @property
     def _usable(self) -> float:
@@ -184,8 +200,8 @@ class Ledger:
         costs = [pricing.rdp(run, [self.order], adjacency=self.adjacency)[0] for run in runs]  # pyrefly: ignore
         # A sum of n doubles, each exact to an ulp, is off by less than n ulps.
         total = math.fsum(map(float, costs)) * (1 + len(costs) * 4e-16)
-        assert self.order is not None
-        return float(rdp_to_epsilon(self.order, total, self._usable))
+        order: Any = self.order
+        return float(rdp_to_epsilon(order, total, self._usable))
 
     def planned(self) -> float:
         """ε at the ledger's δ if the booked runs had all been declared before the first one.

@@ -61,19 +61,17 @@ def validate_query(run: Any, name: str, given: Any, allowed: checks.Range) -> tu
     """
     validate(run)
     given = checks.number(name, given, allowed)
-    if np.ndim(given) and allowed not in (ORDERS, RATES):
+    several = allowed in (ORDERS, RATES)  # of such a list each is its own answer
+    if np.ndim(given) and not several:
         check_broadcast(run, **{name: given})
     if not is_traced(run, given):
         return rewrite_for_group(run), given, False
-    bad = invalid(run)
+    bad = jnp.expand_dims(invalid(run), -1) if several else invalid(run)
     if is_traced(given):
         with plain_rules():
             good = allowed.holds(given)
             given = jnp.where(good, given, allowed.example())
-            # Of a list of orders or rates each is its own answer.
-            bad = jnp.expand_dims(bad, -1) | ~good if allowed in (ORDERS, RATES) else bad | ~good
-    elif allowed in (ORDERS, RATES):
-        bad = jnp.expand_dims(bad, -1)
+            bad = bad | ~good
     return rewrite_for_group(replace_invalid(run)), given, bad
 
 

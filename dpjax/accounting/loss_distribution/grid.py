@@ -35,11 +35,12 @@ import numpy as np
 
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.discrete import Discrete, convolve, discrete_delta, discrete_epsilon
-from dpjax.accounting.pairs.on_grid import loss_units, mass_units, ndtr
+from dpjax.accounting.pairs.on_grid import grid_reach, loss_units, mass_units, ndtr
 from dpjax.accounting.pairs.protocol import GridPair
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
+_LEAST = 1e-30  # δ that is looked for at a given ε
 _MOST_STEPS = 2.0**53  # from which on the roundoff of one step, counted as often, is the whole
 _TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
 _TRIES = np.array([-6, -3, 0, 3])
@@ -241,10 +242,8 @@ def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarra
 
 def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bins: int) -> tuple:
     """(tilt, reach of normal tails, bin width, least loss, tilts that bound what lies beyond)."""
-    from scipy.special import ndtri
-
-    least, steps = 1e-30 if delta is None else delta, sum(pair.count for pair in pairs)
-    reach = float(np.clip(-ndtri(max(1e-6 * least / max(steps, 1.0), 1e-280)), 8.0, 36.0))
+    least = _LEAST if delta is None else delta
+    reach = grid_reach(1e-6 * least / max(sum(pair.count for pair in pairs), 1.0))
     rough = _rough(pairs, reach)
     moments, prefactor = _moments(rough, _TILTS), np.log(_TILTS) + np.log1p(_TILTS)
     if epsilon is None:
@@ -261,7 +260,7 @@ def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bin
     near_up, near_down = (taus[np.clip(k + _TRIES, 0, len(taus) - 1)] for k in (up, down))
     bottom = min(bottom, epsilon)
     width = 1.1 * (max(top, epsilon) - bottom) + 1e-9
-    widest = max(high - low for low, high in (loss_range(pair, reach) for pair in pairs))
+    widest = max(float(np.ptp(loss_range(pair, reach))) for pair in pairs)
     h = max(width / bins, widest / (4 * bins))
     return c, reach, h, bottom - 0.05 * width, near_up, near_down
 
@@ -433,12 +432,14 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     return most * (1 + 1e-13), min(infinite * up, 1.0)
 
 
-def _slack(pairs: Steps, epsilon: float) -> float:
+def _slack(pairs: Steps, epsilon: float, delta: float) -> float:
     """By how much rounding may move ε: by what the losses of all steps and ε itself are off by."""
-    units = 0.0
+    units, rare = 0.0, 1e-6 * delta / max(sum(pair.count for pair in pairs), 1.0)
     for pair in pairs:
-        mean = 0.0 if isinstance(pair, Discrete) else getattr(pair.family, "most", pair.mu)
-        units += pair.count * loss_units(max(map(abs, loss_range(pair, 36.0))), mean)
+        laid = getattr(getattr(pair, "family", None), "largest_mean", None)
+        reach = grid_reach(rare) if laid else 36.0  # what is rarer has no place on the grid
+        mean = laid(reach) if laid else getattr(pair, "mu", 0.0)
+        units += pair.count * loss_units(max(map(abs, loss_range(pair, reach))), mean)
     return 1e-13 * (1 + abs(epsilon)) + _EPS * units
 
 
@@ -456,10 +457,9 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
     else:
         run = compose(live, delta=delta, upper=upper, bins=bins)
         found = _grid_epsilon(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
-    if upper:
-        most, infinite = _largest(live)
-        found = min(found, most) if infinite <= delta else found
-    slack = _slack(live, found) if found < np.inf else 0.0
+    most, infinite = _largest(live)
+    found = min(found, most) if upper and infinite <= delta else found
+    slack = _slack(live, found, delta * upper) if found < np.inf else 0.0
     return max(found + (slack if upper else -slack), 0.0)
 
 
@@ -468,8 +468,8 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
     live = _usable(pairs)
     if live is None or not live:
         return 1.0 if live is None and upper else 0.0
-    slack = _slack(live, epsilon)
-    at = max(epsilon - slack, 0.0) if upper else epsilon + slack
+    slack = _slack(live, epsilon, _LEAST * upper)
+    at = max(epsilon - slack if upper else epsilon + slack, 0.0)
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         return min(discrete_delta(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)
     most, infinite = _largest(live)

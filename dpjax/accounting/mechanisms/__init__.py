@@ -1,7 +1,7 @@
 """The vocabulary: one frozen pytree for every kind of release.
 
 A mechanism says what is released, what that rests on and how firmly, and nothing of how it is
-priced. `base` has what they share; the other files define them.
+priced. `base` has what they share; the other files define them. All of `__all__` is in `acc` too.
 """
 
 from dpjax.accounting.mechanisms.base import (
@@ -44,9 +44,11 @@ from dpjax.accounting.mechanisms.sampling import (
     TruncatedPoissonSampled,
     WithReplacement,
 )
-from dpjax.accounting.mechanisms.selection import BestOf, draw_trials, trial_parameter
+from dpjax.accounting.mechanisms.selection import BestOf, draw_trials
+from dpjax.accounting.mechanisms.selection import trial_parameter as trial_parameter
 from dpjax.accounting.mechanisms.staircase import Staircase
-from dpjax.accounting.mechanisms.steps import UserLevel, flatten
+from dpjax.accounting.mechanisms.steps import UserLevel
+from dpjax.accounting.mechanisms.steps import flatten as flatten
 from dpjax.accounting.mechanisms.whole_runs import (
     NoisyCyclicDescent,
     NoisyGradientDescent,
@@ -93,8 +95,6 @@ __all__ = [
     "WithReplacement",
     "ZeroConcentrated",
     "draw_trials",
-    "flatten",
     "register_mechanism",
     "registered_mechanisms",
-    "trial_parameter",
 ]

@@ -293,6 +293,11 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
 
 
+def grid_reach(rare: float) -> float:
+    """The normal quantile beyond which a grid leaves out what is as rare as this."""
+    return float(np.clip(-NUMPY.ndtri(max(rare, 1e-280)), 8.0, 36.0))
+
+
 class GaussianGrid:
     """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
 
@@ -321,12 +326,13 @@ class Weighted:
     Args:
         name: of the pair.
         pair: a `Mixture`, whose weights need not sum to 1.
+        revealed: P's mass of an infinite loss beside it.
     """
 
     directed = folded = False
 
-    def __init__(self, name: str, pair: Any) -> None:
-        self.name = name
+    def __init__(self, name: str, pair: Any, revealed: float = 0.0) -> None:
+        self.name, self._revealed = name, revealed
         self.pair = pair if pair.direction() >= 0 else pair.turned_round()  # the loss rises
 
     def atom(self, mu: Any, rate: Any) -> Any:
@@ -351,7 +357,7 @@ class Weighted:
     ) -> tuple[np.ndarray, np.ndarray, float]:
         means, p, q = self.pair
         y = places(self.pair, losses)
-        above = float(mixed_tail(y[-1], means, p))
+        above = float(mixed_tail(y[-1], means, p)) + self._revealed
         return mixed_mass(y, means, p), mixed_mass(y, means, q), above
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:

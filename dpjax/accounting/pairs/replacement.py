@@ -89,9 +89,17 @@ from dpjax.accounting.pairs.mixtures import Mixture, Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
 from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SampledRelease
 
+_REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
 _ROUND = 1e-13
 _TRIES = 8
 _FAR = 600.0  # losses beyond which no point is looked for
+
+
+def _is_rare(weight: np.ndarray, reach: float) -> np.ndarray:
+    """Which weights, from the least on, are together less than what a grid leaves out."""
+    order, found = np.argsort(weight), np.zeros(len(weight), bool)
+    found[order[np.cumsum(weight[order]) <= _REVEALED * float(ndtr(-reach))]] = True
+    return found
 
 
 class AddedRecordsPair(BoundedPair):
@@ -122,7 +130,26 @@ class AddedRecordsPair(BoundedPair):
         # Twice, since they were divided by their sum; N(0, 1) alone has its mass without error.
         off = 2 * relative_weight_error(self.law) * (1 if upper else -1)
         p, q = (v * (1 + o if np.sum(v > 0) > 1 else 1.0) for v, o in ((p, off), (q, -off)))
-        return Weighted(self.name, Mixture(means, p, q))
+        if not upper or not self._reveals_last(reach):
+            return Weighted(self.name, Mixture(means, p, q))
+        # P's mass of the largest number has an infinite loss, Q's is left out.
+        far = np.abs(means) == np.max(np.abs(means))
+        rest = float(np.sum(p[far]))
+        return Weighted(self.name, Mixture(means[~far], p[~far], q[~far]), rest)
+
+    def _reveals_last(self, reach: float) -> bool:
+        """Whether the largest number of an upper bound is rarer than what a grid leaves out.
+
+        Of 1e8 draws it has the rest of the law, 1e-40, at a mean whose square is rounded by 0.1.
+        """
+        weight = merge_weights(self.law, True)[1][1:]
+        off = relative_weight_error(self.law)
+        return len(weight) > 1 and bool(_is_rare(weight / weight.sum() * (1 + 3 * off), reach)[-1])
+
+    def largest_mean(self, reach: float) -> float:
+        """How far apart the means of `side` lie at most."""
+        number = merge_weights(self.law, True)[0]
+        return self.mu * float(number[-1 - self._reveals_last(reach)]) * self.spread
 
 
 class ReplacedRecordsPair(AddedRecordsPair):
@@ -284,9 +311,6 @@ class RevealedMixture:
         return 0.0, False
 
 
-_REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
-
-
 class WithReplacementStep:
     """A step whose batch is drawn with replacement, as a `protocol.GridStep`.
 
@@ -350,12 +374,9 @@ def labelled(
     any_ = float(weight[1:].sum())
     rate = min(any_ * (1 + off), 1.0)
     own = weight[1:] / any_ * (1 + 3 * off)
-    # From the rarest on, as long as they are less together than what the grid leaves out.
-    order = np.argsort(own)
-    rare = np.cumsum(own[order]) <= _REVEALED * float(ndtr(-reach))
-    revealed, kept = order[rare], np.sort(order[~rare])
-    parts = [Part(float(own[i]), float(j[1:][i] * mu), rate) for i in kept]
-    return RevealedMixture(pair, parts, rate * float(own[revealed].sum()))
+    rare = _is_rare(own, reach)
+    parts = [Part(float(own[i]), float(j[1:][i] * mu), rate) for i in np.flatnonzero(~rare)]
+    return RevealedMixture(pair, parts, rate * float(own[rare].sum()))
 
 
 _BETA_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
