@@ -87,6 +87,15 @@ def test_a_claim_may_be_above_what_follows_but_not_below(certificates):
                 _forge(c, epsilon=c.epsilon * factor).verify()
 
 
+def test_a_claim_of_an_earlier_version_may_have_been_rounded_otherwise(certificates, monkeypatch):
+    monkeypatch.setattr("dpjax.__version__", "0.9.1")
+    for c in certificates:
+        assert _forge(c, epsilon=c.epsilon * (1 - 1e-11)).verify().epsilon == c.epsilon
+        for version, factor in (("0.1.0", 1 - 1e-9), ("0.9.1", 1 - 1e-11)):
+            with pytest.raises(acc.CertificateError, match="epsilon"):
+                _forge(c, epsilon=c.epsilon * factor, version=version).verify()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
