@@ -112,8 +112,7 @@ class GhostPlan:
 
     program: Program  # the loss of one record
     families: tuple[tuple[Family, ...], ...]  # per parameter; none if it is unused or copied
-    copied: frozenset[int]  # parameters that are copied once per record
-    reasons: Mapping[int, str]  # for every copied parameter, the use that has no rule
+    copied: Mapping[int, str]  # parameters copied once per record, with the use that has no rule
     aux: Any  # the structure of the loss's second output
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
@@ -124,8 +123,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
     size = jax.tree.leaves(records)[0].shape[0]
     example = record_shapes(records)
     program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
-    copied: set[int] = set()
-    reasons: dict[int, str] = {}
+    copied: dict[int, str] = {}
     while True:
         before = set(copied)
         walk = Interpreter(copied, size, None)
@@ -134,23 +132,19 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
         families = [_find_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
             if found is None:
-                copied.add(index)
-                reasons[index] = "uses that do not add up"
+                copied[index] = "uses that do not add up"
         for pair, found in _find_factor_families(walk.sites, families, leaves).items():
             if found is None:
-                copied.update(pair)
-                reasons.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
+                copied.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
             else:
                 for index, family in zip(pair, found, strict=True):
                     families[index] = [family]
-        reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
-        if copied == before:
+        if copied.keys() == before:
             break
     return GhostPlan(
         program,
         tuple(tuple(found or ()) for found in families),
-        frozenset(copied),
-        reasons,
+        copied,
         jax.tree.structure(out[1]),
         choose_remat_policy(program, walk.sites.values(), size),
     )
@@ -316,7 +310,7 @@ def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
         size = math.prod(leaf.shape)
         copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
-            why = plan.reasons[index]
+            why = plan.copied[index]
             rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies))
             continue
         sites = [site for family in families for site in family.sites]

@@ -47,7 +47,7 @@ def _backward_pass(
         taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
     def forward(taps):
-        walk = Interpreter(set(plan.copied), size, taps, plan.remat.recompute)
+        walk = Interpreter(dict(plan.copied), size, taps, plan.remat.recompute)
         args = walk_inputs(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
         losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value

@@ -43,21 +43,24 @@ class Interpreter:
     """One evaluation of a traced loss; with `taps=None` it only finds sites and what to copy."""
 
     def __init__(
-        self, copied: set[int], batch: int, taps: dict[str, Any] | None, recompute: bool = False
+        self,
+        copied: dict[int, str],
+        batch: int,
+        taps: dict[str, Any] | None,
+        recompute: bool = False,
     ):
-        self.copied = copied  # parameters; grows until it is stable
+        self.copied = copied  # parameters, and why; grows until it is stable
         self.batch = batch
         self.dry = taps is None
         self.recompute = recompute  # whether what `jax.checkpoint` marks is run again, not kept
         self.taps: dict[str, Any] = taps or {}
         self.saved: dict[str, Any] = {}  # by tap: what the rule reads of the forward pass
         self.sites: dict[str, Site] = {}  # uses of parameters under a rule, by place
-        self.reasons: dict[int, str] = {}  # why a parameter is copied
         self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
     def make_dry_run(self) -> Interpreter:
         """Another interpreter, which evaluates nothing and only finds sites and copies."""
-        return Interpreter(set(self.copied), self.batch, None)
+        return Interpreter(dict(self.copied), self.batch, None)
 
     def make_inner(self, taps: dict[str, Any]) -> Interpreter:
         """An interpreter of the same plan for the equations of a block, with these taps."""
@@ -74,8 +77,7 @@ class Interpreter:
         """Gives up on sharing: from the next evaluation on, these parameters are copied."""
         if not self.dry:
             raise AssertionError("the plan missed a use of a parameter")
-        self.copied.update(value.leaves)
-        self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
+        self.copied |= dict.fromkeys(value.leaves - self.copied.keys(), why)
         return Batched(None)
 
     def evaluate_constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
