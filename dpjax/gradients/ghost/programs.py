@@ -36,11 +36,7 @@ class Program:
     constants: Mapping[Any, Any]  # the values that the trace closed over, by variable
     inputs: Sequence[Any]  # variables
     outputs: Sequence[Any]  # variables or literals; `is_literal` tells them apart
-    jaxprs: Sequence[Any]  # what `equations` reads
-
-    @property
-    def equations(self) -> list[Equation]:
-        return [Equation(eqn) for eqn in self.jaxprs]
+    equations: Sequence[Equation]
 
     def contains(self, name: str) -> bool:
         """Whether a primitive of that name occurs in it, or in a program inside."""
@@ -141,7 +137,7 @@ def _program(jaxpr: Any) -> Program:
     if not all(hasattr(inner, name) for name in names):
         raise UnknownProgram(f"{type(jaxpr).__name__} has no {', '.join(names)}")
     constants = dict(zip(inner.constvars, values, strict=True))
-    return Program(constants, inner.invars, inner.outvars, inner.eqns)
+    return Program(constants, inner.invars, inner.outvars, [Equation(eqn) for eqn in inner.eqns])
 
 
 @dataclasses.dataclass(frozen=True)
