@@ -11,6 +11,7 @@ piece of one parameter, and knows how a gradient travels back to it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -140,6 +141,8 @@ def _program(jaxpr: Any) -> Program:
     return Program(constants, inner.invars, inner.outvars, [Equation(eqn) for eqn in inner.eqns])
 
 
+# Values are trees: within a loop, a branch or a checkpoint they travel as they are.
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Constant:
     """Depends on neither the record nor (differentiably) on a parameter."""
@@ -147,6 +150,7 @@ class Constant:
     value: Any
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batched:
     """Depends on the record; `value` has a leading batch axis."""
@@ -154,6 +158,9 @@ class Batched:
     value: Any
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaves", "view"]
+)
 @dataclasses.dataclass(frozen=True)
 class Parametric:
     """Depends on parameters alone; `view` is None where it is not a rearrangement of one."""

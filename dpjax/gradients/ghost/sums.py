@@ -117,9 +117,7 @@ def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
 
     def zero_rows(value: Any) -> Any:
         if isinstance(value, LayeredGradients):
-            return LayeredGradients(
-                jax.vmap(zero_rows)(value.saved), jax.vmap(zero_rows)(value.cotangent)
-            )
+            return LayeredGradients(*map(jax.vmap(zero_rows), value))
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
         return jnp.where(
