@@ -83,6 +83,7 @@ def fixed_batch(
     batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
     order = jax.random.permutation(fold_in_words(key, step), population)
+    # The first records of a uniform order are a uniform set of that size.
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
 
 
