@@ -176,8 +176,7 @@ def anisotropic_clipping(
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
         along = jax.vmap(lambda g: _inner_product(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
-        # Each part is clipped to a radius of its own and has noise of its own: two Gaussian
-        # mechanisms, whose squares of sensitivity over noise add up.
+        # Parts clipped and perturbed apart are two Gaussians: squares of radius over noise add up.
         total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
         kept = jnp.where(clipping.kept, along, 0)  # 0·NaN would be NaN
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
@@ -390,8 +389,7 @@ def boxed_angles(
     def direction(unit, kept, u, key):
         if u.size != dimension:
             raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
-        # Householder's reflection v − 2⟨v, m⟩m/‖m‖² with m = u − e_d exchanges u and the last axis,
-        # and keeps all lengths: a record's term still depends on that record and on u alone.
+        # Householder: v − 2⟨v, m⟩m/‖m‖² with m = u − e_d exchanges u and e_d, and keeps lengths.
         mirror = u.at[-1].add(-1)
         square = _matvec(mirror, mirror)
         scale = jnp.where(square > 1e-12, 2 / jnp.where(square > 1e-12, square, 1), 0)
