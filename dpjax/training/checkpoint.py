@@ -155,15 +155,16 @@ class Checkpoints:
             text = json.dumps(content | {"check": _checksum(content)}).encode()
             with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
                 write_atomically(file, text, private=True)
-        for name in {} if stored is None else wanted | stored:
-            there, here = stored.get(name), wanted.get(name)
-            if there != here:
-                shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
-                raise CheckpointError(
-                    f"the checkpoint in {self.folder} belongs to another run: its {name} "
-                    f"differs{shown}; resume with the settings it began with, or choose another "
-                    "folder"
-                )
+        else:
+            for name in wanted | stored:
+                there, here = stored.get(name), wanted.get(name)
+                if there != here:
+                    shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
+                    raise CheckpointError(
+                        f"the checkpoint in {self.folder} belongs to another run: its {name} "
+                        f"differs{shown}; resume with the settings it began with, or choose "
+                        "another folder"
+                    )
         self._secret = words.tobytes() + json.dumps(wanted, sort_keys=True).encode()
         return key
 
