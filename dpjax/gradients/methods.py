@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -36,16 +36,16 @@ class RematPolicy(NamedTuple):
 
 def choose_remat_policy(program: Program, sites: Iterable[Any], records: int) -> RematPolicy:
     """How the checkpoints of a loss of one record are honoured in a batch of so many `records`."""
-    kept, inside, largest, paths = _measure_checkpoints(program, 1, "")
+    kept, inside, paths = _measure_checkpoints(program)
     if not inside:
         return RematPolicy()
     # The plain gradient keeps every block's results, and one block's inner values at a time. Pieces
     # of the batch take no longer, but are only cut on one device, and no smaller than one record.
-    least = records * (kept + largest)
+    least = records * kept
     recompute = jax.device_count() > 1 or least < inside
     if recompute:  # what parameters meet in the blocks is kept besides
-        inside = kept + largest
-        for site in {s.tap: s for s in sites if s.tap.startswith(tuple(paths))}.values():
+        inside = kept
+        for site in {s.tap: s for s in sites if s.tap.startswith(paths)}.values():
             one = math.prod(site.saved.shape) + math.prod(site.out.shape)
             inside += one * math.prod(length for length, _ in site.scans)
     return RematPolicy(recompute, min(records, max(1, least // inside)))
@@ -53,33 +53,32 @@ def choose_remat_policy(program: Program, sites: Iterable[Any], records: int) ->
 
 def count_fitting_gradients(program: Program, size: int, records: int) -> int | None:
     """Records whose gradients of `size` numbers fit in the plain gradient's memory of them all."""
-    kept, inside, largest, _ = _measure_checkpoints(program, 1, "")
-    if not inside:
-        return None
-    own = kept + largest
-    return min(records, max(1, records * own // (own + size)))
+    kept, inside, _ = _measure_checkpoints(program)
+    return min(records, max(1, records * kept // (kept + size))) if inside else None
 
 
-def _measure_checkpoints(
+def _measure_checkpoints(program: Program) -> tuple[int, int, tuple[str, ...]]:
+    """Numbers a record that the blocks keep, and hold inside; how taps within them are named."""
+    blocks = list(_list_checkpoints(program, 1, ""))
+    # Kept are the results of all blocks, and the values inside the largest while it is run again.
+    kept = sum(steps * results for _, steps, results, _ in blocks)
+    kept += max((inside for *_, inside in blocks), default=0)
+    inside = sum(steps * inside for _, steps, _, inside in blocks)
+    return kept, inside, tuple(path for path, *_ in blocks)
+
+
+def _list_checkpoints(
     program: Program, steps: int, path: str
-) -> tuple[int, int, int, list[str]]:
-    """The size of checkpointed blocks, and how the names of the taps within them begin."""
-    # In numbers a record: the blocks' results, the values inside all of them, inside the largest.
-    kept, inside, largest, paths = 0, 0, 0, []
+) -> Iterator[tuple[str, int, int, int]]:
+    """Of every checkpointed block: its place, its runs, numbers of its results, and inside it."""
     for number, eqn in enumerate(program.equations):
-        here = f"{path}{number}."
+        here, loop = f"{path}{number}.", eqn.scan()
         if eqn.is_checkpoint:
-            own = sum(map(_count_written, eqn.programs()))
-            kept += steps * sum(math.prod(aval.shape) for aval in eqn.outs)
-            inside, largest = inside + steps * own, max(largest, own)
-            paths.append(here)
+            inside = sum(map(_count_written, eqn.programs()))
+            yield here, steps, sum(math.prod(aval.shape) for aval in eqn.outs), inside
             continue
-        loop = eqn.scan()
         for inner in eqn.programs():
-            more = _measure_checkpoints(inner, steps * loop.length if loop else steps, here)
-            kept, inside = kept + more[0], inside + more[1]
-            largest, paths = max(largest, more[2]), paths + more[3]
-    return kept, inside, largest, paths
+            yield from _list_checkpoints(inner, steps * (loop.length if loop else 1), here)
 
 
 def _count_written(program: Program) -> int:
@@ -112,8 +111,7 @@ class GhostPlan:
 
     program: Program  # the loss of one record
     families: tuple[tuple[Family, ...], ...]  # per parameter; none if it is unused or copied
-    copied: frozenset[int]  # parameters that are copied once per record
-    reasons: Mapping[int, str]  # for every copied parameter, the use that has no rule
+    copied: Mapping[int, str]  # parameters copied once per record, with the use that has no rule
     aux: Any  # the structure of the loss's second output
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
@@ -124,8 +122,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
     size = jax.tree.leaves(records)[0].shape[0]
     example = record_shapes(records)
     program, out = trace(lambda flat, one: loss(tree.unflatten(flat), one), leaves, example)
-    copied: set[int] = set()
-    reasons: dict[int, str] = {}
+    copied: dict[int, str] = {}
     while True:
         before = set(copied)
         walk = Interpreter(copied, size, None)
@@ -134,23 +131,19 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
         families = [_find_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
             if found is None:
-                copied.add(index)
-                reasons[index] = "uses that do not add up"
+                copied[index] = "uses that do not add up"
         for pair, found in _find_factor_families(walk.sites, families, leaves).items():
             if found is None:
-                copied.update(pair)
-                reasons.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
+                copied.update(dict.fromkeys(pair, "uses of a product that are no matrix products"))
             else:
                 for index, family in zip(pair, found, strict=True):
                     families[index] = [family]
-        reasons.update({index: why for index, why in walk.reasons.items() if index not in reasons})
-        if copied == before:
+        if copied.keys() == before:
             break
     return GhostPlan(
         program,
         tuple(tuple(found or ()) for found in families),
-        frozenset(copied),
-        reasons,
+        copied,
         jax.tree.structure(out[1]),
         choose_remat_policy(program, walk.sites.values(), size),
     )
@@ -316,7 +309,7 @@ def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
         size = math.prod(leaf.shape)
         copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
-            why = plan.reasons[index]
+            why = plan.copied[index]
             rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies))
             continue
         sites = [site for family in families for site in family.sites]

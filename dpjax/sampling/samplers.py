@@ -9,6 +9,7 @@ the steps in which it takes part; a permutation cut into batches costs more priv
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from typing import Any, NamedTuple
@@ -83,6 +84,7 @@ def fixed_batch(
     batch_size = _check_count("batch_size", batch_size, population)
     step = _step_number("step", step)
     order = jax.random.permutation(fold_in_words(key, step), population)
+    # The first records of a uniform order are a uniform set of that size.
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
 
 
@@ -292,15 +294,13 @@ def poisson_capacity(
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be at least 0, got {epsilon}")
     log_budget = math.log(delta) - math.log(steps) - float(np.logaddexp(0.0, epsilon))
-    low, high = 0, population  # invariant: `high` fits
-    while low < high:
-        middle = (low + high) // 2
-        tail = overflow_probability(population, rate, middle)
-        if tail == 0.0 or math.log(tail) <= log_budget:
-            high = middle
-        else:
-            low = middle + 1
-    return max(high, 1)
+    whole("population", population, -math.inf)
+
+    def fits(capacity: int) -> bool:
+        tail = overflow_probability(population, rate, capacity)
+        return tail == 0.0 or math.log(tail) <= log_budget
+
+    return max(bisect.bisect_left(range(population), True, key=fits), 1)
 
 
 # What tells the choice among the drawn from the draw itself: no step has this number.

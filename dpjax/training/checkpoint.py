@@ -141,10 +141,22 @@ class Checkpoints:
                 f"{self.folder} holds the checkpoints of an earlier run: resume it, or choose "
                 "another folder"
             )
-        if text is not None:
-            key, stored = _read_key(file, text)
-            wanted = json.loads(json.dumps(dict(identity(key))))  # as it is read back
-            for name in [*wanted, *(n for n in stored if n not in wanted)]:
+        if begun and text is None:
+            raise CheckpointError(
+                f"{self.folder} has no {_KEY_FILE}: the run was finished, or the file is lost, and "
+                "the remaining steps would be drawn with other noise; start a new run"
+            )
+        key, stored = (fresh, None) if text is None else _read_key(file, text)
+        wanted = json.loads(json.dumps(dict(identity(key))))  # as it is read back
+        words = np.asarray(jax.random.key_data(key))
+        if stored is None:
+            content = {"implementation": str(jax.random.key_impl(key)), "words": words.tolist()}
+            content["identity"] = wanted
+            text = json.dumps(content | {"check": _checksum(content)}).encode()
+            with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
+                write_atomically(file, text, private=True)
+        else:
+            for name in wanted | stored:
                 there, here = stored.get(name), wanted.get(name)
                 if there != here:
                     shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
@@ -153,21 +165,7 @@ class Checkpoints:
                         f"differs{shown}; resume with the settings it began with, or choose "
                         "another folder"
                     )
-        elif begun:
-            raise CheckpointError(
-                f"{self.folder} has no {_KEY_FILE}: the run was finished, or the file is lost, and "
-                "the remaining steps would be drawn with other noise; start a new run"
-            )
-        else:
-            key, wanted = fresh, json.loads(json.dumps(dict(identity(fresh))))
-            words = np.asarray(jax.random.key_data(key)).tolist()
-            content = {"implementation": str(jax.random.key_impl(key)), "words": words}
-            content["identity"] = wanted
-            text = json.dumps(content | {"check": _checksum(content)}).encode()
-            with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
-                write_atomically(file, text, private=True)
-        self._secret = np.asarray(jax.random.key_data(key)).tobytes()
-        self._secret += json.dumps(wanted, sort_keys=True).encode()
+        self._secret = words.tobytes() + json.dumps(wanted, sort_keys=True).encode()
         return key
 
     def noted(self, what: str, now: bool) -> bool:

@@ -48,11 +48,9 @@ class Run:
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
     def list_values(self, scheme: Any, value: Callable[[Any], Any]) -> list[Any]:
-        """The value of every phase of this kind of scheme; the first one's for the others."""
+        """The value of every phase of this kind of scheme; this one's for the others."""
         schemes = [phase.scheme for phase in self.phases]
-        known = [value(one) if type(one) is type(scheme) else None for one in schemes]
-        first = next(found for found in known if found is not None)
-        return [first if found is None else found for found in known]
+        return [value(one if type(one) is type(scheme) else scheme) for one in schemes]
 
     @staticmethod
     def choose(values: list[Any], number: Any) -> Any:

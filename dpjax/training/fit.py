@@ -203,8 +203,8 @@ def fit(
         counted=bool(metrics.private),
     )
     config = read_sum(config, parts.frozen)
-    by_hand, key = key is not None, _choose_key(key, config.process_mesh)
-    with contextlib.closing(_open_folder(folder, config.process_mesh)) as store:
+    by_hand, key = key is not None, choose_key(key, config.process_mesh)
+    with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         key = store.bind(
             key,
@@ -307,7 +307,7 @@ def training_step(
     return TrainingStep(init, update)
 
 
-def _choose_key(key: Any, process_mesh: Any) -> Any:
+def choose_key(key: Any, process_mesh: Any = None) -> Any:
     """The key that was given, or a fresh one; that of the leader on all processes."""
     key = fresh_key() if key is None else key
     options.check_key(key)
@@ -369,7 +369,7 @@ _NO_FOLDER = types.SimpleNamespace(
 )
 
 
-def _open_folder(folder: str | pathlib.Path | None, process_mesh: Any) -> Any:
+def open_folder(folder: str | pathlib.Path | None, process_mesh: Any = None) -> Any:
     """The checkpoints in a folder, of one process or of several."""
     if folder is None:
         return _NO_FOLDER

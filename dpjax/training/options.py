@@ -175,11 +175,6 @@ def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
     return dataclasses.replace(adaptive, **found)
 
 
-def is_noise_representable(stddev: Any, is_none: Any) -> Any:
-    """Whether float32 holds noise of this standard deviation, or there is to be none."""
-    return is_none | _NOISE_RANGE.holds(stddev)
-
-
 def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
     """The noise's standard deviation of traced numbers; NaN where a plan would refuse them."""
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
@@ -194,12 +189,8 @@ def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
     own = multiplier if jnp.issubdtype(multiplier.dtype, jnp.floating) else noise
     doubled = jax.lax.bitcast_convert_type(own, f"uint{8 * own.dtype.itemsize}") << 1
     subnormal = doubled - 1 < 2 ** (jnp.finfo(own.dtype).nmant + 1) - 1
-    good = (
-        (noise >= 0)
-        & ~subnormal
-        & CLIP_NORMS.holds(bound)
-        & is_noise_representable(stddev, noise == 0)
-    )
+    held = (noise == 0) | _NOISE_RANGE.holds(stddev)
+    good = (noise >= 0) & ~subnormal & CLIP_NORMS.holds(bound) & held
     return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
 
 

@@ -52,8 +52,7 @@ def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
     _check_trained(paths, kinds)
     _check_modules(model, iter(kind == _TRAINED for kind in kinds))
     frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])
-    chosen = iter(halves[_TRAINED])  # in the order of the leaves
-    trained = structure.unflatten([next(chosen) if kind == _TRAINED else None for kind in kinds])
+    trained = structure.unflatten([leaf if kind == _TRAINED else None for kind, leaf in pairs])
 
     def join(trained: Any, frozen: Any) -> Any:
         sources = [iter(jax.tree.leaves(trained)), iter(typed(frozen)), iter(halves[_STATIC])]

@@ -254,6 +254,8 @@ class Plan:
 
     def compose(self, run: acc.Mechanism | None) -> Any:
         """The steps, None if none were taken, with what was released before and by other runs."""
+        # Adaptive composition: the steps may depend on what was released before, and are priced as
+        # if it were given; a selection's own price is of all runs, of which one is released.
         run = run if run is None or self.selection is None else self.selection.price(run)
         parts = [part for part in (self.preceding, run) if part is not None]
         return acc.Composed(tuple(parts)) if len(parts) == 2 else (*parts, None)[0]

@@ -182,6 +182,7 @@ class RandomAllocation(Scheme):
         self.rate = self.chosen / self.length
 
     def max_size(self, rows, population, failure):
+        # The records of one step are independent; what depends on one another are a record's steps.
         return _binomial_bound(rows, self.rate, failure)
 
     def program_key(self, population):
@@ -310,6 +311,8 @@ class Cyclic(Scheme):
 
     def price_first(self, steps, most):
         steps = np.clip(steps, 0, most)
+        # The first steps of correlated noise are the same mechanism with fewer rows: it depends on
+        # no later one. Of no step it is repeated no times.
         begun = dataclasses.replace(self.mechanism, steps=np.maximum(steps, 1.0))
         return acc.Repeated(begun, np.minimum(steps, 1.0))
 
@@ -363,6 +366,7 @@ class CyclicPoisson(Scheme):
         self._check_rate()
 
     def max_size(self, rows, population, failure):
+        # Of `rows` neighbours every `groups`-th is in the group whose turn it is: ⌈rows/groups⌉.
         return _binomial_bound(-(-rows // self.groups), self.read("rate"), failure)
 
     def draw(self, run, key, step, number):
@@ -412,6 +416,7 @@ def find_scheme(mechanism: Any) -> Scheme:
 
 def _binomial_bound(rows: int, rate: float, failure: float) -> int:
     """A bound on a binomial number, exceeded with at most the probability `failure`."""
+    # At ε = 0 the capacity's factor 1 + e^ε is two: it is exceeded with at most failure / 2.
     return sampling.poisson_capacity(rows, rate, steps=1, delta=failure, epsilon=0.0)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,16 +18,15 @@ from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
-from dpjax._numerics.normal import fresh_key, normal
-from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
+from dpjax._numerics.normal import normal
+from dpjax.training.checkpoint import CheckpointError, discard_key
 from dpjax.training.fingerprint import array_digest
-from dpjax.training.fit import training_step
-from dpjax.training.options import check_functions, check_key
+from dpjax.training.fit import choose_key, open_folder, training_step
+from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
-_EXPECTED = Range(1.0)
 _ENDED = "ended"  # the note of a search whose result has left
 # What the search's key is folded with; run i trains with the key of (_RUNS, i).
 _NUMBER, _SETTINGS, _SCORES, _RUNS = 0, 1, 2, 3
@@ -140,41 +139,38 @@ def search(
     References:
         Liu and Talwar 2019; Papernot and Steinke 2022; price: `accounting/best_of.py`.
     """
-    space = _check_space(space)
+    if isinstance(space, str) or not isinstance(space, Sequence) or not len(space):
+        raise ValueError(f"space must be a list of at least one setting, got {render(space)}")
+    space = list(space)
     check_functions(train=train, plan=plan, score=score)
     budget = _check_budget(budget)
     selection = Selection.check(len(space), law, mean, default_share, score_noise, public)
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     made = calibrate_plan(plan, selection, *budget)
-    key = fresh_key() if key is None else key
-    check_key(key)
-    with _open_folder(folder) as store:
-        key = (
-            key
-            if store is None
-            else store.bind(key, lambda _: _identify(space, made), resume=resume)
-        )
+    key = choose_key(key)
+    with contextlib.closing(open_folder(folder)) as store:
+        if store.noted(_ENDED, False):
+            raise CheckpointError(
+                f"{store.folder} is of a search that has ended and returned its result: another "
+                "one is another release; choose another folder"
+            )
+        key = store.bind(key, lambda _: _identify(space, made), resume=resume)
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
-        public = f"the number of training records ({made.population}) is treated as public"
-        certificate = named.certify(not_covered=[public])
+        size = f"the number of training records ({made.population}) is treated as public"
+        certificate = named.certify(not_covered=[size])
         # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
         winner = selection.run(
             key, lambda i, own: train(space[i], dataclasses.replace(made), own), score
         )
-        if store is not None:  # before the result leaves: it leaves once
+        if folder is not None:  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
-    place, result, found = winner or (None, nothing, None)
-    return Search(result, None if place is None else space[place], found, made, certificate)
-
-
-def _check_space(space: Any) -> list[Any]:
-    """The settings as a list."""
-    if isinstance(space, str | dict) or not isinstance(space, Sequence) or not len(space):
-        raise ValueError(f"space must be a list of at least one setting, got {render(space)}")
-    return list(space)
+    if winner is None:
+        return Search(nothing, None, None, made, certificate)
+    place, result, found = winner
+    return Search(result, space[place], found, made, certificate)
 
 
 def _check_budget(budget: Any) -> tuple[float, float]:
@@ -200,7 +196,7 @@ class Selection(NamedTuple):
     def check(cls, *given: Any) -> Selection:
         """The same from unchecked arguments."""
         found = cls(*given)
-        one_number("mean", found.mean, _EXPECTED)
+        one_number("mean", found.mean, Range(1.0))
         one_number("default_share", found.default_share, Range(0.0, 1.0))
         if (found.score_noise is None) is (found.public is None):
             raise ValueError(
@@ -233,6 +229,7 @@ class Selection(NamedTuple):
         """The setting of each run: the first with a given probability, else any other alike."""
         trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), self.price(acc.Gaussian(1.0)))
         words = np.asarray(jax.random.key_data(jax.random.fold_in(key, _SETTINGS))).ravel().tolist()
+        # Of the key alone, never of a result: else the settings that were tried would tell of it.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
         others = generator.integers(1, max(self.settings, 2), trials)
         default = (generator.random(trials) < self.default_share) | (self.settings == 1)
@@ -354,18 +351,3 @@ def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
         "score's noise": plan.selection.score_noise,
         "share of the default": plan.selection.default_share,
     }
-
-
-@contextlib.contextmanager
-def _open_folder(folder: str | pathlib.Path | None) -> Iterator[Checkpoints | None]:
-    """The folder of the key, locked; refused where its search has ended."""
-    if folder is None:
-        yield None
-        return
-    with contextlib.closing(Checkpoints(pathlib.Path(folder))) as store:
-        if store.noted(_ENDED, False):
-            raise CheckpointError(
-                f"{store.folder} is of a search that has ended and returned its result: another "
-                "one is another release; choose another folder"
-            )
-        yield store

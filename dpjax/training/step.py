@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from dpjax.training.plan import Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
-_PROGRAMS: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+_PROGRAMS: dict[Any, Compiled] = {}
 _KEPT = 8
 
 
@@ -45,11 +44,9 @@ def compile_step(config: StepConfig, example: Any) -> Compiled:
         (gradients.clipped_grad, transforms.gaussian_noise, transforms.correlated_noise),
         (sampling.inclusion_up_to, *(getattr(sampling, name) for name in sampling.__all__)),
     )
-    if key not in _PROGRAMS:
-        _PROGRAMS[key] = _compile_step(config)
-        while len(_PROGRAMS) > _KEPT:
-            _PROGRAMS.popitem(last=False)
-    _PROGRAMS.move_to_end(key)
+    _PROGRAMS[key] = _PROGRAMS.pop(key, None) or _compile_step(config)  # the last one used, last
+    while len(_PROGRAMS) > _KEPT:
+        del _PROGRAMS[next(iter(_PROGRAMS))]
     return _PROGRAMS[key]
 
 

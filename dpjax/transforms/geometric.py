@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
@@ -25,7 +26,7 @@ from dpjax._numerics.normal import materialised, normal, normal_like, squared_no
 from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat
 from dpjax.transforms.clip import count_records, mask_records
-from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical, unravel
+from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical
 from dpjax.transforms.noise import READER, NoiseState, add_scaled, fold_noise_key, start_noise
 
 
@@ -175,6 +176,7 @@ def anisotropic_clipping(
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
         along = jax.vmap(lambda g: _inner_product(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
+        # Parts clipped and perturbed apart are two Gaussians: squares of radius over noise add up.
         total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
         kept = jnp.where(clipping.kept, along, 0)  # 0·NaN would be NaN
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
@@ -387,11 +389,13 @@ def boxed_angles(
     def direction(unit, kept, u, key):
         if u.size != dimension:
             raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
+        # Householder: v − 2⟨v, m⟩m/‖m‖² with m = u − e_d exchanges u and e_d, and keeps lengths.
         mirror = u.at[-1].add(-1)
         square = _matvec(mirror, mirror)
         scale = jnp.where(square > 1e-12, 2 / jnp.where(square > 1e-12, square, 1), 0)
         reflected = unit - scale * _matvec(unit, mirror)[:, None] * mirror[None, :]
         elevations = jax.vmap(lambda v: to_spherical(v).elevations)(reflected)
+        # d − 2 angles within βπ/2 and one within βπ: a term's length is at most √(d+2)·βπ/2.
         box = jnp.full(dimension - 1, 0.5).at[-1].set(1) * (bounding_factor * math.pi * _DOWN)
         box = box.astype(u.dtype)[None, :]
         clipped = jnp.where(kept[:, None], jnp.clip(elevations, -box, box), 0)
@@ -412,7 +416,9 @@ def _release_direction(
 
     def estimate(updates, anchor, mask, key):
         updates, mask = mask_records(updates, mask)
-        flat = jax.vmap(_flatten)(jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor))
+        u, unravel = ravel_pytree(anchor)
+        updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
+        flat = jax.vmap(lambda g: ravel_pytree(g)[0])(updates)
         norms = jnp.linalg.norm(flat, axis=1)
         kept = jnp.isfinite(norms) & mask
         flat = jnp.where(kept[:, None], flat, 0)
@@ -420,7 +426,6 @@ def _release_direction(
         unit = flat / jnp.where(directed, norms, 1)[:, None]
         for_direction, for_length = jax.random.split(key)
         # A release of length 0 has no direction: then about the first one again.
-        u = _flatten(anchor)
         u = safe_divide(u, jnp.max(jnp.abs(u), initial=0), otherwise=1)
         u = direction(unit, directed, u / jnp.linalg.norm(u), for_direction)
         # Centred at C/2: the term of a record then has length C/2 at most, not C.
@@ -428,7 +433,7 @@ def _release_direction(
         noise = norm_noise_std * normal(for_length, (), u.dtype)
         # The noise before C/2, whose float32 grid is coarser than what one record of many may move.
         length = clip_norm / 2 + (jnp.sum(length) / fields["batch_size"] + noise)
-        return unravel(length * u, anchor)
+        return unravel(length * u)
 
     multiplier = norm_noise_std * fields["batch_size"] / (clip_norm / 2)
     released = {name: fields, "Gaussian": {"noise_multiplier": multiplier}}
@@ -438,7 +443,3 @@ def _release_direction(
 def _matvec(rows: Array, vector: Float[Array, " d"]) -> Array:
     """⟨row, vector⟩ of every row, without TF32 or bfloat16, of which cosines are too coarse."""
     return jnp.matmul(rows, vector, precision=jax.lax.Precision.HIGHEST)
-
-
-def _flatten(tree: Any) -> Float[Array, " d"]:
-    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(tree)])

@@ -158,10 +158,6 @@ def selective_update(
         raise ValueError(f"threshold must be within ±loss_clip = ±{loss_clip}, got {threshold!r}")
     start = start_noise(key)
 
-    def init(params):
-        del params
-        return SelectiveState(start(), jnp.zeros((), jnp.int32))
-
     def update(
         updates, state, params=None, *, validation_losses=None, validation_mask=None, **extra
     ):
@@ -192,7 +188,7 @@ def selective_update(
             NoiseState(noise.key, step), state.accepted + kept.astype(jnp.int32)
         )
 
-    tx = Selective(init, update)
+    tx = Selective(lambda params: SelectiveState(start(), jnp.zeros((), jnp.int32)), update)
     tx.validation_noise_multiplier = noise_multiplier
     tx.attempts = attempts
     return tx

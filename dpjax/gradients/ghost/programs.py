@@ -11,6 +11,7 @@ piece of one parameter, and knows how a gradient travels back to it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,11 +37,7 @@ class Program:
     constants: Mapping[Any, Any]  # the values that the trace closed over, by variable
     inputs: Sequence[Any]  # variables
     outputs: Sequence[Any]  # variables or literals; `is_literal` tells them apart
-    jaxprs: Sequence[Any]  # what `equations` reads
-
-    @property
-    def equations(self) -> list[Equation]:
-        return [Equation(eqn) for eqn in self.jaxprs]
+    equations: Sequence[Equation]
 
     def contains(self, name: str) -> bool:
         """Whether a primitive of that name occurs in it, or in a program inside."""
@@ -141,9 +138,11 @@ def _program(jaxpr: Any) -> Program:
     if not all(hasattr(inner, name) for name in names):
         raise UnknownProgram(f"{type(jaxpr).__name__} has no {', '.join(names)}")
     constants = dict(zip(inner.constvars, values, strict=True))
-    return Program(constants, inner.invars, inner.outvars, inner.eqns)
+    return Program(constants, inner.invars, inner.outvars, [Equation(eqn) for eqn in inner.eqns])
 
 
+# Values are trees: within a loop, a branch or a checkpoint they travel as they are.
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Constant:
     """Depends on neither the record nor (differentiably) on a parameter."""
@@ -151,6 +150,7 @@ class Constant:
     value: Any
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batched:
     """Depends on the record; `value` has a leading batch axis."""
@@ -158,6 +158,9 @@ class Batched:
     value: Any
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaves", "view"]
+)
 @dataclasses.dataclass(frozen=True)
 class Parametric:
     """Depends on parameters alone; `view` is None where it is not a rearrangement of one."""

@@ -47,7 +47,7 @@ def _backward_pass(
         taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
     def forward(taps):
-        walk = Interpreter(set(plan.copied), size, taps, plan.remat.recompute)
+        walk = Interpreter(dict(plan.copied), size, taps, plan.remat.recompute)
         args = walk_inputs(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
         losses = walk.as_batched(outs[0], plan.program.outputs[0].aval).value
@@ -117,9 +117,7 @@ def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
 
     def zero_rows(value: Any) -> Any:
         if isinstance(value, LayeredGradients):
-            return LayeredGradients(
-                jax.vmap(zero_rows)(value.saved), jax.vmap(zero_rows)(value.cotangent)
-            )
+            return LayeredGradients(*map(jax.vmap(zero_rows), value))
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
         return jnp.where(

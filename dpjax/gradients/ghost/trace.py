@@ -43,21 +43,24 @@ class Interpreter:
     """One evaluation of a traced loss; with `taps=None` it only finds sites and what to copy."""
 
     def __init__(
-        self, copied: set[int], batch: int, taps: dict[str, Any] | None, recompute: bool = False
+        self,
+        copied: dict[int, str],
+        batch: int,
+        taps: dict[str, Any] | None,
+        recompute: bool = False,
     ):
-        self.copied = copied  # parameters; grows until it is stable
+        self.copied = copied  # parameters, and why; grows until it is stable
         self.batch = batch
         self.dry = taps is None
         self.recompute = recompute  # whether what `jax.checkpoint` marks is run again, not kept
         self.taps: dict[str, Any] = taps or {}
         self.saved: dict[str, Any] = {}  # by tap: what the rule reads of the forward pass
         self.sites: dict[str, Site] = {}  # uses of parameters under a rule, by place
-        self.reasons: dict[int, str] = {}  # why a parameter is copied
         self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
     def make_dry_run(self) -> Interpreter:
         """Another interpreter, which evaluates nothing and only finds sites and copies."""
-        return Interpreter(set(self.copied), self.batch, None)
+        return Interpreter(dict(self.copied), self.batch, None)
 
     def make_inner(self, taps: dict[str, Any]) -> Interpreter:
         """An interpreter of the same plan for the equations of a block, with these taps."""
@@ -74,8 +77,7 @@ class Interpreter:
         """Gives up on sharing: from the next evaluation on, these parameters are copied."""
         if not self.dry:
             raise AssertionError("the plan missed a use of a parameter")
-        self.copied.update(value.leaves)
-        self.reasons.update({leaf: why for leaf in value.leaves if leaf not in self.reasons})
+        self.copied |= dict.fromkeys(value.leaves - self.copied.keys(), why)
         return Batched(None)
 
     def evaluate_constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
@@ -198,21 +200,15 @@ def _find_rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView
 
 def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, path: str) -> list:
     """A `jax.checkpoint`: of the values inside, only what the sites save is kept."""
-    kinds: list[Any] = []
-    saved_keys: list[str] = []
 
-    def run_block(values, taps):
+    def run_block(ins, taps):
         inner = walk.make_inner(taps)
-        args = [dataclasses.replace(v, value=x) for v, x in zip(ins, values, strict=True)]
-        outs = inner.run(block, args, path)  # the same paths, so the same taps
-        kinds[:] = [dataclasses.replace(out, value=None) for out in outs]
-        saved_keys[:] = list(inner.saved)  # known once the body is traced
-        return [out.value for out in outs], list(inner.saved.values())
+        return inner.run(block, ins, path), inner.saved  # the same paths, so the same taps
 
     taps = {key: tap for key, tap in walk.taps.items() if key.startswith(path)}
-    values, saved = eqn.wrap_in_checkpoint(run_block)([v.value for v in ins], taps)
-    walk.saved.update(zip(saved_keys, saved, strict=True))
-    return [dataclasses.replace(kind, value=x) for kind, x in zip(kinds, values, strict=True)]
+    outs, saved = eqn.wrap_in_checkpoint(run_block)(ins, taps)
+    walk.saved.update(saved)
+    return outs
 
 
 def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
@@ -230,15 +226,14 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
     def branch(number):
         inner = walk.make_inner(walk.taps)
         outs = inner.run(programs[number], ins[1:], f"{path}{number}.")
-        values = [inner.as_batched(o, a).value for o, a in zip(outs, eqn.outs, strict=True)]
         zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
-        return values, zeros | inner.saved
+        return list(map(inner.as_batched, outs, eqn.outs)), zeros | inner.saved
 
     index = jnp.clip(jnp.asarray(ins[0].value, jnp.int32), 0, len(programs) - 1)
     choices = [functools.partial(branch, number) for number in range(len(programs))]
     outs, saved = jax.lax.switch(index, choices)
     walk.saved.update(saved)
-    return [Batched(out) for out in outs]
+    return outs
 
 
 def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
@@ -296,34 +291,26 @@ def _match_carry(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
 
 def _run_scan(walk, loop: Scan, avals: list, consts: list, carry: list, xs: list, path: str):
     """The loop with a tap a step for every use of a parameter in its body."""
-    n_carry = len(carry)
-    kinds: list[type] = []
-    saved_keys: list[Any] = []
 
-    def step(carried, sliced):
+    def step(carry, sliced):
         values, taps = sliced
         inner = walk.make_inner(taps)
-        args = [type(v)(c) for v, c in zip(carry, carried, strict=True)]
-        for v, x in zip(xs, values, strict=True):
-            args.append(dataclasses.replace(view_scan_step(v, path), value=x))
-        outs = inner.run(loop.body, [*consts, *args], path)
-        next_carry = _match_carry(walk, outs, carry, avals)
-        kinds[:] = [type(o) for o in outs[n_carry:]]
-        saved_keys[:] = list(inner.saved)
-        ys = [o.value for o in outs[n_carry:]]
-        return [o.value for o in next_carry], (ys, list(inner.saved.values()))
+        outs = inner.run(loop.body, [*consts, *carry, *values], path)
+        return _match_carry(walk, outs, carry, avals), (outs[len(carry) :], inner.saved)
 
-    sliced = [jnp.moveaxis(v.value, 1, 0) if isinstance(v, Batched) else v.value for v in xs]
+    def exchange_axes(v):  # of steps and of records
+        return Batched(jnp.moveaxis(v.value, 1, 0)) if isinstance(v, Batched) else v
+
+    sliced = [
+        dataclasses.replace(view_scan_step(v, path), value=exchange_axes(v).value) for v in xs
+    ]
     last, (ys, saved) = jax.lax.scan(
         step,
-        [v.value for v in carry],
+        carry,
         (sliced, {key: tap for key, tap in walk.taps.items() if key.startswith(path)}),
         length=loop.length,
         reverse=loop.reverse,
         unroll=loop.unroll,
     )
-    walk.saved.update(zip(saved_keys, saved, strict=True))
-    outs = [type(v)(x) for v, x in zip(carry, last, strict=True)]
-    for kind, y in zip(kinds, ys, strict=True):
-        outs.append(Batched(jnp.moveaxis(y, 0, 1)) if kind is Batched else Constant(y))
-    return outs
+    walk.saved.update(saved)
+    return [*last, *map(exchange_axes, ys)]
