@@ -292,11 +292,8 @@ def test_a_risk_that_no_parameter_keeps_names_the_nearest(given, least):
     assert found.value.parameter == 1.0
 
 
-def test_a_summary_reads_the_profile_by_a_method_that_has_an_answer(monkeypatch):
+def test_a_summary_reads_the_profile_by_a_method_that_has_an_answer():
     """At so rare a rate the contour, tightest elsewhere, has none."""
-    monkeypatch.setattr(risks, "_NODES", 4)  # each asks a price; the advantage is of the first
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 1e-7), 1_000)
     assert acc.epsilon(run, 1e-10, method=next(iter(acc.methods(run)))) == math.inf
-    found = acc.summary(run, deltas=(1e-9,))
-    assert found.epsilons[0][1] < math.inf
-    assert found.advantage <= 1.001 * acc.delta(run, 0.0)
+    assert acc.summary(run).advantage <= 1.001 * acc.delta(run, 0.0)
