@@ -17,11 +17,13 @@ QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
 EXACT := tests/exact
 # Tests of what is made with the package, run by `make test-results`.
 RESULTS := tests/experiments tests/test_notebooks.py
-# What the lowest versions must pass: all but the long comparisons, which are of the mathematics and
-# which no version changes.
-OLDEST := $(addprefix tests/,_numerics accounting data erm estimators gradients sampling training transforms) \
-  tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README" \
-  --ignore-glob="*_soundness.py"
+# What the lowest versions must pass: what reads records or compiles, and of the accountant its prices
+# beside the frozen ones, its traces and its files; what its mathematics says no version changes.
+PRICES := calibration certificate exported frozen_answers mechanisms methods pricing same_answer \
+  serialization traced_inputs verification
+OLDEST := $(addprefix tests/,_numerics data erm estimators gradients sampling training transforms) \
+  $(PRICES:%=tests/accounting/test_%.py) \
+  tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README"
 # What the newest Python must pass: `make test` has the newest libraries already, so that here is what
 # Python itself may change, and every example of the documentation.
 NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_public_api.py

@@ -18,6 +18,9 @@ _FEWER = (
     f"{_FLAGS} --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     " --xla_llvm_disable_expensive_passes=true"
 )
+# Two workers fill two cores: NumPy's threads for products would wait for each other, spinning.
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "XLA_FLAGS" not in os.environ:
     known = subprocess.run(
