@@ -18,7 +18,16 @@ import numpy as np
 import pandas as pd
 
 from dpjax._extras import extra
-from dpjax.data.cells import UNNAMED, DataError, Lines, parse_cells, parse_decimal, tidy_text
+from dpjax.data.cells import (
+    UNNAMED,
+    DataError,
+    Lines,
+    parse_cells,
+    parse_decimal,
+    raise_together,
+    tidy_text,
+    unclear_point_error,
+)
 from dpjax.data.schema import Schema
 
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
@@ -113,21 +122,37 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
         rows = csv.writer(source, delimiter=separator)
         rows.writerows(row for _, row in _rows(path, separator, schema.comment))
         source.seek(0)
-    frame = pd.read_csv(  # pyrefly: ignore
-        source,
-        sep=separator,
-        skipinitialspace=True,
-        names=names,
-        dtype=dict.fromkeys(texts, str),
-        header=0 if schema.header else None,
-        index_col=False,
-        low_memory=False,
-        keep_default_na=False,
-        na_values=_NOTHING,
-    )
+    how: Any = {
+        "sep": separator,
+        "skipinitialspace": True,
+        "names": names,
+        "header": 0 if schema.header else None,
+        "index_col": False,
+        "low_memory": False,
+        "keep_default_na": False,
+        "na_values": _NOTHING,
+    }
+    frame = pd.read_csv(source, dtype=dict.fromkeys(texts, str), **how)
     if len(frame) == len(lines):
         frame.attrs["lines"] = Lines(path, np.asarray(lines))
+    if asked := [name for name in names if _may_be_thousands(frame[name])]:
+        if schema.comment:
+            source.seek(0)
+        written = pd.read_csv(source, dtype=str, usecols=asked, **how)
+        errors = (unclear_point_error(frame, name, written[name]) for name in asked)
+        raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
+
+
+def _may_be_thousands(values: pd.Series) -> bool:
+    """Whether a column of floats may hold 1.000 and 999: the cells themselves say it."""
+    if values.dtype.kind != "f":
+        return False
+    numbers = np.abs(values.to_numpy()[values.notna()])
+    thousandths = 1000 * numbers
+    few = np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000)))
+    # 1000 · 1.005 is a whole number up to rounding alone.
+    return bool(few and np.allclose(thousandths, np.rint(thousandths), rtol=0.0, atol=1e-6))
 
 
 def _scan(
@@ -196,9 +221,9 @@ def _begin(
                 f"{path} has {width} columns and no header, but the schema names "
                 f"{len(schema.names or ())}"
             )
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:  # of a private file without a header these are cells of a record
-        one = "in one way in its first line" if as_written else repr(twice[0])
+    twice = pd.Index(names).duplicated()
+    if twice.any():  # of a private file without a header these are cells of a record
+        one = "in one way in its first line" if as_written else repr(names[twice.argmax()])
         raise DataError(f"{path} has two columns named {one}; rename one of them")
     return separator, names, width, rows
 
