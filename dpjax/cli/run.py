@@ -139,7 +139,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 def show_progress(
     console, steps: int, quiet: bool, private_losses: bool
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-    """A bar with test accuracy, ε so far, speed and memory; loss and clipped share if asked for."""
+    """A bar with test accuracy, ε so far and speed; loss and clipped share if asked for."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -150,7 +150,7 @@ def show_progress(
 
     losses = 25 if private_losses else 0  # what they take of the screen
     width = console.width
-    # On a narrow screen what is left out is speed and memory, then loss, then words.
+    # On a narrow screen what is left out is speed, then loss, then words.
     bar = Progress(
         *([TextColumn("training")] if width >= 60 else []),
         BarColumn(bar_width=None if width >= 60 else 4),
@@ -166,11 +166,11 @@ def show_progress(
     task = bar.add_task("", total=steps, private="", found="", epsilon=0.0, speed="")
 
     def log(row: dict[str, float]) -> None:
-        private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
+        private = speed = ""
         if not math.isnan(row.get("train_loss", math.nan)):
             private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
         if not math.isnan(row["records_per_second"]):
-            speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
+            speed = f"{row['records_per_second']:,.0f} records/s"
         found = f"test accuracy {row.get('test_accuracy', math.nan):.1%}"
         if "test_error" in row:
             found = f"test error {row['test_error']:.4g}"
