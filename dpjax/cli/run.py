@@ -10,6 +10,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -250,6 +251,7 @@ def _describe_settings(certificate) -> dict[str, str]:
         **{
             name.replace("_", " "): format_fact(value)
             for name, value in certificate.declared.items()
+            if name != "noise"  # of another process the same key has another name
         },
     }
 
@@ -257,6 +259,7 @@ def _describe_settings(certificate) -> dict[str, str]:
 def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
+    from dpjax._numerics.keys import name_of_key
 
     for name in _FILES:  # of a run killed while it wrote
         remove_partial(folder / name)
@@ -278,7 +281,10 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
         found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
     )
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
-    bound = certificate.bind_files(released)
+    # By the name of its noise a ledger knows a run that it holds: it is random, and no key's digest.
+    noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
+    bound = replace(certificate, declared={**certificate.declared, "noise": noise})
+    bound = bound.bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     discard_keys(folder)
 
