@@ -281,7 +281,7 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
         found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
     )
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
-    # By the name of its noise a ledger knows a run that it holds: it is random, and no key's digest.
+    # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
     bound = replace(certificate, declared={**certificate.declared, "noise": noise})
     bound = bound.bind_files(released)
