@@ -249,7 +249,8 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
             # than (ε, δ(ε) + reserved) allows, at any ε.
             epsilons = c.epsilon * _SHARES_OF_EPSILON
             deltas = acc.delta(c.mechanism, epsilons, adjacency=c.adjacency, method=c.method)
-            for epsilon, delta in zip(epsilons.tolist(), deltas.tolist(), strict=True):
+            pairs = np.stack([epsilons, np.asarray(deltas)], axis=1)
+            for epsilon, delta in pairs.tolist():
                 line = [bound_success(epsilon, delta + reserved, rate) for rate in rates.tolist()]
                 bound = np.minimum(bound, line)
         else:

@@ -283,8 +283,8 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
     # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
-    bound = replace(certificate, declared={**certificate.declared, "noise": noise})
-    bound = bound.bind_files(released)
+    declared: Any = {**certificate.declared, "noise": noise}
+    bound = replace(certificate, declared=declared).bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     discard_keys(folder)
 

@@ -123,6 +123,7 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
         rows.writerows(row for _, row in _rows(path, separator, schema.comment))
         source.seek(0)
     how: Any = {
+        "dtype": dict.fromkeys(texts, str),
         "sep": separator,
         "skipinitialspace": True,
         "names": names,
@@ -132,13 +133,13 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
         "keep_default_na": False,
         "na_values": _NOTHING,
     }
-    frame = pd.read_csv(source, dtype=dict.fromkeys(texts, str), **how)
+    frame = pd.read_csv(source, **how)
     if len(frame) == len(lines):
         frame.attrs["lines"] = Lines(path, np.asarray(lines))
     if asked := [name for name in names if _may_be_thousands(frame[name])]:
         if schema.comment:
             source.seek(0)
-        written = pd.read_csv(source, dtype=str, usecols=asked, **how)
+        written = pd.read_csv(source, **{**how, "dtype": str, "usecols": asked})
         errors = (unclear_point_error(frame, name, written[name]) for name in asked)
         raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
@@ -159,15 +160,15 @@ def _scan(
     path: pathlib.Path, schema: Schema, target: str | None
 ) -> tuple[str, list[str], list[int]]:
     """Separator, names and line numbers, once every row is known to be as long as the first."""
-    separator, names, width, rows = _begin(path, schema, target)
+    separator, names, rows = _begin(path, schema, target)
     column = names.index(target) if target in names else None
     lines: list[int] = []
     spellings: dict[Decimal, tuple[str, int]] = {}
     for line, row in rows:
-        if len(row) != width:
+        if len(row) != len(names):
             raise DataError(
-                f"{path}, line {line}: {len(row)} cells where the first row has {width}; every "
-                "row needs the same number"
+                f"{path}, line {line}: {len(row)} cells where the first row has {len(names)}; "
+                "every row needs the same number"
             )
         lines.append(line)
         cell = "" if column is None else row[column].strip()
@@ -186,16 +187,16 @@ def _scan(
 
 def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """The table with every cell as it is written."""
-    _, names, width, rows = _begin(path, schema, target, as_written=True)
-    cells = [row if len(row) == width else [""] * width for _, row in rows]
+    _, names, rows = _begin(path, schema, target, as_written=True)
+    cells = [row if len(row) == len(names) else [""] * len(names) for _, row in rows]
     cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
     return pd.DataFrame(cells, columns=names, dtype=object)
 
 
 def _begin(
     path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
-) -> tuple[str, list[str], int, Iterator[tuple[int, list]]]:
-    """Separator, names, how many there are, and the rows of records."""
+) -> tuple[str, list[str], Iterator[tuple[int, list]]]:
+    """Separator, names and the rows of records."""
     comment = schema.comment
     with _open_text(path, as_written) as text:
         written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
@@ -208,12 +209,11 @@ def _begin(
     separator = schema.separator or (usual if given else max(",;\t", key=opening.count))
     rows = _rows(path, separator, comment, as_written)
     first = next(rows, (0, []))
-    width = len(given) or len(first[1])
     if schema.header:
         names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
     else:
         rows = itertools.chain([first], rows)
-        names = list(schema.names or ())
+        names, width = list(schema.names or ()), len(given) or len(first[1])
         if len(names) != width:  # a file to predict on may lack the target
             names = [name for name in names if name != target]
         if len(names) != width:
@@ -225,7 +225,7 @@ def _begin(
     if twice.any():  # of a private file without a header these are cells of a record
         one = "in one way in its first line" if as_written else repr(names[twice.argmax()])
         raise DataError(f"{path} has two columns named {one}; rename one of them")
-    return separator, names, width, rows
+    return separator, names, rows
 
 
 def _rows(

@@ -199,16 +199,19 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return noise, price(noise)
 
     @property
+    def _best(self) -> Any:
+        check_is_fitted(self)
+        return self.best_estimator_
+
+    @property
     def classes_(self) -> np.ndarray:
         """The classes of the best fit."""
-        check_is_fitted(self)
-        return self.best_estimator_.classes_
+        return self._best.classes_
 
     @property
     def n_features_in_(self) -> int:
         """The number of columns of the records."""
-        check_is_fitted(self)
-        return self.best_estimator_.n_features_in_
+        return self._best.n_features_in_
 
     def predict(self, X: Any) -> np.ndarray:
         """The class or the value of each row, by the best fit.
@@ -216,8 +219,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
+        return self._best.predict(X)
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -226,8 +228,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
+        return self._best.predict_proba(X)
 
     @available_if(_has("decision_function"))
     def decision_function(self, X: Any) -> np.ndarray:
@@ -236,8 +237,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
+        return self._best.decision_function(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The best fit's score on rows, as of the estimator.
@@ -247,8 +247,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
             y: the class or the value of each row.
             sample_weight: how much each row counts.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y, sample_weight=sample_weight)
+        return self._best.score(X, y, sample_weight=sample_weight)
 
     def save(self, folder: str | pathlib.Path) -> pathlib.Path:
         """Write the best fit, its encoding and the certificate of the search.
@@ -259,8 +258,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Returns:
             The folder.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.save(folder)
+        return self._best.save(folder)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "certificate_")
