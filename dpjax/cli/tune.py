@@ -80,6 +80,7 @@ class Search:
         from dpjax.training.search import SCORE_NOISE, Selection
 
         public = "the held-out records" if is_public else None
+        # Public records are counted exactly; of others the score has noise that follows ε.
         noise = None if is_public else SCORE_NOISE / options.epsilon
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 

@@ -249,6 +249,7 @@ class PrivateTable:
                     column = replace(column, **look.encoding(numbers))
             columns.append(column)
         classes, ends = self.schema.classes, self.schema.target_range
+        # A fold behind those of the columns: each has noise of its own, as the price takes it.
         look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
         target = frame[self.schema.target]
         if classes is None:
@@ -334,6 +335,7 @@ class _Looks:
     def values(self, texts: np.ndarray) -> tuple[str, ...]:
         """FIRST, of texts: the values that stand out, in the order of their letters."""
         values, counts = np.unique(texts, return_counts=True)
+        # Above it: a value that one record alone holds counts 1, and passes with the threshold's δ.
         kept = self.noisy(counts, 1) > self.table.threshold
         # That a value may be missing is public.
         return ("", *(value for value in values[kept].tolist() if value))

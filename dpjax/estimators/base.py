@@ -173,6 +173,7 @@ class PrivateEstimator(BaseEstimator):
         """Unpredictable, unless a random state was given."""
         if self.random_state is None:
             return fresh_key()
+        # Both words of a key: of one, two among 77,000 states agree with probability 1/2.
         bits = check_random_state(self.random_state).randint(0, 2**32, size=2, dtype=np.uint32)
         return jax.random.wrap_key_data(jax.numpy.asarray(bits), impl="threefry2x32")
 

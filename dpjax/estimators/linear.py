@@ -121,6 +121,7 @@ class Linear(PrivateEstimator):
                 given["extra_l2"] = choose_extra_l2(problem, extra, share)
             own = self._mechanism(problem, several, given)
             price = lambda noise: acc.Composed((looks, own(noise)))  # noqa: E731
+            # δ of the table's threshold is reserved: the mechanism is priced at what is left.
             left = self.delta - math.fsum(records.extra_delta.values())
             adjacency, epsilon = given["adjacency"], float(budget or 0.0)
             noise = acc.calibrate(price, epsilon=epsilon, delta=left, adjacency=adjacency)

@@ -108,6 +108,8 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.__dict__.pop("certificate_", None)
         first, selection = self._read_settings()
         records = first._read(X, y)
+        # A coin for each record: a record more or less moves no other from one part to the other, so
+        # that neighbours differ in one record of one part.
         held = jax.random.bernoulli(
             fold_in_words(records.key, SPLIT_FOLD), self.held_out, (len(records.target),)
         )
@@ -194,6 +196,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be trained by releases whose privacy profile is known, got "
                 f"{render(runs[0])}: the best of several such fits has no tight price"
             )
+        # What is reserved of δ, by the table and for rounding, is no longer there to be spent.
         left = self.delta - sum(runs[0]._reserve_delta(records).values())
         noise = float(acc.calibrate(price, epsilon=self.epsilon, delta=left, **how))
         return noise, price(noise)
