@@ -371,9 +371,7 @@ def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
         alike = sum(cell in numbers for cell in cells)
         meant = alike if 10 * alike >= 9 * len(cells) else meant
     if 2 * meant > len(cells) and bad:
-        present = values.notna().to_numpy()
-        flags = present.copy()
-        flags[present] = [cell not in plain for cell in cells]
+        flags = values.notna() & ~values.astype(str).isin(plain)
         cell, place = bad[0].strip(), describe_place(frame, flags)
         if 2 * len(bad) > len(cells):
             raise DataError(

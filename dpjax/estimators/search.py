@@ -108,8 +108,8 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.__dict__.pop("certificate_", None)
         first, selection = self._read_settings()
         records = first._read(X, y)
-        # A coin for each record: a record more or less moves no other from one part to the other, so
-        # that neighbours differ in one record of one part.
+        # A coin for each record: one more moves no other from one part to the other, so that
+        # neighbours differ in one record of one part.
         held = jax.random.bernoulli(
             fold_in_words(records.key, SPLIT_FOLD), self.held_out, (len(records.target),)
         )
