@@ -404,17 +404,12 @@ def _rate_model(c: Certificate, folder: pathlib.Path) -> list[str]:
     return [*words, "Whether that is enough, whoever uses the model must say."]
 
 
-def _describe_noise(stddev: float, form: str = ".1%") -> str:
-    """Two standard deviations, which about one number in twenty is off by more than."""
-    return f" (noise: ± {2 * stddev:{form}})" if stddev else ""
-
-
 def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
     """Of a model that predicts a number."""
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
+    noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
     margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
-    noise = _describe_noise(spread, ".2g")
     return [
         f"Root mean squared error {error:.4g}{noise} on {records:,.0f} held-out records; of always "
         f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}"
@@ -428,14 +423,15 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
     # Of the sum of a count a class, each with noise of its own, where it is not said.
     spread = float(found.get("accuracy_stddev", count * len(found["confusion"]) ** 0.5 / records))
     margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
-    noise = _describe_noise(spread)
+    noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
     text = [
         f"{name}{right:.1%}{noise} of {records:,.0f} held-out records are classified rightly; "
         f"always saying the most frequent class is right for {largest:.1%}."
         f"{_NO_BETTER * (right <= largest + margin)}"
     ]
     if found.get("auc") is not None:
-        noise = _describe_noise(float(found.get("auc_stddev") or 0.0), ".2g")
+        spread = float(found.get("auc_stddev") or 0.0)
+        noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
         text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
     if not name:
         rows = []
@@ -443,10 +439,9 @@ def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
             cells = []
             for what in ("precision", "recall"):
                 spread = float((found.get(f"{what}_stddev") or {}).get(one) or 0.0)
+                noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
                 share = found[what][one]
-                cells.append(
-                    "unknown" if share is None else f"{share:.1%}{_describe_noise(spread)}"
-                )
+                cells.append("unknown" if share is None else f"{share:.1%}{noise}")
             rows.append((one, *cells))
         head = "class", "right where it is predicted", "found where it is true"
         text.append(page.table(rows, head))

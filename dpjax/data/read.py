@@ -139,7 +139,8 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
     if asked := [name for name in names if _may_be_thousands(frame[name])]:
         if schema.comment:
             source.seek(0)
-        written = pd.read_csv(source, **{**how, "dtype": str, "usecols": asked})
+        how |= {"dtype": str, "usecols": asked}
+        written = pd.read_csv(source, **how)
         errors = (unclear_point_error(frame, name, written[name]) for name in asked)
         raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
