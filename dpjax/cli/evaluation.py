@@ -145,6 +145,7 @@ class Evaluation:
         right = np.asarray(self.count_right(params), np.int64)
         if self.counts is not None and not exact:
             right = self.counts.perturb("row", right, params)
+        # The noisy count alone decides: what follows of it, such as the cut, costs nothing.
         return float(np.clip(right / self.records, 0.0, 1.0))
 
     def summarise(self, params: Any) -> dict[str, Any]:
@@ -251,6 +252,8 @@ class NumberEvaluation(Evaluation):
         """The mean of numbers between −1/2 and 1/2, and the noise of it."""
         if self.counts is None or exact:
             return float(np.mean(parts, dtype=np.float64)), 0.0
+        # Discrete noise is priced for whole numbers: each part is cut, and rounded to at most _MOST
+        # units, so that no record moves the sum by more; sums of floats depend on their order.
         total = np.asarray(np.rint(2 * _MOST * np.clip(parts, -0.5, 0.5)).astype(np.int64).sum())
         noisy = self.counts.perturb(name, total, params) / (2 * _MOST * self.records)
         stddev = self.counts.stddev * self.counts.noise[name] / 2

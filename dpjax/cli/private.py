@@ -60,7 +60,9 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     table, notes = _plan_table(options, rows, count)
     released = None if table.mechanism.parts() == () else table.mechanism
     before = {"preceding": released, "extra_delta": table.extra_delta}
-    plan = settings.plan_for(options, count, selection=_select(options, rows), **before)
+    search = options.search  # None of a single run
+    selection = search and search.select(options, is_public=rows.held_out is not None)
+    plan = settings.plan_for(options, count, selection=selection, **before)
     if finished is None:
         key.store(plan)
         options.ledger = None  # the looks are releases too: the whole run is booked before them
@@ -82,7 +84,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
         | settings.declare_columns(options)
-        | (options.search.describe() if options.search else {}),
+        | (search.describe() if search else {}),
     )
     return settings.Run(
         options,
@@ -98,12 +100,6 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         log_every=None if counts is None else _rows_apart(plan),
         notes=notes,
     )
-
-
-def _select(options: types.SimpleNamespace, rows: inputs.Rows) -> Any:
-    """How the best of several runs is chosen; None of a single one."""
-    search = options.search
-    return search and search.select(options, is_public=rows.held_out is not None)
 
 
 class _Key:

@@ -10,6 +10,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,7 +140,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 def show_progress(
     console, steps: int, quiet: bool, private_losses: bool
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-    """A bar with test accuracy, ε so far, speed and memory; loss and clipped share if asked for."""
+    """A bar with test accuracy, ε so far and speed; loss and clipped share if asked for."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -150,7 +151,7 @@ def show_progress(
 
     losses = 25 if private_losses else 0  # what they take of the screen
     width = console.width
-    # On a narrow screen what is left out is speed and memory, then loss, then words.
+    # On a narrow screen what is left out is speed, then loss, then words.
     bar = Progress(
         *([TextColumn("training")] if width >= 60 else []),
         BarColumn(bar_width=None if width >= 60 else 4),
@@ -166,11 +167,11 @@ def show_progress(
     task = bar.add_task("", total=steps, private="", found="", epsilon=0.0, speed="")
 
     def log(row: dict[str, float]) -> None:
-        private, speed = "", f"{row['memory'] / 1e6:,.0f} MB"
+        private = speed = ""
         if not math.isnan(row.get("train_loss", math.nan)):
             private = f"loss {row['train_loss']:.3f}, {row['clipped']:.0%} clipped"
         if not math.isnan(row["records_per_second"]):
-            speed = f"{row['records_per_second']:,.0f} records/s, {speed}"
+            speed = f"{row['records_per_second']:,.0f} records/s"
         found = f"test accuracy {row.get('test_accuracy', math.nan):.1%}"
         if "test_error" in row:
             found = f"test error {row['test_error']:.4g}"
@@ -250,6 +251,7 @@ def _describe_settings(certificate) -> dict[str, str]:
         **{
             name.replace("_", " "): format_fact(value)
             for name, value in certificate.declared.items()
+            if name != "noise"  # of another process the same key has another name
         },
     }
 
@@ -257,6 +259,7 @@ def _describe_settings(certificate) -> dict[str, str]:
 def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
+    from dpjax._numerics.keys import name_of_key
 
     for name in _FILES:  # of a run killed while it wrote
         remove_partial(folder / name)
@@ -278,7 +281,10 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
         found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
     )
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
-    bound = certificate.bind_files(released)
+    # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
+    noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
+    declared: Any = {**certificate.declared, "noise": noise}
+    bound = replace(certificate, declared=declared).bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     discard_keys(folder)
 

@@ -28,6 +28,7 @@ _HEAD = """\
 _MISSING = ("NA", "N/A", "n/a", "na", "NULL", "null", "None", "?", "-", "--", ".", "#N/A")
 _MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
 _EITHER = '  # "," if 1,500 is one and a half; if it is 1500: ".", and a line thousands = ","'
+_EITHER_POINT = '  # "." and a line thousands = "," if 1.500 is one and a half; else "," and "."'
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
 _ID = re.compile(r"(^|.*[\W_])(p?id|uid|nr|no|key|number)$|.*[a-z](Id|ID|Nr|No)$")
 
@@ -67,32 +68,35 @@ def schema(
 
 def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str, list[str]]:
     """The text of the draft, and the columns that are still to be decided."""
-    from dpjax.data.cells import parse_cells
+    from dpjax.data.cells import find_unclear_point, parse_cells, parse_number, tidy_text
 
-    frame = frame.mask(frame == "")
+    frame, missing = frame.mask(frame == ""), (*given.missing, *_MISSING)
     own = given.decimal, given.thousands
-    marked = [
-        replace(given, missing=(*given.missing, *_MISSING), decimal=decimal, thousands=thousands)
-        for decimal, thousands in (_MARKS if own == _MARKS[0] else (own,))
-    ]
-    tables = [(schema, parse_cells(frame, schema)) for schema in marked]
+    marked = _MARKS if own == _MARKS[0] else (own,)
     # The first of those by which most columns are numbers.
-    counts = [read.select_dtypes("number").shape[1] for _, read in tables]
-    best = [one for one, count in zip(tables, counts, strict=True) if count == max(counts)]
-    schema, table = best[0]
+    texts = [{cell for cell in values if isinstance(cell, str)} for _, values in frame.items()]
+    texts = [{cell for cell in cells if tidy_text(cell) not in missing} for cells in texts]
+    counts = [sum(all(parse_number(c, *m) for c in cells) for cells in texts) for m in marked]
+    best = [marks for marks, count in zip(marked, counts, strict=True) if count == max(counts)]
+    decimal, thousands = best[0]
+    schema = replace(given, missing=missing, decimal=decimal, thousands=thousands)
+    either = ""
+    if best[0] == _MARKS[0] and any(map(find_unclear_point, texts)):
+        either, schema = _EITHER_POINT, replace(schema, thousands=",")
+    # By commas that all have three digits behind them, 1,500 may be either.
+    elif decimal == "," and (".", ",") in best:
+        either = _EITHER
+    table = parse_cells(frame, schema)
     numbers = frame[table.select_dtypes("number").columns]
-    absent = [text for text in (*given.missing, *_MISSING) if (numbers == text).any(axis=None)]
+    absent = [text for text in missing if (numbers == text).any(axis=None)]
     lines = [f"target = {_quote(target)}" if target else '# target = "…", or --target']
     if absent or frame.isna().any(axis=None):
         listed = ", ".join(map(_quote, absent or [""]))
         lines.append(f"missing = [{listed}]  # these, and empty cells, hold no value")
-    undecided = []
-    # By commas that all have three digits behind them, 1,500 may be either.
-    if schema.decimal == "," and any(other.thousands == "," for other, _ in best):
-        undecided, lines = ["decimal"], [*lines, f"decimal = {_quote('decide')}{_EITHER}"]
-    elif schema.decimal != ".":
-        lines.append(f"decimal = {_quote(schema.decimal)}")
-    lines += [f"thousands = {_quote(schema.thousands)}"] if schema.thousands else []
+    undecided = ["decimal"] if either else []
+    if either or decimal != ".":
+        lines.append(f"decimal = {_quote('decide' if either else decimal)}{either}")
+    lines += [f"thousands = {_quote(thousands)}"] if thousands else []
     for name in [column for column in table.columns if column != target]:
         kind, why = _guess(table, name, schema)
         undecided += [name] if kind == "decide" else []
@@ -108,7 +112,8 @@ def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     given = table[name].dropna()
     if given.empty:
         return "ignore", "no cell holds a value"
-    if given.astype(str).str.fullmatch(_DATE).all():
+    is_number = given.dtype.kind in "biuf"  # of which none is a date, and each as a text is slow
+    if not is_number and given.astype(str).str.fullmatch(_DATE).all():
         return "decide", "dates: ignore, or write an age or a year in the file"
     if _ID.fullmatch(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
         return "decide", "an id? ignore, or --person"

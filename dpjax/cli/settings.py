@@ -122,6 +122,7 @@ def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, flo
 
 def choose_delta(options: types.SimpleNamespace, count: int) -> float:
     """δ as asked, or one that is small for so many records."""
+    # A δ of 1 / count would allow one whole record to be published; a tenth of it is below that.
     return min(1e-5, 0.1 / count) if options.delta is None else options.delta
 
 
@@ -226,22 +227,23 @@ def show_plan(console, run: Run) -> None:
     table = Table(title=f"Plan: {run.model} on {run.options.data}", title_justify="left")
     table.add_column("setting")
     table.add_column("value", justify="right")
-    table.add_row(f"training {plan.unit}s", f"{plan.population:,}")
+    facts = {f"training {plan.unit}s": f"{plan.population:,}"}
     if run.records.users is not None:
-        table.add_row("records a person, at most", f"{run.options.records_per_person:,}")
-    table.add_row("adjacency", plan.adjacency.value)
-    table.add_row("expected batch size", f"{plan.expected_batch_size:,.1f}")
-    table.add_row(f"sampling rate ({kind})", f"{plan.rate:.6g}")
-    table.add_row("steps", f"{plan.steps:,}")
-    if run.options.search is None:
-        table.add_row("clip norm", f"{plan.clip_norm:g}")
-    else:
-        for name, value in run.options.search.describe().items():
-            table.add_row(name.replace("_", " "), value)
-    table.add_row("noise multiplier", f"{plan.noise_multiplier:.6g}")
-    table.add_row("ε it will cost", format_rounded_up(certificate.epsilon))
-    table.add_row("at δ", f"{plan.delta:g}")
-    table.add_row("by the bound", f"{certificate.method} ({tier})")
+        facts["records a person, at most"] = f"{run.options.records_per_person:,}"
+    search = run.options.search
+    facts |= {
+        "adjacency": plan.adjacency.value,
+        "expected batch size": f"{plan.expected_batch_size:,.1f}",
+        f"sampling rate ({kind})": f"{plan.rate:.6g}",
+        "steps": f"{plan.steps:,}",
+        **({"clip_norm": f"{plan.clip_norm:g}"} if search is None else search.describe()),
+        "noise multiplier": f"{plan.noise_multiplier:.6g}",
+        "ε it will cost": format_rounded_up(certificate.epsilon),
+        "at δ": f"{plan.delta:g}",
+        "by the bound": f"{certificate.method} ({tier})",
+    }
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), value)
     console.print(table)
     for note in run.notes:
         console.print(note, style="yellow")

@@ -80,6 +80,7 @@ class Search:
         from dpjax.training.search import SCORE_NOISE, Selection
 
         public = "the held-out records" if is_public else None
+        # Public records are counted exactly; of others the score has noise that follows ε.
         noise = None if is_public else SCORE_NOISE / options.epsilon
         return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
 
@@ -121,7 +122,7 @@ class Search:
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
         rate, norm = (math.nan, math.nan) if place is None else self.space[place]
         row = {"step": plan.steps, "epsilon": run.certificate.epsilon, **evaluate(params)}
-        on_log(row | {"records_per_second": math.nan, "memory": math.nan})
+        on_log(row | {"records_per_second": math.nan})
         row |= {"learning_rate": rate, "clip_norm": norm}
         metrics = {name: np.asarray([value]) for name, value in row.items()}
         return training.Fit(params, metrics, steps=plan.steps)

@@ -161,25 +161,69 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             )
             errors.append(error)
             continue
-        if not all(isinstance(c, str) for c in values[values.notna()]):
+        # In plain Python: of short columns, of which there may be many, pandas' calls are slow.
+        row = list(values)
+        texts = [cell for cell, absent in zip(row, values.isna(), strict=True) if not absent]
+        if not all(isinstance(cell, str) for cell in texts):
             continue
         # A table in memory may say itself that its texts are categories.
         if usual and (kind == "category" or isinstance(values.dtype, pd.CategoricalDtype)):
             continue
-        cells = values.dropna().unique()
-        listed = [cell for cell in cells if tidy_text(cell) in schema.missing]
-        absent = values.isna() | values.isin(listed)
-        texts = values.astype(object).mask(absent, None)
-        found = {c: parse_number(c, *marks) for c in texts.dropna().unique()}
-        bad = texts.isin([c for c, number in found.items() if number is None])
-        if kind == "number" and bad.any():
-            errors.append(not_a_number_error(frame, name, bad))
-        elif kind == "number" or (kind is None and not bad.any()):
-            changed[name] = pd.to_numeric(texts.map(found))
+        different = dict.fromkeys(texts)
+        listed = {cell for cell in different if tidy_text(cell) in schema.missing}
+        found = {cell: parse_number(cell, *marks) for cell in different if cell not in listed}
+        bad = {cell for cell, number in found.items() if number is None}
+        if kind == "number" and bad:
+            errors.append(not_a_number_error(frame, name, [cell in bad for cell in row]))
+        elif kind == "number" or (kind is None and not bad):
+            if marks == (".", None) and (error := unclear_point_error(frame, name, values)):
+                errors.append(error)
+                continue
+            numbers = pd.Series([found.get(cell, np.nan) for cell in row], values.index, object)
+            changed[name] = pd.to_numeric(numbers)
         elif listed:
-            changed[name] = texts
+            changed[name] = values.astype(object).mask(values.isin(listed), None)
     raise_together(errors)
-    return frame.assign(**changed)
+    if not changed:
+        return frame
+    # At once: to set one column after another takes time by the square of how many there are.
+    read = pd.DataFrame({n: changed.get(n, values) for n, values in frame.items()}, frame.index)
+    read.attrs = frame.attrs
+    return read
+
+
+# A point that may stand before thousands as well as decimals, and a whole number without one.
+_POINT, _SHORT = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}"), re.compile(r"[+-]?[0-9]{1,3}")
+
+
+def find_unclear_point(texts: Iterable[str]) -> tuple[str, str] | None:
+    """Two cells of a column such as 1.000 and 999: a thousand, or one; None where a cell decides.
+
+    Numbers of three decimals are written with all of them, 999.000, so that whole numbers beside
+    1.000 speak for thousands. A cell such as 1.5, 0.125 or 1234 is none of such a column.
+    """
+    point = whole = None
+    for text in texts:
+        cell = tidy_text(text)
+        if _POINT.fullmatch(cell):
+            point = point or text
+        elif _SHORT.fullmatch(cell):
+            whole = whole or text
+        else:
+            return None
+    return None if point is None or whole is None else (point, whole)
+
+
+def unclear_point_error(frame: pd.DataFrame, name: str, texts: pd.Series) -> DataError | None:
+    """The error for a column, by its cells as they are written, whose points may be either."""
+    if (found := find_unclear_point(texts.dropna().unique())) is None:
+        return None
+    place = describe_place(frame, texts == found[0])
+    return DataError(
+        f"column {name!r} holds {found[0]} {place}, and {found[1]}: say whether the point stands "
+        'before thousands, by decimal = "," and thousands = "." in a schema (--decimal "," '
+        '--thousands "."), or before decimals, by thousands = "," (--thousands ",")'
+    )
 
 
 def not_a_number_error(frame: pd.DataFrame, name: str, bad: Any) -> DataError:
@@ -327,9 +371,7 @@ def check_kind(frame: pd.DataFrame, name: str, schema: Schema) -> str:
         alike = sum(cell in numbers for cell in cells)
         meant = alike if 10 * alike >= 9 * len(cells) else meant
     if 2 * meant > len(cells) and bad:
-        present = values.notna().to_numpy()
-        flags = present.copy()
-        flags[present] = [cell not in plain for cell in cells]
+        flags = values.notna() & ~values.astype(str).isin(plain)
         cell, place = bad[0].strip(), describe_place(frame, flags)
         if 2 * len(bad) > len(cells):
             raise DataError(

@@ -134,6 +134,8 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
     ]
     if not blocks:
         raise DataError("there is no feature column besides the target")
+    # A block is one number in [−1, 1] or at most one 1, of norm at most 1: of d blocks the norm is
+    # at most √d, and of the quotient 1 up to float32's rounding, whatever the cells hold.
     return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
 
 
@@ -275,6 +277,7 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
     held_out = round(count * fraction)
     if not 0 < held_out < count:
         raise DataError(f"{count} {what} are too few to hold out a share of {fraction}")
+    # By number alone: which are held out is a function of how many there are, and of no cell.
     held = np.zeros(count, bool)
     held[np.random.default_rng(seed).permutation(count)[:held_out]] = True
     parts = ~held[owner], held[owner]

@@ -248,15 +248,15 @@ class PrivateTable:
                 else:
                     column = replace(column, **look.encoding(numbers))
             columns.append(column)
-        classes = self.schema.classes
+        classes, ends = self.schema.classes, self.schema.target_range
+        # A fold behind those of the columns: each has noise of its own, as the price takes it.
+        look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
+        target = frame[self.schema.target]
         if classes is None:
-            look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
-            classes = _in_order(look.values(as_texts(frame[self.schema.target], self.schema)))
-        ends = self.schema.target_range
+            classes = _in_order(look.values(as_texts(target, self.schema)))
         if self._learns_range:  # its tails are clipped as those of a column of this encoding are
-            plain = replace(self, encoding="range")
-            look = _Looks(plain, fold_in_words(key, TABLE_FOLD, len(self.columns)))
-            ends = look.encoding(as_numbers(frame[self.schema.target], self.schema))["range"]
+            plain = _Looks(replace(self, encoding="range"), look.key)
+            ends = plain.encoding(as_numbers(target, self.schema))["range"]
         missing = self.schema.missing or ("",)
         found = replace(self.schema, columns=tuple(columns), classes=classes, missing=missing)
         return replace(found, target_range=ends)
@@ -335,6 +335,7 @@ class _Looks:
     def values(self, texts: np.ndarray) -> tuple[str, ...]:
         """FIRST, of texts: the values that stand out, in the order of their letters."""
         values, counts = np.unique(texts, return_counts=True)
+        # Above it: a value that one record alone holds counts 1, and passes with the threshold's δ.
         kept = self.noisy(counts, 1) > self.table.threshold
         # That a value may be missing is public.
         return ("", *(value for value in values[kept].tolist() if value))

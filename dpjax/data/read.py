@@ -18,7 +18,16 @@ import numpy as np
 import pandas as pd
 
 from dpjax._extras import extra
-from dpjax.data.cells import UNNAMED, DataError, Lines, parse_cells, parse_decimal, tidy_text
+from dpjax.data.cells import (
+    UNNAMED,
+    DataError,
+    Lines,
+    parse_cells,
+    parse_decimal,
+    raise_together,
+    tidy_text,
+    unclear_point_error,
+)
 from dpjax.data.schema import Schema
 
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
@@ -113,36 +122,54 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
         rows = csv.writer(source, delimiter=separator)
         rows.writerows(row for _, row in _rows(path, separator, schema.comment))
         source.seek(0)
-    frame = pd.read_csv(  # pyrefly: ignore
-        source,
-        sep=separator,
-        skipinitialspace=True,
-        names=names,
-        dtype=dict.fromkeys(texts, str),
-        header=0 if schema.header else None,
-        index_col=False,
-        low_memory=False,
-        keep_default_na=False,
-        na_values=_NOTHING,
-    )
+    how: Any = {
+        "dtype": dict.fromkeys(texts, str),
+        "sep": separator,
+        "skipinitialspace": True,
+        "names": names,
+        "header": 0 if schema.header else None,
+        "index_col": False,
+        "low_memory": False,
+        "keep_default_na": False,
+        "na_values": _NOTHING,
+    }
+    frame = pd.read_csv(source, **how)
     if len(frame) == len(lines):
         frame.attrs["lines"] = Lines(path, np.asarray(lines))
+    if asked := [name for name in names if _may_be_thousands(frame[name])]:
+        if schema.comment:
+            source.seek(0)
+        how |= {"dtype": str, "usecols": asked}
+        written = pd.read_csv(source, **how)
+        errors = (unclear_point_error(frame, name, written[name]) for name in asked)
+        raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
+
+
+def _may_be_thousands(values: pd.Series) -> bool:
+    """Whether a column of floats may hold 1.000 and 999: the cells themselves say it."""
+    if values.dtype.kind != "f":
+        return False
+    numbers = np.abs(values.to_numpy()[values.notna()])
+    thousandths = 1000 * numbers
+    few = np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000)))
+    # 1000 · 1.005 is a whole number up to rounding alone.
+    return bool(few and np.allclose(thousandths, np.rint(thousandths), rtol=0.0, atol=1e-6))
 
 
 def _scan(
     path: pathlib.Path, schema: Schema, target: str | None
 ) -> tuple[str, list[str], list[int]]:
     """Separator, names and line numbers, once every row is known to be as long as the first."""
-    separator, names, width, rows = _begin(path, schema, target)
+    separator, names, rows = _begin(path, schema, target)
     column = names.index(target) if target in names else None
     lines: list[int] = []
     spellings: dict[Decimal, tuple[str, int]] = {}
     for line, row in rows:
-        if len(row) != width:
+        if len(row) != len(names):
             raise DataError(
-                f"{path}, line {line}: {len(row)} cells where the first row has {width}; every "
-                "row needs the same number"
+                f"{path}, line {line}: {len(row)} cells where the first row has {len(names)}; "
+                "every row needs the same number"
             )
         lines.append(line)
         cell = "" if column is None else row[column].strip()
@@ -161,16 +188,16 @@ def _scan(
 
 def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """The table with every cell as it is written."""
-    _, names, width, rows = _begin(path, schema, target, as_written=True)
-    cells = [row if len(row) == width else [""] * width for _, row in rows]
+    _, names, rows = _begin(path, schema, target, as_written=True)
+    cells = [row if len(row) == len(names) else [""] * len(names) for _, row in rows]
     cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
     return pd.DataFrame(cells, columns=names, dtype=object)
 
 
 def _begin(
     path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
-) -> tuple[str, list[str], int, Iterator[tuple[int, list]]]:
-    """Separator, names, how many there are, and the rows of records."""
+) -> tuple[str, list[str], Iterator[tuple[int, list]]]:
+    """Separator, names and the rows of records."""
     comment = schema.comment
     with _open_text(path, as_written) as text:
         written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
@@ -183,12 +210,11 @@ def _begin(
     separator = schema.separator or (usual if given else max(",;\t", key=opening.count))
     rows = _rows(path, separator, comment, as_written)
     first = next(rows, (0, []))
-    width = len(given) or len(first[1])
     if schema.header:
         names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
     else:
         rows = itertools.chain([first], rows)
-        names = list(schema.names or ())
+        names, width = list(schema.names or ()), len(given) or len(first[1])
         if len(names) != width:  # a file to predict on may lack the target
             names = [name for name in names if name != target]
         if len(names) != width:
@@ -196,11 +222,11 @@ def _begin(
                 f"{path} has {width} columns and no header, but the schema names "
                 f"{len(schema.names or ())}"
             )
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:  # of a private file without a header these are cells of a record
-        one = "in one way in its first line" if as_written else repr(twice[0])
+    twice = pd.Index(names).duplicated()
+    if twice.any():  # of a private file without a header these are cells of a record
+        one = "in one way in its first line" if as_written else repr(names[twice.argmax()])
         raise DataError(f"{path} has two columns named {one}; rename one of them")
-    return separator, names, width, rows
+    return separator, names, rows
 
 
 def _rows(

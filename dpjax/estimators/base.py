@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax import data, training
@@ -172,6 +173,7 @@ class PrivateEstimator(BaseEstimator):
         """Unpredictable, unless a random state was given."""
         if self.random_state is None:
             return fresh_key()
+        # Both words of a key: of one, two among 77,000 states agree with probability 1/2.
         bits = check_random_state(self.random_state).randint(0, 2**32, size=2, dtype=np.uint32)
         return jax.random.wrap_key_data(jax.numpy.asarray(bits), impl="threefry2x32")
 
@@ -220,7 +222,27 @@ class PrivateEstimator(BaseEstimator):
             declared={"records": len(records.target), "noise": key, **said},
         )
 
-    def _save(self, folder: str | pathlib.Path, params: Any, model: Any) -> pathlib.Path:
+
+class SavedEstimator(PrivateEstimator):
+    """Writes the model that `_as_model` of its subclasses makes of the parameters."""
+
+    def _as_model(self) -> tuple[Any, training.Model]:
+        """The parameters, and the model that takes them."""
+        raise NotImplementedError
+
+    def save(self, folder: str | pathlib.Path) -> pathlib.Path:
+        """Write the model, its encoding and its certificate for `training.load_model`.
+
+        `dpjax predict` takes it too, where the model is one that `dpjax.training` makes by name.
+
+        Args:
+            folder: made if need be; it must hold no other model.
+
+        Returns:
+            The folder.
+        """
+        check_is_fitted(self)
+        params, model = self._as_model()
         mark = {"learned": RELEASED} if self._private else {}
         encoding = data.describe_encoding(self.schema_, self._declared, **mark)
         certificate = self.certificate_

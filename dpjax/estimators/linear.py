@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,7 +22,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number
 from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.solver import solver_spec
-from dpjax.estimators.base import PrivateClassifier, PrivateEstimator
+from dpjax.estimators.base import PrivateClassifier, PrivateEstimator, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 from dpjax.training.plan import GAUSSIAN_NOISE
 
@@ -77,17 +76,27 @@ class Linear(PrivateEstimator):
         raise NotImplementedError
 
     def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
-        solver: Any = getattr(erm, self.solver, self.solver)
-        (problem, several), spec = self._pose(records), solver_spec(solver)
-        if spec.concrete:
+        problem, several = self._pose(records)
+        if self._spec().concrete:
             raise ValueError(
                 "solver must be one whose noise is all that keeps the budget, such as dp_gd, for "
                 f"a search, got {self.solver!r}: it fits l2 to the budget of one run"
             )
-        given = self._options()
+        return self._mechanism(problem, several, self._options())
 
-        def price(noise: float) -> acc.Mechanism:
-            run = spec.mechanism(problem, noise, **given)
+    def _spec(self) -> Any:
+        """What is known of the solver by name; another one is refused."""
+        solver: Any = getattr(erm, self.solver, self.solver)
+        return solver_spec(solver)
+
+    def _mechanism(
+        self, problem: erm.Problem, several: int | None, given: dict[str, Any]
+    ) -> Callable[[Any], acc.Mechanism]:
+        """From the noise to what the solver releases, for each of several classes."""
+        mechanism = self._spec().mechanism
+
+        def price(noise: Any) -> acc.Mechanism:
+            run = mechanism(problem, noise, **given)
             return acc.Repeated(run, several) if several else run
 
         return price
@@ -100,7 +109,7 @@ class Linear(PrivateEstimator):
     def _solve(self, problem: erm.Problem, several: int | None, records: Encoded) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
         solver: Any = getattr(erm, self.solver, self.solver)
-        spec, given, budget = solver_spec(solver), self._options(), self._epsilon()
+        spec, given, budget = self._spec(), self._options(), self._epsilon()
         key, looks = records.key, records.looks
         options = {**given, "epsilon": budget, "delta": self.delta}
         if records.noise is not None:
@@ -110,11 +119,9 @@ class Linear(PrivateEstimator):
             if spec.concrete:  # objective perturbation adds l2 by ε, which it is not told here
                 extra, share = given.get("extra_l2"), budget / (several or 1)  # pyrefly: ignore
                 given["extra_l2"] = choose_extra_l2(problem, extra, share)
-
-            def price(noise: Any) -> acc.Mechanism:
-                run = spec.mechanism(problem, noise, **given)
-                return acc.Composed((looks, acc.Repeated(run, several) if several else run))
-
+            own = self._mechanism(problem, several, given)
+            price = lambda noise: acc.Composed((looks, own(noise)))  # noqa: E731
+            # δ of the table's threshold is reserved: the mechanism is priced at what is left.
             left = self.delta - math.fsum(records.extra_delta.values())
             adjacency, epsilon = given["adjacency"], float(budget or 0.0)
             noise = acc.calibrate(price, epsilon=epsilon, delta=left, adjacency=adjacency)
@@ -172,7 +179,7 @@ _BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 @suggests_argument_names
 @_estimator
-class DPLogisticRegression(LinearClassifier):
+class DPLogisticRegression(LinearClassifier, SavedEstimator):
     """Logistic regression with differential privacy; softmax for several classes.
 
     Args:
@@ -256,16 +263,7 @@ class DPLogisticRegression(LinearClassifier):
         sides = expit(scores)
         return sides / sides.sum(axis=1, keepdims=True)
 
-    def save(self, folder: str | pathlib.Path) -> pathlib.Path:
-        """Write the model, its encoding and its certificate for `dpjax predict` and `load_model`.
-
-        Args:
-            folder: made if need be; it must hold no other model.
-
-        Returns:
-            The folder.
-        """
-        check_is_fitted(self)
+    def _as_model(self) -> tuple[Any, training.Model]:
         width, classes = self.coef_.shape[-1], len(self.classes_)
         if classes > 2 and self._solved_by not in JOINT:
             raise ValueError(
@@ -275,8 +273,7 @@ class DPLogisticRegression(LinearClassifier):
         model, weights, bias = training.softmax(width, classes), self.coef_.T, self.intercept_
         if classes == 2:
             model, weights, bias = training.logistic(width), self.coef_[0], self.intercept_[0]
-        params = {"weights": weights.astype(np.float32), "bias": bias.astype(np.float32)}
-        return self._save(folder, params, model)
+        return {"weights": weights.astype(np.float32), "bias": bias.astype(np.float32)}, model
 
 
 @suggests_argument_names

@@ -108,6 +108,8 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.__dict__.pop("certificate_", None)
         first, selection = self._read_settings()
         records = first._read(X, y)
+        # A coin for each record: one more moves no other from one part to the other, so that
+        # neighbours differ in one record of one part.
         held = jax.random.bernoulli(
             fold_in_words(records.key, SPLIT_FOLD), self.held_out, (len(records.target),)
         )
@@ -194,21 +196,25 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be trained by releases whose privacy profile is known, got "
                 f"{render(runs[0])}: the best of several such fits has no tight price"
             )
+        # What is reserved of δ, by the table and for rounding, is no longer there to be spent.
         left = self.delta - sum(runs[0]._reserve_delta(records).values())
         noise = float(acc.calibrate(price, epsilon=self.epsilon, delta=left, **how))
         return noise, price(noise)
 
     @property
+    def _best(self) -> Any:
+        check_is_fitted(self)
+        return self.best_estimator_
+
+    @property
     def classes_(self) -> np.ndarray:
         """The classes of the best fit."""
-        check_is_fitted(self)
-        return self.best_estimator_.classes_
+        return self._best.classes_
 
     @property
     def n_features_in_(self) -> int:
         """The number of columns of the records."""
-        check_is_fitted(self)
-        return self.best_estimator_.n_features_in_
+        return self._best.n_features_in_
 
     def predict(self, X: Any) -> np.ndarray:
         """The class or the value of each row, by the best fit.
@@ -216,8 +222,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
+        return self._best.predict(X)
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -226,8 +231,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
+        return self._best.predict_proba(X)
 
     @available_if(_has("decision_function"))
     def decision_function(self, X: Any) -> np.ndarray:
@@ -236,8 +240,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
+        return self._best.decision_function(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The best fit's score on rows, as of the estimator.
@@ -247,8 +250,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
             y: the class or the value of each row.
             sample_weight: how much each row counts.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y, sample_weight=sample_weight)
+        return self._best.score(X, y, sample_weight=sample_weight)
 
     def save(self, folder: str | pathlib.Path) -> pathlib.Path:
         """Write the best fit, its encoding and the certificate of the search.
@@ -259,8 +261,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Returns:
             The folder.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.save(folder)
+        return self._best.save(folder)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "certificate_")

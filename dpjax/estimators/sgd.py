@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from dpjax import accounting as acc
 from dpjax import training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
-from dpjax.estimators.base import PrivateClassifier
+from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 
 _POSITIVE = Range(0.0, open_low=True)
@@ -28,7 +27,7 @@ _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=
 
 @suggests_argument_names
 @dataclasses.dataclass(eq=False, repr=False)
-class DPSGDClassifier(PrivateClassifier):
+class DPSGDClassifier(PrivateClassifier, SavedEstimator):
     """A neural network trained by DP-SGD: any flax model, with differential privacy.
 
     Args:
@@ -140,17 +139,8 @@ class DPSGDClassifier(PrivateClassifier):
         check_is_fitted(self)
         return training.probabilities(self._build_model(), self.params_, encode_rows(self, X))
 
-    def save(self, folder: str | pathlib.Path) -> pathlib.Path:
-        """Write the model, its encoding and its certificate for `load_model`.
-
-        Args:
-            folder: made if need be; it must hold no other model.
-
-        Returns:
-            The folder.
-        """
-        check_is_fitted(self)
-        return self._save(folder, self.params_, self._build_model())
+    def _as_model(self) -> tuple[Any, training.Model]:
+        return self.params_, self._build_model()
 
     def _build_model(self) -> training.Model:
         """The model for the encoded features; built anew, since functions do not pickle."""

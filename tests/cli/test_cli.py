@@ -62,6 +62,7 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     assert not (out / "checkpoint" / "noise_key.json").exists()
     certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
     assert certificate.epsilon <= 3.0
+    assert len(str(certificate.declared["noise"])) == 16  # by which ledgers know a run
     assert any("ranges learned from the rows: age" in line for line in certificate.not_covered)
     assert any("seed given by hand" in line for line in certificate.not_covered)
     with (out / "metrics.csv").open() as file:

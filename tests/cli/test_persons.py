@@ -407,6 +407,21 @@ def test_a_draft_asks_whether_a_comma_is_of_thousands_or_of_decimals(tmp_path):
     assert 'decimal = ","\n' in out.read_text()
 
 
+def test_a_draft_asks_whether_a_point_is_of_thousands_or_of_decimals(tmp_path):
+    path, out = tmp_path / "either.csv", tmp_path / "either.toml"
+    path.write_text("paid,y\n1.000,0\n999,1\nNA,1\n")
+    assert "still to be decided there: decimal" in dpjax("schema", path, "--out", out).output
+    text = out.read_text()
+    assert '"paid"\nkind = "number"' in text
+    for marks, number in (('","\nthousands = "."', 1000), ('"."\nthousands = ","', 1)):
+        out.write_text(text.replace('decimal = "decide"', f"decimal = {marks}"))
+        paid = data.read_table(path, schema=data.read_schema(out))["paid"]
+        assert paid.tolist()[:2] == [number, 999]
+    path.write_text("paid,y\n1.000,0\n999,1\n2.5,1\n")  # a cell that decides
+    out.unlink()
+    assert "decided" not in dpjax("schema", path, "--out", out).output
+
+
 def test_a_draft_is_toml_whatever_the_names_hold(tmp_path):
     path, out = tmp_path / "odd.csv", tmp_path / "odd.toml"
     name = 'a"] \\ \x7f\x1b'

@@ -212,6 +212,10 @@ def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, mo
     # Booked once, of the price of the whole run.
     finished = dpjax(*arguments, "--out", out, "--resume")
     assert (finished.exit_code, booked()) == (0, 1), finished.output
+    # By the name of its noise the certificate is that of a run which is booked.
+    again = dpjax("ledger", file, "--add", out)
+    said = " ".join(again.output.split())
+    assert (again.exit_code, "a run costs once" in said, booked()) == (2, True, 1), said
     # One that cannot be paid is refused before a look, also by --resume in a fresh folder.
     for resume in ((), ("--resume",)):
         with monkeypatch.context() as patch:

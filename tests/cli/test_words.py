@@ -70,4 +70,5 @@ def test_the_bar_of_a_run_is_whole_on_every_screen(columns, losses):
         assert part in line, line
     if columns == 200:
         assert "605,585 records/s" in line
+        assert " MB" not in line  # of the process, which nobody asked for
         assert ("loss 0.512, 75% clipped" in line) == losses

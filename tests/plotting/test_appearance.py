@@ -7,10 +7,12 @@ import resource
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import accounting as acc
 from dpjax import plotting
+from dpjax.accounting.answers.risks import bound_success
 
 
 def test_a_picture_leaves_the_settings_as_they_were(tmp_path):
@@ -61,3 +63,23 @@ def test_a_picture_without_a_known_format_is_refused_before_it_is_computed(tmp_p
             with pytest.raises(ValueError, match=r"path must end in \.png, .*, got .*a(\.gif)?$"):
                 draw(tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_attack_on_the_best_of_several_runs_asks_the_own_profile_alone(tmp_path, monkeypatch):
+    best = acc.BestOf(acc.Repeated(acc.Gaussian(8.0), 4), 3.0, distribution="poisson")
+    certificate = acc.certify(best, 1e-5, method="selection")
+    monkeypatch.setattr(acc, "tradeoff", None)  # of which a Rényi curve for each ε is asked
+    drawn, plot = [], Axes.plot
+
+    def watched(axes, x, y, **look):
+        drawn.append(np.asarray(y))
+        return plot(axes, x, y, **look)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    plotting.plot_attack(certificate, tmp_path / "attack.png")
+    found, rates = drawn
+    alone = [bound_success(certificate.epsilon, 1e-5, rate) for rate in rates.tolist()]
+    assert np.all(rates <= found)
+    assert np.all(found <= alone)
+    middle = rates.searchsorted(0.1)
+    assert found[middle] < 0.8 * alone[middle]  # the (ε, δ) of the certificate say much less
