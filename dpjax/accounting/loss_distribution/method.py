@@ -28,7 +28,7 @@ from dpjax.accounting.pairs.atoms import (
     split,
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeat_release
-from dpjax.accounting.pairs.dominating import GRID_STEPS, dominating_pair
+from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import SampledRelease
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
@@ -37,9 +37,7 @@ _UNSHOWN = 16  # settings that take a few seconds at most
 
 def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:
     """The release by whose pair a step is priced, one that lays its own grid among them."""
-    if type(step) in GRID_STEPS:
-        return GRID_STEPS[type(step)].known(widen(step), adjacency)
-    return dominating_pair(widen(step), adjacency)
+    return LAID.get(type(step), dominating_pair)(widen(step), adjacency)
 
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:

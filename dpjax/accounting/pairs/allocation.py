@@ -21,6 +21,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class Allocation(BoundedPair):
             return found
         # The least losses, of which there is next to nothing, would only make the grid coarser.
         some = np.cumsum(found.mass) > 1e-11
-        return found._replace(losses=found.losses[some], mass=found.mass[some])
+        return dataclasses.replace(found, losses=found.losses[some], mass=found.mass[some])
 
     def outcomes(
         self, sign: int, mu: float, rate: float, goal: float, upper: bool

@@ -37,12 +37,12 @@ from dpjax.accounting.pairs import allocation, batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import Poisson, Replace
+from dpjax.accounting.pairs.mixtures import Poisson, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
-from dpjax.accounting.pairs.protocol import GridPair, Pair, Scheme, Steps
+from dpjax.accounting.pairs.protocol import GridPair, Scheme, Steps
 
 # What contour integration and Rényi curves read.
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
 # What loss distributions read.
 GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {

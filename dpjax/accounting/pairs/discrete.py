@@ -46,15 +46,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.on_grid import log_mixture
-
-if TYPE_CHECKING:
-    from dpjax.accounting.pairs.protocol import SampledRelease
+from dpjax.accounting.pairs.protocol import SampledRelease
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
 

@@ -34,7 +34,7 @@ from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import GridPair, SampledRelease, Scheme
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
@@ -256,22 +256,24 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Sampled:
-    """A pair of sampled Gaussians.
+class Sampled(GridPair):
+    """A pair of sampled Gaussians, for contour integration and Rényi curves too.
 
     μ is the distance a record can move the sum over the noise's standard deviation: 1/σ for
     add/remove and for Poisson replace-one (whose two means are ±μ), 2/σ for fixed batches under
     replace-one. Rate 1 is the plain Gaussian.
+
+    Fields:
+        mirrored: whether P and Q are each other's mirror images; its Rényi integral is then that
+            of (g·r(y), g·r(−y)) instead of (g·r, g).
+        table: from μ and the rate to the pair of `pairs.pair` that the contour takes.
     """
 
-    name = ""
-    directed = mirrored = folded = False
-    table: Any = None  # from μ and the rate: the pair as the contour takes it
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
+    mirrored = False
+    table: Any = None
 
     def total_variation(self, mu: Any, rate: Any) -> Any:
+        """The total variation distance of P and Q."""
         # q·(2Φ(μ/2) − 1); of means ±μ twice as far apart
         return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
 

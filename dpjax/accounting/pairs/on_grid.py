@@ -28,6 +28,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace
 from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.protocol import GridPair
 
 _ROWS = 1 << 12  # points worked on at a time
 _TABLE = 2049
@@ -293,14 +294,10 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
 
 
-class GaussianGrid:
+class GaussianGrid(GridPair):
     """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
 
     name = "gaussian"
-    directed = folded = False
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return mu * mu / 2 - reach * mu, mu * mu / 2 + reach * mu
@@ -311,26 +308,18 @@ class GaussianGrid:
         y = losses / mu + 0.5 * mu
         return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
 
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
-
-class Weighted:
-    """A `protocol.GridPair` from means and weights, of one direction.
+class Weighted(GridPair):
+    """A pair on a grid from means and weights, of one direction.
 
     Args:
         name: of the pair.
         pair: a `Mixture`, whose weights need not sum to 1.
     """
 
-    directed = folded = False
-
     def __init__(self, name: str, pair: Any) -> None:
         self.name = name
         self.pair = pair if pair.direction() >= 0 else pair.turned_round()  # the loss rises
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         used, rare = self.pair.p > 0, float(ndtr(-reach))

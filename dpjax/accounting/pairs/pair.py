@@ -9,11 +9,13 @@ A loss distribution with finitely many outcomes, laid on grids like any other pa
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax.accounting.pairs.protocol import GridPair
 
 # How far masses of a pair may be from summing to one: what a float64 sum of many terms is off by.
 MASS_ERROR = 1e-12
@@ -150,8 +152,9 @@ def atoms(loss: Any, mass: Any, infinite: float = 0.0) -> Atoms:
 _FEW = 1200  # outcomes that a contour takes
 
 
-class Outcomes(NamedTuple):
-    """Losses with their masses; a pair as `protocol.GridPair` describes it, of one direction.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcomes(GridPair):
+    """Losses with their masses, of one direction.
 
     Fields:
         losses: log P/Q of each outcome, ascending.
@@ -168,12 +171,6 @@ class Outcomes(NamedTuple):
     slack: float
     never: float = 0.0
 
-    name = "outcomes"
-    directed = folded = False
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return float(self.losses[0]), float(self.losses[-1])
 
@@ -188,9 +185,6 @@ class Outcomes(NamedTuple):
         p = np.bincount(at, mass[inside], size)  # by the cell below each loss
         q = np.bincount(at, mass[inside] * np.exp(-self.losses[inside]), size)
         return p, q, float(mass[above].sum() + self.infinite * (1 + self.slack))
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
     def rough(self) -> Atoms:
         """Return about the same outcomes, fewer, to choose by; no bound rests on them."""

@@ -46,7 +46,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
 from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, GROUP
+from dpjax.accounting.pairs.dominating import ADDED, read_user
 from dpjax.accounting.pairs.protocol import Steps
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
@@ -348,7 +348,7 @@ def rdp_curve(
 
 def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
     """Whether it is a Poisson sample, a user's records added or removed."""
-    own = GROUP.known(step, adjacency)
+    own = read_user(step, adjacency)
     return own is not None and own.release is ADDED
 
 
@@ -359,7 +359,7 @@ def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarra
             "the Rényi curve of UserLevel around a sample runs on the host and cannot be traced; "
             "acc.epsilon and acc.delta can"
         )
-    own = GROUP.known(step, adjacency)
+    own = read_user(step, adjacency)
     assert own is not None
     orders = np.asarray(orders, np.float64)
     fields = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (*own.numbers, own.rate)))
