@@ -239,6 +239,14 @@ def namespace(*values: Any) -> Any:
     return NUMPY
 
 
+def log_sum(x: Any, axis: int = -1) -> Any:
+    """log Σ e^x along an axis, counted from the largest term."""
+    xp: Any = namespace(x)
+    top = xp.max(x, axis=axis, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, 0.0)
+    return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
+
+
 class with_derivative:
     """A function of arrays whose derivative is given: `jax.custom_jvp`, and a plain call on NumPy.
 
