@@ -131,9 +131,7 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
 
 def only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the run is exactly one Gaussian pair, however many releases it has."""
-    return is_gaussian_family(run, adjacency) and all(
-        _find_kind(step, adjacency) == "gaussian" for step, _ in flatten(run)
-    )
+    return is_gaussian_family(run, adjacency, ())
 
 
 def has_attained_atoms(run: Mechanism) -> bool:

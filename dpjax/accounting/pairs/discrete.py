@@ -163,19 +163,23 @@ def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     return Finite(lump, p_sum, q_sum)
 
 
-class Guarantee:
-    """The four outcomes; of δ = 0 the two of randomised response."""
+class BoundedRelease:
+    """A release whose first number is its largest loss; neighbours attain its pair and samples."""
 
     tight = sampled = True
+
+    def largest(self, first: Any, *others: Any) -> Any:
+        """The largest loss."""
+        return first
+
+
+class Guarantee(BoundedRelease):
+    """The four outcomes; of δ = 0 the two of randomised response."""
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
         """What is promised under this adjacency, if anything."""
         step = step.stated_for(adjacency)
         return None if step is None else (step.epsilon, getattr(step, "delta", 0.0))
-
-    def largest(self, epsilon: Any, delta: Any) -> Any:
-        """The largest loss."""
-        return epsilon
 
     def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
         likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))

@@ -31,7 +31,7 @@ opposite to those that replace them. For one record this is `mixtures.replace_on
 it proves (derived for dpjax).
 
 Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
-(Ganesh 2024, monotonicity; `pairs/counts.py`): what a half line is given rises with j.
+(Ganesh 2024, monotonicity; `pairs/batches.py`): what a half line is given rises with j.
 
 Of batches of m of n records J are the user's, by the hypergeometric law; of m draws, each of which
 is one of the user's with probability k/n, by the binomial one. What `pairs/replacement.py` proves
@@ -128,7 +128,7 @@ def read_user(step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
     return SampledRelease(_FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
 
 
-LAID = {**OF_RECORDS, UserLevel: read_user}
+LAID: dict[type, Callable] = {**OF_RECORDS, UserLevel: read_user}
 
 
 def dominating_pair(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:

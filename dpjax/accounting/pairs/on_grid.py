@@ -28,7 +28,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace
 from dpjax.accounting.pairs.pair import Atoms
-from dpjax.accounting.pairs.protocol import GridPair
+from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 _ROWS = 1 << 12  # points worked on at a time
 _TABLE = 2049
@@ -302,9 +302,7 @@ class GaussianGrid(GridPair):
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return mu * mu / 2 - reach * mu, mu * mu / 2 + reach * mu
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         y = losses / mu + 0.5 * mu
         return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
 
@@ -335,9 +333,7 @@ class Weighted(GridPair):
         low, high = loss(self.pair, np.array(ends))[0]
         return float(low), float(high)
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         means, p, q = self.pair
         y = places(self.pair, losses)
         above = float(mixed_tail(y[-1], means, p))

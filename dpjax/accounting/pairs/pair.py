@@ -10,19 +10,19 @@ A loss distribution with finitely many outcomes, laid on grids like any other pa
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
-from dpjax.accounting.pairs.protocol import GridPair
+from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 # How far masses of a pair may be from summing to one: what a float64 sum of many terms is off by.
 MASS_ERROR = 1e-12
 
 
 class Spread(NamedTuple):
-    """One density of a `LinePair` at some points, as a mixture of exponentials.
+    """One density of a `mixtures.Mixture` at some points, as a mixture of exponentials.
 
     Fields:
         value: log p.
@@ -38,45 +38,13 @@ class Spread(NamedTuple):
     rounding: Any
 
 
-class LinePair(Protocol):
-    """P and Q by their densities p and q over N(0, 1), analytic in a strip about the real line."""
-
-    def logs(self, y: Any) -> tuple[Any, Any]:
-        """Return log p and log q at real y, to about twelve digits."""
-        ...
-
-    def spread(self, y: Any) -> tuple[Spread, Spread]:
-        """Return what log p and log q are made of at y."""
-        ...
-
-    def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
-        """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic."""
-        ...
-
-    def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return the ranges of (log p)′ and (log q)′."""
-        ...
-
-    def slope_of_q(self, y: Any) -> Any:
-        """Return (log q)′ at y, which rises."""
-        ...
-
-    def width(self) -> Any:
-        """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
-        ...
-
-    def direction(self) -> Any:
-        """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known."""
-        ...
-
-
 class Folded(NamedTuple):
     """A pair on the half-line y > start, its mirror image with P and Q exchanged, and an atom.
 
     Its two directions are one, and its profile at ε ≥ 0 is that of the pair on the whole line.
 
     Fields:
-        pair: a `LinePair` whose loss rises, and is 0 at the start.
+        pair: a `mixtures.Mixture` whose loss rises, and is 0 at the start.
         start: where the half-lines begin.
         atom: mass, under P and under Q, of the outcome of loss 0.
     """
@@ -174,9 +142,7 @@ class Outcomes(GridPair):
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return float(self.losses[0]), float(self.losses[-1])
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         place = np.searchsorted(losses, self.losses, side="right") - 1
         place = np.where(self.losses == losses[-1], len(losses) - 2, place)
         inside, above = (place >= 0) & (place < len(losses) - 1), place >= len(losses) - 1

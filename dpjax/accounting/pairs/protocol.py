@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from dpjax.accounting.pairs.discrete import Finite
 
 
+Masses = tuple[np.ndarray, np.ndarray, float]  # as `GridPair.masses` returns them
+
+
 class Steps(NamedTuple):
     """Steps that share a kind of pair, grouped by their parameters.
 
@@ -60,9 +63,7 @@ class GridPair:
         """Losses between which all of P lies but for normal tails beyond `reach`."""
         raise NotImplementedError
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         """P and Q mass between successive losses, and P mass above the last."""
         raise NotImplementedError
 
@@ -160,10 +161,6 @@ class Laid(NamedTuple):
     sampled: bool = True
 
 
-def _unknown(step: Any, adjacency: Adjacency, inner: SampledRelease) -> SampledRelease | None:
-    return None
-
-
 class Scheme(NamedTuple):
     """One way of sampling: around Gaussian releases, and around those whose pair is known.
 
@@ -191,4 +188,4 @@ class Scheme(NamedTuple):
     attained: Callable[[Adjacency], str]
     exhibited: Callable[[Any], bool] = lambda step: True
     participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
-    amplify: Callable[[Any, Adjacency, SampledRelease], SampledRelease | None] = _unknown
+    amplify: Callable[..., SampledRelease | None] = lambda step, adjacency, inner: None

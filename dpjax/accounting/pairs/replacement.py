@@ -88,7 +88,7 @@ from dpjax.accounting.pairs.batches import (
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Mixture, Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
-from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Laid, SampledRelease
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Laid, Masses, SampledRelease
 
 _ROUND = 1e-13
 _TRIES = 8
@@ -158,9 +158,7 @@ class LowerHullPair(GridPair):
         most = max(min(near, far), 1e-9)
         return -most, most
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         p, q, above = self._near.masses(sign, mu, rate, losses)
         zero = int(np.searchsorted(losses, 0.0))
         p2, q2, above2 = self._far.masses(1, mu, rate, losses[zero:] - self._shift)
@@ -264,9 +262,7 @@ class RevealedMixture(GridPair):
             return 0.0, 0.0
         return min(low for low, _ in ends), max(high for _, high in ends)
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         p, q = np.zeros(len(losses) - 1), np.zeros(len(losses) - 1)
         above = self._revealed
         for part in self._parts:
