@@ -89,9 +89,7 @@ class Mixture(NamedTuple):
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
     def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return the ranges of (log p)′ and (log q)′: of the m_i with positive weights, whose mean
-        they are.
-        """
+        """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
     def slope_of_q(self, y: Any) -> Any:

@@ -83,40 +83,6 @@ class Atoms(NamedTuple):
         return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
 
 
-def atoms(loss: Any, mass: Any, infinite: float = 0.0) -> Atoms:
-    """Check and return a pair of finitely many outcomes.
-
-    Args:
-        loss: log P/Q of every outcome, finite.
-        mass: its mass under P.
-        infinite: mass under P of the outcomes that Q never gives.
-
-    Raises:
-        ValueError: where the masses of P do not sum to 1, or those of Q to more.
-
-    Example:
-        >>> import math
-        >>> found = atoms([1.0, -1.0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
-        >>> print(f"{found.infinite} {abs(found.never):.1f}")
-        0.0 0.0
-    """
-    loss, mass = np.asarray(loss, np.float64), np.asarray(mass, np.float64)
-    if loss.shape != mass.shape or loss.ndim != 1 or not np.all(np.isfinite(loss)):
-        raise ValueError(
-            f"loss and mass must be equally long lists of finite numbers, got {loss} and {mass}; "
-            "give the mass at infinite loss as infinite="
-        )
-    total = float(np.sum(mass)) + infinite  # of P
-    if not (np.all(mass >= 0) and infinite >= 0 and abs(total - 1) <= MASS_ERROR):
-        raise ValueError(f"the masses of P must be ≥ 0 and sum to 1 with infinite, got {total}")
-    other = float(np.sum(mass * np.exp(-loss)))  # of Q, without what P never gives
-    if not other <= 1 + MASS_ERROR:
-        raise ValueError(f"the masses of Q, those of P times e^−loss, must sum to ≤ 1, got {other}")
-    used = mass > 0  # where P has no mass the loss is −∞: in never
-    never = 0.0 if other >= 1 - MASS_ERROR else 1 - other  # rounding is no mass of Q
-    return Atoms(loss[used], mass[used], np.float64(infinite), np.float64(never))
-
-
 _FEW = 1200  # outcomes that a contour takes
 
 
