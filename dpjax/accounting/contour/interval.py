@@ -28,6 +28,7 @@ from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_r
 from dpjax.accounting.contour.tilt import EPS, least, pick
 from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.on_grid import halve
 from dpjax.accounting.pairs.pair import Atoms, Folded
 
 # Nodes and blocks that are tried in turn; of atoms alone only the line grows.
@@ -301,19 +302,6 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
     return value, xp.where(good, _MARGIN * value + lost, np.inf)
 
 
-def _halve(pair: Mixture, low: Any, high: Any, is_past: Any) -> tuple[Any, Any]:
-    """Return points on either side of where `is_past` becomes true."""
-    xp: Any = namespace(pair, low, high)
-
-    def body(_: Any, state: tuple) -> tuple:
-        low, high = state
-        x = 0.5 * (low + high)
-        past = is_past(x)
-        return xp.where(past, low, x), xp.where(past, x, high)
-
-    return xp.fori_loop(0, _HALVINGS, body, (low, high))
-
-
 def single_step_slopes(
     pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Any
 ) -> list[Any]:
@@ -350,7 +338,7 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
     two = xp.ones(2) * spread
     signs = np.array([1.0, -1.0])  # of the upper end and of the lower
     none = np.inf if question == "epsilon" else 1.0
-    low, high = _halve(pair, -two, two, lambda x: sum(_loss(pair, x)) > 0)
+    low, high = halve(-two, two, lambda x: sum(_loss(pair, x)) > 0, _HALVINGS)
     asked = question == "epsilon"
     free = asked and (sum(_delta_at(pair, low)) <= given)[0]  # at no ε above 0
     probe, read = (_delta_at, _loss) if asked else (_loss, _delta_at)
@@ -360,7 +348,7 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
         found = value + signs * error
         return (found <= given) if asked else (found > given)
 
-    low, high = _halve(pair, low if asked else low - 1e-9, two, is_past)
+    low, high = halve(low if asked else low - 1e-9, two, is_past, _HALVINGS)
     past = (signs > 0) == asked  # δ falls in x, so that the two ends change places
     x = xp.where(past, high, low)
     value, error = read(pair, x)

@@ -13,6 +13,7 @@ SLOPE     To the right δ has the slope −Q(L > ε) in v. So Q(L > ε) lies bet
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from dpjax.accounting.pairs.discrete import (
     discrete_epsilon,
 )
 from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.on_grid import halve
 from dpjax.accounting.pairs.pair import Atoms
 
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
@@ -217,10 +219,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     far, ends = np.max(np.abs(pair.means)) + _FAR, []
     for way in (1.0, -1.0):
         low, high = np.full(len(epsilon), -far), np.full(len(epsilon), far)
-        for _ in range(_HALVINGS):
-            x = 0.5 * (low + high)
-            past = is_past(x, way)
-            low, high = np.where(past, low, x), np.where(past, x, high)
+        low, high = halve(low, high, functools.partial(is_past, way=way), _HALVINGS)
         ends.append(low if way > 0 else high)
     a, b = ends
     places = [x - pair.means[:, None] for x in ends]

@@ -22,6 +22,7 @@ ORDER   δ grows with the law of the loss under P: masses may go to larger losse
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,19 @@ def log_mixture(w: Any, rate: Any) -> Any:
     # At rate 1 the ratio is e^w itself, also where e^w underflows.
     low = xp.where(rate < 1, low, xp.minimum(w, 30.0))
     return xp.where(w > 30.0, high, low)
+
+
+def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
+    """Points on either side of where `is_past` becomes true, between two others, by bisection."""
+    xp: Any = namespace(low, high)
+
+    def body(_: Any, ends: tuple) -> tuple:
+        low, high = ends
+        x = 0.5 * (low + high)
+        past = is_past(x)
+        return xp.where(past, low, x), xp.where(past, x, high)
+
+    return xp.fori_loop(0, rounds, body, (low, high))
 
 
 def ndtr(x: Any) -> Any:
@@ -193,10 +207,8 @@ def places(pair: Any, losses: np.ndarray) -> np.ndarray:
     """y with L(y) = loss, both ascending; −∞ below all losses of the pair, ∞ above: PLACES."""
     used = pair.means[(pair.p > 0) | (pair.q > 0)]
     low, high = np.full(2, used.min() - _NOWHERE), np.full(2, used.max() + _NOWHERE)
-    for _ in range(60):  # where the first and the last lie, by halving
-        middle = 0.5 * (low + high)
-        over = loss(pair, middle)[0] > losses[[0, -1]]
-        low, high = np.where(over, low, middle), np.where(over, middle, high)
+    # where the first and the last lie
+    low, high = halve(low, high, lambda y: loss(pair, y)[0] > losses[[0, -1]], 60)
     table = np.linspace(low[0], high[1], _TABLE)
     known, slope = loss(pair, table)
     known = np.maximum.accumulate(known)
@@ -324,12 +336,9 @@ class Weighted(GridPair):
         weight, ends = self.pair.p[used], []
         for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
             means = turn * self.pair.means[used]
-            low, high = float(means.min()), float(means.max()) + reach
-            for _ in range(60):
-                middle = 0.5 * (low + high)
-                more = mixed_tail(middle, means, weight) > rare
-                low, high = (middle, high) if more else (low, middle)
-            ends.append(turn * high)
+            is_rare = lambda y, m=means: mixed_tail(y, m, weight) <= rare  # noqa: E731
+            high = halve(means.min(), means.max() + reach, is_rare, 60)[1]
+            ends.append(turn * float(high))
         low, high = loss(self.pair, np.array(ends))[0]
         return float(low), float(high)
 

@@ -84,20 +84,17 @@ def _as_method_part(kernel: Callable) -> Callable:
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
 
-def _extra_core_negative_binomial(shape: float, distribution: str) -> Any:
-    def core(expected: Array, curve: Array, orders: Array) -> Array:
-        xp: Any = namespace(expected, curve, orders)
-        known = xp.isfinite(curve)
-        logs = log_inverse_gamma(expected, distribution)
-        paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
-        paid = xp.where(known, paid, xp.inf)
-        # λ̂ = 1 is a choice too, and costs log(1/γ) whatever the run.
-        return (1 + shape) * xp.minimum(xp.min(paid), logs) * (1 + 1e-12)
-
-    return core
+def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> Array:
+    xp: Any = namespace(expected, curve, orders)
+    known = xp.isfinite(curve)
+    logs = log_inverse_gamma(expected, distribution)
+    paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
+    paid = xp.where(known, paid, xp.inf)
+    # λ̂ = 1 is a choice too, and costs log(1/γ) whatever the run.
+    return (1 + _SHAPES[distribution]) * xp.minimum(xp.min(paid), logs) * (1 + 1e-12)
 
 
-_EXTRA = {name: _extra_core_negative_binomial(shape, name) for name, shape in _SHAPES.items()}
+_EXTRA = {name: functools.partial(_extra, name) for name in _SHAPES}
 
 
 def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
