@@ -331,6 +331,19 @@ def falling_root(
     return xp.while_loop(more, step, first)[2]
 
 
+def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
+    """Points on either side of where `is_past` becomes true, between two others, by bisection."""
+    xp: Any = namespace(low, high)
+
+    def body(_: Any, ends: tuple) -> tuple:
+        low, high = ends
+        x = 0.5 * (low + high)
+        past = is_past(x)
+        return xp.where(past, low, x), xp.where(past, x, high)
+
+    return xp.fori_loop(0, rounds, body, (low, high))
+
+
 def gauss_legendre(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights of Gauss's rule on [−1, 1], n even, to 1 and (for n ≤ 96) 20 units of eps.
 

@@ -21,14 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, gauss_legendre, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, pick
 from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
-from dpjax.accounting.pairs.on_grid import halve
 from dpjax.accounting.pairs.pair import Atoms, Folded
 
 # Nodes and blocks that are tried in turn; of atoms alone only the line grows.

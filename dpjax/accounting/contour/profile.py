@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY
+from dpjax._numerics.arrays import NUMPY, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle
@@ -34,7 +34,6 @@ from dpjax.accounting.pairs.discrete import (
     discrete_epsilon,
 )
 from dpjax.accounting.pairs.mixtures import Mixture
-from dpjax.accounting.pairs.on_grid import halve
 from dpjax.accounting.pairs.pair import Atoms
 
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff

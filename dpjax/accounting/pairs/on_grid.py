@@ -22,12 +22,11 @@ ORDER   δ grows with the law of the loss under P: masses may go to larger losse
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.arrays import NUMPY, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
@@ -62,19 +61,6 @@ def log_mixture(w: Any, rate: Any) -> Any:
     # At rate 1 the ratio is e^w itself, also where e^w underflows.
     low = xp.where(rate < 1, low, xp.minimum(w, 30.0))
     return xp.where(w > 30.0, high, low)
-
-
-def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
-    """Points on either side of where `is_past` becomes true, between two others, by bisection."""
-    xp: Any = namespace(low, high)
-
-    def body(_: Any, ends: tuple) -> tuple:
-        low, high = ends
-        x = 0.5 * (low + high)
-        past = is_past(x)
-        return xp.where(past, low, x), xp.where(past, x, high)
-
-    return xp.fori_loop(0, rounds, body, (low, high))
 
 
 def ndtr(x: Any) -> Any:
