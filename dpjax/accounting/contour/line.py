@@ -196,12 +196,8 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
     c, points = at.c, blocks**2
     zero = xp.zeros(())
     # The moment and the greatest loss alone, on the nodes of the line: they place its points.
-    endless = xp.asarray(_ENDLESS)
-    greatest = sum_over(
-        lambda pair, _: xp.max(pair.loss) if isinstance(pair, Atoms) else endless,
-        run,
-        xp.where(run.gaussian_mu2 > 0, _ENDLESS, 0.0),
-    )
+    plain = xp.where(run.gaussian_mu2 > 0, _ENDLESS, 0.0)
+    greatest = sum_over(lambda pair, _: _greatest(pair), run, plain)
     greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
     scale = approximate_moments(run, c * np.ones(1))[0][0]
     period, a = _period(run, at, scale, greatest)
@@ -227,6 +223,11 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
         _finish(sums, c, t, spacing, ends, end, slack, blur, right),
         _finish(sums, c, t, spacing, ends, plain_end, plain_slack, zero, right),
     )
+
+
+def _greatest(pair: Any) -> Any:
+    xp: Any = namespace(pair)
+    return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
 
 
 def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
