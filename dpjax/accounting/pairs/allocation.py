@@ -104,6 +104,7 @@ class Allocation(BoundedPair):
 def _as_outcomes(law: Law, sign: int, moved: float, slack: float) -> Outcomes:
     """The outcomes of one direction: under P a value weighs W times what it does under Q."""
     loss = np.log(law.ratio)
+    # A product and a logarithm round by a unit each, which `slack` and `moved` are far above.
     if sign > 0:
         return Outcomes(loss + moved, law.mass * law.ratio, law.beyond, slack, law.zero)
     return Outcomes(-loss[::-1] + moved, law.mass[::-1], law.zero, slack, law.beyond)
