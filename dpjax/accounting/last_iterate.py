@@ -54,6 +54,7 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
+from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method, bound_by, evaluate_bound
 from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.renyi import method as renyi
@@ -194,9 +195,10 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
 
     With the whole window and share 1 it is plain composition.
     """
-    _, noise, ratio = map(float, units(run))
+    wide: Any = widen(run)  # quotients of float64, whatever the fields are
+    _, noise, ratio = map(float, units(wide))
     past, update = sampled_split(
-        float(contraction_gap(run.step_size, run.strong_convexity, run.smoothness)),
+        float(contraction_gap(wide.step_size, wide.strong_convexity, wide.smoothness)),
         ratio,
         int(run.steps),  # pyrefly: ignore
         diameter_ratio=float(run.diameter) / noise,  # pyrefly: ignore
