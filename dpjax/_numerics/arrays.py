@@ -221,6 +221,14 @@ def namespace(*values: Any) -> Any:
     return NUMPY
 
 
+def log_sum(x: Any, axis: int = -1) -> Any:
+    """log Σ e^x along an axis, counted from the largest term."""
+    xp: Any = namespace(x)
+    top = xp.max(x, axis=axis, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, 0.0)
+    return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
+
+
 class with_derivative:
     """A function of arrays whose derivative is given: `jax.custom_jvp`, and a plain call on NumPy.
 
@@ -303,6 +311,19 @@ def falling_root(
 
     first = (start, low, high, xp.zeros(start.shape, bool), 0)
     return xp.while_loop(more, step, first)[2]
+
+
+def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
+    """Points on either side of where `is_past` becomes true, between two others, by bisection."""
+    xp: Any = namespace(low, high)
+
+    def body(_: Any, ends: tuple) -> tuple:
+        low, high = ends
+        x = 0.5 * (low + high)
+        past = is_past(x)
+        return xp.where(past, low, x), xp.where(past, x, high)
+
+    return xp.fori_loop(0, rounds, body, (low, high))
 
 
 def gauss_legendre(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -47,7 +47,7 @@ from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
-from dpjax.accounting.method import Method, best_bound, rank_methods
+from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
     SCHEMES,
@@ -250,10 +250,6 @@ def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -
 _OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
 
 
-def _rest(part: Any, rest: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-    return best_bound(part, rank_methods(_OTHERS, part, rest, adjacency), rest, given, adjacency)[0]
-
-
 def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
@@ -265,7 +261,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
         usable = spent < delta
         left = xp.where(usable, (delta - spent) / (1 - xp.where(usable, spent, 0.0)), 0.5)
         left = left * (1 - 1e-12)  # rounded down, so that ε is rounded up
-        value = _rest("epsilon", rest, left, adjacency)
+        value = bound_by(_OTHERS, "epsilon", rest, left, adjacency)
         return xp.where(usable, value, xp.inf)
     if not traced and not np.all(enough):
         warnings.warn(
@@ -283,7 +279,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     traced = float64.is_traced(spent, epsilon)
     xp: Any = JAX if traced else NUMPY
     if rest.mechanisms:
-        other = _rest("delta", rest, epsilon, adjacency)
+        other = bound_by(_OTHERS, "delta", rest, epsilon, adjacency)
         # told with probability δ_ball, else as private as the rest
         return xp.minimum((spent + (1 - spent) * other) * (1 + 1e-15), 1.0)
     if not traced and np.any(np.asarray(epsilon) > 0):

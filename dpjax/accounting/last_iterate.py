@@ -20,7 +20,6 @@ that the proof gives, −ληK/2.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -55,7 +54,8 @@ from dpjax.accounting.mechanisms import (
     Repeated,
     flatten,
 )
-from dpjax.accounting.method import Method, best_bound, evaluate_bound, rank_methods
+from dpjax.accounting.mechanisms.steps import widen
+from dpjax.accounting.method import Method, bound_by, evaluate_bound
 from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.renyi import method as renyi
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
@@ -133,14 +133,9 @@ def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
     return is_gaussian_family(run, adjacency) and any(isinstance(s, kinds) for s, _ in flatten(run))
 
 
-def _price_as_gaussian(part: Any) -> Any:
-    """As any run of Gaussian and sampled Gaussian pairs."""
-    table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
-
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        return best_bound(part, rank_methods(table, part, run, adjacency), run, given, adjacency)[0]
-
-    return ask
+# What prices any run of Gaussian and sampled Gaussian pairs; Rényi curves last.
+_SHARP = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
+_OF_GAUSSIANS = (*_SHARP, *renyi.METHODS)
 
 
 def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
@@ -200,16 +195,13 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
 
     With the whole window and share 1 it is plain composition.
     """
-    step, curvature = float(run.step_size), float(run.strong_convexity)  # pyrefly: ignore
-    smoothness, noise = float(run.smoothness), float(run.noise_std)  # pyrefly: ignore
-    scale = math.sqrt(2 * step) * noise  # Langevin noise of a step
-    ratio = step * float(run.gradient_sensitivity) / scale  # pyrefly: ignore
-    gap = max(0.0, min(step * curvature, 2 - step * smoothness)) if curvature <= smoothness else 0.0
+    wide: Any = widen(run)  # quotients of float64, whatever the fields are
+    _, noise, ratio = map(float, units(wide))
     past, update = sampled_split(
-        min(gap, 1 - 1e-15) * (1 - 1e-14),
+        float(contraction_gap(wide.step_size, wide.strong_convexity, wide.smoothness)),
         ratio,
         int(run.steps),  # pyrefly: ignore
-        diameter_ratio=float(run.diameter) / scale,  # pyrefly: ignore
+        diameter_ratio=float(run.diameter) / noise,  # pyrefly: ignore
         window=window,
         share=share,
     )
@@ -235,17 +227,13 @@ def _candidates(run: Any) -> list[Mechanism]:
 
 def _ask(part: Any) -> Any:
     def one(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        def price(methods: tuple[Method, ...], run: Mechanism) -> Any:
-            return best_bound(
-                part, rank_methods(methods, part, run, adjacency), run, given, adjacency
-            )[0]
-
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
-        rough = [price(renyi.METHODS[:1], m) for m in options]  # each is an upper bound by itself
+        # each is an upper bound by itself
+        rough = [bound_by(renyi.METHODS[:1], part, m, given, adjacency) for m in options]
         chosen = options[int(np.argmin([float(np.max(value)) for value in rough]))]
-        table = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
-        return np.minimum(np.min(rough, axis=0), price(table, chosen))
+        found = bound_by(_SHARP, part, chosen, given, adjacency)
+        return np.minimum(np.min(rough, axis=0), found)
 
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         """The settings of a sweep one after the other: each has its own candidates."""
@@ -268,20 +256,15 @@ def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
     return xp.square(ratio), xp.asarray(run.strong_convexity), run.step_size * run.steps
 
 
-def _published_rate(run: Any, adjacency: None) -> Array:
+def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
     xp: Any = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     safe = xp.where(convexity > 0, convexity, 1.0)
-    value = xp.where(convexity > 0, -xp.expm1(-convexity * time / 2) / safe, time / 2)
-    return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
-
-
-def _optimal_rate(run: Any, adjacency: None) -> Array:
-    xp: Any = namespace(run)
-    square, convexity, time = _diffusion_rate(run)
-    safe = xp.where(convexity > 0, convexity, 1.0)
-    late = xp.square(1 - xp.exp((1 - xp.maximum(convexity * time, 1.0)) / 2) / 2) / safe
-    value = xp.where(convexity * time <= 1, time / 4, late)
+    if published:
+        value = xp.where(convexity > 0, -xp.expm1(-convexity * time / 2) / safe, time / 2)
+    else:
+        late = xp.square(1 - xp.exp((1 - xp.maximum(convexity * time, 1.0)) / 2) / 2) / safe
+        value = xp.where(convexity * time <= 1, time / 4, late)
     return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
 
 
@@ -304,8 +287,8 @@ def _exact_rate(run: Any, adjacency: None) -> Array:
 
 
 _RATES = {
-    "published": _published_rate,
-    "optimal": _optimal_rate,
+    "published": _upper_rate,
+    "optimal": functools.partial(_upper_rate, published=False),
     "lower": _lower_rate,
     "quadratic": _exact_rate,
 }
@@ -367,8 +350,8 @@ METHODS = (
         epsilon_lower=_epsilon_lower,
         supports=_hidden,
         needs=(NoisyGradientDescent, NoisyCyclicDescent),
-        epsilon=_price_as_gaussian("epsilon"),
-        delta=_price_as_gaussian("delta"),
+        epsilon=functools.partial(bound_by, _OF_GAUSSIANS, "epsilon"),
+        delta=functools.partial(bound_by, _OF_GAUSSIANS, "delta"),
         describe="Gaussian DP of the last iterate by shifted interpolation (Bok, Su and Altschuler "
         "2024), the least of the composition, strongly convex and bounded-domain forms",
     ),

@@ -168,6 +168,13 @@ def best_bound(
     return float64.to_float(np.asarray(best)), used
 
 
+def bound_by(
+    table: Sequence[Method], part: Part, run: Mechanism, given: Any, adjacency: Adjacency
+) -> Any:
+    """The least answer of those methods of a table that have one, see `best_bound`."""
+    return best_bound(part, rank_methods(table, part, run, adjacency), run, given, adjacency)[0]
+
+
 def ask_open(
     ask: Callable, run: Mechanism, given: Any, adjacency: Adjacency, open_: np.ndarray, other: float
 ) -> np.ndarray:

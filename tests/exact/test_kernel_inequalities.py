@@ -20,7 +20,7 @@ from dpjax.accounting.contour import saddle as saddles
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.saddle import Group, Run
 from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, symmetrised
-from dpjax.accounting.pairs.pair import atoms
+from dpjax.accounting.pairs.pair import Atoms
 
 
 @pytest.fixture(autouse=True)
@@ -263,7 +263,11 @@ def _attack_atoms(random):
     for _ in range(60):
         loss, mass = _random_atoms(random)
         count = int(random.integers(2, 7))
-        pair = atoms(loss, mass)
+        used = mass > 0
+        none = np.float64(0.0)
+        assert abs(mass.sum() - 1) <= 1e-12
+        assert abs(mass @ np.exp(-loss) - 1) <= 1e-12
+        pair = Atoms(loss[used], mass[used], none, none)
         run = Run(
             np.float64(0.0),
             (Group(type(pair)(*(v[None] for v in pair)), np.array([float(count)])),),

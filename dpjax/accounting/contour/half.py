@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import gauss_legendre, namespace
+from dpjax._numerics.arrays import gauss_legendre, log_sum, namespace
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.tilt import EPS, Path, Tilted, log_sum
+from dpjax.accounting.contour.tilt import EPS, Path, Tilted
 from dpjax.accounting.pairs.pair import Folded
 
 PANEL = 32

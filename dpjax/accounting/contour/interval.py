@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, gauss_legendre, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
@@ -226,34 +226,25 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
     """
     xp: Any = namespace(run, given)
     back = reversed_run(run)
-    every = xp.asarray(signs)
-
-    def turned(k: Any) -> Run:
-        return tree_map(lambda a, b: xp.where(every[k] > 0, a, b), run, back)
-
     if xp is not NUMPY:  # compiled once for both, which run side by side in a sweep
-        each = xp.map(
-            lambda k: _direction(question, turned(k), given, level), np.arange(len(signs))
-        )
-        lower, upper = xp.max(each.lower), xp.max(each.upper)
-        return _fill_degenerate(question, lower, upper)
 
-    def worse(state: tuple) -> tuple:
-        k, lower, upper = state
-        found = _direction(question, turned(k), given, level)
-        # What is not a number stays so.
-        kept = ~(found.upper <= upper) & ~xp.isnan(upper)
-        lower, upper = xp.maximum(found.lower, lower), xp.where(kept, found.upper, upper)
-        k = k + 1
-        if len(signs) > 1:  # only the worse direction has to be resolved
+        def one(sign: Any) -> Bounds:
+            turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), run, back)
+            return _direction(question, turned, given, level)
+
+        each = xp.map(one, xp.asarray(signs))
+        return _fill_degenerate(question, xp.max(each.lower), xp.max(each.upper))
+    lower = upper = 0.0 * given
+    for k, sign in enumerate(signs):
+        turned = run if sign > 0 else back
+        if k > 0:  # only the worse direction has to be resolved
             ends = (upper, given) if question == "epsilon" else (given, upper)
-            other = turned(xp.minimum(k, len(signs) - 1))
-            done = (k >= len(signs)) | ~(upper < np.inf) | _is_dominated(other, *ends)
-            k = xp.where(done, len(signs), k)
-        return k, lower, upper
-
-    state = (0, 0.0 * given, 0.0 * given)
-    _, lower, upper = xp.while_loop(lambda s: s[0] < len(signs), worse, state)
+            if not upper < np.inf or _is_dominated(turned, *ends):
+                break
+        found = _direction(question, turned, given, level)
+        # What is not a number stays so.
+        kept = ~(found.upper <= upper) & ~np.isnan(upper)
+        lower, upper = np.maximum(found.lower, lower), np.where(kept, found.upper, upper)
     return _fill_degenerate(question, lower, upper)
 
 
@@ -271,8 +262,7 @@ def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
 def _facing(pair: Mixture, side: Any) -> Mixture:
     """Return the pair, or a change of it, mirrored where the loss falls."""
     xp: Any = namespace(pair, side)
-    back = Mixture(*(s * v[::-1] for s, v in zip((-1, 1, 1), pair, strict=True)))
-    return Mixture(*(xp.where(side < 0, b, a) for a, b in zip(pair, back, strict=True)))
+    return tree_map(lambda a, b: xp.where(side < 0, b, a), pair, pair.turned_round())
 
 
 def _loss(pair: Mixture, x: Any) -> tuple[Any, Any]:
@@ -311,19 +301,6 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
     return value, xp.where(good, _MARGIN * value + lost, np.inf)
 
 
-def _halve(pair: Mixture, low: Any, high: Any, is_past: Any) -> tuple[Any, Any]:
-    """Return points on either side of where `is_past` becomes true."""
-    xp: Any = namespace(pair, low, high)
-
-    def body(_: Any, state: tuple) -> tuple:
-        low, high = state
-        x = 0.5 * (low + high)
-        past = is_past(x)
-        return xp.where(past, low, x), xp.where(past, x, high)
-
-    return xp.fori_loop(0, _HALVINGS, body, (low, high))
-
-
 def single_step_slopes(
     pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Any
 ) -> list[Any]:
@@ -360,55 +337,49 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
     two = xp.ones(2) * spread
     signs = np.array([1.0, -1.0])  # of the upper end and of the lower
     none = np.inf if question == "epsilon" else 1.0
-    low, high = _halve(pair, -two, two, lambda x: sum(_loss(pair, x)) > 0)
-    if question == "epsilon":
-        value, error = _delta_at(pair, low)
-        free = (value + error <= given)[0]  # at no ε above 0
+    low, high = halve(-two, two, lambda x: sum(_loss(pair, x)) > 0, _HALVINGS)
+    asked = question == "epsilon"
+    free = asked and (sum(_delta_at(pair, low)) <= given)[0]  # at no ε above 0
+    probe, read = (_delta_at, _loss) if asked else (_loss, _delta_at)
 
-        def is_past(x: Any) -> Any:
-            value, error = _delta_at(pair, x)
-            return value + signs * error <= given
+    def is_past(x: Any) -> Any:
+        value, error = probe(pair, x)
+        found = value + signs * error
+        return (found <= given) if asked else (found > given)
 
-        low, high = _halve(pair, low, two, is_past)
-        x = xp.where(signs > 0, high, low)
-        value, error = _loss(pair, x)
-        upper, lower = value + signs * error
-        value, error = _delta_at(pair, x)
-        # What counts: looked up where it is stated.
-        sure = (value + signs * error <= given) == (signs > 0)
-        upper = xp.where(sure[0], xp.maximum(upper, 0.0), none)
-        upper = xp.where(free, 0.0, upper)
-        lower = xp.where(sure[1] & (error[1] < np.inf), xp.maximum(lower, 0.0), 0.0)
-    else:
-
-        def is_past(x: Any) -> Any:
-            value, error = _loss(pair, x)
-            return value + signs * error > given
-
-        low, high = _halve(pair, low - 1e-9, two, is_past)
-        x = xp.where(signs > 0, low, high)
-        value, error = _loss(pair, x)
-        sure = (value + signs * error > given) == (signs < 0)
-        value, error = _delta_at(pair, x)
-        upper, lower = value + signs * error
-        upper, lower = xp.where(sure[0], upper, none), xp.where(sure[1], lower, 0.0)
+    low, high = halve(low if asked else low - 1e-9, two, is_past, _HALVINGS)
+    past = (signs > 0) == asked  # δ falls in x, so that the two ends change places
+    x = xp.where(past, high, low)
+    value, error = read(pair, x)
+    upper, lower = value + signs * error
+    # What counts: looked up where it is stated.
+    sure = (is_past(x) == past) & xp.isfinite(probe(pair, x)[1])
+    upper = xp.where(free, 0.0, xp.where(sure[0], xp.maximum(upper, 0.0), none))
+    lower = xp.where(sure[1], xp.maximum(lower, 0.0), 0.0)
     upper = xp.where(monotone & (upper >= 0), upper, none)
     lower = xp.where(monotone & (lower >= 0), lower, 0.0)
     return xp.minimum(lower, upper), upper, pick(np.array([True, False]), x)
+
+
+def find_single_step(run: Run) -> Mixture | Atoms | None:
+    """Return the pair of a run's only row of steps, of a folded one that on the whole line.
+
+    At ε ≥ 0 their profiles are the same.
+    """
+    if len(run.groups) != 1 or np.shape(run.groups[0].count) != (1,):
+        return None
+    pair = run.groups[0].pair
+    pair = tree_map(lambda v: v[0], pair.pair if isinstance(pair, Folded) else pair)
+    return pair if isinstance(pair, Mixture | Atoms) else None
 
 
 def of_single_step(question: str, run: Run, signs: tuple[int, ...], given: Any) -> Bounds:
     """Return the ends of one step without a line; none where the run is not one such step."""
     xp: Any = namespace(run, given)
     none = np.inf if question == "epsilon" else 1.0
-    pair = run.groups[0].pair if len(run.groups) == 1 else None
-    pair = pair.pair if isinstance(pair, Folded) else pair
-    single = pair is not None and np.shape(run.groups[0].count) == (1,)
-    if not single or not isinstance(pair, Mixture | Atoms):
-        return Bounds(0.0 * given, none + 0.0 * given)
-    pair = tree_map(lambda v: v[0], pair)
-    one = (run.groups[0].count[0] == 1) & (run.gaussian_mu2 == 0)
-    if xp is NUMPY and not one:
+    pair = find_single_step(run)
+    one = pair is not None and (run.groups[0].count[0] == 1) & (run.gaussian_mu2 == 0)
+    if pair is None or (xp is NUMPY and not one):
         return Bounds(0.0 * given, none + 0.0 * given)
     if isinstance(pair, Atoms):
         return _of_atoms(question, pair, given)

@@ -172,15 +172,19 @@ def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
     return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
 
 
+def moment_error(step: Any) -> Any:
+    """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
+    xp: Any = namespace(step.moment)
+    errors = tilts.quadrature_error(step, xp.zeros(1))
+    return step.constant + step.rounding[0] + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
+
+
 def bound_moment(run: Run, s: Any, nodes: int) -> Any:
     """Return an upper bound on log of k(s)M(s), with the quadrature's error at s."""
-    xp: Any = namespace(run, s)
 
     def one(pair: Any, _: Any) -> Any:
         step = half.tilt(pair, s, nodes)
-        errors = tilts.quadrature_error(step, xp.zeros(1))
-        off = step.constant + step.rounding[0]
-        return step.moment + off + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
+        return step.moment + moment_error(step)
 
     mu2 = run.gaussian_mu2
     return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
@@ -192,7 +196,8 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
     c, points = at.c, blocks**2
     zero = xp.zeros(())
     # The moment and the greatest loss alone, on the nodes of the line: they place its points.
-    greatest = sum_over(lambda pair, _: _greatest(pair), run, _greatest_plain(run))
+    plain = xp.where(run.gaussian_mu2 > 0, _ENDLESS, 0.0)
+    greatest = sum_over(lambda pair, _: _greatest(pair), run, plain)
     greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
     scale = approximate_moments(run, c * np.ones(1))[0][0]
     period, a = _period(run, at, scale, greatest)
@@ -223,11 +228,6 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
 def _greatest(pair: Any) -> Any:
     xp: Any = namespace(pair)
     return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
-
-
-def _greatest_plain(run: Run) -> Any:
-    xp: Any = namespace(run)
-    return xp.where(run.gaussian_mu2 > 0, _ENDLESS, 0.0)
 
 
 def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:

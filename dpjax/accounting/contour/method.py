@@ -116,16 +116,12 @@ def _is_impossible(run: GroupedSteps) -> Array:
     return bad
 
 
-def _as_run(run: GroupedSteps, read: Any) -> Run:
+def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Run:
     """Return the run as `interval` takes it, with what is read of every table of weights."""
     groups = (
         Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
     )
     return Run(run.gaussian_mu2, tuple(groups))
-
-
-def _table(table: Any, mu: Any, rate: Any) -> Any:
-    return table(mu, rate)
 
 
 def bound(
@@ -143,7 +139,7 @@ def bound(
     xp: Any = namespace(run, given, signs)
     impossible = _is_impossible(run)
     run = _clean(run)
-    most, whole = _total_variation(run), _as_run(run, _table)
+    most, whole = _total_variation(run), _as_run(run)
     limits = (1e-290, 1 - 1e-12) if question == "epsilon" else (0.0, 1e6)
     asked = xp.clip(given, *limits)
     if level is None:
@@ -213,7 +209,7 @@ def _slopes_kernel(question: str, level: int):
         if at is None and namespace(one) is NUMPY and not one:  # known not to be one
             return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
         clean = _clean(run)
-        both = _as_run(clean, _table), _as_run(clean, moves)
+        both = _as_run(clean), _as_run(clean, moves)
         by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
         steps = {name: Steps(*g) for name, g in zip(run.sampled, groups, strict=True)}
         return bounds, GroupedSteps(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)

@@ -13,13 +13,14 @@ SLOPE     To the right δ has the slope −Q(L > ε) in v. So Q(L > ε) lies bet
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, tree_map
+from dpjax._numerics.arrays import NUMPY, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle
@@ -33,7 +34,7 @@ from dpjax.accounting.pairs.discrete import (
     discrete_epsilon,
 )
 from dpjax.accounting.pairs.mixtures import Mixture
-from dpjax.accounting.pairs.pair import Atoms, Folded
+from dpjax.accounting.pairs.pair import Atoms
 
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
 _KNOTS = 120
@@ -197,15 +198,10 @@ def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
 
 def _single_step(run: Run) -> Mixture | None:
     """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
-    if len(run.groups) != 1 or run.gaussian_mu2 > 0 or not np.all(run.groups[0].count == [1.0]):
-        return None
-    pair = run.groups[0].pair
-    # At ε ≥ 0 the profile of a folded pair is that of its pair on the whole line.
-    pair = tree_map(lambda v: v[0], pair.pair if isinstance(pair, Folded) else pair)
-    side = pair.direction() if isinstance(pair, Mixture) else 0
-    if side < 0:
-        return Mixture(*(s * v[::-1] for s, v in zip((-1, 1, 1), pair, strict=True)))
-    return pair if side > 0 else None
+    pair = interval.find_single_step(run)
+    single = run.gaussian_mu2 == 0 and isinstance(pair, Mixture) and run.groups[0].count[0] == 1
+    side = pair.direction() if single else 0  # pyrefly: ignore
+    return None if side == 0 else pair if side > 0 else pair.turned_round()  # pyrefly: ignore
 
 
 def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,10 +218,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     far, ends = np.max(np.abs(pair.means)) + _FAR, []
     for way in (1.0, -1.0):
         low, high = np.full(len(epsilon), -far), np.full(len(epsilon), far)
-        for _ in range(_HALVINGS):
-            x = 0.5 * (low + high)
-            past = is_past(x, way)
-            low, high = np.where(past, low, x), np.where(past, x, high)
+        low, high = halve(low, high, functools.partial(is_past, way=way), _HALVINGS)
         ends.append(low if way > 0 else high)
     a, b = ends
     places = [x - pair.means[:, None] for x in ends]

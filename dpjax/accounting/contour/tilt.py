@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.arrays import NUMPY, log_sum, namespace
 from dpjax.accounting.pairs.pair import Atoms
 
 EPS = 2.0**-52
@@ -42,14 +42,6 @@ _VOID = 1e300  # log of a bound that says nothing, still to be computed with
 
 
 # ------------------------------------------------------------------------------ small helpers
-
-
-def log_sum(x: Any, axis: int = -1) -> Any:
-    """Return log Σ e^x along an axis."""
-    xp: Any = namespace(x)
-    top = xp.max(x, axis=axis, keepdims=True)
-    top = xp.where(xp.isfinite(top), top, 0.0)
-    return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
 
 
 def log_expm1(x: Any) -> Any:
@@ -170,7 +162,7 @@ class Tilted(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A tilted `LinePair` at even points: pair, tilt, spacing, exponents, spreads and cut mass."""
+    """A tilted `Mixture` at even points: pair, tilt, spacing, exponents, spreads and cut mass."""
 
     pair: Any
     c: Any

@@ -121,6 +121,20 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     return Group(tree_map(lambda v: np.asarray(v)[None], found), np.array([float(pair.count)])), off
 
 
+def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
+    """Return the run without random allocations; what ε, and log δ, may be off by."""
+    mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
+    for pair in pairs:
+        if pair.family == "gaussian":
+            mu2 += pair.count * pair.mu**2
+        elif pair.family not in _LAWS:
+            group, off = _group(pair, upper)
+            groups.append(group)
+            shift += pair.count * (math.log1p(off) - math.log1p(-off))
+            scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
+    return Run(np.float64(mu2), tuple(groups)), shift, scale
+
+
 def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
     """Return the run with its sampled steps by few outcomes, where those of the answer weigh."""
     asked = question == "epsilon"
@@ -146,25 +160,15 @@ def _bound(
     pairs: list[grids.Pair], given: float, question: str, *, upper: bool, as_atoms: bool = False
 ) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
-    mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
     pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
     allocations = [pair for pair in pairs if pair.family in _LAWS]
     nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
     if as_atoms and not _is_rare(pairs):
         return nothing
-    for pair in pairs:
-        if pair.family == "gaussian":
-            mu2 += pair.count * pair.mu**2
-        if pair.family in ("gaussian", *_LAWS):
-            continue
-        group, off = _group(pair, upper)
-        groups.append(group)
-        shift += pair.count * (math.log1p(off) - math.log1p(-off))
-        scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
-    run = Run(np.float64(mu2), tuple(groups))
-    if not (np.isfinite(mu2) and 0 <= given < np.inf):
+    run, shift, scale = _as_run(pairs, upper)
+    if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
         return nothing
-    if as_atoms and not all(isinstance(group.pair, Mixture) for group in groups):
+    if as_atoms and not all(isinstance(group.pair, Mixture) for group in run.groups):
         return nothing
     sign = 1.0 if upper else -1.0
     if question == "epsilon" and not 1e-290 < given < 1:
@@ -192,29 +196,14 @@ def _bound(
     return float(ends[0] if upper else ends[1])
 
 
-def _epsilon_upper(
-    run: Mechanism, delta: float, adjacency: Adjacency, as_atoms: bool = False
-) -> np.ndarray:
-    bound = functools.partial(_bound, question="epsilon", as_atoms=as_atoms)
-    return grids.each_setting(bound, run, delta, adjacency, upper=True)
+def _part(question: str, upper: bool, as_atoms: bool = False) -> Any:
+    bound = functools.partial(_bound, question=question, as_atoms=as_atoms)
 
+    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+        """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
+        return grids.each_setting(bound, run, given, adjacency, upper=upper)
 
-def _epsilon_lower(
-    run: Mechanism, delta: float, adjacency: Adjacency, as_atoms: bool = False
-) -> np.ndarray:
-    """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
-    bound: Any = functools.partial(_bound, question="epsilon", as_atoms=as_atoms)
-    if not grids.is_attained(run, adjacency):
-        bound = lambda pairs, given, *, upper: 0.0  # noqa: E731
-    return grids.each_setting(bound, run, delta, adjacency, upper=False)
-
-
-def _delta_upper(
-    run: Mechanism, epsilon: Any, adjacency: Adjacency, as_atoms: bool = False
-) -> np.ndarray:
-    epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
-    bound = functools.partial(_bound, question="delta", as_atoms=as_atoms)
-    return grids.each_setting(bound, run, epsilon, adjacency, upper=True)
+    return ask
 
 
 # --- LATTICE: noise on the whole numbers ---------------------------------------------------------
@@ -260,9 +249,7 @@ def _lattice_error(run: Run, epsilon: float, c: float, lattice: _Lattice) -> flo
 
     def fall(pair: Any, _: Any) -> Any:
         step = half.tilt(pair, c, nodes)
-        errors = tilts.quadrature_error(step, np.zeros(1))
-        off = step.constant + step.rounding[0] + np.exp(np.min(errors))
-        return np.log(tilts.decay(step, t, off)[-1])
+        return np.log(tilts.decay(step, t, lines.moment_error(step))[-1])
 
     own = max(float(run.gaussian_mu2) - lattice.mu2 * (1 + 1e-9), 0.0)  # what is rounded is none
     rho = np.exp(sum_over(fall, run, -0.5 * own * lattice.end**2))
@@ -284,9 +271,7 @@ def _lattice_bound(
         return nothing
     epsilon, delta = (found, given) if asked else (given, max(found, 1e-300))  # never 0
     used = [pair for pair in pairs if pair.count > 0 and pair.mu > 0 and pair.rate > 0]
-    mu2 = sum(pair.count * pair.mu**2 for pair in used if pair.family == "gaussian")
-    groups = (_group(pair, upper)[0] for pair in used if pair.family != "gaussian")
-    run = Run(np.float64(mu2), tuple(groups))
+    run, _, _ = _as_run(used, upper)
     with np.errstate(all="ignore"):  # what is no number is no answer
         at = find_saddle(run, np.log(delta), np.float64(epsilon))
         off = _lattice_error(run, epsilon, float(at.c), lattice)
@@ -300,10 +285,7 @@ def _lattice_part(question: str, upper: bool) -> Any:
         """Of the pairs in every step; of counts, that of the cells which a record is in."""
         with np.errstate(divide="ignore", over="ignore"):  # no noise
             smooth, lattice = _without_lattice(run, adjacency)
-        bound: Any = functools.partial(_lattice_bound, question=question, lattice=lattice)
-        if not (upper or grids.is_attained(run, adjacency)):
-            bound = lambda pairs, given, *, upper: 0.0  # noqa: E731
-        given = given if question == "epsilon" else np.minimum(np.asarray(given, np.float64), 1e6)
+        bound = functools.partial(_lattice_bound, question=question, lattice=lattice)
         return grids.each_setting(bound, smooth, given, adjacency, upper=upper)
 
     return ask
@@ -329,9 +311,9 @@ METHODS = (
         tight=True,
         dear=True,
         supports=_supports,
-        epsilon=_epsilon_upper,
-        delta=_delta_upper,
-        epsilon_lower=_epsilon_lower,
+        epsilon=_part("epsilon", True),
+        delta=_part("delta", True),
+        epsilon_lower=_part("epsilon", False),
         describe="privacy profile by contour integration, random allocation by the law of its "
         "density ratio in convex order, a user's records in a Poisson sample by mixtures of "
         "Gaussians, all errors bounded and added",
@@ -341,9 +323,9 @@ METHODS = (
         rank=19.0,
         dear=True,
         supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
-        epsilon=functools.partial(_epsilon_upper, as_atoms=True),
-        delta=functools.partial(_delta_upper, as_atoms=True),
-        epsilon_lower=functools.partial(_epsilon_lower, as_atoms=True),
+        epsilon=_part("epsilon", True, as_atoms=True),
+        delta=_part("delta", True, as_atoms=True),
+        epsilon_lower=_part("epsilon", False, as_atoms=True),
         describe="privacy-loss distributions of few rare steps, rounded to finitely many outcomes "
         "in convex order and composed by contour integration",
     ),

@@ -185,24 +185,22 @@ def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
 # --- as a method: runs made of Gaussian releases only -------------------------------------------
 
 
-def _total_mu(atoms: GroupedSteps) -> Array:
+def _total_mu(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     # The square root of exactly 0 has no derivative: a run that releases nothing.
     xp: Any = namespace(atoms)
     mu2 = atoms.gaussian_mu2
     return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
 
 
-def _mu_kernel(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
-    return _total_mu(atoms)
-
-
 def _epsilon_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
-    return pair.epsilon(_total_mu(atoms), delta)
+    return pair.epsilon(_total_mu(atoms, adjacency), delta)
 
 
 def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
     # The upper bound is off by at most about 1e-12 in μ and in log δ.
-    return pair.epsilon(_total_mu(atoms) * (1 - 1e-12), delta * (1 + 1e-11)) * (1 - 1e-12)
+    return pair.epsilon(_total_mu(atoms, adjacency) * (1 - 1e-12), delta * (1 + 1e-11)) * (
+        1 - 1e-12
+    )
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
@@ -212,12 +210,12 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _delta_kernel(atoms: GroupedSteps, adjacency: Adjacency, epsilon: Array) -> Array:
-    return pair.delta(_total_mu(atoms), epsilon)
+    return pair.delta(_total_mu(atoms, adjacency), epsilon)
 
 
 def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) -> Array:
     xp: Any = namespace(atoms, rates)
-    return pair.tradeoff(xp.broadcast_to(_total_mu(atoms), rates.shape), rates)
+    return pair.tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
 
 
 def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
@@ -249,7 +247,7 @@ def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> An
             f"{type(run).__name__} is not a run of Gaussian releases; acc.tradeoff and acc.epsilon "
             "answer for sampled ones"
         )
-    return float64.to_float(query(_mu_kernel, run, adjacency))
+    return float64.to_float(query(_total_mu, run, adjacency))
 
 
 METHODS = (

@@ -43,13 +43,13 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
     return xp.where(sound, xp.clip(gap * (1 - 1e-14), 0.0, 1 - 1e-15), 0.0)
 
 
-def _power(gap: Array, exponent: Array) -> Array:
+def _power(gap: Any, exponent: Any) -> Any:
     """c^k."""
     xp: Any = namespace(gap, exponent)
     return xp.exp(exponent * xp.log1p(-gap))  # log1p keeps the digits of a small gap
 
 
-def _sum(gap: Array, count: Array) -> Array:
+def _sum(gap: Any, count: Any) -> Any:
     """1 + c + … + c^{k−1}, also at c = 1."""
     xp: Any = namespace(gap, count)
     safe = xp.where(gap > 0, gap, 0.5)
@@ -235,17 +235,12 @@ def sampled_split(
             "window must be in [1, steps] and share in (0, 1), or 1 with the whole window, "
             f"got window={window}, steps={steps}, share={share}"
         )
-    log_c = np.log1p(-gap)
-
-    def total(count: float) -> float:
-        return -np.expm1(count * log_c) / gap if gap > 0 else float(count)
-
     update = ratio / np.sqrt(share)  # a share θ of the noise hides the update map
     if window == steps:
         return 0.0, float(update * _UP)
     # z: by the set, or by what the past can add up to
-    distance = min(diameter_ratio, ratio * total(steps - window))
-    past = distance * np.exp(window * log_c) * np.sqrt((2 - gap) / total(2 * window) / (1 - share))
+    distance = min(diameter_ratio, ratio * float(_sum(gap, steps - window)))
+    past = distance * _power(gap, window) * np.sqrt((2 - gap) / _sum(gap, 2 * window) / (1 - share))
     return float(past * _UP), float(update * _UP)
 
 

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.arrays import log_sum
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.discrete import Discrete, convolve, discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.on_grid import grid_reach, loss_units, mass_units, ndtr
@@ -213,13 +214,6 @@ class Composed(NamedTuple):
     shift: float
 
 
-def _log_sum(exponent: np.ndarray) -> np.ndarray:
-    """log Σ e^{exponent} over the last axis."""
-    top = exponent.max(axis=-1)
-    with np.errstate(under="ignore"):
-        return top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))
-
-
 def _rough(pairs: Steps, reach: float) -> list[tuple[float, np.ndarray, np.ndarray]]:
     """Count, logarithms of masses, and losses of every step on a grid of some thousand bins."""
     steps = []
@@ -236,7 +230,7 @@ def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarra
     """Σ K(c) at every tilt, of such steps; only choices depend on it."""
     total = np.zeros(len(tilts))
     for count, log_mass, losses in rough:
-        total += count * _log_sum(log_mass + tilts[:, None] * losses)
+        total += count * log_sum(log_mass + tilts[:, None] * losses)
     return total
 
 
@@ -290,7 +284,7 @@ def compose(
         losses = step.origin + h * (step.start + place)
         log_mass = np.log(step.mass[place])
         exponent = log_mass + c * losses
-        moment = float(_log_sum(exponent))
+        moment = float(log_sum(exponent))
         log_tilted = exponent - moment
         tilted = np.exp(log_tilted)
         log_scale += pair.count * moment
@@ -301,8 +295,8 @@ def compose(
         units = 2 * abs(moment) + tilted @ (2 * np.abs(exponent) + mass_units(log_mass)) + 8
         relative += _EPS * pair.count * float(units)
         peak = int(place[np.argmax(tilted)])
-        wrap_up += pair.count * _log_sum(log_tilted + near_up[:, None] * losses)
-        wrap_down += pair.count * _log_sum(log_tilted - near_down[:, None] * losses)
+        wrap_up += pair.count * log_sum(log_tilted + near_up[:, None] * losses)
+        wrap_down += pair.count * log_sum(log_tilted - near_down[:, None] * losses)
         # Centre every step on its mode, so that phases stay small; count the centres apart.
         offset += round(pair.count) * (step.start + peak)
         own = fft.rfft(np.bincount((place - peak) % bins, tilted, bins))

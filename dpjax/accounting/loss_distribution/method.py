@@ -28,7 +28,7 @@ from dpjax.accounting.pairs.atoms import (
     split,
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeat_release
-from dpjax.accounting.pairs.dominating import GRID_STEPS, dominating_pair
+from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import SampledRelease
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
@@ -37,9 +37,7 @@ _UNSHOWN = 16  # settings that take a few seconds at most
 
 def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:
     """The release by whose pair a step is priced, one that lays its own grid among them."""
-    if type(step) in GRID_STEPS:
-        return GRID_STEPS[type(step)].known(widen(step), adjacency)
-    return dominating_pair(widen(step), adjacency)
+    return LAID.get(type(step), dominating_pair)(widen(step), adjacency)
 
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
@@ -127,7 +125,11 @@ _NOTHING = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gau
 
 
 def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
-    """Run over the settings one by one; the worse direction of each."""
+    """Run over the settings one by one; the worse direction of each.
+
+    A lower end is 0 unless some neighbours attain the pairs. Beyond an ε of 1e6 the value there
+    still bounds, and nothing overflows; no δ is as large.
+    """
     if float64.is_traced(run, given):
         raise UnsupportedQuery(
             "method 'pld', and 'contour' of users and of random allocation, run on the host: "
@@ -139,7 +141,9 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
     fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
-    given = np.broadcast_to(np.asarray(given, np.float64), shape)
+    given = np.broadcast_to(np.minimum(np.asarray(given, np.float64), 1e6), shape)
+    if not (upper or is_attained(run, adjacency)):
+        return np.zeros(shape)
     fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
@@ -173,8 +177,7 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the two distributions that `directions` names for every kind of step."""
-    found = each_setting(epsilon_bound, run, delta, adjacency, upper=False)
-    return found if is_attained(run, adjacency) else 0 * found
+    return each_setting(epsilon_bound, run, delta, adjacency, upper=False)
 
 
 def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -186,8 +189,6 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
-    # Beyond 1e6 the value there still bounds, and nothing overflows.
-    epsilon = np.minimum(np.asarray(epsilon, np.float64), 1e6)
     return each_setting(_or_unsampled(delta_bound), run, epsilon, adjacency, upper=True)
 
 

@@ -21,6 +21,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mean_ratio import law, mean_ratio, raised
+from dpjax.accounting.pairs.mean_ratio import Law, law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
 from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Scheme
@@ -61,7 +62,7 @@ class Allocation(BoundedPair):
             return found
         # The least losses, of which there is next to nothing, would only make the grid coarser.
         some = np.cumsum(found.mass) > 1e-11
-        return found._replace(losses=found.losses[some], mass=found.mass[some])
+        return dataclasses.replace(found, losses=found.losses[some], mass=found.mass[some])
 
     def outcomes(
         self, sign: int, mu: float, rate: float, goal: float, upper: bool
@@ -83,13 +84,9 @@ class Allocation(BoundedPair):
         if found is None:
             reach = float(-ndtri(max(1e-6 * goal, 1e-280)))
             return self._geometric(sign, mu, steps, reach, upper)
-        log = np.log(found.ratio)
-        way = 1.0 if upper else -1.0
-        off = way * (found.off + 8 * _U * (1 + float(np.abs(log).max())))
-        if sign > 0:
-            mass = found.mass * found.ratio
-            return Outcomes(log + off, mass, found.beyond, off, found.zero)
-        return Outcomes(-log[::-1] + off, found.mass[::-1], found.zero, off, found.beyond)
+        off = found.off + 8 * _U * (1 + float(np.abs(np.log(found.ratio)).max()))
+        off = off if upper else -off
+        return _as_outcomes(found, sign, off, off)
 
     def _geometric(
         self, sign: int, mu: float, steps: float, reach: float, upper: bool
@@ -101,11 +98,16 @@ class Allocation(BoundedPair):
         if not upper and (steps > _MOST or not resolved):
             return Outcomes(np.zeros(1), np.ones(1), 0.0, 0.0)
         found = mean_ratio(mu, int(min(steps, _MOST)), float(np.ceil(reach)), upper)
-        slack = found.slack if upper else -found.slack
-        if sign > 0:
-            mass, beyond = found.mass * np.exp(found.log_ratio), found.beyond
-            return Outcomes(found.log_ratio, mass, beyond, slack, found.zero)
-        return Outcomes(-found.log_ratio[::-1], found.mass[::-1], found.zero, slack, found.beyond)
+        return _as_outcomes(found, sign, 0.0, found.off if upper else -found.off)
+
+
+def _as_outcomes(law: Law, sign: int, moved: float, slack: float) -> Outcomes:
+    """The outcomes of one direction: under P a value weighs W times what it does under Q."""
+    loss = np.log(law.ratio)
+    # A product and a logarithm round by a unit each, which `slack` and `moved` are far above.
+    if sign > 0:
+        return Outcomes(loss + moved, law.mass * law.ratio, law.beyond, slack, law.zero)
+    return Outcomes(-loss[::-1] + moved, law.mass[::-1], law.zero, slack, law.beyond)
 
 
 # --- Rényi curves

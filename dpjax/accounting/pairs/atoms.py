@@ -37,12 +37,12 @@ from dpjax.accounting.pairs import allocation, batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import Poisson, Replace
+from dpjax.accounting.pairs.mixtures import Poisson, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
-from dpjax.accounting.pairs.protocol import GridPair, Pair, Scheme, Steps
+from dpjax.accounting.pairs.protocol import GridPair, Scheme, Steps
 
 # What contour integration and Rényi curves read.
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
 # What loss distributions read.
 GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {
@@ -131,9 +131,7 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
 
 def only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the run is exactly one Gaussian pair, however many releases it has."""
-    return is_gaussian_family(run, adjacency) and all(
-        _find_kind(step, adjacency) == "gaussian" for step, _ in flatten(run)
-    )
+    return is_gaussian_family(run, adjacency, ())
 
 
 def has_attained_atoms(run: Mechanism) -> bool:

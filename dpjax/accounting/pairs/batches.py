@@ -14,7 +14,7 @@ Fixed batches without replacement, one record replaced: C_q(G_μ) and the one-si
 
 The symmetrised pair has the trade-off curve C_q(G_μ) = min(f, f⁻¹)** with f = qG_μ + (1−q)Id: both
 directions of a fixed batch at once, an upper bound however an adversary mixes them between steps.
-The one-sided pair, `pairs/poisson.py`'s at the same displacement, is attained by a record whose
+The one-sided pair, `mixtures.Poisson` of the same displacement, is attained by a record whose
 replacement is like all the others.
 
 References:
@@ -37,7 +37,7 @@ from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
-from dpjax.accounting.pairs.protocol import SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import Masses, SampledRelease, Scheme
 
 _PARTS = 256  # records of a user that are told apart
 _MOST = 1e9  # records of a user whose numbers are listed
@@ -143,7 +143,8 @@ Law = Binomial | Hypergeometric
 def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a batch, 0 first, and their probabilities: few, and on one side.
 
-    No record at all is listed with a probability of 1e-300 at least, which `above` takes away.
+    No record at all is listed with a probability of 1e-300 at least, which
+    `merge_weights_without_zero` takes away.
 
     Example:
         >>> merge_weights(Hypergeometric(2.0, 1.0, 4.0), True)
@@ -183,7 +184,7 @@ def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
-    """`few` for an upper bound, without the number 0 where that has no probability, or too little.
+    """`merge_weights` for an upper bound, without a number 0 of no probability, or too little.
 
     Where losses are large, whoever sees that there is a record of the user may learn more than a
     factor of 1e300.
@@ -198,7 +199,7 @@ def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relative_weight_error(law: Law) -> float:
-    """A bound on the relative error of the probabilities of `few`.
+    """A bound on the relative error of the probabilities of `merge_weights`.
 
     They are products of ratios, z standard deviations of them at z of those from the mean. Against
     50 digits, for each standard deviation and up to z = 12.9: at most 1.4e-15 of a binomial law.
@@ -227,9 +228,7 @@ class Symmetrised(Sampled):
         most = float(log_ratio(mu + reach, mu, rate))
         return -most, most
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         # the fold lies at μ/2, where the loss is 0
         y = np.maximum(inverse(np.abs(losses), mu, rate), 0.5 * mu)
         # Above 0 the pair is (g·r, g) on y > μ/2, below 0 its mirror image with P and Q exchanged.

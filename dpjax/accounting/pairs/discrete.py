@@ -46,15 +46,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.on_grid import log_mixture
-
-if TYPE_CHECKING:
-    from dpjax.accounting.pairs.protocol import SampledRelease
+from dpjax.accounting.pairs.protocol import SampledRelease
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
 
@@ -165,19 +163,23 @@ def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     return Finite(lump, p_sum, q_sum)
 
 
-class Guarantee:
-    """The four outcomes; of δ = 0 the two of randomised response."""
+class BoundedRelease:
+    """A release whose first number is its largest loss; neighbours attain its pair and samples."""
 
     tight = sampled = True
+
+    def largest(self, first: Any, *others: Any) -> Any:
+        """The largest loss."""
+        return first
+
+
+class Guarantee(BoundedRelease):
+    """The four outcomes; of δ = 0 the two of randomised response."""
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
         """What is promised under this adjacency, if anything."""
         step = step.stated_for(adjacency)
         return None if step is None else (step.epsilon, getattr(step, "delta", 0.0))
-
-    def largest(self, epsilon: Any, delta: Any) -> Any:
-        """The largest loss."""
-        return epsilon
 
     def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
         likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))

@@ -31,7 +31,7 @@ opposite to those that replace them. For one record this is `mixtures.replace_on
 it proves (derived for dpjax).
 
 Weights may be moved to a larger j for an upper bound and to a smaller one for a lower bound
-(Ganesh 2024, monotonicity; `pairs/counts.py`): what a half line is given rises with j.
+(Ganesh 2024, monotonicity; `pairs/batches.py`): what a half line is given rises with j.
 
 Of batches of m of n records J are the user's, by the hypergeometric law; of m draws, each of which
 is one of the user's with probability k/n, by the binomial one. What `pairs/replacement.py` proves
@@ -53,7 +53,7 @@ From a step to the release whose pair is known, through whatever samples it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -62,92 +62,73 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism, Shuffled, UserLevel, WithReplacement
 from dpjax.accounting.mechanisms.steps import widen
-from dpjax.accounting.pairs import replacement
 from dpjax.accounting.pairs.atoms import SCHEMES, atom_kind
 from dpjax.accounting.pairs.batches import Binomial, Hypergeometric, Law, with_replacement_law
-from dpjax.accounting.pairs.protocol import GridPair, GridStep, SampledRelease
+from dpjax.accounting.pairs.protocol import GridPair, Laid, SampledRelease
 from dpjax.accounting.pairs.replacement import (
-    DRAWN,
+    OF_RECORDS,
     AddedRecordsPair,
     CopiesPair,
     ReplacedRecordsPair,
+    read_redrawn,
 )
 
 
-class Sample(NamedTuple):
-    """One row of the table: what lays the pair of a `SampledRelease` on a grid.
+def _lay(pair: Callable[[float, Law], GridPair], law: Callable[..., Law], tight: bool) -> Laid:
+    """One row of the table.
 
-    Fields:
+    Args:
         pair: of the displacement of one record over the noise, and the law of how many are drawn.
         law: from the sampling rate and the further numbers, of which the first is how many records
             a user has.
         tight: whether no other method is below.
     """
 
-    pair: Callable[[float, Law], GridPair]
-    law: Callable[..., Law]
-    tight: bool
-    sampled: bool = True
-
-    def grid(self, own: SampledRelease) -> GridPair:
-        """The pair of one concrete setting. NumPy alone."""
+    def grid(own: SampledRelease) -> GridPair:
         mu, *numbers = (float(number) for number in own.numbers)
-        return self.pair(mu, self.law(float(own.rate), *numbers))
+        return pair(mu, law(float(own.rate), *numbers))
+
+    return Laid(grid, tight)
 
 
-def _of_batch(rate: float, records: float, size: float, population: float) -> Law:
+def _count_in_batch(rate: float, records: float, size: float, population: float) -> Law:
     return Hypergeometric(min(records, population), size, population)
 
 
-ADDED = Sample(AddedRecordsPair, lambda rate, records: Binomial(records, rate), True)
-REPLACED = Sample(ReplacedRecordsPair, lambda rate, records: Binomial(records, rate), False)
-FIXED = Sample(CopiesPair, _of_batch, False)
-REDRAWN = Sample(
+ADDED = _lay(AddedRecordsPair, lambda rate, records: Binomial(records, rate), True)
+REPLACED = _lay(ReplacedRecordsPair, lambda rate, records: Binomial(records, rate), False)
+_FIXED = _lay(CopiesPair, _count_in_batch, False)
+_REDRAWN = _lay(
     CopiesPair, lambda rate, records, draws, n: with_replacement_law(draws, records, n), False
 )
 
 
-class Group:
-    """The table, as a `protocol.GridStep`: the numbers that it finds name their own row."""
-
-    kind = UserLevel
-    tight = sampled = True
-
-    def known(self, step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
-        inner, replaced = step.mechanism, adjacency is Adjacency.REPLACE_ONE
-        if isinstance(inner, WithReplacement):
-            one = DRAWN.known(inner, adjacency)  # the pair of one record
-            if one is None:
-                return None
-            mu, *others = one.numbers
-            return SampledRelease(REDRAWN, (mu, step.records, *others), one.rate, symmetric=True)
-        try:
-            kind = atom_kind(jax.tree.structure(inner), adjacency)
-        except UnsupportedQuery:
+def read_user(step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
+    """The row of the table that lays all records of a user, and the step's numbers."""
+    inner, replaced = step.mechanism, adjacency is Adjacency.REPLACE_ONE
+    if isinstance(inner, WithReplacement):
+        one = read_redrawn(inner, adjacency)  # the pair of one record
+        if one is None:
             return None
-        if kind not in ("poisson", "fixed"):
-            return None
-        inner = widen(inner)  # arrays divide by 0
-        with np.errstate(divide="ignore"):
-            mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
-        if kind == "poisson":
-            return SampledRelease(
-                REPLACED if replaced else ADDED, (mu, step.records), rate, replaced
-            )
-        batch: Any = inner  # fixed batches are priced for replaced records alone
-        numbers = (mu, step.records, batch.batch_size, batch.population)
-        return SampledRelease(FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
-
-    def grid(self, own: SampledRelease) -> GridPair:
-        return own.release.grid(own)
-
-
-GROUP = Group()
+        mu, *others = one.numbers
+        return SampledRelease(_REDRAWN, (mu, step.records, *others), one.rate, symmetric=True)
+    try:
+        kind = atom_kind(jax.tree.structure(inner), adjacency)
+    except UnsupportedQuery:
+        return None
+    if kind not in ("poisson", "fixed"):
+        return None
+    inner = widen(inner)  # arrays divide by 0
+    with np.errstate(divide="ignore"):
+        mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
+    if kind == "poisson":
+        return SampledRelease(REPLACED if replaced else ADDED, (mu, step.records), rate, replaced)
+    batch: Any = inner  # fixed batches are priced for replaced records alone
+    numbers = (mu, step.records, batch.batch_size, batch.population)
+    return SampledRelease(_FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed
 
 
-GRID_STEPS: dict[type, GridStep] = {
-    laid.kind: laid for laid in (replacement.CUT, replacement.DRAWN, GROUP)
-}
+LAID: dict[type, Callable] = {**OF_RECORDS, UserLevel: read_user}
 
 
 def dominating_pair(step: Mechanism, adjacency: Adjacency) -> SampledRelease | None:

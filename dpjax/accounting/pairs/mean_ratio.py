@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.arrays import log_sum
 from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
 
 _U = 2.0**-53
@@ -38,31 +39,23 @@ _ROWS = 256  # of a product that are multiplied out at a time
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class MeanRatio(NamedTuple):
-    """A law of W under Q; under P every value weighs W times as much.
+class Law(NamedTuple):
+    """The law of W under Q, larger or smaller in convex order.
 
     Fields:
-        log_ratio: log of its values, ascending.
-        mass: their probabilities.
-        zero: probability of 0.
-        beyond: the part of E[W] = 1 that lies at infinity.
-        slack: bound on the relative error by rounding.
+        ratio: its values, ascending and positive.
+        mass: their masses; under P every value weighs W times as much.
+        zero: mass at W = 0.
+        beyond: the part of E[W] = 1 at infinity.
+        off: bound on a relative error by rounding: of masses on a geometric grid, of values on an
+            even lattice.
     """
 
-    log_ratio: np.ndarray
+    ratio: np.ndarray
     mass: np.ndarray
     zero: float
     beyond: float
-    slack: float
-
-
-class _Law(NamedTuple):
-    """As `MeanRatio`, with the values themselves."""
-
-    value: np.ndarray
-    mass: np.ndarray
-    zero: float
-    beyond: float
+    off: float = 0.0
 
 
 def _grid(low: float, high: float, points: int) -> np.ndarray:
@@ -72,18 +65,18 @@ def _grid(low: float, high: float, points: int) -> np.ndarray:
 
 def _rounded(
     logs: np.ndarray, mass: np.ndarray, first: np.ndarray, zero: float, beyond: float, upper: bool
-) -> _Law:
+) -> Law:
     """A law of the masses and first moments of the cells of a grid.
 
     Args:
         logs: log of the grid's points.
         mass, first: of the values below the first point, between two points, beyond the last.
-        zero, beyond: as of `MeanRatio`, besides those.
+        zero, beyond: as of `Law`, besides those.
         upper: which way to round.
     """
     if not upper:
         kept = (mass > 0) & (first > 0)
-        return _Law(first[kept] / mass[kept], mass[kept], 0.0, 0.0)
+        return Law(first[kept] / mass[kept], mass[kept], 0.0, 0.0)
     value = np.exp(logs)
     at = np.zeros(len(logs))
     inner, moment = mass[1:-1], first[1:-1]
@@ -95,10 +88,10 @@ def _rounded(
     at[-1] += mass[-1]
     zero += mass[0] - lowest
     beyond += max(first[-1] - mass[-1] * value[-1], 0.0)
-    return _Law(value, at, zero, beyond)
+    return Law(value, at, zero, beyond)
 
 
-def _one(mu: float, points: int, reach: float, upper: bool) -> _Law:
+def _one(mu: float, points: int, reach: float, upper: bool) -> Law:
     """exp(μz − μ²/2) itself."""
     logs = _grid(-mu * reach - 0.5 * mu * mu, mu * reach + 0.5 * mu * mu, points)
     z = np.concatenate([[-np.inf], (logs + 0.5 * mu * mu) / mu, [np.inf]])
@@ -108,32 +101,32 @@ def _one(mu: float, points: int, reach: float, upper: bool) -> _Law:
     return law._replace(beyond=law.beyond + lost) if upper else law
 
 
-def _trimmed(law: _Law, rare: float) -> tuple[float, float]:
+def _trimmed(law: Law, rare: float) -> tuple[float, float]:
     """The values between which all but so much lies, of the masses and of the mean."""
     below = np.cumsum(law.mass) > rare
-    above = np.cumsum((law.mass * law.value)[::-1])[::-1] > rare
-    kept = law.value[below & above] if (below & above).any() else law.value
+    above = np.cumsum((law.mass * law.ratio)[::-1])[::-1] > rare
+    kept = law.ratio[below & above] if (below & above).any() else law.ratio
     return float(np.log(kept[0])), float(np.log(kept[-1]))
 
 
-def _coarse(law: _Law) -> _Law:
+def _coarse(law: Law) -> Law:
     """The law on few points, for choices on which no bound rests."""
-    width = -(-len(law.value) // _LOOK)
-    starts = np.arange(0, len(law.value), width)
+    width = -(-len(law.ratio) // _LOOK)
+    starts = np.arange(0, len(law.ratio), width)
     mass = np.add.reduceat(law.mass, starts)
-    first = np.add.reduceat(law.mass * law.value, starts)
+    first = np.add.reduceat(law.mass * law.ratio, starts)
     kept = (mass > 0) & (first > 0)
-    return _Law(first[kept] / mass[kept], mass[kept], law.zero, law.beyond)
+    return Law(first[kept] / mass[kept], mass[kept], law.zero, law.beyond)
 
 
-def _sum(a: _Law, b: _Law, share: float, logs: np.ndarray, upper: bool) -> _Law:
+def _sum(a: Law, b: Law, share: float, logs: np.ndarray, upper: bool) -> Law:
     """share·A + (1 − share)·B of independent A and B, rounded to a grid of even spacing."""
     size = len(logs) + 1
     low, h = logs[0], (logs[-1] - logs[0]) / (len(logs) - 1)
     mass, first = np.zeros(size), np.zeros(size)
     # A value of 0 is one more outcome.
     one, other = (
-        (np.append(law.value, 0.0), np.append(law.mass, law.zero)) if law.zero else law[:2]
+        (np.append(law.ratio, 0.0), np.append(law.mass, law.zero)) if law.zero else law[:2]
         for law in (a, b)
     )
     for start in range(0, len(one[0]), _ROWS):
@@ -154,19 +147,17 @@ def _sum(a: _Law, b: _Law, share: float, logs: np.ndarray, upper: bool) -> _Law:
     return _rounded(logs, mass, first, zero, share * a.beyond + (1 - share) * b.beyond, upper)
 
 
-def _add(a: _Law, b: _Law, share: float, points: int, rare: float, upper: bool) -> _Law:
+def _add(a: Law, b: Law, share: float, points: int, rare: float, upper: bool) -> Law:
     """The mean of both, on a grid whose ends are where a coarse look has its last mass."""
     few_a, few_b = _coarse(a), _coarse(b)
-    low = np.log(share * few_a.value[0] + (1 - share) * few_b.value[0])
-    high = np.log(share * few_a.value[-1] + (1 - share) * few_b.value[-1])
+    low = np.log(share * few_a.ratio[0] + (1 - share) * few_b.ratio[0])
+    high = np.log(share * few_a.ratio[-1] + (1 - share) * few_b.ratio[-1])
     look = _sum(few_a, few_b, share, _grid(low, high, 4 * _LOOK), False)
     return _sum(a, b, share, _grid(*_trimmed(look, rare), points), upper)
 
 
 @functools.lru_cache(maxsize=128)
-def mean_ratio(
-    mu: float, steps: int, reach: float, upper: bool, points: int = _POINTS
-) -> MeanRatio:
+def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _POINTS) -> Law:
     """The law of W from above or from below.
 
     Args:
@@ -180,7 +171,7 @@ def mean_ratio(
         >>> from dpjax.accounting.pairs.mean_ratio import mean_ratio
         >>> import numpy as np
         >>> laws = [mean_ratio(1.0, 20, 9.0, upper, 400) for upper in (False, True)]
-        >>> ends = [np.maximum(np.exp(w.log_ratio) - np.exp(0.5), 0) @ w.mass for w in laws]
+        >>> ends = [np.maximum(w.ratio - np.exp(0.5), 0) @ w.mass for w in laws]
         >>> bool(ends[0] < 7.937e-3 < ends[1])  # by contour integration
         True
     """
@@ -198,28 +189,10 @@ def mean_ratio(
     spread = mu / np.sqrt(steps)
     slack = rounds * (1e-12 + 400 * _EPS / min(spread, 1.0))
     kept = law.mass > 0
-    return MeanRatio(np.log(law.value[kept]), law.mass[kept], law.zero, law.beyond, float(slack))
+    return Law(law.ratio[kept], law.mass[kept], law.zero, law.beyond, float(slack))
 
 
 # --- on an even lattice
-
-
-class Law(NamedTuple):
-    """The law of W under Q, larger or smaller in convex order.
-
-    Fields:
-        ratio: its values, ascending and positive.
-        mass: their masses; under P every value weighs W times as much.
-        zero: mass at W = 0.
-        beyond: the part of E[W] = 1 at infinity.
-        off: by how much, relatively, the values may be too large or too small.
-    """
-
-    ratio: np.ndarray
-    mass: np.ndarray
-    zero: float
-    beyond: float
-    off: float
 
 
 def _cells(edges: np.ndarray, mu: float) -> tuple[np.ndarray, ...]:
@@ -311,11 +284,6 @@ def _below(mu: float, eta: float, start: float, top: float) -> tuple[np.ndarray,
     return k[good], (mass - off)[good] * (1 - 2 * _U), float(share[good].max(initial=0.0)) + 4 * _U
 
 
-def _log_sum(exponent: np.ndarray) -> np.ndarray:
-    top = np.max(exponent, axis=-1)
-    return top + np.log(np.sum(np.exp(exponent - top[..., None]), axis=-1))
-
-
 class _Sum:
     """The sum S of t independent lattice variables, by Chernoff's inequality."""
 
@@ -332,13 +300,13 @@ class _Sum:
         every x; of E[W·1{…}]·t in place of P where `weighted`.
         """
         log_p = self.log_p + tilt * self.k
-        one = _log_sum(log_p)
-        found = _log_sum(log_p + side * self.x[:, None] * self.k) - one
+        one = log_sum(log_p)
+        found = log_sum(log_p + side * self.x[:, None] * self.k) - one
         if not weighted:
             return self.t * found
         with np.errstate(divide="ignore"):
             value = np.log(self.k)
-        own = _log_sum(log_p + value + side * self.x[:, None] * self.k) - one
+        own = log_sum(log_p + value + side * self.x[:, None] * self.k) - one
         return (self.t - 1) * found + own + math.log(self.t)
 
     def edge(self, side: int, tilt: float, rare: float, weighted: bool = False) -> float:
@@ -376,7 +344,7 @@ def _masses(whole: _Sum, first: int, n: int, tilt: float, upper: bool) -> np.nda
 
     t, s = whole.t, first + np.arange(n)
     exponent = whole.log_p + tilt * whole.k
-    one = float(_log_sum(exponent))
+    one = float(log_sum(exponent))
     phi = fft.rfft(np.bincount(whole.k.astype(np.int64) % n, np.exp(exponent - one), n))
     stage = 5 * _U * (math.log2(n) + 1)
     size = np.abs(phi)
@@ -444,10 +412,10 @@ def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> Law | None:
     # The saddle point for one epoch, where jumps to the far end stay rare; and weaker ones.
     tilts = sign * np.geomspace(0.005, 60.0, 60) / spread
     exponent = whole.log_p + tilts[:, None] * (k * eta / t)
-    grown = _log_sum(exponent)
+    grown = log_sum(exponent)
     rates = (t * grown - tilts - math.log(goal)) / np.abs(tilts)
     far = k >= 0.2 * k[-1]
-    jumps = math.log(t) + _log_sum(exponent[:, far]) - grown
+    jumps = math.log(t) + log_sum(exponent[:, far]) - grown
     allowed = np.flatnonzero((jumps < -13.0) | (sign < 0))
     best = float(tilts[min(int(np.argmin(rates)), allowed[-1] if len(allowed) else 0)])
     best *= eta / t

@@ -34,14 +34,14 @@ from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, Scheme
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
 
 
 class Mixture(NamedTuple):
-    """A `LinePair`: two mixtures of N(m_i, 1), the means ascending.
+    """Two mixtures of N(m_i, 1), the means ascending, by their densities p and q over N(0, 1).
 
     Fields:
         means: m_i.
@@ -53,14 +53,17 @@ class Mixture(NamedTuple):
     q: Any
 
     def logs(self, y: Any) -> tuple[Any, Any]:
+        """Return log p and log q at real y, to about twelve digits."""
         return _terms(self.p, self.means, y)[0], _terms(self.q, self.means, y)[0]
 
     def spread(self, y: Any) -> tuple[Spread, Spread]:
+        """Return what log p and log q are made of at y."""
         return _spread(self.p, self.means, y), _spread(self.q, self.means, y)
 
     def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
-        """By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
+        """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic.
 
+        By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
         The turn of the middle mean is common to p and q, so that it drops out of arg p − arg q.
         """
         xp: Any = namespace(self, b)
@@ -86,22 +89,26 @@ class Mixture(NamedTuple):
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
     def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """(log p)′ is a mean of the m_i with positive weights, hence between the ends of these."""
+        """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
     def slope_of_q(self, y: Any) -> Any:
-        """Its derivative is a variance."""
+        """Return (log q)′ at y, which rises: its derivative is a variance."""
         xp: Any = namespace(self, y)
         _, (m, _, _, _, _, size) = _terms(self.q, self.means, y)
         # the mean of the m_i under the terms' shares
         return xp.sum(size * m, axis=0) / xp.sum(size, axis=0)
 
     def width(self) -> Any:
+        """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
         low, high = self._ends()
         return namespace(self).maximum(high - low, _NARROWEST)
 
     def direction(self) -> Any:
-        """p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j."""
+        """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known.
+
+        p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j.
+        """
         xp: Any = namespace(self)
         # p_i q_j − p_j q_i for all pairs i, j
         cross = xp.outer(self.q, self.p) - xp.outer(self.p, self.q)
@@ -256,22 +263,24 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Sampled:
-    """A pair of sampled Gaussians.
+class Sampled(GridPair):
+    """A pair of sampled Gaussians, for contour integration and Rényi curves too.
 
     μ is the distance a record can move the sum over the noise's standard deviation: 1/σ for
     add/remove and for Poisson replace-one (whose two means are ±μ), 2/σ for fixed batches under
     replace-one. Rate 1 is the plain Gaussian.
+
+    Fields:
+        mirrored: whether P and Q are each other's mirror images; its Rényi integral is then that
+            of (g·r(y), g·r(−y)) instead of (g·r, g).
+        table: from μ and the rate to the pair of `pairs.pair` that the contour takes.
     """
 
-    name = ""
-    directed = mirrored = folded = False
-    table: Any = None  # from μ and the rate: the pair as the contour takes it
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
+    mirrored = False
+    table: Any = None
 
     def total_variation(self, mu: Any, rate: Any) -> Any:
+        """The total variation distance of P and Q."""
         # q·(2Φ(μ/2) − 1); of means ±μ twice as far apart
         return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
 
@@ -292,9 +301,7 @@ class Poisson(Sampled):
             return -float(log_ratio(reach, mu, rate)), -float(log_ratio(-reach, mu, rate))
         return float(log_ratio(low, mu, rate)), float(log_ratio(mu + reach, mu, rate))
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         if sign > 0:
             y = inverse(losses, mu, rate)
             q = normal_mass(y)
@@ -389,9 +396,7 @@ class Replace(Sampled):
 
         return loss(-reach if rate < 1 else mu - reach), loss(mu + reach)
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         y = _inverse(losses, mu, rate)
         common = (1 - rate) * normal_mass(y)
         p, q = common + rate * normal_mass(y - mu), common + rate * normal_mass(y + mu)

@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.arrays import NUMPY, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 _ROWS = 1 << 12  # points worked on at a time
 _TABLE = 2049
@@ -192,10 +193,8 @@ def places(pair: Any, losses: np.ndarray) -> np.ndarray:
     """y with L(y) = loss, both ascending; −∞ below all losses of the pair, ∞ above: PLACES."""
     used = pair.means[(pair.p > 0) | (pair.q > 0)]
     low, high = np.full(2, used.min() - _NOWHERE), np.full(2, used.max() + _NOWHERE)
-    for _ in range(60):  # where the first and the last lie, by halving
-        middle = 0.5 * (low + high)
-        over = loss(pair, middle)[0] > losses[[0, -1]]
-        low, high = np.where(over, low, middle), np.where(over, middle, high)
+    # where the first and the last lie
+    low, high = halve(low, high, lambda y: loss(pair, y)[0] > losses[[0, -1]], 60)
     table = np.linspace(low[0], high[1], _TABLE)
     known, slope = loss(pair, table)
     known = np.maximum.accumulate(known)
@@ -298,30 +297,21 @@ def grid_reach(rare: float) -> float:
     return float(np.clip(-NUMPY.ndtri(max(rare, 1e-280)), 8.0, 36.0))
 
 
-class GaussianGrid:
+class GaussianGrid(GridPair):
     """N(μ, 1) against N(0, 1), its own mirror image: L = μy − μ²/2."""
 
     name = "gaussian"
-    directed = folded = False
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return mu * mu / 2 - reach * mu, mu * mu / 2 + reach * mu
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         y = losses / mu + 0.5 * mu
         return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
 
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
-
-class Weighted:
-    """A `protocol.GridPair` from means and weights, of one direction.
+class Weighted(GridPair):
+    """A pair on a grid from means and weights, of one direction.
 
     Args:
         name: of the pair.
@@ -329,32 +319,22 @@ class Weighted:
         revealed: P's mass of an infinite loss beside it.
     """
 
-    directed = folded = False
-
     def __init__(self, name: str, pair: Any, revealed: float = 0.0) -> None:
         self.name, self._revealed = name, revealed
         self.pair = pair if pair.direction() >= 0 else pair.turned_round()  # the loss rises
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         used, rare = self.pair.p > 0, float(ndtr(-reach))
         weight, ends = self.pair.p[used], []
         for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
             means = turn * self.pair.means[used]
-            low, high = float(means.min()), float(means.max()) + reach
-            for _ in range(60):
-                middle = 0.5 * (low + high)
-                more = mixed_tail(middle, means, weight) > rare
-                low, high = (middle, high) if more else (low, middle)
-            ends.append(turn * high)
+            is_rare = lambda y, m=means: mixed_tail(y, m, weight) <= rare  # noqa: E731
+            high = halve(means.min(), means.max() + reach, is_rare, 60)[1]
+            ends.append(turn * float(high))
         low, high = loss(self.pair, np.array(ends))[0]
         return float(low), float(high)
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         means, p, q = self.pair
         y = places(self.pair, losses)
         above = float(mixed_tail(y[-1], means, p)) + self._revealed

@@ -9,18 +9,20 @@ A loss distribution with finitely many outcomes, laid on grids like any other pa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import dataclasses
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 # How far masses of a pair may be from summing to one: what a float64 sum of many terms is off by.
 MASS_ERROR = 1e-12
 
 
 class Spread(NamedTuple):
-    """One density of a `LinePair` at some points, as a mixture of exponentials.
+    """One density of a `mixtures.Mixture` at some points, as a mixture of exponentials.
 
     Fields:
         value: log p.
@@ -36,45 +38,13 @@ class Spread(NamedTuple):
     rounding: Any
 
 
-class LinePair(Protocol):
-    """P and Q by their densities p and q over N(0, 1), analytic in a strip about the real line."""
-
-    def logs(self, y: Any) -> tuple[Any, Any]:
-        """Return log p and log q at real y, to about twelve digits."""
-        ...
-
-    def spread(self, y: Any) -> tuple[Spread, Spread]:
-        """Return what log p and log q are made of at y."""
-        ...
-
-    def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
-        """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic."""
-        ...
-
-    def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return the ranges of (log p)′ and (log q)′."""
-        ...
-
-    def slope_of_q(self, y: Any) -> Any:
-        """Return (log q)′ at y, which rises."""
-        ...
-
-    def width(self) -> Any:
-        """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
-        ...
-
-    def direction(self) -> Any:
-        """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known."""
-        ...
-
-
 class Folded(NamedTuple):
     """A pair on the half-line y > start, its mirror image with P and Q exchanged, and an atom.
 
     Its two directions are one, and its profile at ε ≥ 0 is that of the pair on the whole line.
 
     Fields:
-        pair: a `LinePair` whose loss rises, and is 0 at the start.
+        pair: a `mixtures.Mixture` whose loss rises, and is 0 at the start.
         start: where the half-lines begin.
         atom: mass, under P and under Q, of the outcome of loss 0.
     """
@@ -113,45 +83,12 @@ class Atoms(NamedTuple):
         return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
 
 
-def atoms(loss: Any, mass: Any, infinite: float = 0.0) -> Atoms:
-    """Check and return a pair of finitely many outcomes.
-
-    Args:
-        loss: log P/Q of every outcome, finite.
-        mass: its mass under P.
-        infinite: mass under P of the outcomes that Q never gives.
-
-    Raises:
-        ValueError: where the masses of P do not sum to 1, or those of Q to more.
-
-    Example:
-        >>> import math
-        >>> found = atoms([1.0, -1.0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
-        >>> print(f"{found.infinite} {abs(found.never):.1f}")
-        0.0 0.0
-    """
-    loss, mass = np.asarray(loss, np.float64), np.asarray(mass, np.float64)
-    if loss.shape != mass.shape or loss.ndim != 1 or not np.all(np.isfinite(loss)):
-        raise ValueError(
-            f"loss and mass must be equally long lists of finite numbers, got {loss} and {mass}; "
-            "give the mass at infinite loss as infinite="
-        )
-    total = float(np.sum(mass)) + infinite  # of P
-    if not (np.all(mass >= 0) and infinite >= 0 and abs(total - 1) <= MASS_ERROR):
-        raise ValueError(f"the masses of P must be ≥ 0 and sum to 1 with infinite, got {total}")
-    other = float(np.sum(mass * np.exp(-loss)))  # of Q, without what P never gives
-    if not other <= 1 + MASS_ERROR:
-        raise ValueError(f"the masses of Q, those of P times e^−loss, must sum to ≤ 1, got {other}")
-    used = mass > 0  # where P has no mass the loss is −∞: in never
-    never = 0.0 if other >= 1 - MASS_ERROR else 1 - other  # rounding is no mass of Q
-    return Atoms(loss[used], mass[used], np.float64(infinite), np.float64(never))
-
-
 _FEW = 1200  # outcomes that a contour takes
 
 
-class Outcomes(NamedTuple):
-    """Losses with their masses; a pair as `protocol.GridPair` describes it, of one direction.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcomes(GridPair):
+    """Losses with their masses, of one direction.
 
     Fields:
         losses: log P/Q of each outcome, ascending.
@@ -168,18 +105,10 @@ class Outcomes(NamedTuple):
     slack: float
     never: float = 0.0
 
-    name = "outcomes"
-    directed = folded = False
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return float(self.losses[0]), float(self.losses[-1])
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         place = np.searchsorted(losses, self.losses, side="right") - 1
         place = np.where(self.losses == losses[-1], len(losses) - 2, place)
         inside, above = (place >= 0) & (place < len(losses) - 1), place >= len(losses) - 1
@@ -188,9 +117,6 @@ class Outcomes(NamedTuple):
         p = np.bincount(at, mass[inside], size)  # by the cell below each loss
         q = np.bincount(at, mass[inside] * np.exp(-self.losses[inside]), size)
         return p, q, float(mass[above].sum() + self.infinite * (1 + self.slack))
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
     def rough(self) -> Atoms:
         """Return about the same outcomes, fewer, to choose by; no bound rests on them."""

@@ -16,13 +16,18 @@ A mechanism that samples (`Scheme`) says which pair its steps take, and when it 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.pairs.discrete import Finite
+
+if TYPE_CHECKING:
+    from dpjax.accounting.pairs.discrete import Finite
+
+
+Masses = tuple[np.ndarray, np.ndarray, float]  # as `GridPair.masses` returns them
 
 
 class Steps(NamedTuple):
@@ -39,7 +44,7 @@ class Steps(NamedTuple):
     count: Float[Array, " groups"]
 
 
-class GridPair(Protocol):
+class GridPair:
     """A pair whose loss can be laid on a grid: what loss distributions read. NumPy alone.
 
     `sign` is +1 for (P, Q) and −1 for the reverse; only pairs that are `directed` look at it.
@@ -51,19 +56,16 @@ class GridPair(Protocol):
             atom at loss 0 between them.
     """
 
-    name: str
-    directed: bool
-    folded: bool
+    name = ""
+    directed = folded = False
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         """Losses between which all of P lies but for normal tails beyond `reach`."""
-        ...
+        raise NotImplementedError
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         """P and Q mass between successive losses, and P mass above the last."""
-        ...
+        raise NotImplementedError
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
         """A grid offset l₀, and whether outcomes within h of it may be lumped there from below.
@@ -72,56 +74,24 @@ class GridPair(Protocol):
         second-order exact where most of the mass lies in one bin. Any l₀ ≤ log(P/Q) of what lies
         within h of it will do; for symmetric pairs 0 does.
         """
-        ...
+        return 0.0, False
 
     def atom(self, mu: Any, rate: Any) -> Any:
         """P mass of the outcome of loss 0 that `masses` leaves out."""
-        ...
+        return 0.0
 
 
-class BoundedPair:
-    """A pair whose law is known from above and from below only: one side is laid on a grid."""
+class BoundedPair(GridPair):
+    """A pair whose law is known from above and from below only: `side` is laid on a grid."""
 
-    name = ""
     directed = True
-    folded = False
 
     def side(self, sign: int, mu: float, rate: float, reach: float, upper: bool) -> GridPair:
         """The pair to be laid on a grid in its place, for an upper bound or for a lower one."""
         raise NotImplementedError
 
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return 0.0
-
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
-
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        raise NotImplementedError("its law is known from above and from below: ask side")
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
-
-
-class Pair(GridPair, Protocol):
-    """A pair of log-densities, for contour integration and Rényi curves.
-
-    Fields:
-        mirrored: whether P and Q are each other's mirror images; its Rényi integral is then that
-            of (g·r(y), g·r(−y)) instead of (g·r, g).
-    """
-
-    mirrored: bool
-
-    def table(self, mu: Any, rate: Any) -> Any:
-        """The pair of `pairs.pair` that the contour takes, from its parameters."""
-        ...
-
-    def total_variation(self, mu: Any, rate: Any) -> Any:
-        """The total variation distance of P and Q."""
-        ...
 
 
 class Release(Protocol):
@@ -141,29 +111,6 @@ class Release(Protocol):
 
     def pair(self, *numbers: Any, **upper: Any) -> Finite:
         """(*numbers, upper=): a pair that dominates, or one that neighbours attain. NumPy alone."""
-        ...
-
-
-class GridStep(Protocol):
-    """A kind of step without a finite list of outcomes, whose pair is laid on a grid.
-
-    Loss distributions alone read it, both directions of it.
-
-    Fields:
-        kind: the class of mechanism.
-        tight, sampled: as of `Release`; neighbours attain the pair itself where `sampled` is true.
-    """
-
-    kind: type
-    tight: bool
-    sampled: bool
-
-    def known(self, step: Any, adjacency: Adjacency) -> SampledRelease | None:
-        """The step's numbers, of which the first is the displacement over the noise, or None."""
-        ...
-
-    def grid(self, own: SampledRelease) -> GridPair:
-        """The pair of one concrete setting. NumPy alone."""
         ...
 
 
@@ -187,7 +134,7 @@ class SampledRelease(NamedTuple):
     """A release whose pair is known, and how it is sampled.
 
     Fields:
-        release: a `Release`, or a `GridStep` where loss distributions ask.
+        release: a `Release`, or what is `Laid` where loss distributions ask.
         numbers: what its pair is made of.
         rate: sampling rate.
         symmetric: whether an upper bound takes both directions of the sampled pair at once.
@@ -199,8 +146,19 @@ class SampledRelease(NamedTuple):
     symmetric: bool = False
 
 
-def _unknown(step: Any, adjacency: Adjacency, inner: SampledRelease) -> SampledRelease | None:
-    return None
+class Laid(NamedTuple):
+    """What lays the steps of one kind on a grid that have no finite list of outcomes.
+
+    Loss distributions alone read it, both directions of it.
+
+    Fields:
+        grid: the pair of one concrete setting. NumPy alone.
+        tight, sampled: as of `Release`; neighbours attain the pair itself where `sampled` is true.
+    """
+
+    grid: Callable[[SampledRelease], GridPair]
+    tight: bool
+    sampled: bool = True
 
 
 class Scheme(NamedTuple):
@@ -230,4 +188,4 @@ class Scheme(NamedTuple):
     attained: Callable[[Adjacency], str]
     exhibited: Callable[[Any], bool] = lambda step: True
     participation: Callable[[Any, Adjacency], Any] = lambda step, adjacency: None
-    amplify: Callable[[Any, Adjacency, SampledRelease], SampledRelease | None] = _unknown
+    amplify: Callable[..., SampledRelease | None] = lambda step, adjacency, inner: None

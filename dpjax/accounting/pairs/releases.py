@@ -50,6 +50,7 @@ from dpjax.accounting.pairs.discrete import (
     EVERYTHING,
     MOST,
     NOTHING,
+    BoundedRelease,
     Finite,
     bound_unknown,
     make_two_sided,
@@ -109,17 +110,11 @@ def _pair(losses: np.ndarray, *, upper: bool) -> Finite:
     )
 
 
-class LaplaceRelease:
+class LaplaceRelease(BoundedRelease):
     """Of real numbers."""
-
-    tight = sampled = True
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         return (over(step.noise_multiplier, adjacency),)
-
-    def largest(self, theta: Any) -> Any:
-        """The largest loss."""
-        return theta
 
     def pair(self, theta: float, *, upper: bool) -> Finite:
         if theta > MOST:
@@ -348,17 +343,13 @@ def _block_mass(edges: np.ndarray, sigma: float) -> np.ndarray:
 DISCRETE_GAUSSIAN = Release()
 
 
-class Response:
+class Response(BoundedRelease):
     """k-ary randomised response: losses ±ε, and 0 for the k − 2 other categories."""
 
-    tight, sampled = True, False
+    sampled = False
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         return step.epsilon, step.categories
-
-    def largest(self, epsilon: Any, categories: Any) -> Any:
-        """The largest loss."""
-        return epsilon
 
     def pair(self, epsilon: float, categories: float, *, upper: bool) -> Finite:
         if epsilon == 0:
@@ -391,18 +382,14 @@ class Response:
         return xp.minimum(xp.where(near & (epsilon < 300), low, high), epsilon)
 
 
-class Selection:
+class Selection(BoundedRelease):
     """The exponential mechanism; by permute-and-flip, with the profile of Laplace noise."""
 
-    tight, sampled = False, True
+    tight = False
 
     def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
         range_ = step.epsilon * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
         return range_, 1.0 if step.permute_and_flip else 0.0
-
-    def largest(self, epsilon: Any, flip: Any) -> Any:
-        """The largest loss."""
-        return epsilon
 
     def pair(self, epsilon: float, flip: float, *, upper: bool) -> Finite:
         if epsilon == 0:

@@ -68,6 +68,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ from dpjax.accounting.pairs.batches import (
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Mixture, Poisson, Replace
 from dpjax.accounting.pairs.on_grid import Weighted, ndtr
-from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SampledRelease
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Laid, Masses, SampledRelease
 
 _REVEALED = 1e-3  # of what may lie beyond the grid: labels rarer than that reveal everything
 _ROUND = 1e-13
@@ -160,7 +161,7 @@ class ReplacedRecordsPair(AddedRecordsPair):
     spread = 2.0
 
 
-class LowerHullPair:
+class LowerHullPair(GridPair):
     """The pair of H, on a grid one of whose points is 0.
 
     Fields of the constructor:
@@ -169,7 +170,6 @@ class LowerHullPair:
         shift: ≥ 0; Q₂ is e^{−shift} of what `far` says.
     """
 
-    directed = False
     folded = True
 
     def __init__(self, near: GridPair, far: GridPair, shift: float) -> None:
@@ -185,9 +185,7 @@ class LowerHullPair:
         most = max(min(near, far), 1e-9)
         return -most, most
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         p, q, above = self._near.masses(sign, mu, rate, losses)
         zero = int(np.searchsorted(losses, 0.0))
         p2, q2, above2 = self._far.masses(1, mu, rate, losses[zero:] - self._shift)
@@ -205,9 +203,6 @@ class LowerHullPair:
             p_right[:count][::-1],
         )
         return p, q, above
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, False
 
 
 def _beyond(grid: np.ndarray, law: tuple) -> tuple[np.ndarray, np.ndarray]:
@@ -265,8 +260,8 @@ class Part(NamedTuple):
     rate: float
 
 
-class RevealedMixture:
-    """Σ weight·pair(μ, rate) over the parts, as a `protocol.GridPair`; its own numbers count.
+class RevealedMixture(GridPair):
+    """Σ weight·pair(μ, rate) over the parts; its own numbers count.
 
     Probabilities that are rounded up make an upper bound. `revealed` is the probability of labels
     that stand in no part, which are taken to reveal everything.
@@ -294,9 +289,7 @@ class RevealedMixture:
             return 0.0, 0.0
         return min(low for low, _ in ends), max(high for _, high in ends)
 
-    def masses(
-        self, sign: int, mu: float, rate: float, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
         p, q = np.zeros(len(losses) - 1), np.zeros(len(losses) - 1)
         above = self._revealed
         for part in self._parts:
@@ -308,39 +301,35 @@ class RevealedMixture:
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
         if len(self._parts) == 1 and not self._revealed:
             return self._pair.origin(sign, self._parts[0].mu, self._parts[0].rate, h)
-        return 0.0, False
+        return super().origin(sign, mu, rate, h)
 
 
-class WithReplacementStep:
-    """A step whose batch is drawn with replacement, as a `protocol.GridStep`.
+def read_redrawn(step: WithReplacement, adjacency: Adjacency) -> SampledRelease | None:
+    """A step whose batch is drawn with replacement.
 
     Its numbers are the displacement of one replaced record over the noise, the draws, and how many
     records there are; the rate is that of batches with the one.
     """
-
-    kind = WithReplacement
-    tight = sampled = True
-
-    def known(self, step: WithReplacement, adjacency: Adjacency) -> SampledRelease | None:
-        inner = step.mechanism
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        if type(inner) not in DOMINATED or not samplable(inner):
-            return None
-        inner = widen(inner)  # arrays divide by 0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mu = np.sqrt(np.asarray(gaussian_pair(inner).replace_one, np.float64))
-            population = np.asarray(step.population, np.float64)
-            taken = -np.expm1(step.batch_size * np.log1p(-1 / population))
-        rate = np.where(np.asarray(step.batch_size) > 0, taken, 0.0)
-        return SampledRelease(self, (mu, step.batch_size, population), rate, symmetric=True)
-
-    def grid(self, own: SampledRelease) -> GridPair:
-        mu, draws, population = (float(number) for number in own.numbers)
-        return CopiesPair(mu, with_replacement_law(draws, 1.0, population))
+    inner = step.mechanism
+    if adjacency is not Adjacency.REPLACE_ONE:
+        return None
+    if type(inner) not in DOMINATED or not samplable(inner):
+        return None
+    inner = widen(inner)  # arrays divide by 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mu = np.sqrt(np.asarray(gaussian_pair(inner).replace_one, np.float64))
+        population = np.asarray(step.population, np.float64)
+        taken = -np.expm1(step.batch_size * np.log1p(-1 / population))
+    rate = np.where(np.asarray(step.batch_size) > 0, taken, 0.0)
+    return SampledRelease(REDRAWN, (mu, step.batch_size, population), rate, symmetric=True)
 
 
-DRAWN = WithReplacementStep()
+def _lay_copies(own: SampledRelease) -> GridPair:
+    mu, draws, population = (float(number) for number in own.numbers)
+    return CopiesPair(mu, with_replacement_law(draws, 1.0, population))
+
+
+REDRAWN = Laid(_lay_copies, tight=True)
 
 
 class CopiesPair(AddedRecordsPair):
@@ -382,43 +371,41 @@ def labelled(
 _BETA_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
 
 
-class TruncatedStep:
-    """A step whose batch is cut, as a `protocol.GridStep`.
+def read_truncated(step: TruncatedPoissonSampled, adjacency: Adjacency) -> SampledRelease | None:
+    """A step whose batch is cut.
 
     Its numbers are the displacement of a record that is added to a batch over the noise; 1 − τ and
     τ, the probability that the batch of the others fills the capacity; c, the record's own rate
     then; and 1 under REPLACE_ONE, else 0. The sampling rate is `SampledRelease.rate`. Both
     probabilities are rounded up, as either of the two pairs may be the one that counts.
     """
-
-    kind = TruncatedPoissonSampled
-    tight = True
-    sampled = False
-
-    def known(self, step: TruncatedPoissonSampled, adjacency: Adjacency) -> SampledRelease | None:
-        inner = step.mechanism
-        if type(inner) not in DOMINATED or not samplable(inner):
-            return None
-        inner = widen(inner)  # arrays divide by 0
-        with np.errstate(divide="ignore"):
-            pair = gaussian_pair(inner)
-        replaced = adjacency is Adjacency.REPLACE_ONE
-        # Antipodal displacements of half the replace-one diameter, if that is the larger.
-        mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
-        fields = (step.rate, step.population, step.capacity)
-        rate, n, k = (np.asarray(v, np.float64) for v in fields)
-        mu = np.sqrt(np.asarray(mu2, np.float64))
-        return SampledRelease(self, (mu, *_cut(rate, n, k), float(replaced)), rate)
-
-    def grid(self, own: SampledRelease) -> GridPair:
-        mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
-        pair: GridPair = Replace() if replaced else Poisson()
-        return RevealedMixture(
-            pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)]
-        )
+    inner = step.mechanism
+    if type(inner) not in DOMINATED or not samplable(inner):
+        return None
+    inner = widen(inner)  # arrays divide by 0
+    with np.errstate(divide="ignore"):
+        pair = gaussian_pair(inner)
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    # Antipodal displacements of half the replace-one diameter, if that is the larger.
+    mu2 = np.maximum(pair.add_remove, pair.replace_one / 4.0) if replaced else pair.add_remove
+    fields = (step.rate, step.population, step.capacity)
+    rate, n, k = (np.asarray(v, np.float64) for v in fields)
+    mu = np.sqrt(np.asarray(mu2, np.float64))
+    return SampledRelease(TRUNCATED, (mu, *_cut(rate, n, k), float(replaced)), rate)
 
 
-CUT = TruncatedStep()
+def _lay_truncated(own: SampledRelease) -> GridPair:
+    mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
+    pair: GridPair = Replace() if replaced else Poisson()
+    return RevealedMixture(pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)])
+
+
+TRUNCATED = Laid(_lay_truncated, tight=True, sampled=False)
+# (step, adjacency) -> the step's numbers, of which the first is the displacement over the noise.
+OF_RECORDS: dict[type, Callable[[Any, Adjacency], SampledRelease | None]] = {
+    TruncatedPoissonSampled: read_truncated,
+    WithReplacement: read_redrawn,
+}
 
 
 def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:

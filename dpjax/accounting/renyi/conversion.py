@@ -287,12 +287,7 @@ def _given(order: Any, rdp: Any, delta: Any, classic: bool) -> Any:
     return xp.where(good, xp.maximum(value, 0.0), xp.inf)
 
 
-def _given_improved(order: Array, rdp: Array, delta: Array) -> Array:
-    return _given(order, rdp, delta, False)
-
-
-def _given_classic(order: Array, rdp: Array, delta: Array) -> Array:
-    return _given(order, rdp, delta, True)
+_GIVEN = {classic: functools.partial(_given, classic=classic) for classic in (False, True)}
 
 
 @suggests_argument_names
@@ -329,8 +324,8 @@ def rdp_to_epsilon(
     orders = checks.number("orders", orders, checks.Range(infinite=True))
     rdp = checks.number("rdp", rdp, checks.Range(0.0, infinite=True))
     delta = checks.number("delta", delta, checks.Range(0.0, 1.0, True, True))
-    core = _given_classic if classic else _given_improved
-    return float64.to_float(float64.evaluate(core, (orders, rdp, delta), (0, 0, 0), rounding="up"))
+    given = orders, rdp, delta
+    return float64.to_float(float64.evaluate(_GIVEN[classic], given, (0, 0, 0), rounding="up"))
 
 
 def _zcdp_improved(rho: Array, delta: Array) -> Array:

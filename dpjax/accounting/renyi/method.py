@@ -84,20 +84,17 @@ def _as_method_part(kernel: Callable) -> Callable:
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
 
-def _extra_core_negative_binomial(shape: float, distribution: str) -> Any:
-    def core(expected: Array, curve: Array, orders: Array) -> Array:
-        xp: Any = namespace(expected, curve, orders)
-        known = xp.isfinite(curve)
-        logs = log_inverse_gamma(expected, distribution)
-        paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
-        paid = xp.where(known, paid, xp.inf)
-        # λ̂ = 1 is a choice too, and costs log(1/γ) whatever the run.
-        return (1 + shape) * xp.minimum(xp.min(paid), logs) * (1 + 1e-12)
-
-    return core
+def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> Array:
+    xp: Any = namespace(expected, curve, orders)
+    known = xp.isfinite(curve)
+    logs = log_inverse_gamma(expected, distribution)
+    paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
+    paid = xp.where(known, paid, xp.inf)
+    # λ̂ = 1 is a choice too, and costs log(1/γ) whatever the run.
+    return (1 + _SHAPES[distribution]) * xp.minimum(xp.min(paid), logs) * (1 + 1e-12)
 
 
-_EXTRA = {name: _extra_core_negative_binomial(shape, name) for name, shape in _SHAPES.items()}
+_EXTRA = {name: functools.partial(_extra, name) for name in _SHAPES}
 
 
 def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
@@ -182,22 +179,17 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
             "method='contour' can"
         )
     atoms, lead = all_settings(step, adjacency)
-    orders = np.asarray(orders, np.float64)
-    shape = np.broadcast_shapes(lead, orders.shape[:-1])
-    every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
-    found = np.empty(every.shape)
-    for index in np.ndindex(*shape):
+
+    def one(index: tuple[int, ...], order: np.ndarray) -> np.ndarray:
         (steps,) = by_pair(one_setting(atoms, index), adjacency).values()  # one kind of step
-        good = (every[index] > 1) & (every[index] < np.inf)
-        c = np.where(good, every[index], 2.0) - 1
-        total = np.zeros_like(c)  # log moments add up over independent steps
-        for mu, rate, count in zip(steps.mu, steps.rate, steps.count, strict=True):
+        total = np.zeros_like(order)  # log moments add up over independent steps
+        for mu, rate, count in zip(*steps, strict=True):
             if not (count <= 0 or mu <= 0):
-                total = total + (
-                    count * log_moments(mu, rate, c) if mu < moments.LOUDEST else np.inf
-                )
-        found[index] = moments.divergence(total, every[index])
-    return found
+                quiet = mu < moments.LOUDEST
+                total = total + (count * log_moments(mu, rate, order - 1) if quiet else np.inf)
+        return total
+
+    return moments.curve_by_setting(one, lead, orders)
 
 
 # (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.

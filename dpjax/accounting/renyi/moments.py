@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
 from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, GROUP
+from dpjax.accounting.pairs.dominating import ADDED, read_user
 from dpjax.accounting.pairs.protocol import Steps
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
@@ -343,12 +344,33 @@ def rdp_curve(
     return divergence(log_moments(atoms, adjacency, safe), orders)
 
 
-# --- all records of a user, on the host
+# --- on the host, setting by setting
+
+
+def curve_by_setting(moments: Callable, lead: tuple[int, ...], orders: Any) -> np.ndarray:
+    """The Rényi divergence of every setting at each order, shape S + [k], rounded up.
+
+    Args:
+        moments: (place of the setting, orders) -> K(α).
+        lead: the sweep's shape, with which that of the orders broadcasts.
+        orders: [..., k].
+    """
+    orders = np.asarray(orders, np.float64)
+    shape = np.broadcast_shapes(lead, orders.shape[:-1])
+    every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
+    found = np.empty(every.shape)
+    for at in np.ndindex(*shape):
+        safe = np.where((every[at] > 1) & (every[at] < np.inf), every[at], 2.0)
+        found[at] = divergence(moments(at, safe), every[at])
+    return found
+
+
+# --- all records of a user
 
 
 def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
     """Whether it is a Poisson sample, a user's records added or removed."""
-    own = GROUP.known(step, adjacency)
+    own = read_user(step, adjacency)
     return own is not None and own.release is ADDED
 
 
@@ -359,20 +381,16 @@ def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarra
             "the Rényi curve of UserLevel around a sample runs on the host and cannot be traced; "
             "acc.epsilon and acc.delta can"
         )
-    own = GROUP.known(step, adjacency)
+    own = read_user(step, adjacency)
     assert own is not None
-    orders = np.asarray(orders, np.float64)
-    fields = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (*own.numbers, own.rate)))
-    shape = np.broadcast_shapes(fields[0].shape, orders.shape[:-1])
-    every = np.broadcast_to(orders, (*shape, orders.shape[-1]))
-    mu, records, rate = (np.broadcast_to(v, shape) for v in fields)
-    found = np.empty(every.shape)
-    for at in np.ndindex(*shape):
-        safe = np.where((every[at] > 1) & (every[at] < np.inf), every[at], 2.0)
-        with np.errstate(all="ignore"):
-            moment = _users_moments(mu[at], records[at], rate[at], safe)
-        found[at] = divergence(moment, every[at])
-    return found
+    fields = (np.asarray(v, np.float64) for v in (*own.numbers, own.rate))
+    mu, records, rate, _ = np.broadcast_arrays(*fields, np.zeros(np.shape(orders)[:-1]))
+    with np.errstate(all="ignore"):
+        return curve_by_setting(
+            lambda at, order: _users_moments(mu[at], records[at], rate[at], order),
+            mu.shape,
+            orders,
+        )
 
 
 def _log_rare(
