@@ -267,18 +267,18 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
 # The lines and files of each package, comments, docstrings and blank lines included: lowered where
 # it gets smaller, and raised only by what users asked for (docs/decisions/size.md says by what).
 _MOST = {
-    "_numerics": (2_162, 8),
-    "accounting": (19_007, 68),
-    "audit": (1_104, 6),
-    "cli": (3_763, 15),
+    "_numerics": (2_165, 8),
+    "accounting": (18_682, 68),
+    "audit": (1_103, 6),
+    "cli": (3_776, 15),
     "correlation": (740, 3),
-    "data": (2_386, 7),
-    "erm": (3_369, 17),
-    "estimators": (1_580, 6),
-    "gradients": (3_168, 11),
+    "data": (2_458, 7),
+    "erm": (3_362, 17),
+    "estimators": (1_590, 6),
+    "gradients": (3_149, 11),
     "sampling": (481, 2),
-    "training": (6_243, 18),
-    "transforms": (2_636, 10),
+    "training": (6_215, 18),
+    "transforms": (2_633, 10),
 }
 _MOST_LINES_OF_A_FILE, _MOST_FAN_OUT = 480, 11
 
