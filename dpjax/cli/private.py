@@ -310,11 +310,13 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
     run, how = plan.certify().mechanism, {"adjacency": plan.adjacency}
     epsilons = float(plan.epsilon()) * np.array(_SHARES)
     deltas = np.asarray(acc.delta(run, epsilons, **how)).tolist()
-    stddev = max(
-        float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
-        for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True)
-        if delta > _LEAST
-    )
+    stddev = 0.0
+    for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True):
+        # δ falls with the noise: what keeps this one already need not be calibrated to it.
+        kept = stddev and acc.delta(counts.mechanism(stddev), epsilon, **how) <= delta
+        if delta > _LEAST and not kept:
+            least = float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
+            stddev = max(stddev, least)
     # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a record
     # moves (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ².
     orders = np.array(_ORDERS)
