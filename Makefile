@@ -31,7 +31,7 @@ NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_
 define HELP
 make run      train privately on the digits, from start to certificate (a minute)
 make check    style, types and the fast tests: for every change (90 s)
-make test     all tests of the package: for every commit (7 min)
+make test     all tests of the package: for every commit (13 min)
 
 For maintainers:
 make test-exact      prices beside exact values, brute force and audits, at length

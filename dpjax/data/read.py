@@ -151,10 +151,10 @@ def _may_be_thousands(values: pd.Series) -> bool:
     if values.dtype.kind != "f":
         return False
     numbers = np.abs(values.to_numpy()[values.notna()])
-    thousandths = 1000 * numbers
-    few = np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000)))
+    if not np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000))):
+        return False
     # 1000 · 1.005 is a whole number up to rounding alone.
-    return bool(few and np.allclose(thousandths, np.rint(thousandths), rtol=0.0, atol=1e-6))
+    return bool(np.allclose(1000 * numbers, np.rint(1000 * numbers), rtol=0.0, atol=1e-6))
 
 
 def _scan(

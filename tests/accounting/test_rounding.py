@@ -84,7 +84,7 @@ def test_losses_at_a_grids_places_are_off_by_no_more_than_they_are_charged():
     worst, above_flat = 0.0, 0.0
     for pair, _, losses, places in _pairs(2, 150):
         mu, rate = _MP.mpf(pair.mu), _MP.mpf(pair.rate if pair.family != "gaussian" else 1.0)
-        charged = grid._slack([pair], 0.0) - 1e-13
+        charged = grid._slack([pair], 0.0, 0.0) - 1e-13
 
         def log_ratio(y, mu=mu, rate=rate):
             return _MP.log(1 - rate + rate * _MP.exp(mu * y - mu * mu / 2))
