@@ -167,10 +167,10 @@ def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
             f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
         ) from None
     # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
-    if not (low >= 0 and 0 < confidence < 1 and delta <= at < 1):
+    if not (low >= 0 and 0.5 <= confidence < 1 and delta <= at < 1):
         raise ValueError(
-            f"audit.json must hold ε >= 0, a confidence in (0, 1) and δ >= {delta:g} that is below "
-            f"1, got {raw}"
+            f"audit.json must hold ε >= 0, a confidence in [0.5, 1) and δ >= {delta:g} that is "
+            f"below 1, got {raw}"
         )
     return low, confidence
 

@@ -133,6 +133,7 @@ def test_the_page_shows_proven_estimated_and_audited(folder, page, tmp_path):
      '{"epsilon": NaN, "delta": 1e-5, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 1e-9, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 5, "confidence": 0.9}',
+     '{"epsilon": 1, "delta": 1e-5, "confidence": 0.01}',
      '{"epsilon": 1, "delta": 1e-5, "confidence": 1.0}'],
 )  # fmt: skip
 def test_what_is_no_audit_is_refused(folder, tmp_path, text):

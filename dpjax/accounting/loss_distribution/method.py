@@ -127,8 +127,8 @@ _NOTHING = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gau
 def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
     """Run over the settings one by one; the worse direction of each.
 
-    A lower end is 0 unless some neighbours attain the pairs. Beyond an ε of 1e6 the value there
-    still bounds, and nothing overflows; no δ is as large.
+    A lower end is 0 unless some neighbours attain the pairs. `given` is a δ, or, for an upper bound
+    alone, an ε: δ falls, so that beyond an ε of 1e6 its value there still bounds it from above.
     """
     if float64.is_traced(run, given):
         raise UnsupportedQuery(
