@@ -262,25 +262,9 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
             assert pinned[name].split(".")[: len(parts)] == parts, name
 
 
-# ------------------------------------------------------------------------------ how large it is
+# --------------------------------------------------------------------------- how it hangs together
 
-# The lines and files of each package, comments, docstrings and blank lines included: lowered where
-# it gets smaller, and raised only by what users asked for (docs/decisions/size.md says by what).
-_MOST = {
-    "_numerics": (2_165, 8),
-    "accounting": (18_682, 68),
-    "audit": (1_103, 6),
-    "cli": (3_778, 15),
-    "correlation": (740, 3),
-    "data": (2_458, 7),
-    "erm": (3_362, 17),
-    "estimators": (1_590, 6),
-    "gradients": (3_149, 11),
-    "sampling": (481, 2),
-    "training": (6_215, 18),
-    "transforms": (2_633, 10),
-}
-_MOST_LINES_OF_A_FILE, _MOST_FAN_OUT = 480, 11
+_MOST_FAN_OUT = 11
 
 
 def _import_graph() -> dict[str, set[str]]:
@@ -309,16 +293,6 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
         for name in leaves:
             del left[name]
     return sorted(left)
-
-
-def test_no_package_has_grown():
-    for package, (lines, files) in _MOST.items():
-        texts = [path.read_text() for path in _files(package)]
-        found = sum(len(text.splitlines()) for text in texts), len(texts)
-        assert found[0] <= lines, f"{package} has {found[0]} lines, and may have {lines}"
-        assert found[1] <= files, f"{package} has {found[1]} files, and may have {files}"
-        longest = max(len(text.splitlines()) for text in texts)
-        assert longest <= _MOST_LINES_OF_A_FILE, f"{package} has a file of {longest} lines"
 
 
 # Of code, without docstring and comments; `fit` is a list of options and what each is for.
