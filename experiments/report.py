@@ -9,13 +9,13 @@ import functools
 import importlib
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from PIL import Image
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 from experiments import protocol
 
@@ -81,23 +81,140 @@ class Verdict(NamedTuple):
     changed: str = ""
 
 
+class Gap(NamedTuple):
+    """A difference, its standard error (0 where nothing is random) and the error's freedom.
+
+    Attributes:
+        value: of the subject over a rival; NaN where one of them is not known.
+        error: its standard error.
+        spare: degrees of freedom of that error; infinite where it is known.
+    """
+
+    value: float
+    error: float
+    spare: float = math.inf
+
+
 class Case(NamedTuple):
-    """A number that a claim speaks of, and its standard error (0 where nothing is random)."""
+    """A number that a claim speaks of, and its standard error (0 where nothing is random).
+
+    Attributes:
+        where: the setting, in words.
+        value: the number.
+        error: its standard error.
+        spare: degrees of freedom of that error.
+        gaps: where the best of several subjects is compared with the best of several rivals, every
+            subject (rows) against every rival (columns).
+    """
 
     where: str
     value: float
     error: float
+    spare: float = math.inf
+    gaps: tuple[tuple[Gap, ...], ...] = ()
 
 
-def is_above(value: float, error: float, line: float = 0.0) -> bool | None:
-    """Whether a number lies above a line, or below it, by two standard errors; None: not known.
+@functools.cache
+def errors_apart(spare: float = math.inf, tests: int = 1) -> float:
+    """Standard errors that a number is off by chance in 5 % of all tables at most, either way.
 
-    >>> is_above(1.0, 0.4), is_above(-1.0, 0.4), is_above(1.0, 0.6)
-    (True, False, None)
+    The quantile of Student's t at 1 − 0.025/tests; at least 2.
+
+    >>> errors_apart(), round(errors_apart(4), 3), round(errors_apart(tests=9), 3)
+    (2.0, 2.776, 2.773)
     """
-    if value - 2.0 * error > line:
+    if not spare > 0:
+        return math.inf
+    return max(2.0, float(student.ppf(1 - 0.025 / tests, spare)))
+
+
+def is_above(
+    value: float, error: float, line: float = 0.0, *, spare: float = math.inf, tests: int = 1
+) -> bool | None:
+    """Whether a number lies above a line, or below it, beyond chance; None: not known.
+
+    By two standard errors, and more where few runs gave the error or where it is one of several
+    tests of a claim (`errors_apart`).
+
+    >>> is_above(1.0, 0.4), is_above(-1.0, 0.4), is_above(1.0, 0.6), is_above(1.0, 0.4, spare=4)
+    (True, False, None, None)
+    """
+    reach = errors_apart(spare, tests) * error if error else error
+    if value - reach > line:
         return True
-    return False if value + 2.0 * error < line else None
+    return False if value + reach < line else None
+
+
+def compare(
+    where: str, own: pd.DataFrame, rivals: pd.DataFrame, of: str, error: str, scale: float = 1.0
+) -> Case:
+    """The best of some rows over the best of others; a row of NaN is of one that is not known.
+
+    Args:
+        where: the setting, in words.
+        own: the subjects. rivals: those whom they are compared with.
+        of: the column compared, of which more is better. error: the column of its errors.
+        scale: what the numbers are multiplied by.
+    """
+    gaps = tuple(
+        tuple(_gap_between(mine, other, of, error, scale) for _, other in rivals.iterrows())
+        for _, mine in own.iterrows()
+    )
+    known = [[gap for gap in row if not math.isnan(gap.value)] for row in gaps]
+    if not known or not all(known):
+        return Case(where, math.nan, math.nan, gaps=gaps)
+    best = max((min(row, key=lambda gap: gap.value) for row in known), key=lambda gap: gap.value)
+    return Case(where, *best, gaps=gaps)
+
+
+def _gap_between(mine: pd.Series, other: pd.Series, of: str, error: str, scale: float) -> Gap:
+    """A row over another, with Welch's degrees of freedom."""
+    value = scale * (mine[of] - other[of])
+    return Gap(
+        float(value),
+        scale * math.hypot(mine[error], other[error]),
+        welch(
+            (mine[error], mine.get("spare", math.inf)), (other[error], other.get("spare", math.inf))
+        ),
+    )
+
+
+def welch(*parts: tuple[float, float]) -> float:
+    """Degrees of freedom of a sum of independent errors, by Welch and Satterthwaite.
+
+    Args:
+        parts: (standard error, its degrees of freedom) each.
+
+    >>> round(welch((1.0, 4), (1.0, 4)), 1), welch((1.0, math.inf), (0.0, 4))
+    (8.0, inf)
+    """
+    whole = sum(error**2 for error, _ in parts) ** 2
+    lost = sum(error**4 / spare for error, spare in parts if error and spare > 0)
+    return whole / lost if lost else math.inf
+
+
+def is_ahead(case: Case, line: float = 0.0, tests: int = 1) -> bool | None:
+    """Whether a case lies above a line beyond chance, or below it; None: not known.
+
+    The best subject is ahead if some subject is ahead of every rival, and behind if every subject
+    is behind some rival. Each "some" is a choice among several tests. A rival that is not known can
+    only refute: it is never beaten; a subject that is not known is never behind.
+    """
+    gaps = case.gaps or ((Gap(case.value, case.error, case.spare),),)
+    subjects, rivals = len(gaps), max((len(row) for row in gaps), default=0)
+    if not rivals:
+        return None
+    above = [
+        [is_above(g.value, g.error, line, spare=g.spare, tests=tests * subjects) for g in row]
+        for row in gaps
+    ]
+    if any(all(one is True for one in row) for row in above):
+        return True
+    below = [
+        [is_above(g.value, g.error, line, spare=g.spare, tests=tests * rivals) for g in row]
+        for row in gaps
+    ]
+    return False if all(any(one is False for one in row) for row in below) else None
 
 
 def every(right: pd.Series, *known_by: pd.Series) -> bool | None:
@@ -114,13 +231,25 @@ def every(right: pd.Series, *known_by: pd.Series) -> bool | None:
 
 
 def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy by method, its mean over splits, and its error: over the noise and the splits."""
-    methods = rows.groupby("method", sort=False)
-    noise = methods["over the noise"].agg(lambda e: math.sqrt(np.square(e).sum(skipna=False)))
-    apart = methods["accuracy"].sem().where(methods.size() > 1, 0.0)
-    mean = methods["accuracy"].agg(lambda a: a.mean(skipna=False))
-    error = np.hypot(noise / methods.size(), apart)
-    return pd.DataFrame({"accuracy": mean, "over the noise": error})
+    """Accuracy by method, its mean over splits, and its error: over the noise and the splits.
+
+    The column "spare" has the degrees of freedom of that error, by the runs and the splits.
+    """
+    found = {}
+    for name, mine in rows.groupby("method", sort=False):
+        splits, runs = len(mine), mine.get("runs", pd.Series(math.inf, mine.index))
+        noise = [
+            (error / splits, float(count) - 1)
+            for error, count in zip(mine["over the noise"], runs, strict=True)
+        ]
+        apart = (float(mine["accuracy"].sem()), splits - 1.0) if splits > 1 else (0.0, math.inf)
+        found[name] = (
+            mine["accuracy"].mean(skipna=False),
+            math.hypot(*(error for error, _ in (*noise, apart))),
+            welch(*noise, apart),
+        )
+    columns = ["accuracy", "over the noise", "spare"]
+    return pd.DataFrame.from_dict(found, orient="index", columns=columns)
 
 
 def are_most(count: int, of: int) -> bool | None:
@@ -155,8 +284,11 @@ def among(found: dict[str, bool | None]) -> tuple[str, str]:
 
 
 def among_cases(cases: Sequence[Case], line: float = 0.0) -> tuple[str, str]:
-    """The verdict on a claim that every number lies above a line, and its conditions."""
-    return among({c.where: is_above(c.value, c.error, line) for c in cases})
+    """The verdict on a claim that every number lies above a line, and its conditions.
+
+    The cases are as many tests of one claim: level data decide in 5 % of all tables at most.
+    """
+    return among({c.where: is_ahead(c, line, len(cases)) for c in cases})
 
 
 def spread(cases: Sequence[Case], unit: str = "") -> str:
@@ -173,6 +305,13 @@ def spread(cases: Sequence[Case], unit: str = "") -> str:
 
 class Missing(Exception):
     """A table that has not been run."""
+
+
+def require(there: Iterable[object], names: Iterable[str], table: str) -> None:
+    """Raises Missing where a table has no row of a name that its claim is about."""
+    absent = sorted({*names} - {*there})
+    if absent:
+        raise Missing(f"{table} ({', '.join(absent)})")
 
 
 def table(folder: pathlib.Path, name: str) -> pd.DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from experiments.report import welch
+
 FREE = "noise-free, clipped"
 # A noise-free loss that ends higher than this above its lowest point has risen.
 _RISE = 1e-3
@@ -63,6 +65,7 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
                 "σ": sigma,
                 "accuracy %": mean,
                 "error": float(np.hypot(drawn, images)),
+                "spare": welch((drawn, seeds - 1), (images, np.inf)),
                 "seeds": seeds,
                 "proven ε": first["proven ε"],
                 "setting": first["setting"],

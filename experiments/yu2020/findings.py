@@ -15,11 +15,15 @@ from experiments.report import (
     Verdict,
     among,
     among_cases,
+    compare,
     every,
     is_above,
+    is_ahead,
     over_splits,
+    require,
     spread,
     table,
+    welch,
 )
 from experiments.yu2020.published import TABLE2, TABLE4, TABLE4_EPSILON
 
@@ -176,6 +180,7 @@ def is_much_larger(figure1: pd.DataFrame) -> Verdict:
 def _levels_drawn(baseline: pd.DataFrame, data: str) -> tuple[bool, float, str]:
     """Whether a data set's table may speak, its majority's accuracy, and both lines in words."""
     levels = baseline[baseline["data set"] == data].groupby("method")["accuracy"].mean()
+    require(levels.index, ("non-private", "majority"), f"baseline of {data}")
     exact, majority = (100 * levels[m] for m in ("non-private", "majority"))
     told = f"{data} (non-private {exact:.1f}, published {TABLE4[data]['NP']:g}; "
     told += f"majority {majority:.1f})"
@@ -195,11 +200,14 @@ def _gaps(
         for epsilon, rows in table_.groupby("epsilon"):
             rows = over_splits(rows).reindex([*_GRADIENT, *_OTHERS])
             own = rows.loc[list(ours)]
-            gap = _gap(own, rows.loc[list(others)])
+            where = f"{data}, ε = {epsilon:g}"
+            case = compare(
+                where, own, rows.loc[list(others)], "accuracy", "over the noise", scale=100.0
+            )
             # Near the majority ours can be behind, and being level there says nothing.
             near = 100 * own["accuracy"].max() <= majority + 0.5
-            if not near or is_above(*gap, min(line, 0.0)) is False:
-                mine.append(Case(f"{data}, ε = {epsilon:g}", *gap))
+            if not near or is_ahead(case, min(line, 0.0)) is False:
+                mine.append(case)
         # A table that misses the published noise-free line shows its numbers and no verdict.
         cases += mine if drawn else []
         shown = (f"{c.where.partition(', ')[2]}: {c.value:+.1f} ± {c.error:.1f}" for c in mine)
@@ -243,13 +251,15 @@ def full_batches_are_as_good(*tables: pd.DataFrame) -> Verdict:
     )
 
 
-def _gap(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[float, float]:
-    """Points between the best of each, and the standard error over the noise of both."""
-    if ours["accuracy"].isna().any() or others["accuracy"].isna().all():
-        return np.nan, np.nan
-    first, second = (rows.loc[rows["accuracy"].idxmax()] for rows in (ours, others))
-    error = np.hypot(first["over the noise"], second["over the noise"])
-    return 100 * (first["accuracy"] - second["accuracy"]), 100 * float(error)
+def _spare(row: pd.Series | dict) -> float:
+    """Degrees of freedom of a row's standard error; infinite where its runs are not said."""
+    return float(row.get("runs", np.inf)) - 1
+
+
+def _can_tell(nu: pd.Series, mu: pd.Series) -> bool:
+    """Whether ν is apart from μ and its bound below the risk of the start."""
+    apart = nu["curvature used"] / mu["curvature used"] > _APART
+    return bool(apart and nu["bound"] < nu["at the start"])
 
 
 def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
@@ -263,7 +273,11 @@ def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
         row, where = mine.iloc[-1], f"Theorem 1, Adult, ε = {epsilon:g}"
         limit = mine["bound, smallest curvature so far"]
         columns = (limit, mine["excess risk"], mine["standard error"])
-        below = {is_above(b - r, e) for b, r, e in zip(*columns, strict=True)}
+        spare = _spare(row)
+        below = {
+            is_above(b - r, e, spare=spare, tests=len(mine))
+            for b, r, e in zip(*columns, strict=True)
+        }
         # The first step has the start's risk or less; a larger bound says nothing.
         tells = limit.iloc[-1] < mine["excess risk"].iloc[0]
         ratio = row["bound, minimum curvature"] / limit.iloc[-1]
@@ -274,19 +288,30 @@ def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
     runs = pd.concat(theorem2, ignore_index=True)
     curved = runs[runs["curvature"] != _FLAT]
     cases = ["data set", "epsilon", "records", "steps"]
-    for (data, epsilon, *_), mine in curved.groupby(cases, sort=False):
-        mine = mine.set_index("curvature")
-        if not {"expected ν", "minimum μ = λ"} <= {*mine.index}:
-            continue
-        nu, mu = (mine.loc[n] for n in ("expected ν", "minimum μ = λ"))
+    pairs = [
+        (str(data), epsilon, mine.loc["expected ν"], mine.loc["minimum μ = λ"])
+        for (data, epsilon, *_), rows in curved.groupby(cases, sort=False)
+        if {"expected ν", "minimum μ = λ"} <= {*(mine := rows.set_index("curvature")).index}
+    ]
+    # Which settings can tell does not depend on the risks, so that only these are tests.
+    tests = 2 * sum(_can_tell(nu, mu) for _, _, nu, mu in pairs)
+    for data, epsilon, nu, mu in pairs:
         where = f"Theorem 2, {data} of {nu['records']:,} records, ε = {epsilon:g}"
         where += f", T = {nu['steps']:,}"
         error = float(np.hypot(nu["standard error"], mu["standard error"]))
         ratio = nu["curvature used"] / mu["curvature used"]
         apart[where] = ratio
-        tells = nu["bound"] < nu["at the start"] and ratio > _APART
-        lower = is_above(mu["excess risk"] - nu["excess risk"], error)
-        below = is_above(nu["bound"] - nu["excess risk"], nu["standard error"])
+        tells = _can_tell(nu, mu)
+        both = welch((nu["standard error"], _spare(nu)), (mu["standard error"], _spare(mu)))
+        lower = is_above(
+            mu["excess risk"] - nu["excess risk"], error, spare=both, tests=max(tests, 1)
+        )
+        below = is_above(
+            nu["bound"] - nu["excess risk"],
+            nu["standard error"],
+            spare=_spare(nu),
+            tests=max(tests, 1),
+        )
         known = tells and (below or lower is False)
         found[where] = False if below is False else lower if known else None
         told.append(
@@ -324,7 +349,12 @@ def holds_where_restricted(restricted: pd.DataFrame) -> Verdict:
     at_least = [*found.values()]
     shares = []
     for row in restricted.to_dict("records"):
-        below = is_above(row["bound by ν"] - row["excess risk"], row["standard error"])
+        below = is_above(
+            row["bound by ν"] - row["excess risk"],
+            row["standard error"],
+            spare=_spare(row),
+            tests=len(restricted),
+        )
         tells = row["bound by ν"] < row["at the start"]
         found[f"the bound, ε = {row['epsilon']:g}"] = below if tells or below is False else None
         share = row["excess risk"] / row["bound by ν"], row["standard error"] / row["bound by ν"]
@@ -455,7 +485,12 @@ def holds_without_curvature(convex: pd.DataFrame, *theorem2: pd.DataFrame) -> Ve
         batch = row.get("batch", 1.0)
         mine = row.get("noise", f"of {batch:g} record{'s' * (batch > 1)}")
         where = f"T = {row['steps']:,} ({mine}), ε = {row['epsilon']:g}"
-        below = is_above(row["bound"] - row["excess risk"], row["standard error"])
+        below = is_above(
+            row["bound"] - row["excess risk"],
+            row["standard error"],
+            spare=_spare(row),
+            tests=len(convex) + len(flat),
+        )
         # A bound above the risk of the start could not have been contradicted.
         tells = row["bound"] <= row["at the start"]
         found[where] = below if tells or below is False else None
