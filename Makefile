@@ -5,10 +5,13 @@ OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)
 NEWEST_PYTHON ?= $(shell .ci/python 3.13 3.12)
 VENV := .venv
 BIN := $(VENV)/bin
+# What every target installs: one version of each library, for Python 3.11 to 3.13 (`make lock`).
+LOCK := constraints.txt
 RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 DOCS_STAMP := $(VENV)/.installed-docs
 INSTALL := -m pip install --quiet --disable-pip-version-check --editable
+LOCKED := -c $(LOCK)
 PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
@@ -30,14 +33,15 @@ NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_
 
 define HELP
 make run      train privately on the digits, from start to certificate (a minute)
+make test     the tests of the package, with no linter: for every commit (6 min)
 make check    style, types and the fast tests: for every change (90 s)
-make test     all tests of the package: for every commit (13 min)
 
 For maintainers:
 make test-exact      prices beside exact values, brute force and audits, at length
 make test-results    the papers' experiments and the notebooks, each at a small size
 make test-oldest     the lowest supported versions, in a fresh environment
 make test-newest     the newest Python and releases, in a fresh environment
+make lock            write constraints.txt, the versions of all targets above but the last two, anew
 make test-browser    the HTML report in a browser (650 MB)
 make package         wheel and sdist as a user installs them
 make docs            the documentation, into build/docs
@@ -46,7 +50,7 @@ make clean           remove environments, runs and caches
 endef
 export HELP
 
-.PHONY: help run check test test-exact test-results test-browser test-oldest test-newest package written docs lint types clean
+.PHONY: help run check test test-exact test-results test-browser test-oldest test-newest package written docs lint types lock clean
 
 .DEFAULT_GOAL := help
 help:
@@ -57,12 +61,12 @@ $(BIN)/python:
 	  || { echo "dpjax needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(RUN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python $(INSTALL) '.[cli]'
+$(RUN_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[cli]' $(LOCKED)
 	@touch $@
 
-$(TEST_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python $(INSTALL) '.[test]'
+$(TEST_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[test,lint]' $(LOCKED)
 	@touch $@ $(RUN_STAMP)
 
 run: $(RUN_STAMP)
@@ -78,7 +82,7 @@ types: $(TEST_STAMP)
 check: lint types
 	$(BIN)/python $(PYTEST) $(QUICK)
 
-test: lint types
+test: $(TEST_STAMP)
 	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(EXACT) $(RESULTS))
 
 # Needed where prices or releases changed.
@@ -91,10 +95,12 @@ test-results: $(TEST_STAMP)
 
 # The HTML report in Qt's Chromium, which the extra `browser` brings (650 MB).
 test-browser: $(TEST_STAMP)
-	$(BIN)/python $(INSTALL) '.[test,browser]'
+	$(BIN)/python $(INSTALL) '.[test,browser]' $(LOCKED)
 	$(BIN)/python -m pytest tests/cli/test_report.py
 
-# In fresh environments: the lowest versions that pyproject.toml declares, and the newest releases.
+# In fresh environments: the lowest versions that pyproject.toml declares, and the newest releases, of
+# which any may warn.
+test-oldest test-newest: export DPJAX_STRICT_WARNINGS := 0
 test-oldest:
 	@if [ -z "$(OLDEST_PYTHON)" ]; then echo "SKIPPED test-oldest: needs Python 3.11 or 3.12"; else \
 	  $(MAKE) --no-print-directory ends ENV=.venv-oldest FROM="$(OLDEST_PYTHON)" PINS="-c tests/oldest.txt" TESTS=OLDEST; fi
@@ -116,8 +122,8 @@ ends:
 package:
 	@.ci/package
 
-$(DOCS_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python $(INSTALL) '.[docs]'
+$(DOCS_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[docs]' $(LOCKED)
 	@touch $@
 
 # The documentation, into build/docs; a warning is an error.
@@ -127,6 +133,18 @@ docs: $(DOCS_STAMP)
 # What files take from one place: links, badges, install cells, the picture and counts of CONTRIBUTING.
 written: $(TEST_STAMP)
 	$(BIN)/python -m maintenance
+
+# The newest versions that agree, for all Pythons at once; addresses of indexes and paths stay out.
+LOCK_STAMP := .venv-lock/.installed-uv
+$(LOCK_STAMP):
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@touch $@
+
+lock: $(LOCK_STAMP)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" .venv-lock/bin/python -m uv pip compile --quiet --upgrade \
+	  --universal --python-version 3.11 --no-annotate --extra test --extra lint --extra browser \
+	  --output-file $(LOCK) pyproject.toml
 
 clean:
 	rm -rf $(VENV) .venv-* runs build dist .pytest_cache .ruff_cache .hypothesis

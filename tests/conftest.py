@@ -1,4 +1,4 @@
-"""Shared test settings: eight fake CPU devices, strict dtypes, and the reference values."""
+"""Shared test settings: eight fake CPU devices, strict dtypes, warnings, the reference values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ import os
 import pathlib
 import subprocess
 import sys
+import warnings
+
+# On the versions of constraints.txt continuous integration fails at every warning. Elsewhere only
+# dpjax's own do: a later release of a library may warn of what it likes.
+_STRICT = os.environ.get("DPJAX_STRICT_WARNINGS") == "1"
+_FAIL = (
+    ["error"]
+    if _STRICT
+    else ["error::dpjax._numerics.warning.DpjaxWarning", "error::RuntimeWarning:dpjax"]
+)
+_PASS = [
+    # Said by the clock: a picture's legend took a second to place, on a busy machine.
+    "ignore:Creating legend with loc=.best. can be slow:UserWarning",
+    # Tests fit many models with one seed.
+    "ignore:random_state=.* has drawn the noise of another fit:UserWarning",
+    # Workers that meet at the same file of the compilation cache compile once more.
+    "ignore:Error (reading|writing) persistent compilation cache:UserWarning",
+]
+if _STRICT:
+    warnings.simplefilter("error")  # of what is imported below; pytest restores the filters
 
 # Before jax is imported: sharding tests need several devices; nothing may look for an accelerator.
 # Most of the suite's time is compilation: the compiler is asked for less. The last flags are left
@@ -68,6 +88,12 @@ _ENOUGH, _TOO_MUCH = 2e9, 2.5e9  # bytes of a worker's memory
 # Tracing makes objects by the million, of which little is garbage before a file ends: looking for
 # some took a tenth of the suite's time.
 gc.set_threshold(100_000, 50, 50)
+
+
+def pytest_configure(config):
+    """Later filters take precedence over earlier ones."""
+    for line in [*_FAIL, *_PASS]:
+        config.addinivalue_line("filterwarnings", line)
 
 
 def pytest_collection_finish():

@@ -250,8 +250,6 @@ def test_the_oldest_environment_has_the_lowest_declared_versions():
         "nbformat",
         "ipykernel",
         "polars",
-        "ruff",
-        "pyrefly",
     }  # run the tests; dpjax never meets them
     # Newer ones of these warn that typer and matplotlib of that time are out of date.
     needed_by_them = {"jaxlib", "click", "pyparsing"}

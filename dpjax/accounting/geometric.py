@@ -38,6 +38,7 @@ from dpjax._numerics.arrays import (
     with_derivative,
 )
 from dpjax._numerics.checks import Range, number
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
@@ -268,6 +269,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
             f"noise uniform in a ball spends δ = {np.max(spent):.3g} at every ε, above the target "
             f"{np.min(delta):.3g}: a larger ε buys nothing. Enlarge the radius (see "
             "geometric.ball_displacement) or use Gaussian noise",
+            DpjaxWarning,
             stacklevel=6,
         )
     return xp.where(enough, 0.0, xp.inf)
@@ -284,7 +286,9 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
         return xp.minimum((spent + (1 - spent) * other) * (1 + 1e-15), 1.0)
     if not traced and np.any(np.asarray(epsilon) > 0):
         warnings.warn(
-            "noise uniform in a ball has the same δ at every ε: ε > 0 buys nothing", stacklevel=6
+            "noise uniform in a ball has the same δ at every ε: ε > 0 buys nothing",
+            DpjaxWarning,
+            stacklevel=6,
         )
     return spent + 0 * xp.asarray(epsilon)
 

@@ -35,6 +35,7 @@ from jaxtyping import PRNGKeyArray
 from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data.cells import DataError, check_names, list_columns, parse_number
 from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
@@ -305,6 +306,7 @@ class PrivateTable:
                     f"records should be at least {least:,} for so many columns at epsilon = "
                     f"{epsilon:g}, got {records:,}: noise hides much of the ranges, categories and "
                     "classes; declare them in a schema",
+                    DpjaxWarning,
                     stacklevel=2,
                 )
         share = one_number("share", share, Range(0.0, 1.0, True, True))

@@ -20,6 +20,7 @@ from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.normal import normal
 from dpjax._numerics.scope import is_traced
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.geometric import ball_displacement
 from dpjax.erm import check
 from dpjax.erm.descent import descend, gaussian_noise, initial_params, step_sizes
@@ -286,6 +287,7 @@ def _warn_if_void(mechanism, n, noise) -> None:
         warnings.warn(
             f"ball noise gives (0, {lost:.3g}) here, and delta >= 1/n = {1.0 / n:.3g} protects "
             "nobody; raise noise_radius, or use Gaussian noise",
+            DpjaxWarning,
             stacklevel=5,  # of the call, through what wraps a solver
         )
 

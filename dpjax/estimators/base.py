@@ -26,6 +26,7 @@ from dpjax import data, training
 from dpjax._argument_names import complaint, suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data.encoding import class_finder
 from dpjax.data.schema import RELEASED
 from dpjax.estimators.columns import (
@@ -44,7 +45,7 @@ _NO_DELTA = 1e-100
 _FITTED: dict[str, bytes] = {}
 
 
-class PrivacyWarning(UserWarning):
+class PrivacyWarning(DpjaxWarning):
     """Something that was released, or will be, is covered by no ε.
 
     Example:

@@ -16,6 +16,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import methods, per_example
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import Method, PieceSize
@@ -288,7 +289,7 @@ def _clip_gradients(
 
     total, norms, kept, (losses, aux) = map_pieces(piece, (batch, keys), mask, size)
     if method == "ghost" and choice.plan is None:
-        warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", stacklevel=4)
+        warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", DpjaxWarning, stacklevel=4)
     return ClippedGradient(
         sum=total,
         norms=norms,

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpjax._files import remove_partial, take_lock, write_atomically
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training import devices
 from dpjax.training.devices import broadcast_from_leader
 from dpjax.training.fingerprint import as_numpy
@@ -215,6 +216,7 @@ class Checkpoints:
                 warnings.warn(
                     f"{self._path(step)} is passed over ({reason}); the run goes on from the "
                     "checkpoint before it, or from its start, to the same result",
+                    DpjaxWarning,
                     stacklevel=3,
                 )
         return None

@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 
 from dpjax._numerics import checks
 from dpjax._numerics.checks import render
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.fingerprint import array_digest
 
 # Arrays in memory up to which a copy on the device is worth its bytes.
@@ -464,6 +465,7 @@ def _group_by_user(data: Any, users: Any, most: int) -> _UserGroups:
             f"records_per_user = {most} pads {len(counts)} users of {int(np.median(counts))} "
             f"records at the median to {rows} rows, for {used} records: a smaller one saves memory "
             "and time",
+            DpjaxWarning,
             stacklevel=3,
         )
     order = np.argsort(owner, kind="stable")  # in the order of the data

@@ -13,6 +13,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, scalar
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import check_functions, check_integer
@@ -240,6 +241,7 @@ def _warn_of_weak_budget(epsilon: float | None, delta: float, population: int, u
         warnings.warn(
             f"delta must be below 1 / {population} {unit}s to mean anything, got {delta:g}: such a "
             f"δ allows one whole {unit} to be published",
+            DpjaxWarning,
             stacklevel=4,
         )
     if epsilon is not None:

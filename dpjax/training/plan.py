@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 
 from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, Tracer, choice, one_number, render
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
@@ -399,6 +400,7 @@ def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
         warnings.warn(
             f"epsilon should be at most 10, got {epsilon:g}: it lets an outcome be e^{epsilon:g} "
             f"times as likely with a {unit} as without, which rules almost no attack out",
+            DpjaxWarning,
             stacklevel=stacklevel + 1,
         )
 

@@ -19,6 +19,7 @@ from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
 from dpjax._numerics.checks import representable
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.models import Model, build_model
 from dpjax.training.options import is_from_package
 
@@ -304,6 +305,7 @@ def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
     if narrow != kind:
         warnings.warn(
             f"the parameter {leaf['name']!r} holds {kind}, read as {narrow}: set jax_enable_x64",
+            DpjaxWarning,
             stacklevel=4,
         )
     return jnp.asarray(stored)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.checks import render
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import (
     BestOf,
@@ -50,7 +51,7 @@ class Difference(NamedTuple):
     reason: str
 
 
-class DifferentPrice(UserWarning):
+class DifferentPrice(DpjaxWarning):
     """An exported event that an accountant of dp_accounting prices differently.
 
     Fields:

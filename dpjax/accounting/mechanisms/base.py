@@ -112,7 +112,7 @@ class Mechanism:
             value = getattr(self, name)
             checked = checks.number(f"{kind}.{name}", value, allowed)
             if checked is not value:  # an array was made of a list, or a float of an integer
-                object.__setattr__(self, name, checked)
+                keep(self, name, checked)
         for name, options in self._choices.items():
             checks.choice(f"{kind}.{name}", getattr(self, name), options)
         for name in self._flags:
@@ -266,8 +266,13 @@ def build(kind: type, fields: dict[str, Any]) -> Any:
     """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
-        object.__setattr__(run, name, value)
+        keep(run, name, value)
     return run
+
+
+def keep(run: Mechanism, name: str, value: Any) -> None:
+    """Set a field of a frozen mechanism while it is being made."""
+    object.__setattr__(run, name, value)
 
 
 def map_axes(run: Any) -> Any:
@@ -456,7 +461,7 @@ class Composed(Mechanism):
 
     def __post_init__(self) -> None:
         if isinstance(self.mechanisms, list):
-            object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+            keep(self, "mechanisms", tuple(self.mechanisms))
         if not isinstance(self.mechanisms, tuple):
             raise TypeError(
                 "Composed.mechanisms must be a tuple of mechanisms (Composed((m,)) for one), "

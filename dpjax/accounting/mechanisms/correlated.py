@@ -15,6 +15,7 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     Relation,
+    keep,
     number,
     register_mechanism,
 )
@@ -30,7 +31,7 @@ class _Correlated(Mechanism):
     def __post_init__(self) -> None:
         run: Any = self
         # certificates keep numbers, never an object
-        object.__setattr__(self, "strategy", self._numbers(run.strategy))
+        keep(self, "strategy", self._numbers(run.strategy))
         super().__post_init__()
 
     def _numbers(self, strategy: Any) -> Any:
@@ -162,7 +163,7 @@ class MatrixGaussian(Mechanism):
                     f"participations, where a strategy is given, got {sizes}"
                 )
             # found once, when the run is built
-            object.__setattr__(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
+            keep(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
         super().__post_init__()
 
     def relations(self) -> tuple[Relation, ...]:

@@ -24,6 +24,7 @@ from dpjax.accounting.mechanisms.base import (
     Repeated,
     build,
     choice,
+    keep,
     number,
     register_mechanism,
 )
@@ -138,7 +139,7 @@ class _Stated(Mechanism):
         given = vars(self)["adjacency"]
         if isinstance(given, str) and given not in _RELATIONS:
             with contextlib.suppress(ValueError):  # what is no name is refused below
-                object.__setattr__(self, "adjacency", Adjacency(given).value)
+                keep(self, "adjacency", Adjacency(given).value)
         super().__post_init__()
 
     def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     Relation,
     build,
+    keep,
     number,
     register_mechanism,
 )
@@ -164,7 +165,7 @@ class Staircase(Mechanism):
             else:
                 share = 1 / (1 + np.exp(np.minimum(0.5 * np.asarray(half, np.float64), 690.0)))
                 share = share if np.ndim(share) else float(share)
-            object.__setattr__(self, "gamma", share)
+            keep(self, "gamma", share)
         super().__post_init__()
 
     def relations(self) -> tuple[Relation, ...]:

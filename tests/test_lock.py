@@ -1,0 +1,175 @@
+"""The one file of versions, and a machine on which a library has had a later release."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+_LOCKED = [
+    Requirement(line)
+    for line in (_ROOT / "constraints.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+# What the targets of the Makefile install.
+_INSTALLED = ("test", "lint", "browser")
+
+
+def _required(extra: str) -> list[Requirement]:
+    """What an extra asks for, with what the extras of dpjax that it names ask for."""
+    found = []
+    for requirement in map(Requirement, _PROJECT["optional-dependencies"][extra]):
+        if requirement.name == "dpjax":
+            found += [each for inner in requirement.extras for each in _required(inner)]
+        else:
+            found.append(requirement)
+    return found
+
+
+def test_the_lock_names_versions_and_nothing_else():
+    for requirement in _LOCKED:
+        assert requirement.url is None, requirement
+        assert re.fullmatch(r"==[\w.!+]+", str(requirement.specifier)), requirement
+
+
+@pytest.mark.parametrize("python", ["3.11.7", "3.12.1", "3.13.0"])
+def test_every_requirement_has_one_locked_version_that_it_allows(python):
+    there = {
+        "python_version": python.rpartition(".")[0],
+        "python_full_version": python,
+        "sys_platform": "linux",
+    }
+    required = [Requirement(line) for line in _PROJECT["dependencies"]]
+    for requirement in [*required, *(each for extra in _INSTALLED for each in _required(extra))]:
+        versions = [
+            next(iter(locked.specifier)).version
+            for locked in _LOCKED
+            if _plain(locked.name) == _plain(requirement.name)
+            and (locked.marker is None or locked.marker.evaluate(there))
+        ]
+        assert len(versions) == 1, (requirement, versions)
+        assert requirement.specifier.contains(Version(versions[0]), prereleases=True), requirement
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_linters_are_pinned_for_every_target_and_run_by_check_alone():
+    assert all(
+        re.fullmatch(r"[\w-]+==[\d.]+", line) for line in _PROJECT["optional-dependencies"]["lint"]
+    )
+    commands = {
+        target: subprocess.run(
+            ["make", "--dry-run", "--no-print-directory", target],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for target in ("run", "test", "check", "docs", "test-browser")
+    }
+    for target in ("test", "check"):
+        assert ("ruff check" in commands[target]) == (target == "check")
+        assert ("pyrefly check" in commands[target]) == (target == "check")
+    for target, text in commands.items():
+        for line in text.splitlines():
+            if "pip install" in line:
+                assert line.endswith(" -c constraints.txt"), (target, line)
+
+
+# A later release of optax: it warns where it is imported and, in the name of its caller, where one
+# of its functions is called.
+_LATER_RELEASE = """
+import functools, importlib.abc, importlib.machinery, sys, warnings
+
+class Later(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "optax":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            for kind in (FutureWarning, DeprecationWarning, UserWarning):
+                warnings.warn("optax is imported", kind, stacklevel=2)
+            apply_updates = module.apply_updates
+
+            @functools.wraps(apply_updates)
+            def warned(*args, **options):
+                for kind in (FutureWarning, DeprecationWarning, UserWarning):
+                    warnings.warn("apply_updates has another name", kind, stacklevel=2)
+                return apply_updates(*args, **options)
+
+            module.apply_updates = warned
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Later())
+"""
+_A_STEP = """
+import warnings
+import jax.numpy as jnp, optax
+from dpjax import training
+from dpjax._numerics.warning import DpjaxWarning
+
+def test_a_fit():
+    data = jnp.ones((4, 2), jnp.float32)
+    plan = training.make_plan(4, epsilon=1.0, delta=1e-2, epochs=1, batch_size=2)
+    loss = lambda w, row: jnp.sum((w - row) ** 2)
+    training.fit(loss, jnp.zeros(2), data, plan, optimizer=optax.sgd(0.1))
+    optax.apply_updates(jnp.zeros(2), jnp.ones(2))
+
+OWN
+"""
+_AN_OWN_WARNING = """
+def test_what_dpjax_says():
+    warnings.warn("said by dpjax", DpjaxWarning)
+"""
+
+
+@pytest.mark.parametrize(
+    ("strict", "own", "passes"),
+    [("0", "", True), ("1", "", False), ("0", _AN_OWN_WARNING, False)],
+    ids=["a user's machine", "continuous integration", "a warning of dpjax"],
+)
+def test_a_later_release_that_warns_fails_no_test_of_a_user(tmp_path, strict, own, passes):
+    (tmp_path / "sitecustomize.py").write_text(_LATER_RELEASE)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text((_ROOT / "tests" / "conftest.py").read_text())
+    (tests / "test_step.py").write_text(_A_STEP.replace("OWN", own))
+    paths = [str(tmp_path), str(_ROOT)]
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            str(tests),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "DPJAX_STRICT_WARNINGS": strict},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode == 0) == passes, ran.stdout + ran.stderr
+    if not own:
+        assert "optax is imported" in ran.stdout or "apply_updates has another" in ran.stdout
