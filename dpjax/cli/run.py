@@ -47,6 +47,7 @@ class Trained(NamedTuple):
         found = self.evaluation
         metric = "test_error" if found["task"] == "regression" else "test_accuracy"
         summary[metric] = float(self.fit.metrics[metric][-1])
+        summary[f"{metric}_margin"] = found.get("accuracy_margin", found.get("margin"))
         if run.counts is not None:
             summary[f"{metric}_stddev"] = found.get("accuracy_stddev", found["stddev"])
         if run.options.compare:

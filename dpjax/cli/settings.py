@@ -280,11 +280,11 @@ def show_result(console, summary: dict[str, Any]) -> None:
         console.print(f"the best run's setting: {summary['setting']}")
     evaluation.show(console, summary["evaluation"])
     metric, form = ("test_error", ".4g") if "test_error" in summary else ("test_accuracy", ".1%")
-    reference, noise = summary.get(f"{metric}_without_privacy"), summary.get(f"{metric}_stddev")
+    reference, margin = summary.get(f"{metric}_without_privacy"), summary[f"{metric}_margin"]
     compared = "" if reference is None else f"(same model without privacy: {reference:{form}}) "
-    noisy = "" if noise is None else f"± {noise:{form}} (noise) "
+    around = "" if margin is None else f"± {margin:{form}} "
     console.print(
-        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {noisy}{compared}at ε = "
+        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {around}{compared}at ε = "
         f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
         f"{summary['adjacency']}"
     )
