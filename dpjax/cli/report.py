@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import html
 import json
 import math
 import pathlib
@@ -23,6 +22,7 @@ from dpjax._files import write_atomically
 from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 from dpjax.cli.page import Html
+from dpjax.cli.texts import say
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate, Ledger
@@ -119,7 +119,7 @@ def report(
         for path, text in pages.items():
             write_atomically(path, text.encode())
     for path in pages:
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _read_about(file: pathlib.Path) -> dict[str, str]:
@@ -185,7 +185,7 @@ def render_page(
         "In numbers": page.numbers(c),
         "The plan": page.plan(c),
         "The certificate": page.definitions([*opening, *details]),
-        "certificate.json": f"<pre>{html.escape(c.to_json())}</pre>",
+        "certificate.json": f"<pre>{page.escape(c.to_json())}</pre>",
     }
     sections = [page.section(f"{k}. {name}", answers[name]) for k, name in enumerate(answers, 1)]
     sections += [f"<details><summary>{n}</summary>{text}</details>" for n, text in folded.items()]
