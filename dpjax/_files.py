@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 __all__ = ["lock_file", "remove_partial", "take_lock", "write_atomically"]
 
+_PARTIAL = ".part"  # what the name of a file ends in while it is written
+
 
 def write_atomically(
     path: pathlib.Path, content: bytes | Iterable[Any], *, private: bool = False
 ) -> None:
     """Write a file so that a crash leaves the old content or the new one, nothing in between.
+
+    What a process that was killed has left beside the file is removed by the next that writes it.
 
     Args:
         path: the file.
@@ -89,22 +94,60 @@ def remove_partial(path: pathlib.Path) -> None:
 
 
 def _write(path: pathlib.Path, content: bytes | Iterable[Any], private: bool) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for the owner alone
+    _remove_abandoned(path)
+    file, name = _open_beside(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             for part in [content] if isinstance(content, bytes) else content:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        if not private:
-            umask = os.umask(0)  # to be read it has to be set
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)  # in one step: old or new, nothing in between
+            if not private:
+                umask = os.umask(0)  # to be read it has to be set
+                os.umask(umask)
+                os.chmod(name, 0o666 & ~umask)
+            if os.name == "posix":  # while it is locked; elsewhere an open file cannot be renamed
+                os.replace(name, path)
+        if os.name != "posix":
+            os.replace(name, path)  # in one step: old or new, nothing in between
     except BaseException:  # an interrupt leaves no partial file either
         pathlib.Path(name).unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def _open_beside(path: pathlib.Path) -> tuple[IO[bytes], str]:
+    """A new file beside another, for the owner alone, and locked for as long as it is written."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
+        file = os.fdopen(handle, "wb")
+        if os.name != "posix":
+            return file, name
+        take_lock(file, wait=True)
+        # Between the two another process may have taken it for abandoned.
+        if os.path.exists(name):
+            return file, name
+        file.close()
+
+
+def _remove_abandoned(path: pathlib.Path) -> None:
+    """Remove what writers that were killed left beside this file, and nothing that one writes.
+
+    A writer holds the lock of its file, which the system gives back when the process ends. Where an
+    open file cannot be renamed the lock ends before the writing does, and nothing is removed.
+    """
+    if os.name != "posix":
+        return
+    made = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(_PARTIAL))
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder that may be written need not be readable
+        names = os.listdir(path.parent)
+    for other in map(path.parent.joinpath, names):
+        if made.fullmatch(other.name):
+            # Another process may be removing it, or it is somebody else's.
+            with contextlib.suppress(OSError), other.open("rb") as file:
+                take_lock(file)
+                other.unlink(missing_ok=True)
 
 
 def _flush_folder(folder: pathlib.Path) -> None:

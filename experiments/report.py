@@ -1,4 +1,4 @@
-"""RESULTS.md, a verdict a claim; and a page a paper, published beside measured.
+"""RESULTS.md, a line a claim; and a page a paper: its verdicts, and published beside measured.
 
 Everything in them is computed from the CSV files of the last run, verdicts included.
 """
@@ -324,7 +324,7 @@ def table(folder: pathlib.Path, name: str) -> pd.DataFrame:
 
 def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
     """Writes RESULTS.md and the papers' RESULTS.md into `out`, from the folders in `here`."""
-    sections, every = [], []
+    links, every = [], []
     for paper in _PAPERS:
         module = importlib.import_module(f"experiments.{paper}.findings")
         folder = here / paper
@@ -333,13 +333,14 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
         verdicts, gaps = _collect(parts, folder)
         missing = sorted({*missing, *gaps})
         every += [(paper, v) for v in verdicts]
-        sections.append(_summary(paper, folder, verdicts, missing))
+        links.append(_link(paper, folder, missing))
         page = out / paper / "RESULTS.md"
         page.parent.mkdir(parents=True, exist_ok=True)
         grids = _grids(getattr(module, "GRIDS", ()), folder)
-        page.write_text("\n\n".join(_page(paper, folder, lines, missing, grids)) + "\n")
+        page.write_text("\n\n".join(_page(paper, folder, verdicts, lines, missing, grids)) + "\n")
     file = out / "RESULTS.md"
-    file.write_text("\n\n".join([_HEAD, _first(every), *sections, _FOOT]) + "\n")
+    parts = [_HEAD, _first(every), "## The papers, and every number", "\n".join(links), _FOOT]
+    file.write_text("\n\n".join(parts) + "\n")
     return file
 
 
@@ -380,10 +381,18 @@ def _collect(parts: Sequence[Callable], folder: pathlib.Path) -> tuple[list, lis
     return found, missing
 
 
-def _summary(paper: str, folder: pathlib.Path, verdicts: list[Verdict], missing: list[str]) -> str:
-    """A paper on the first page: a line a claim, one picture, the link to its own page."""
-    rows = [f"## {_TITLES[paper]}", ""]
-    rows += ["| claim | published | measured | run / published | verdict |"]
+def _link(paper: str, folder: pathlib.Path, missing: list[str]) -> str:
+    """A paper on the first page: where its numbers and its picture are, and what was not run."""
+    told = f"* {paper}: [{_TITLES[paper]}]({paper}/RESULTS.md)."
+    picture = folder / _PICTURES[paper]
+    if picture.is_file():
+        told += f" [{_shown(picture)}]({paper}/{picture.name})."
+    return told + (f" Not run yet: {', '.join(missing)}." if missing else "")
+
+
+def _judge(paper: str, folder: pathlib.Path, verdicts: list[Verdict]) -> str:
+    """The verdicts on a paper's own page: a line a claim, those that changed, one picture."""
+    rows = ["## Verdicts", "", "| claim | published | measured | run / published | verdict |"]
     rows += ["| --- | --- | --- | --- | --- |"]
     for v in verdicts:
         said = f"**{v.verdict}**" + (f": {v.under}" if v.under else "")
@@ -392,20 +401,21 @@ def _summary(paper: str, folder: pathlib.Path, verdicts: list[Verdict], missing:
     if changed:
         rows += ["", "| verdict that changed | before, and the cause |", "| --- | --- |"]
         rows += [f"| {v.claim}: {v.verdict} | {v.changed} |" for v in changed]
-    told = f"[The paper's page]({paper}/RESULTS.md): its protocol and every number."
-    if missing:
-        told += f" Not run yet: {', '.join(missing)}."
-    rows += ["", told]
     picture = folder / _PICTURES[paper]
     if picture.is_file():
-        rows += ["", f"![{_shown(picture)}]({paper}/{picture.name})"]
+        rows += ["", f"![{_shown(picture)}]({picture.name})"]
     return "\n".join(rows)
 
 
 def _page(
-    paper: str, folder: pathlib.Path, lines: list[Line], missing: list[str], grids: list[str]
+    paper: str,
+    folder: pathlib.Path,
+    verdicts: list[Verdict],
+    lines: list[Line],
+    missing: list[str],
+    grids: list[str],
 ) -> list[str]:
-    """A paper's own page: its protocol, its tables, then published beside measured."""
+    """A paper's own page: verdicts, its protocol, its tables, then published beside measured."""
     rows = [
         "| table or figure | | published | measured | difference | |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -416,7 +426,8 @@ def _page(
             shown += f" ± {line.error:.2g}"
         cells = (line.where, line.what, number(line.published), shown, _gap(line), line.note)
         rows.append("| " + " | ".join(cells) + " |")
-    parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, *_protocol(paper), *grids]
+    parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, _judge(paper, folder, verdicts)]
+    parts += [*_protocol(paper), *grids]
     parts.append("## Published and measured")
     parts.append("\n".join(rows))
     if missing:
@@ -475,21 +486,19 @@ def _gap(line: Line) -> str:
 
 _HEAD = """# The papers, re-run
 
-One table first: each claim, what came out, the number that decides it and the number that would
-have decided otherwise. Standard errors decide, not point values: a claim holds, or does not, by two
-standard errors, and *cannot be decided* where they reach across the line. Each paper's page has its
-protocol and every number, published beside measured. This page and theirs are written by `python -m
-experiments report` from the CSV files of the last run, verdicts included; nothing in them is edited
-by hand. Run anything again with `python -m experiments <paper> <figure or table>`, with `--full`
-for the published grid; `python -m experiments status` counts what has been run. Verdicts are about
-what was run here: these data sets, grids and budgets.
+Each claim, what came out, the number that decides it and the number that would have decided
+otherwise. Standard errors decide, not point values: a claim holds, or does not, by two standard
+errors, and *cannot be decided* where they reach across the line. Where it holds under conditions,
+the paper's page names them. All pages are written by `python -m experiments report` from the CSV
+files of the last run, verdicts included; nothing in them is edited by hand. Run anything again with
+`python -m experiments <paper> <figure or table>`, with `--full` for the published grid; `python -m
+experiments status` counts what has been run. Verdicts are about what was run here: these data sets,
+grids and budgets."""
 
-"run / published" is the scale of the run over the paper's; "–" means the paper prints no number, or
-that the table has no protocol yet."""
-
-_PAGE_HEAD = """Written by `python -m experiments report`; the claims and verdicts are in
-[RESULTS.md](../RESULTS.md). "±" is one standard error over repeats. "–" under *published* means
-that the paper draws a curve and prints no number."""
+_PAGE_HEAD = """Written by `python -m experiments report`. The number that decides each verdict is
+in [RESULTS.md](../RESULTS.md). "±" is one standard error over repeats. "–" means that the paper
+prints no number, or that the table has no protocol yet; "run / published" is the scale of the run
+over the paper's."""
 
 _FOOT = """## How to read it
 

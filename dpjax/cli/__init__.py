@@ -1,8 +1,8 @@
 """The command line: `dpjax train | tune | schema | predict | epsilon | calibrate | verify |
 ledger | report | curve | sweep`.
 
-Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input or no place for the answer, 130
-interrupted; a closed pipe ends a command by its signal.
+Exit codes: 0 done, 1 a certificate that does not hold, 2 bad input or no place for the answer, 3 a
+mistake of the program, 130 interrupted; a closed pipe ends a command by its signal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import predict, price, report, schema, signals, train, tune, verify
+from dpjax.cli import predict, price, report, schema, signals, texts, train, tune, verify
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -89,5 +89,6 @@ def main() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     # What imports make stays: looking for garbage in it took a third of a short command's time.
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
+    texts.spell_what_streams_cannot_say()
     signals.exit_on_closed_pipe(True)
     signals.finish(app)

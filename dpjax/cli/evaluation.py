@@ -17,6 +17,11 @@ CONSTANT  Its squared error of always predicting that mean, in the same way.
 
 Accuracy, the larger class's share, precision and recall follow from TABLE, the area under the curve
 from CURVE, before negative counts are cut at zero: these estimates are not shifted by the cut.
+
+Beside an estimate `X` stand `X_stddev`, one standard deviation of the noise alone, and `X_margin`,
+which is what ± means wherever one is shown: two standard deviations of the noise and of which
+records happened to be held out, together. What the held-out records are a sample of has the true
+value; the margin is computed from what was released alone, so that it costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,6 +41,13 @@ if TYPE_CHECKING:
 _BINS, _EDGES = 10, np.linspace(-8.0, 8.0, 65)
 _MOST = 1 << 15  # of a record's part of a sum, 1/2, as a whole number
 _SHOWN, _HIDES = 4, 0.1  # classes in the table on the screen, and noise beyond which a share hides
+_NUMBERS = "", "_stddev", "_margin"  # of what an estimate's three numbers are named by
+# A share of records, one deviation of its noise, and its margin; None where noise hides it.
+_Share: TypeAlias = tuple[float, float, float] | tuple[None, None, None]
+PLUS_MINUS = (
+    "± is two standard deviations: of the noise, and of which records happened to be held out, "
+    "together"
+)
 _WORDS = {
     "table": "true and predicted classes",
     "scores": f"log-odds in {len(_EDGES) + 1} cells",
@@ -157,7 +169,8 @@ class Evaluation:
         counted, stddev = self._count("table", group * cells + cell, len(names) * cells, params)
         # The number of records is public: least squares divides the excess among the cells.
         tables = (counted + (self.records - counted.sum()) / counted.size).reshape(-1, cells)
-        found: dict[str, Any] = {"task": "classification", "classes": list(self.classes)}
+        found: dict[str, Any] = {"task": "classification", "margins": PLUS_MINUS}
+        found["classes"] = list(self.classes)
         spread = stddev * math.sqrt(len(names))
         # The excess that was divided takes its part of the noise with it.
         noise = spread * math.sqrt(size - size**2 / cells) / self.records
@@ -174,7 +187,8 @@ class Evaluation:
             cells = len(edges) + 1
             place = labels * cells + np.searchsorted(edges, odds)
             curve, spread = self._count("curve", place, 2 * cells, params)
-            found["auc"], found["auc_stddev"] = _area(curve.reshape(2, cells), spread)
+            area = _area(curve.reshape(2, cells), spread)
+            found["auc"], found["auc_stddev"], found["auc_margin"] = area
         return found
 
     def _count(
@@ -230,16 +244,24 @@ class NumberEvaluation(Evaluation):
 
     def row(self, params: Any, *, exact: bool = False) -> float:
         """The root mean squared error as a row of the metrics may show it."""
-        return self._root("row", self._errors(params), params, exact)[0]
+        return self._root("row", self._errors(params), params, exact).error
 
     def summarise(self, params: Any) -> dict[str, Any]:
         """What `evaluation.json` holds of these parameters."""
         found = self._root("errors", self._errors(params), params)
         mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
         constant = self._root("constant", np.minimum((self.labels - mean) ** 2, 1.0), params)
-        named = {"root_mean_squared_error": found[0], "stddev": found[1]}
-        named |= {"baseline_error": constant[0], "baseline_stddev": constant[1]}
-        return {"task": "regression", **named, "records": self.records}
+        return {
+            "task": "regression",
+            "margins": PLUS_MINUS,
+            "root_mean_squared_error": found.error,
+            "stddev": found.noise,
+            "margin": found.margin,
+            "baseline_error": constant.error,
+            "baseline_stddev": constant.noise,
+            "baseline_margin": constant.margin,
+            "records": self.records,
+        }
 
     def _errors(self, params: Any) -> np.ndarray:
         """Squared errors, none above that of predicting the middle of the range."""
@@ -259,13 +281,38 @@ class NumberEvaluation(Evaluation):
         stddev = self.counts.stddev * self.counts.noise[name] / 2
         return float(noisy), stddev / self.records
 
-    def _root(
-        self, name: str, errors: np.ndarray, params: Any, exact: bool = False
-    ) -> tuple[float, float]:
-        """In the target's own unit: the root of a mean, and how much one deviation raises it."""
+    def _root(self, name: str, errors: np.ndarray, params: Any, exact: bool = False) -> _Root:
+        """In the target's own unit: the root of a mean of numbers between 0 and 1."""
         mean, noise = self._mean(name, errors - 0.5, params, exact)
         mean = max(mean + 0.5, 0.0)
-        return self.half * math.sqrt(mean), self.half * (math.sqrt(mean + noise) - math.sqrt(mean))
+        # No number between 0 and 1 deviates more than a coin of its mean (Bhatia, Davis 2000), so
+        # that of private errors nothing beside the mean need be released.
+        sampling = _deviate(min(mean, 1.0), self.records)
+        if self.counts is None and self.records > 1:
+            sampling = float(np.std(errors, ddof=1, dtype=np.float64)) / math.sqrt(self.records)
+        margin, root = 2 * math.hypot(noise, sampling), math.sqrt(mean)
+        # The root is concave: below its place it moves by more, but where it is cut at zero.
+        apart = max(root - math.sqrt(max(mean - margin, 0.0)), math.sqrt(mean + margin) - root)
+        above = math.sqrt(mean + noise) - root
+        return _Root(self.half * root, self.half * above, self.half * apart)
+
+
+class _Root(NamedTuple):
+    """The root of a mean of squares, one deviation of its noise, and its margin."""
+
+    error: float
+    noise: float
+    margin: float
+
+
+def _deviate(share: float, count: float) -> float:
+    """The standard deviation of a share by which records happened to be counted.
+
+    With two records more on either side (Agresti, Coull 1998): a share of 0 or 1 has one too.
+    """
+    count = max(count, 0.0) + 4
+    share = (share * (count - 4) + 2) / count
+    return math.sqrt(share * (1 - share) / count)
 
 
 def _describe_table(
@@ -282,27 +329,49 @@ def _describe_table(
         "records": max(round(float(cells.sum())), 0),
         "auc": None,
         "auc_stddev": None,
+        "auc_margin": None,
     }
     for what, part in (("accuracy", right), ("largest_class_share", largest)):
-        share, spread = _ratio(part, cells, stddev if noise is None else 0.0)
-        found[what], found[f"{what}_stddev"] = share, spread if noise is None else noise
+        share = _ratio(part, cells, stddev, noise)
+        found[what], found[f"{what}_stddev"], found[f"{what}_margin"] = share
+    found["lead_margin"] = _lead_margin(found, table, float(cells.sum()))
     for what, lines in (("precision", table.T), ("recall", table)):
         shares = [_ratio(right[k : k + 1], lines[k], stddev) for k in range(size)]
-        values, spreads = zip(*shares, strict=True)
-        found[what] = dict(zip(classes, values, strict=True))
-        found[f"{what}_stddev"] = dict(zip(classes, spreads, strict=True))
+        for name, values in zip(_NUMBERS, zip(*shares, strict=True), strict=True):
+            found[f"{what}{name}"] = dict(zip(classes, values, strict=True))
     return found
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray, stddev: float) -> tuple[float | None, float | None]:
-    """The share of some cells in all, and its noise; None where all are lost in noise."""
+def _lead_margin(found: dict[str, Any], table: np.ndarray, total: float) -> float | None:
+    """The margin of how much more often a model is right than its largest class is true."""
+    if found["accuracy"] is None or found["largest_class_share"] is None or not total > 0:
+        return None
+    largest, right = table.sum(axis=1).argmax(), np.diag(table)
+    # Of a record the difference is one where a smaller class is found, −1 where the largest is
+    # not, else 0: its variance is at most the share of these, less the square of the mean.
+    differ = right.sum() - 2 * right[largest] + table[largest].sum()
+    lead = found["accuracy"] - found["largest_class_share"]
+    sampling = math.sqrt(max(float(differ) / total - lead**2, 0.0) / total)
+    noise = found["accuracy_stddev"], found["largest_class_share_stddev"]
+    return 2 * math.hypot(*noise, sampling)
+
+
+def _ratio(
+    part: np.ndarray, whole: np.ndarray, stddev: float, noise: float | None = None
+) -> _Share:
+    """The share of some cells in all, its noise and margin; None where all are lost in noise.
+
+    `noise` is that of the share itself, of a whole whose number of records is known.
+    """
     total = float(whole.sum())
-    if total <= 2 * stddev * math.sqrt(whole.size):
-        return None, None
+    if total <= (2 * stddev * math.sqrt(whole.size) if noise is None else 0.0):
+        return None, None, None
     share = float(np.clip(part.sum() / total, 0.0, 1.0))
-    # To first order one record more in the part moves the share by (1 − s)/N, elsewhere by −s/N.
-    moved = part.size * (1 - share) ** 2 + (whole.size - part.size) * share**2
-    return share, stddev * math.sqrt(moved) / total
+    if noise is None:
+        # To first order one more in the part moves the share by (1 − s)/N, elsewhere by −s/N.
+        moved = part.size * (1 - share) ** 2 + (whole.size - part.size) * share**2
+        noise = stddev * math.sqrt(moved) / total
+    return share, noise, 2 * math.hypot(noise, _deviate(share, total))
 
 
 def _quantiles(counts: np.ndarray) -> np.ndarray:
@@ -312,72 +381,82 @@ def _quantiles(counts: np.ndarray) -> np.ndarray:
     return np.interp(parts, running, _EDGES)
 
 
-def _area(curve: np.ndarray, stddev: float) -> tuple[float | None, float | None]:
-    """The area under the curve of counts a cell, and its noise; ties within a cell count half."""
+def _area(curve: np.ndarray, stddev: float) -> _Share:
+    """The area under the curve of counts a cell, noise and margin; ties in a cell count half."""
     negative, positive = curve
     least = 2 * stddev * math.sqrt(len(negative))
     if min(negative.sum(), positive.sum()) <= least:
-        return None, None
+        return None, None, None
     losses, wins = negative / negative.sum(), positive / positive.sum()
     below = np.cumsum(losses) - losses / 2  # of a positive in a cell: negatives that it is above
     above = 1 - np.cumsum(wins) + wins / 2
     area = float(below @ wins)
     # To first order in the noise: what one record more in a cell changes, of cells independently.
     moved = [(below - area) / positive.sum(), (above - area) / negative.sum()]
-    return float(np.clip(area, 0.0, 1.0)), stddev * float(np.linalg.norm(moved))
+    area, noise = float(np.clip(area, 0.0, 1.0)), stddev * float(np.linalg.norm(moved))
+    # The variance by which records were drawn is at most A(1 − A)/min(m, n) (Birnbaum, Klose 1957).
+    sampling = _deviate(area, float(min(negative.sum(), positive.sum())))
+    return area, noise, 2 * math.hypot(noise, sampling)
 
 
 def compare(found: dict[str, Any]) -> str | None:
     """In words, that a model is no better than one without features; None where it is."""
     if found["task"] == "regression":
         better = found["baseline_error"] - found["root_mean_squared_error"]
-        noise = math.hypot(found["stddev"], found["baseline_stddev"])
+        # Of errors that rise together, as those of one record do, the difference has less.
+        margin = math.hypot(found["margin"], found["baseline_margin"])
         other = f"predicting the mean, whose error is {found['baseline_error']:.4g}"
     else:
         better = found["accuracy"] - found["largest_class_share"]
-        noise = math.hypot(found["accuracy_stddev"], found["largest_class_share_stddev"])
+        margin = found["lead_margin"]
         rows = [sum(row) for row in found["confusion"]]
         other = (
             f"answering {found['classes'][rows.index(max(rows))]!r}, which is right for "
             f"{found['largest_class_share']:.1%} of the held-out records"
         )
-    if better > 2 * noise:
+    if better > margin:
         return None
-    return f"the model is not{' clearly' * (noise > 0)} better than always {other}"
+    return f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
 
 
 def show(console: Any, found: dict[str, Any]) -> None:
-    """The evaluation as a small table, each number with the standard deviation of its noise."""
+    """The evaluation as a small table, each number with its margin, and what that is."""
     from rich.table import Table
 
     table = Table(title=f"On {found['records']:,} held-out records", title_justify="left")
     table.add_column("measure")
     table.add_column("value", justify="right")
-    table.add_column("± noise", justify="right")
+    table.add_column("±", justify="right")
 
-    def add(name: str, value: float | None, noise: float | None, form: str = ".1%") -> None:
-        hides = form == ".1%" and (noise or 0.0) > _HIDES
-        shown = "hidden by noise" if value is None or hides else format(value, form)
-        table.add_row(name, shown, format(noise, form) if noise else "")
+    def add(name: str, part: dict[str, Any], what: str, one: str | None = None) -> None:
+        value, noise, margin = (
+            part[f"{what}{end}"] if one is None else part[f"{what}{end}"][one] for end in _NUMBERS
+        )
+        hides = value is None or (noise or 0.0) > _HIDES
+        table.add_row(
+            name,
+            "hidden by noise" if hides else f"{value:.1%}",
+            "" if margin is None else f"{margin:.1%}",
+        )
 
     if found["task"] == "regression":
-        add("root mean squared error", found["root_mean_squared_error"], found["stddev"], ".4g")
-        constant = found["baseline_error"], found["baseline_stddev"]
-        add("of always predicting the mean", *constant, ".4g")
+        error, margin = found["root_mean_squared_error"], found["margin"]
+        table.add_row("root mean squared error", f"{error:.4g}", f"{margin:.2g}")
+        error, margin = found["baseline_error"], found["baseline_margin"]
+        table.add_row("of always predicting the mean", f"{error:.4g}", f"{margin:.2g}")
     else:
-        add("accuracy", found["accuracy"], found["accuracy_stddev"])
-        share = found["largest_class_share"], found["largest_class_share_stddev"]
-        add("share of the largest class", *share)
+        add("accuracy", found, "accuracy")
+        add("share of the largest class", found, "largest_class_share")
         if len(found["classes"]) == 2:
-            add("area under the curve", found["auc"], found["auc_stddev"])
+            add("area under the curve", found, "auc")
         for name in found["classes"][:_SHOWN]:
             for what in ("precision", "recall"):
-                add(f"{what} of {name}", found[what][name], found[f"{what}_stddev"][name])
+                add(f"{what} of {name}", found, what, name)
         for column, groups in (found["by"] or {}).items():
             for name, part in groups.items():
-                where = f"accuracy where {column} is {name}"
-                add(where, part["accuracy"], part["accuracy_stddev"])
+                add(f"accuracy where {column} is {name}", part, "accuracy")
     console.print(table)
+    console.print(PLUS_MINUS)
     if len(found.get("classes", ())) > _SHOWN:
         console.print("the other classes are in evaluation.json")
     if (said := compare(found)) is not None:

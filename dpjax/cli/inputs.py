@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from dpjax.cli.texts import quote_path, say, show_plainly
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -42,6 +44,7 @@ DecimalOption = Annotated[str | None, option('The decimal mark of numbers, such 
 ThousandsOption = Annotated[str | None, option('The mark between thousands, such as ".".')]
 
 BAD_INPUT = 2
+MISTAKE = 3  # of the program: what no command foresaw
 INTERRUPTED = 130  # as a shell does it
 
 
@@ -79,7 +82,7 @@ def refuse(error: CertificateError, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json({"valid": False, "field": error.field, "reason": str(error)})
     else:
-        typer.echo(f"REFUSED: {error}", err=True)
+        say(f"REFUSED: {error}", err=True)
     raise typer.Exit(1) from None
 
 
@@ -102,7 +105,7 @@ def exit_on_bad_input(interrupted: str = _NOTHING) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {interrupted}", err=True)
+        say(f"\ninterrupted; {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except (ValueError, TypeError, OSError) as error:
         if isinstance(error, TypeError):
@@ -114,7 +117,7 @@ def exit_on_bad_input(interrupted: str = _NOTHING) -> Iterator[None]:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         kept = isinstance(error, OSError) and interrupted != _NOTHING
-        typer.echo(f"error: {where}{reason}" + (f"; {interrupted}" if kept else ""), err=True)
+        say(f"error: {where}{reason}" + (f"; {interrupted}" if kept else ""), err=True)
         raise typer.Exit(BAD_INPUT) from None
 
 
@@ -151,10 +154,11 @@ def check_positive(**values: float) -> None:
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on stderr, and the call that moves it on by one."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    from dpjax.cli.console import PlainConsole
+
+    with Progress(console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
 
@@ -163,8 +167,10 @@ def print_json(values: dict[str, Any]) -> None:
     """One JSON object on stdout; infinities become null, since JSON has none."""
     infinite = (float("inf"), float("-inf"))
     clean = {name: None if value in infinite else value for name, value in values.items()}
-    json.dump(clean, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    # A stream of another encoding spells what it cannot say, which is another value.
+    is_ascii = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
+    text = json.dumps(clean, indent=2, ensure_ascii=is_ascii)
+    sys.stdout.write(f"{show_plainly(text)}\n")
 
 
 def with_cell_options(
@@ -341,7 +347,8 @@ def read_inputs(
             rows.train, rows.target, rows.schema, number=options.task == "regression"
         )
     except reading.DataError as error:
-        draft = f"dpjax schema {options.data} --out schema.toml drafts a schema to decide it in"
+        command = f"dpjax schema {quote_path(options.data)} --out schema.toml"
+        draft = f"{command} drafts a schema to decide it in"
         raise reading.DataError(f"{error}\n{draft}") from None
     encoding = reading.describe_encoding(complete, rows.schema)
     records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)

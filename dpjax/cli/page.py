@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
+from dpjax.cli.texts import show_plainly
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -50,13 +51,18 @@ class Html(str):
     """A text that is HTML already; any other is escaped: texts of a run are shown, never obeyed."""
 
 
+def escape(text: str) -> str:
+    """A text as HTML, shown plainly: no character hides, or turns the direction of reading."""
+    return html.escape(show_plainly(text))
+
+
 def _escape(text: str) -> str:
-    return text if isinstance(text, Html) else html.escape(text)
+    return text if isinstance(text, Html) else escape(text)
 
 
 def whole_page(title: str, sections: list[str]) -> str:
     """A page that needs nothing else."""
-    title = html.escape(title)
+    title = escape(title)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -68,21 +74,21 @@ def whole_page(title: str, sections: list[str]) -> str:
 
 def section(heading: str, parts: Iterable[str]) -> str:
     """What stands under a heading: HTML, and a paragraph a text."""
-    written = (p if isinstance(p, Html) else f"<p>{html.escape(p)}</p>" for p in parts)
+    written = (p if isinstance(p, Html) else f"<p>{escape(p)}</p>" for p in parts)
     return f"<section><h2>{heading}</h2>\n{''.join(written)}</section>"
 
 
 def ask(whom: str) -> Html:
     """That something is not stated, and who knows it."""
-    return Html(f'<span class="ask">not stated; ask {html.escape(whom)}</span>')
+    return Html(f'<span class="ask">not stated; ask {escape(whom)}</span>')
 
 
 def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...] = ()) -> Html:
     """Rows of texts, the first of each a name."""
-    lines = [f"<tr>{''.join(f'<th>{html.escape(n)}</th>' for n in head)}</tr>"] if head else []
+    lines = [f"<tr>{''.join(f'<th>{escape(n)}</th>' for n in head)}</tr>"] if head else []
     for name, *others in rows:
         cells = "".join(f"<td>{_escape(text)}</td>" for text in others)
-        lines.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
+        lines.append(f"<tr><th>{escape(name)}</th>{cells}</tr>")
     return Html(f"<table>{''.join(lines)}</table>")
 
 
@@ -91,7 +97,7 @@ def definitions(lines: list[str]) -> Html:
     found: dict[str, list[str]] = {}
     for line in lines:
         term, _, words = line.partition(": ")
-        found.setdefault(html.escape(term), []).append(f"<dd>{html.escape(words)}</dd>")
+        found.setdefault(escape(term), []).append(f"<dd>{escape(words)}</dd>")
     rows = (f"<dt>{term}</dt>{''.join(words)}" for term, words in found.items())
     return Html(f"<dl>{''.join(rows)}</dl>")
 
@@ -99,7 +105,7 @@ def definitions(lines: list[str]) -> Html:
 def show(value: Any) -> str:
     """A JSON value in a cell; null is what nobody stated."""
     if isinstance(value, dict):
-        return Html(f"<pre>{html.escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")
+        return Html(f"<pre>{escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "none"
     return ask("the organisation") if value is None else str(value)
@@ -110,7 +116,7 @@ def images(drawn: dict[str, pathlib.Path]) -> Html:
     found = ""
     for words, path in drawn.items():
         encoded = base64.b64encode(path.read_bytes()).decode()
-        found += f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
+        found += f'<img alt="{escape(words)}" src="data:image/png;base64,{encoded}">'
     return Html(f'<div class="pictures">{found}</div>')
 
 

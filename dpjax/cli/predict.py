@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 from typing import Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
+from dpjax.cli.texts import quote_cell, say
 
 
 def predict(
@@ -80,11 +79,11 @@ def predict(
         inputs.print_json(found | ({"unlisted": unlisted} if unlisted else {}))
         return
     said = "1 prediction is" if len(frame) == 1 else f"{len(frame)} predictions are"
-    typer.echo(f"{said} in {out}")
+    say(f"{said} in {out}")
     if unlisted:
-        typer.echo(unlisted)
+        say(unlisted)
     if unknown:
-        typer.echo(f"columns that the model does not know, left out: {', '.join(unknown)}")
+        say(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
 def _header(classes: tuple[str, ...]) -> list[str]:
@@ -93,13 +92,11 @@ def _header(classes: tuple[str, ...]) -> list[str]:
 
 def _as_csv(kept: Any, found: list[list[float]], classes: tuple[str, ...]) -> str:
     """The columns that are kept of the rows, the likeliest class and all chances, or the number."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*kept.columns, *_header(classes)])
+    lines = [[*map(str, kept.columns), *_header(classes)]]
     for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), found, strict=True):
         label = [classes[max(range(len(row)), key=row.__getitem__)]] if classes else []
-        rows.writerow([*own, *label, *(f"{number:.6g}" for number in row)])
-    return text.getvalue()
+        lines.append([*map(str, own), *label, *(f"{number:.6g}" for number in row)])
+    return "".join(f"{','.join(map(quote_cell, line))}\n" for line in lines)
 
 
 def _outputs(saved: Any, features: Any, schema: Any) -> Any:

@@ -14,6 +14,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import inputs
 from dpjax.cli.inputs import adjacency_option, option
+from dpjax.cli.texts import say
 
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
 Steps = Annotated[int, option("How often the noisy sum is released.")]
@@ -63,10 +64,10 @@ def epsilon(
         inputs.print_json({**found, "method": certificate.method, "tier": certificate.tier})
         return
     cost = format_rounded_up(certificate.epsilon)
-    typer.echo(f"ε = {cost} at δ = {delta:g} ({relation.value}), an upper bound")
-    typer.echo(f"by {certificate.method}: {certificate.bound}")
+    say(f"ε = {cost} at δ = {delta:g} ({relation.value}), an upper bound")
+    say(f"by {certificate.method}: {certificate.bound}")
     if records is not None and delta >= 1 / records:
-        typer.echo(f"warning: δ is not below 1 / {records} records", err=True)
+        say(f"warning: δ is not below 1 / {records} records", err=True)
 
 
 def calibrate(
@@ -99,7 +100,7 @@ def calibrate(
         inputs.print_json({**found, "adjacency": relation.value})
         return
     cost = f"ε = {format_rounded_up(spent)} at δ = {delta:g} ({relation.value})"
-    typer.echo(f"noise multiplier {noise:.6g} costs {cost}")
+    say(f"noise multiplier {noise:.6g} costs {cost}")
 
 
 def _make_run(
@@ -177,7 +178,7 @@ def curve(
                 title=title,
                 on_panel=advance,
             )
-    typer.echo(f"wrote {out}")
+    say(f"wrote {out}")
 
 
 def parse_step(text: str) -> Any:
@@ -264,7 +265,7 @@ def sweep(
 
             title = f"ε at δ = {delta:g} after {steps:,} steps ({relation.value})"
             plot_sweep(noises, rates, cost, picture, title=title)
-    typer.echo(f"wrote {out}" + (f" and {picture}" if picture is not None else ""))
+    say(f"wrote {out}" + (f" and {picture}" if picture is not None else ""))
 
 
 def parse_grid(option: str, text: str) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import html
 import json
 import math
 import pathlib
@@ -23,6 +22,7 @@ from dpjax._files import write_atomically
 from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 from dpjax.cli.page import Html
+from dpjax.cli.texts import say
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate, Ledger
@@ -119,7 +119,7 @@ def report(
         for path, text in pages.items():
             write_atomically(path, text.encode())
     for path in pages:
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _read_about(file: pathlib.Path) -> dict[str, str]:
@@ -185,7 +185,7 @@ def render_page(
         "In numbers": page.numbers(c),
         "The plan": page.plan(c),
         "The certificate": page.definitions([*opening, *details]),
-        "certificate.json": f"<pre>{html.escape(c.to_json())}</pre>",
+        "certificate.json": f"<pre>{page.escape(c.to_json())}</pre>",
     }
     sections = [page.section(f"{k}. {name}", answers[name]) for k, name in enumerate(answers, 1)]
     sections += [f"<details><summary>{n}</summary>{text}</details>" for n, text in folded.items()]
@@ -404,51 +404,86 @@ def _rate_model(c: Certificate, folder: pathlib.Path) -> list[str]:
     return [*words, "Whether that is enough, whoever uses the model must say."]
 
 
+def _around(found: Mapping[str, Any], name: str, spread: float | None, form: str) -> str:
+    """What ± an estimate has, in brackets; files of earlier releases know the noise alone."""
+    if (margin := _number(found, f"{name}_margin".removeprefix("_"))) is not None:
+        return f" ± {margin:{form}}"
+    return f" (noise: ± {2 * spread:{form}})" if spread else ""
+
+
+def _number(found: Mapping[str, Any], name: str) -> float | None:
+    """A number of an evaluation; None where noise hides it, or the file does not know it."""
+    value = found.get(name)
+    return None if value is None else float(value)
+
+
 def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
     """Of a model that predicts a number."""
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
-    noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
     margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
+    if (own := _number(found, "margin")) is not None:
+        margin = math.hypot(own, float(found["baseline_margin"]))
+    around = _around(found, "", spread, ".2g")
     return [
-        f"Root mean squared error {error:.4g}{noise} on {records:,.0f} held-out records; of always "
-        f"saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}"
+        f"Root mean squared error {error:.4g}{around} on {records:,.0f} held-out records; of "
+        f"always saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}",
+        *_say_margins(found),
     ]
 
 
-def _describe_classes(found: Mapping[str, Any], name: str = "") -> list[str]:
-    """Of a model that predicts a class, then of each group."""
-    values = (float(found[n]) for n in ("accuracy", "largest_class_share", "records", "stddev"))
-    right, largest, records, count = values
+def _say_margins(found: Mapping[str, Any]) -> list[str]:
+    from dpjax.cli.evaluation import PLUS_MINUS
+
+    return [f"{PLUS_MINUS}."] if "margins" in found else []
+
+
+def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
+    """How many records are classified rightly, of all or of a group."""
+    right, largest = (_number(found, n) for n in ("accuracy", "largest_class_share"))
+    records, count = float(found["records"]), float(found["stddev"])
+    if right is None or largest is None:
+        return f"{name}hidden by noise."
     # Of the sum of a count a class, each with noise of its own, where it is not said.
-    spread = float(found.get("accuracy_stddev", count * len(found["confusion"]) ** 0.5 / records))
-    margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
-    noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
-    text = [
-        f"{name}{right:.1%}{noise} of {records:,.0f} held-out records are classified rightly; "
-        f"always saying the most frequent class is right for {largest:.1%}."
-        f"{_NO_BETTER * (right <= largest + margin)}"
-    ]
-    if found.get("auc") is not None:
-        spread = float(found.get("auc_stddev") or 0.0)
-        noise = f" (noise: ± {2 * spread:.2g})" if spread else ""
-        text.append(f"Area under the ROC curve: {float(found['auc']):.3f}{noise}; of guesses 0.5.")
-    if not name:
-        rows = []
-        for one in map(str, found["classes"][:_SHOWN]):
-            cells = []
-            for what in ("precision", "recall"):
-                spread = float((found.get(f"{what}_stddev") or {}).get(one) or 0.0)
-                noise = f" (noise: ± {2 * spread:.1%})" if spread else ""
-                share = found[what][one]
-                cells.append("unknown" if share is None else f"{share:.1%}{noise}")
-            rows.append((one, *cells))
-        head = "class", "right where it is predicted", "found where it is true"
-        text.append(page.table(rows, head))
+    spread = _number(found, "accuracy_stddev")
+    if spread is None:
+        spread = count * len(found["confusion"]) ** 0.5 / records
+    margin = _number(found, "lead_margin")
+    if margin is None:
+        margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
+    return (
+        f"{name}{right:.1%}{_around(found, 'accuracy', spread, '.1%')} of {records:,.0f} held-out "
+        "records are classified rightly; always saying the most frequent class is right for "
+        f"{largest:.1%}.{_NO_BETTER * (right <= largest + margin)}"
+    )
+
+
+def _describe_classes(found: Mapping[str, Any]) -> list[str]:
+    """Of a model that predicts a class, then of each group."""
+    if found["accuracy"] is None:
+        raise ValueError("accuracy must be a number, got null")  # of all records noise hides none
+    text = [_describe_share(found)]
+    if (area := _number(found, "auc")) is not None:
+        around = _around(found, "auc", _number(found, "auc_stddev"), ".2g")
+        text.append(f"Area under the ROC curve: {area:.3f}{around}; of guesses 0.5.")
+    rows = []
+    for one in map(str, found["classes"][:_SHOWN]):
+        cells = []
+        for what in ("precision", "recall"):
+            share = found[what][one]
+            of_class = {
+                f"{what}_{end}": found[f"{what}_{end}"].get(one)
+                for end in ("stddev", "margin")
+                if found.get(f"{what}_{end}")
+            }
+            around = _around(of_class, what, _number(of_class, f"{what}_stddev"), ".1%")
+            cells.append("hidden by noise" if share is None else f"{share:.1%}{around}")
+        rows.append((one, *cells))
+    head = "class", "right where it is predicted", "found where it is true"
+    text.append(page.table(rows, head))
     for column, groups in (found.get("by") or {}).items():
-        for group, part in groups.items():
-            text += _describe_classes(part, f"{column} = {group}: ")
-    return text
+        text += [_describe_share(part, f"{column} = {group}: ") for group, part in groups.items()]
+    return [*text, *_say_margins(found)]
 
 
 def _describe_randomness(c: Certificate) -> list[str]:

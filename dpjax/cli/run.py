@@ -18,6 +18,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import MOMENTUM, Run
+from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model
@@ -47,6 +48,7 @@ class Trained(NamedTuple):
         found = self.evaluation
         metric = "test_error" if found["task"] == "regression" else "test_accuracy"
         summary[metric] = float(self.fit.metrics[metric][-1])
+        summary[f"{metric}_margin"] = found.get("accuracy_margin", found.get("margin"))
         if run.counts is not None:
             summary[f"{metric}_stddev"] = found.get("accuracy_stddev", found["stddev"])
         if run.options.compare:
@@ -209,7 +211,8 @@ def describe_saved_steps(folder: pathlib.Path) -> str:
         return "nothing was written"
     saved = any(checkpoints.glob("step-*.ckpt"))
     what = "the last completed step is" if saved else "its noise but no step is"
-    return f"{what} saved in {folder}: the same command with --out {folder} --resume goes on"
+    again = f"the same command with --out {quote_path(folder)} --resume goes on"
+    return f"{what} saved in {folder}: {again}"
 
 
 def check_same_settings(folder: pathlib.Path, run: Run) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
+from dpjax.cli.texts import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +62,9 @@ def schema(
             inputs.check_column("--target", target, list(frame.columns))
         text, undecided = _draft(frame, given or reading.Schema(()), target)
         out.write_text(_HEAD.format(name=pathlib.Path(data).name) + text, encoding="utf-8")
-    typer.echo(f"{out} is a draft of {len(frame.columns)} columns: NOT private, not for release")
+    say(f"{out} is a draft of {len(frame.columns)} columns: NOT private, not for release")
     if undecided:
-        typer.echo(f"still to be decided there: {', '.join(undecided)}")
+        say(f"still to be decided there: {', '.join(undecided)}")
 
 
 def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str, list[str]]:

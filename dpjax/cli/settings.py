@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive, list_names, read_inputs
+from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -280,11 +281,11 @@ def show_result(console, summary: dict[str, Any]) -> None:
         console.print(f"the best run's setting: {summary['setting']}")
     evaluation.show(console, summary["evaluation"])
     metric, form = ("test_error", ".4g") if "test_error" in summary else ("test_accuracy", ".1%")
-    reference, noise = summary.get(f"{metric}_without_privacy"), summary.get(f"{metric}_stddev")
+    reference, margin = summary.get(f"{metric}_without_privacy"), summary[f"{metric}_margin"]
     compared = "" if reference is None else f"(same model without privacy: {reference:{form}}) "
-    noisy = "" if noise is None else f"± {noise:{form}} (noise) "
+    around = "" if margin is None else f"± {margin:{form}} "
     console.print(
-        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {noisy}{compared}at ε = "
+        f"{metric.replace('_', ' ')} {summary[metric]:{form}} {around}{compared}at ε = "
         f"{format_rounded_up(summary['epsilon'], 4)}, δ = {summary['delta']:g}, "
         f"{summary['adjacency']}"
     )
@@ -292,5 +293,8 @@ def show_result(console, summary: dict[str, Any]) -> None:
         console.print(f"{nonfinite} gradients were NaN or infinite and counted as zero")
     folder, here = pathlib.Path(summary["folder"]), pathlib.Path.cwd()
     shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    console.print(f"check it: dpjax verify {shown}/certificate.json")
-    console.print(f"use it: dpjax predict {shown} --data NEW.csv --out predictions.csv")
+    # A command is copied whole: the screen may break it, the console does not.
+    where, file = quote_path(shown), quote_path(shown / "certificate.json")
+    console.print(f"check it: dpjax verify {file}", soft_wrap=True)
+    use = f"use it: dpjax predict {where} --data NEW.csv --out predictions.csv"
+    console.print(use, soft_wrap=True)

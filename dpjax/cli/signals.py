@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from dpjax.cli.inputs import BAD_INPUT, INTERRUPTED
+from dpjax.cli.inputs import BAD_INPUT, INTERRUPTED, MISTAKE
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -23,6 +23,10 @@ def finish(command: Callable[[], Any]) -> NoReturn:
             code: Any = 0
         except SystemExit as end:
             code = end.code
+        except Exception as error:
+            # Python's own exit code is 1, which says that a certificate does not hold.
+            sys.excepthook(type(error), error, error.__traceback__)
+            code = MISTAKE
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -14,6 +14,7 @@ import typer
 
 from dpjax.cli import inputs, private, run, settings, signals
 from dpjax.cli.inputs import adjacency_option, option
+from dpjax.cli.texts import quote_path, say
 
 
 class ModelOption(enum.StrEnum):
@@ -237,11 +238,10 @@ def train(
 
 def finish(options: types.SimpleNamespace) -> None:
     """From the options of a run, by name, or of a search, to its folder."""
-    from rich.console import Console
+    from dpjax.cli.console import PlainConsole
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
-    # Names of files and columns are no markup.
-    console = Console(stderr=options.as_json, markup=False, highlight=False)
+    console = PlainConsole(stderr=options.as_json)
     resume, named = options.resume, pathlib.Path("runs") / pathlib.Path(options.data).name
     with inputs.exit_on_bad_input():
         folder = (options.out or named.with_name(named.name.split(".")[0])).resolve()
@@ -262,9 +262,10 @@ def finish(options: types.SimpleNamespace) -> None:
         job = job if options.search is None else options.search.hide_held_out(job)
         found = run.train_privately(console, job, folder)
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
+        say(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
         raise typer.Exit(inputs.INTERRUPTED) from None
-    interrupted = f"the run is trained: the same command with --out {folder} --resume goes on"
+    interrupted = f"the run is trained: the same command with --out {quote_path(folder)} "
+    interrupted += "--resume goes on"
     with inputs.exit_on_bad_input(interrupted):
         run.write_results(folder, job, found)
     summary = {"folder": str(folder), **found.summarise(job)}

@@ -20,6 +20,7 @@ from dpjax.cli.inputs import (
     print_json,
     verify_certificate,
 )
+from dpjax.cli.texts import show_plainly
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,9 +67,9 @@ def verify(
             }
         )
         return
-    from rich.console import Console
+    from dpjax.cli.console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     recomputed = f"{check.method} gives ε = {check.epsilon:.9g}. The certificate holds."
     lines = [found.describe(), "", f"Recomputed: {recomputed}"]
     if check.checked_by is not None:
@@ -143,9 +144,9 @@ def ledger(
         values |= {"planned": planned, "adjacency": found.adjacency.value, "unit": found.unit}
         print_json({**values, "measure": found.measure, "order": found.order, "runs": runs})
         return
-    from rich.console import Console
+    from dpjax.cli.console import PlainConsole
 
-    show_labelled(Console(), "\n".join(_describe_ledger(found, spent, planned)))
+    show_labelled(PlainConsole(), "\n".join(_describe_ledger(found, spent, planned)))
 
 
 def _describe_ledger(found: Ledger, spent: float, planned: float) -> list[str]:
@@ -178,7 +179,7 @@ def show_labelled(console: Console, text: str) -> None:
     from rich.text import Text
 
     width = max(min(console.width, WIDEST), 20)
-    for line in text.split("\n"):
+    for line in show_plainly(text).split("\n"):
         label, colon, _ = line.partition(": ")
         style = f"bold {_COLOURS.get(label, '')}".strip()
         wrapped = textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]

@@ -231,6 +231,6 @@ def test_one_record_and_huge_noise_leave_shares_that_are_shares(stddev):
     assert 0 <= found["accuracy"] <= 1
     assert 0 <= found["largest_class_share"] <= 1
     assert found["by"]["sex"].keys() == {"f"}
-    assert found["by"]["sex"]["f"].keys() == found.keys() - {"task", "classes", "by"}
+    assert found["by"]["sex"]["f"].keys() == found.keys() - {"task", "margins", "classes", "by"}
     assert "not clearly better" in evaluation.compare(found)
     json.dumps(found, allow_nan=False)

@@ -393,7 +393,7 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
         "85.0% (noise: ± 2.0%) of 100",
         "right for 80.0%",
         "0.875 (noise: ± 0.04)",
-        "60.0%unknown",
+        "60.0%hidden by noise",
     ):
         assert words in said
     assert "IS NOT SHOWN" not in said
