@@ -196,13 +196,13 @@ class PrivateTable:
         """What `release` releases: histograms, one a column and look."""
         unknown, first, following = self._histograms
         counted = {_KIND_NOISE: unknown, 1.0: first + following * (1 + self.zooms)}
-        parts: list[acc.Mechanism] = [
+        parts = [
             acc.Repeated(acc.Histogram(noise * self.stddev), steps)
             for noise, steps in counted.items()
             if steps
         ]
         if self._has_own_look:
-            parts.append(acc.Histogram(self._of_classes.stddev))
+            parts.append(acc.Repeated(acc.Histogram(self._of_classes.stddev), 1))
         return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
     @property
