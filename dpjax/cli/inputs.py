@@ -223,6 +223,22 @@ def with_task(schema: Schema | None, target: str, task: str) -> Schema | None:
     )
 
 
+def with_classes(schema: Schema | None, target: str, given: str | None) -> Schema | None:
+    """The schema, with the classes of an option in the place of its own."""
+    from dataclasses import replace
+
+    from dpjax.data import Schema
+
+    if given is None:
+        return schema
+    classes = list_names(given)
+    if len(classes) < 2:
+        raise ValueError(f"--classes must be two texts or more, such as no,yes, got {given!r}")
+    schema = schema or Schema(())
+    kept = tuple((spelt, name) for spelt, name in schema.aliases if name in classes)
+    return replace(schema, target=target, classes=classes, aliases=kept)
+
+
 class Rows(NamedTuple):
     """What is read of the files, before anything of it is encoded."""
 
@@ -308,10 +324,13 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
     if test is not None:
         if test.exists() and source.exists() and test.samefile(source):
             raise reading.DataError(f"--test must be another file than --data, got {test}")
+        # By its path alone: whether it holds the same records is a function of these.
         held_out = reading.read_table(test, target=target, schema=schema, as_written=as_written)
-        if held_out.equals(frame):
+        names = [name for name in frame.columns if name not in left_out]
+        if as_written and (absent := [name for name in names if name not in held_out.columns]):
             raise reading.DataError(
-                f"--test must hold other records than --data, got the same in {test}"
+                f"--test {test}: the column {absent[0]!r} is missing; the columns are those of "
+                "--data"
             )
     for name in left_out:  # the person's last
         option = "--person" if name == person else "--ignore"
@@ -325,7 +344,7 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
         raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
     if options.by is not None and options.by in (*left_out, target):
         raise ValueError(f"--by must name a feature, got {options.by!r}")
-    schema = with_task(schema, target, options.task)
+    schema = with_classes(with_task(schema, target, options.task), target, options.classes)
     if not person:
         return Rows(frame, held_out, target, schema)
     frame, persons = _number_persons(frame, person, schema, as_written)

@@ -14,17 +14,20 @@ import math
 import pathlib
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpjax.cli import inputs, settings
+from dpjax.cli import class_sizes, inputs, released, settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Counts
+    from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
-    from dpjax.training import Plan
+    from dpjax.training import Checkpoints, Plan
 
 _HELD_OUT = 0.2
 _ROWS = 10  # of the metrics: each is a noisy count of its own
@@ -40,13 +43,17 @@ _BOUND = (
     *("clip_norm", "adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
     *("person", "records_per_person", "ignore"),
 )
+# What of it may differ where the looks were taken and nothing was trained: they do not rest on it.
+_CHANGEABLE = (*("task", "by", "model", "steps", "batch size", "sampling", "clip norm", "schema"),)
+# Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
+# did, and that a search has begun.
+_OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 
 
 def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Run:
     """The run, its table released; in a folder that holds a finished one, as that one was."""
+    from dpjax import accounting as acc
     from dpjax import data, training
-    from dpjax.data.schema import RELEASED
-    from dpjax.training.plan import NOTHING_CHOSEN
 
     settings.check_options(options)
     rows = inputs.read_rows(options, as_written=True)
@@ -57,21 +64,53 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     count = len(parts.looked_at)
     if finished is not None:  # its key is gone, and with it which records it held out
         count = int(finished.certificate.declared.get("records", count))
-    table, notes = _plan_table(options, rows, count)
-    released = None if table.mechanism.parts() == () else table.mechanism
-    before = {"preceding": released, "extra_delta": table.extra_delta}
+    table, notes = _plan_table(options, rows, count, own_look=key.has_own_look)
+    looks = table
+    if finished is not None:
+        looks = _find_table_of(finished.certificate, table, options, rows)
+    cost, extra_delta = looks.mechanism, looks.extra_delta
+    if key.kept is not None:
+        notes, cost = (), key.kept.certificate.mechanism
+        extra_delta = dict(key.kept.certificate.extra_delta)
     search = options.search  # None of a single run
-    selection = search and search.select(options, is_public=rows.held_out is not None)
-    plan = settings.plan_for(options, count, selection=selection, **before)
-    if finished is None:
-        key.store(plan)
-        options.ledger = None  # the looks are releases too: the whole run is booked before them
-        schema = table.release(parts.looked_at, key.value)
-    else:
+    plan = settings.plan_for(
+        options,
+        count,
+        selection=search and search.select(options, is_public=rows.held_out is not None),
+        preceding=None if cost == acc.Composed(()) else cost,
+        extra_delta=extra_delta,
+    )
+    if finished is not None:
         schema = data.described_schema(finished.encoding)
-    if options.task != "regression":
-        schema = _check_classes(table, schema)
-    notes = (*notes, *_describe_hidden(table, schema))
+        return _complete(options, rows, parts, plan, table, schema, key, notes)
+    key.store(plan)
+    found = key.kept or _release(table, parts.looked_at, rows, plan, key)
+    asked = replace(table.schema, classes=table.schema.classes or None)
+    with _saying_what_is_spent(found, key):
+        is_number = options.task == "regression"
+        schema = released.choose_target(found.schema, asked, is_number=is_number)
+        if not is_number:
+            schema = _check_classes(table, schema)
+        notes = (*notes, *_describe_hidden(table, schema, found.class_threshold))
+        if table.schema.classes is None:
+            notes = (*notes, _describe_classes(table, options, rows))
+        run = _complete(options, rows, parts, plan, table, schema, key, notes)
+    options.ledger = None  # the looks are releases too: the whole run was booked before them
+    if search is not None:
+        key.note(_SEARCHED)
+    return run
+
+
+def _complete(
+    options: types.SimpleNamespace, rows: inputs.Rows, parts: _Parts, plan: Plan,
+    table: PrivateTable, schema: Schema, key: _Key, notes: tuple[str, ...],
+) -> settings.Run:  # fmt: skip
+    """The run by the table that was released."""
+    from dpjax import data
+    from dpjax.data.schema import RELEASED
+    from dpjax.training.plan import NOTHING_CHOSEN
+
+    search = options.search
     model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
     if model == "logistic" and len(schema.classes or ()) != 2:
         model = "softmax"
@@ -102,6 +141,61 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     )
 
 
+def _release(
+    table: PrivateTable, frame: pd.DataFrame, rows: inputs.Rows, plan: Plan, key: _Key
+) -> Released:
+    """Look at the records, and keep what was found with its price."""
+    from dpjax import accounting as acc
+    from dpjax._numerics.keys import name_of_key
+
+    schema = table.release(frame, key.value)
+    certificate = released.certify_looks(table, plan, name_of_key(key.value)[0])
+    found = released.Released(schema, certificate, table.class_threshold)
+    if table.mechanism != acc.Composed(()):
+        key.keep(found, rows.schema)
+    return found
+
+
+@contextlib.contextmanager
+def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
+    """Say of a run that is refused after its looks what these cost, and how it goes on."""
+    from dpjax import accounting as acc
+
+    try:
+        yield
+    except (ValueError, acc.UnsupportedQuery) as error:
+        if found.certificate.mechanism == acc.Composed(()):
+            raise
+        booked = key.book_looks(found.certificate)
+        folder = key.folder.parent.parent
+        raise ValueError(
+            f"{error}. Nothing was trained; {found.describe_cost()}{booked}, and "
+            f"{folder / released.FILE} keeps what they found: the same command with "
+            f"--out {folder} --resume goes on from it without another look, also with other "
+            "--task, --classes, --model, --by, --steps, --batch-size or --clip-norm"
+        ) from None
+
+
+def _find_table_of(
+    certificate: Certificate, table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
+) -> PrivateTable:
+    """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
+    from dpjax import accounting as acc
+
+    whole, schema = certificate.mechanism, rows.schema
+    if not isinstance(whole, acc.Composed):
+        return table
+    count = table.records
+    targets: list[dict[str, Any]] = [{}, {"classes": None, "target_range": None}, {"classes": ()}]
+    for own_look in (True, False):
+        for target in targets:
+            other = rows._replace(schema=schema and replace(schema, **target))
+            one, _ = _plan_table(options, other, count, own_look=own_look)
+            if one.mechanism == whole.mechanisms[0]:
+                return one
+    return table
+
+
 class _Key:
     """The key of a run: a stored one where there is one, else one that is stored before use."""
 
@@ -114,25 +208,80 @@ class _Key:
         seed = options.seed
         self.value: Any = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
+        self.has_own_look, self.has_trained = True, False
+        self.kept: Released | None = None  # by an earlier process
         if self.is_stored:
+            self._read_notes()
             self.store()
+
+    def _read_notes(self) -> None:
+        """What an earlier process has done with the key."""
+        with self._open() as notes:
+            self.has_own_look = notes.noted(_OWN_LOOK, False)
+            self.kept = released.read(self.folder.parent.parent, notes)
+            trained = (self.folder.parent / "noise_key.json").exists()
+            self.has_trained = trained or notes.noted(_SEARCHED, False)
+
+    def _open(self) -> contextlib.closing[Checkpoints]:
+        from dpjax.training import Checkpoints
+
+        return contextlib.closing(Checkpoints(self.folder))
+
+    def note(self, what: str) -> None:
+        """Note beside the key what was done with it."""
+        with self._open() as notes:
+            notes.noted(what, True)
+
+    def keep(self, found: Released, declared: Schema | None) -> None:
+        """Keep a released table for whoever resumes the run."""
+        with self._open() as notes:
+            released.write(self.folder.parent.parent, found, declared, notes)
 
     def store(self, plan: Plan | None = None) -> None:
         """Bind the key to what it is used with, and book the plan; twice is once."""
-        from dpjax._numerics.keys import name_of_key
-        from dpjax.training import Checkpoints
-        from dpjax.training.fit import book_once, open_ledger
+        from dpjax.training.fit import book_once, certify_alone, open_ledger
 
         ledger: Any = None if plan is None else self.options.ledger
         if plan is not None and ledger is not None:  # refused before a folder is made
             ledger = open_ledger(ledger, plan, resume=self.is_stored)
         inputs.check_writable(self.folder.parent.parent)
-        with contextlib.closing(Checkpoints(self.folder)) as store:
-            self.value = store.bind(self.value, self._identity, resume=self.options.resume)
-            # Drawn by chance also where an earlier process drew it.
-            named = name_of_key(self.value, drawn=self.options.seed is None)
+        # What the looks do not rest on may differ as long as nothing else was done with the key.
+        is_open = self.is_stored and not self.has_trained
+        may_differ = is_open and self.has_own_look and self.kept is not None
+        with self._open() as store:
+            # Before the key, which whoever resumes finds: a key without the note is of before 0.2.
+            if not (self.folder / "noise_key.json").exists():
+                store.noted(_OWN_LOOK, True)
+            self.value = store.bind(
+                self.value,
+                self._identity,
+                resume=self.options.resume,
+                changeable=_CHANGEABLE if may_differ else (),
+            )
             if plan is not None and ledger is not None:
-                book_once(plan, named, store, ledger)
+                run = certify_alone(plan, self._name())
+                book_once(run, store, ledger, corrects=is_open)
+
+    def book_looks(self, looks: Certificate) -> str:
+        """Book the looks alone in the place of the run that ends with them, and say so."""
+        from dpjax.accounting import BudgetExceeded, LedgerFile
+        from dpjax.training.fit import book_once
+
+        if self.options.ledger is None:
+            return ""
+        file = LedgerFile(self.options.ledger)
+        try:
+            with self._open() as store:
+                book_once(looks, store, file, corrects=True)
+        except BudgetExceeded:  # of a ledger whose runs were all declared beforehand
+            return f" (in {file.path} the whole run stays booked)"
+        return f" (booked in {file.path})"
+
+    def _name(self) -> tuple[str, bool]:
+        """The name of the key; drawn by chance also where an earlier process drew it."""
+        from dpjax._numerics.keys import name_of_key
+
+        return name_of_key(self.value, drawn=self.options.seed is None)
 
     def _identity(self, key: Any) -> dict[str, Any]:
         """The records by a digest that nobody can test without the key, and all settings."""
@@ -151,12 +300,22 @@ class _Key:
                 code.update(repr((name, len(text))).encode() + text)
         bound = {name.replace("_", " "): str(getattr(self.options, name)) for name in _BOUND}
         bound |= {} if self.options.search is None else {"search": repr(self.options.search)}
-        return {
+        found = {
             "data": code.hexdigest(),
             "seed": self.options.seed,
             **bound,
             "schema": repr(self.rows.schema),
         }
+        return found | ({"columns": self._describe_columns()} if self.has_own_look else {})
+
+    def _describe_columns(self) -> str:
+        """What is declared besides the target."""
+        from dpjax.data import Schema
+
+        declared, target = self.rows.schema or Schema(()), self.rows.target
+        columns = tuple(column for column in declared.columns if column.name != target)
+        open_target: Any = {"target": None, "classes": None, "aliases": (), "target_range": None}
+        return repr(replace(declared, columns=columns, **open_target))
 
 
 class _Parts(NamedTuple):
@@ -225,7 +384,7 @@ def _describe_persons(options: types.SimpleNamespace) -> list[str]:
 
 
 def _plan_table(
-    options: types.SimpleNamespace, rows: inputs.Rows, count: int
+    options: types.SimpleNamespace, rows: inputs.Rows, count: int, *, own_look: bool
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -234,6 +393,8 @@ def _plan_table(
     schema = replace(rows.schema or data.Schema(()), target=rows.target)
     known = [column.name for column in schema.columns if column.name in rows.train.columns]
     others = [n for n in rows.train.columns if n not in known and n != rows.target]
+    if not others and all(column.kind == "ignore" for column in schema.columns):
+        raise data.DataError("the schema must leave features, got all columns but the target out")
     numeric = None if options.numeric is None else options.numeric.split(",")
     if numeric is not None:
         named = {"", rows.target} if options.task == "regression" else {""}
@@ -248,6 +409,7 @@ def _plan_table(
             epsilon=options.epsilon,
             delta=settings.choose_delta(options, count),
             adjacency=acc.Adjacency(options.adjacency),
+            target_share=None if own_look else 0.0,
             numeric=numeric,
             encoding=encoding,
         )
@@ -256,34 +418,52 @@ def _plan_table(
 
 def _check_classes(table: PrivateTable, schema: Schema) -> Schema:
     """The schema with a class at least; refused where what was released is a measured number."""
-    from dpjax.data.cells import parse_number
-
     classes, target = schema.classes or (), table.schema.target
-    if (
-        table.schema.classes is None
-        and len(classes) > _MOST_NUMBERS
-        and all(map(parse_number, classes))
-    ):  # computed from what was released
+    is_open, numbers = table.schema.classes is None, released.parse_classes(schema)
+    if is_open and numbers and len(numbers) > _MOST_NUMBERS:  # computed from what was released
         raise ValueError(
-            f"--task must be regression for a target of {len(classes)} different numbers, or a "
-            f"schema must declare the classes of {target!r}, got classification"
+            f"--task must be regression for a target of {len(classes)} different numbers, or "
+            f"--classes must declare the classes of {target!r}, got classification"
         )
     return replace(schema, classes=classes or _NO_CLASS)
 
 
-def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
+def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> list[str]:
     """What the noise hides of what was released, and what to give."""
-    hidden = [one.name for one in schema.columns if one.categories == ("",)]
-    notes = [f"warning: no value of {', '.join(hidden)} stands out of the noise"] if hidden else []
+    from dpjax.data.schema import remark_on
+
+    names: dict[str, list[str]] = {}
+    for column in schema.columns:
+        if column not in table.schema.columns and (remark := remark_on(column)):
+            names.setdefault(remark, []).append(column.name)
+    notes = [f"warning: {', '.join(listed)}: {remark}" for remark, listed in names.items()]
+    if notes:
+        notes.append(
+            "leave ids, dates and free text out by --ignore, or name whose a row is by --person; "
+            'numbers such as "3.326,60" need --decimal , and --thousands . together'
+        )
     if schema.classes is not None and len(schema.classes) == 1:
         found = "no class" if schema.classes == _NO_CLASS else "one class"
         notes.append(
             f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count "
-            f"above {table.threshold:,}: the model is a constant; if the target is a number give "
-            "--task regression, else declare classes in a schema, or give more records or a larger "
-            "--epsilon"
+            f"above {threshold:,}: the model is a constant; if the target is a number give "
+            "--task regression, else declare the classes by --classes, or give more records or a "
+            "larger --epsilon"
         )
     return notes
+
+
+def _describe_classes(
+    table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
+) -> str:
+    """From which size on a class is seen, which follows from public numbers alone."""
+
+    def make(epsilon: float, records: int) -> PrivateTable:
+        asked = types.SimpleNamespace(**{**vars(options), "epsilon": epsilon})
+        return _plan_table(asked, rows, records, own_look=table.target_stddev is not None)[0]
+
+    seen = class_sizes.describe_seen(table, options.epsilon, make)
+    return f"classes of {table.schema.target!r}: {seen}; --classes declares those that are public"
 
 
 def _rows_apart(plan: Plan) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
+from dpjax.cli import released
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import MOMENTUM, Run
 from dpjax.cli.texts import quote_path
@@ -229,7 +230,7 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
         for name in dict.fromkeys([*here, *there])
         if there.get(name) != here.get(name)
     ]
-    if found.encoding != json.loads(json.dumps(run.encoding)):
+    if _without_remarks(found.encoding) != _without_remarks(json.loads(json.dumps(run.encoding))):
         wrong.append("how records are encoded")
     listed, asked = finished.not_covered, run.certificate.not_covered
     for where, lines, others in (("there", listed, asked), ("here", asked, listed)):
@@ -241,12 +242,23 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
         )
 
 
+def _without_remarks(encoding: Any) -> Any:
+    """The encoding as models of before 0.2 hold it."""
+    if not isinstance(encoding, dict):
+        return encoding
+    columns = [{k: v for k, v in one.items() if k != "remark"} for one in encoding["columns"]]
+    return {**encoding, "columns": columns}
+
+
 def _describe_settings(certificate) -> dict[str, str]:
     """What a certificate says of the settings of its run, in words."""
     from dpjax.accounting.answers.methods import describe
     from dpjax.accounting.answers.plain_words import format_fact
 
+    # Two tables of one share of the budget leave training the same noise.
+    parts = certificate.mechanism.parts()
     return {
+        "released first": parts[0].describe() if len(parts) == 2 else "nothing",
         "epsilon": format_fact(certificate.epsilon),
         "delta": format_fact(certificate.delta),
         "adjacency": certificate.adjacency.value,
@@ -293,8 +305,12 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
 
 
 def discard_keys(folder: pathlib.Path) -> None:
-    """Delete the keys of a finished run, also of one that was killed before it did."""
+    """Delete the keys of a finished run, also of one that was killed before it did.
+
+    The file of the released table goes with them.
+    """
     from dpjax import training
 
     for place in ("checkpoint", "checkpoint/table"):
         training.discard_key(folder / place)
+    (folder / released.FILE).unlink(missing_ok=True)  # model.json has what was released

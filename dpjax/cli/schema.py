@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +30,6 @@ _MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and t
 _EITHER = '  # "," if 1,500 is one and a half; if it is 1500: ".", and a line thousands = ","'
 _EITHER_POINT = '  # "." and a line thousands = "," if 1.500 is one and a half; else "," and "."'
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
-_ID = re.compile(r"(^|.*[\W_])(p?id|uid|nr|no|key|number)$|.*[a-z](Id|ID|Nr|No)$")
 
 
 def schema(
@@ -109,6 +107,7 @@ def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str,
 def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     """A column's kind, and why it must be decided."""
     from dpjax.data.cells import DataError, check_kind, check_variety
+    from dpjax.data.schema import is_named_as_id
 
     given = table[name].dropna()
     if given.empty:
@@ -116,7 +115,7 @@ def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     is_number = given.dtype.kind in "biuf"  # of which none is a date, and each as a text is slow
     if not is_number and given.astype(str).str.fullmatch(_DATE).all():
         return "decide", "dates: ignore, or write an age or a year in the file"
-    if _ID.fullmatch(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
+    if is_named_as_id(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
         return "decide", "an id? ignore, or --person"
     try:
         if (kind := check_kind(table, name, schema)) == "category":

@@ -95,6 +95,10 @@ def check_options(options: types.SimpleNamespace) -> None:
         )
     if options.task == "regression" and options.by is not None:
         raise ValueError("--by must be left out with --task regression, got " + options.by)
+    if options.task == "regression" and options.classes is not None:
+        raise ValueError(
+            "--classes must be left out with --task regression, got " + options.classes
+        )
     if options.learning_rate is not None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:

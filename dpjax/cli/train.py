@@ -63,6 +63,14 @@ Task = Annotated[
     TaskOption,
     option("Predict a class, or a number, which is clipped to a declared or released range."),
 ]
+Classes = Annotated[
+    str | None,
+    option(
+        "The classes of the target, such as no,yes, where they are public: none is hidden by "
+        "noise, and no look is spent on them. [default: a schema's, or found as --preprocessing "
+        "says]"
+    ),
+]
 Delta = Annotated[
     float | None,
     option(
@@ -192,6 +200,7 @@ def train(
     epsilon: Epsilon,
     target: Target = None,
     task: Task = TaskOption.classification,
+    classes: Classes = None,
     delta: Delta = None,
     model: Model = None,
     steps: Steps = settings.STEPS,
@@ -250,7 +259,11 @@ def finish(options: types.SimpleNamespace) -> None:
             inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
         folder = folder if resume else run.unused_folder(folder, console)
         is_private = options.preprocessing is PreprocessingOption.private
-        job = (private if is_private else settings).prepare(options, folder)
+        try:
+            job = (private if is_private else settings).prepare(options, folder)
+        except KeyboardInterrupt:
+            typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
+            raise typer.Exit(inputs.INTERRUPTED) from None
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)
             run.discard_keys(folder)

@@ -7,7 +7,7 @@ KINDS   Of a column that nothing is known of: cells that are numbers, other text
 FIRST   Of numbers the records in each cell of a public signed grid of powers of two; of texts and
         of the target the records of each value that occurs. These are no public list: a value
         leaves only with a noisy count above the threshold t. Of a record that alone holds its
-        values in d columns one is shown with probability at most 1 − (1 − P(Y ≥ t))^d = δ_T, by
+        values in d columns one is shown with probability at most 1 − Π(1 − P(Y ≥ t)) ≤ δ_T, by
         noise that is independent of all else that is released. Without these values the outputs
         are those of histograms over cells that both data sets have; with them the pair is composed
         with ({none: 1}, {none: 1 − δ_T, some: δ_T}), or under replace-one with two such that do not
@@ -15,6 +15,10 @@ FIRST   Of numbers the records in each cell of a public signed grid of powers of
 NEXT    Of numbers again, in cells that follow from the look before by how much these held: running
         sums are a noisy distribution function. Every further look (`zooms`) divides the cells that
         hold most again, for columns that are narrow and far from 0.
+
+The classes may have a look of their own, with less noise and a lower threshold: a model lacks a
+class that is hidden, and hardly misses a rare category. All histograms together move by the root of
+Σ 1/σ² in units of their noise, each with its own σ.
 
 What follows is computed from these counts alone (post-processing), and each record is encoded by
 itself. Nothing is refused on account of a cell: one that does not parse is no number.
@@ -54,6 +58,8 @@ _MOST_STDDEV = 1e15  # of which four times still is a whole number of 64 bits
 _KIND_NOISE = 4.0  # relative: a majority needs no exact counts
 _SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
 _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
+# Of the classes' own look. A threshold is five to six deviations: about 1 % of the records.
+_CLASS_SHARE, _MOST_CLASS_SHARE, _RECORDS_PER_CLASS_NOISE = 0.01, 0.1, 450
 _TAILS = np.array([0.005, 0.01, 0.02, 0.05])
 _THRESHOLD = "a value that one record alone holds is released"
 
@@ -78,6 +84,7 @@ class PrivateTable:
             each cell of the public grid, of which nothing is learned).
         zooms: further looks at numbers, a public number.
         threshold_delta: δ_T, the part of δ for values that one record alone holds.
+        target_stddev: of the noise of a count of a class; None: stddev.
 
     Guarantee:
         `release` is what `mechanism` prices, but for `extra_delta`, under both adjacencies. Names
@@ -106,11 +113,14 @@ class PrivateTable:
     encoding: str = "tail-bins"
     zooms: int = 0
     threshold_delta: float = 1e-6
+    target_stddev: float | None = None
 
     def __post_init__(self):
         choice("encoding", self.encoding, ENCODINGS)
         one_number("records", self.records, Range(1.0, whole=True))
         one_number("stddev", self.stddev, Range(3.0, _MOST_STDDEV))
+        if self.target_stddev is not None:
+            one_number("target_stddev", self.target_stddev, Range(3.0, _MOST_STDDEV))
         one_number("zooms", self.zooms, Range(0.0, 8.0, whole=True))
         delta = Range(0.0, 1.0, open_low=True, open_high=True)
         one_number("threshold_delta", self.threshold_delta, delta)
@@ -148,13 +158,16 @@ class PrivateTable:
 
     @property
     def _histograms(self) -> tuple[int, int, int]:
-        """How many there are of the kinds, in the first look, and in each of the next, at most."""
+        """How many there are of the kinds, in the first look, and in each of the next, at most.
+
+        The classes' is not among them where it has noise of its own.
+        """
         # A column of unknown kind counts as whichever it is found to be: how many histograms are
         # priced must not depend on what was released.
         kinds = [*self._kinds.values()]
         unknown, numbers = kinds.count("any"), kinds.count("number") + kinds.count("any")
         numbers *= self.encoding != "grid"
-        lists = self._lists - unknown
+        lists = self._lists - unknown - self._has_own_look
         target = int(self._learns_range)
         return unknown, lists + max(numbers, unknown) + target, numbers + target
 
@@ -162,6 +175,16 @@ class PrivateTable:
     def _learns_range(self) -> bool:
         """Whether the target is a number whose range nobody has given."""
         return self.schema.classes == () and self.schema.target_range is None
+
+    @property
+    def _has_own_look(self) -> bool:
+        """Whether the classes are found by counts of less noise than those of the columns."""
+        return self.schema.classes is None and self.target_stddev is not None
+
+    @property
+    def _of_classes(self) -> PrivateTable:
+        """This table with the noise of the classes' counts."""
+        return replace(self, stddev=self.target_stddev or self.stddev, target_stddev=None)
 
     @property
     def _lists(self) -> int:
@@ -179,6 +202,8 @@ class PrivateTable:
             for noise, steps in counted.items()
             if steps
         ]
+        if self._has_own_look:
+            parts.append(acc.Repeated(acc.Histogram(self._of_classes.stddev), 1))
         return parts[0] if len(parts) == 1 else acc.Composed(tuple(parts))
 
     @property
@@ -197,6 +222,11 @@ class PrivateTable:
 
         each = -math.expm1(math.log1p(-self.threshold_delta) / self._lists)
         return 1 + math.ceil(-self.stddev * float(ndtri(each)) * (1 + 1e-9))
+
+    @property
+    def class_threshold(self) -> int:
+        """The noisy count above which a class is released."""
+        return self._of_classes.threshold
 
     @property
     def public(self) -> tuple[str, ...]:
@@ -251,7 +281,7 @@ class PrivateTable:
             columns.append(column)
         classes, ends = self.schema.classes, self.schema.target_range
         # A fold behind those of the columns: each has noise of its own, as the price takes it.
-        look = _Looks(self, fold_in_words(key, TABLE_FOLD, len(self.columns)))
+        look = _Looks(self._of_classes, fold_in_words(key, TABLE_FOLD, len(self.columns)))
         target = frame[self.schema.target]
         if classes is None:
             classes = _in_order(look.values(as_texts(target, self.schema)))
@@ -266,18 +296,21 @@ class PrivateTable:
     def for_budget(
         cls, columns: Sequence[str], schema: Schema, records: int, *, epsilon: float, delta: float,
         adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE, share: float | None = None,
-        **settings: Any,
+        target_share: float | None = None, **settings: Any,
     ) -> PrivateTable:  # fmt: skip
         """The table whose looks take a share of a budget (ε, δ), of it as ρ = μ²/2.
 
-        A tenth of δ is set aside for the threshold. By default the share is 3 %, and more where a
-        count's noise would be above 1/150 of the records, up to a half; it warns where no share is
-        enough.
+        A tenth of δ is set aside for the threshold. By default the looks at the columns take 3 %,
+        and more where a count's noise would be above 1/150 of the records; the classes' own look
+        takes 1 %, and more where its noise would be above 1/450, up to a tenth. Together they take
+        a half at most; it warns where that is not enough for the columns.
 
         Args:
             columns, schema, records: as the fields.
             epsilon, delta, adjacency: the budget of the whole run.
             share: the looks' part of it, in (0, 1).
+            target_share: the part of the budget for the classes' own look, below `share`; 0: they
+                are counted with the noise of the columns.
             **settings: further fields: numeric, encoding, zooms, threshold_delta.
 
         Example:
@@ -294,23 +327,49 @@ class PrivateTable:
         mu = 1 / float(np.asarray(acc.calibrate(acc.Gaussian, epsilon=epsilon, delta=delta)))
         # A histogram takes 1/σ² of μ², and twice that where a record is replaced: a rule to choose
         # the noise by. What it costs is priced by `mechanism`.
+        each = 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+        most = _MOST_SHARE if share is None else one_number("share", share, _PART)
+        own = _share_of_classes(table, each / (records * mu) ** 2, most, target_share)
+        if own:
+            table = replace(table, target_stddev=max(3.0, math.sqrt(each / own) / mu))
         unknown, first, following = table._histograms
-        weight = unknown / _KIND_NOISE**2 + first + following * (1 + table.zooms)
-        weight *= 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
-        if share is None:
-            needed = weight * (_RECORDS_PER_NOISE / (records * mu)) ** 2
-            share = min(max(_SHARE, needed), _MOST_SHARE)
-            if needed > _MOST_SHARE:
-                least = math.ceil(records * math.sqrt(needed / _MOST_SHARE))
-                warnings.warn(
-                    f"records should be at least {least:,} for so many columns at epsilon = "
-                    f"{epsilon:g}, got {records:,}: noise hides much of the ranges, categories and "
-                    "classes; declare them in a schema",
-                    DpjaxWarning,
-                    stacklevel=2,
-                )
-        share = one_number("share", share, Range(0.0, 1.0, True, True))
-        return replace(table, stddev=max(3.0, math.sqrt(weight / share) / mu))
+        weight = each * (unknown / _KIND_NOISE**2 + first + following * (1 + table.zooms))
+        if not weight:  # nothing but the classes is found, by all of a share that was given
+            alone = max(3.0, math.sqrt(each / (target_share or share or own)) / mu)
+            return replace(table, stddev=alone, target_stddev=alone)
+        needed = weight * (_RECORDS_PER_NOISE / (records * mu)) ** 2
+        if share is None and needed > most - own:
+            least = math.ceil(records * math.sqrt(needed / (most - own)))
+            warnings.warn(
+                f"records should be at least {least:,} for so many columns at epsilon = "
+                f"{epsilon:g}, got {records:,}: noise hides much of the ranges, categories and "
+                "classes; declare them in a schema",
+                DpjaxWarning,
+                stacklevel=2,
+            )
+        others = min(max(_SHARE, needed), most - own) if share is None else share - own
+        return replace(table, stddev=max(3.0, math.sqrt(weight / others) / mu))
+
+
+_PART = Range(0.0, 1.0, open_low=True, open_high=True)
+
+
+def _share_of_classes(
+    table: PrivateTable, per_record: float, most: float, given: float | None
+) -> float:
+    """The part of the budget for the classes' own look; 0 where none is taken.
+
+    `per_record` is what a count with noise of as many records as there are would take.
+    """
+    if given is not None:
+        given = one_number("target_share", given, Range(0.0, most, open_high=True))
+    if table.schema.classes is not None:
+        return 0.0
+    if given is not None:
+        return given
+    needed = per_record * _RECORDS_PER_CLASS_NOISE**2
+    # Of a share that was given a quarter at most: the columns' looks are many.
+    return min(max(_CLASS_SHARE, needed), _MOST_CLASS_SHARE, most / 4)
 
 
 class _Looks:

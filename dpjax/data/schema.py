@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -384,7 +385,11 @@ def describe_encoding(
     for column in complete.columns:
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
-        columns.append({**_as_json(column), "origin": _PUBLIC if public else learned})
+        origin = _PUBLIC if public else learned
+        remark = remark_on(column) if learned == RELEASED and not public else ""
+        columns.append(
+            {**_as_json(column), "origin": origin} | ({"remark": remark} if remark else {})
+        )
     number: dict[str, Any] = {}
     if not complete.classes and complete.target_range is not None:
         origin = _PUBLIC if declared and declared.target_range else learned
@@ -401,6 +406,26 @@ def describe_encoding(
         **{name: value for name, value in _as_json(complete).items() if name in _HOW},
         **number,
     }
+
+
+_ID = re.compile(r"(^|.*[\W_])(p?id|uid|nr|no|key|number)$|.*[a-z](Id|ID|Nr|No)$")
+
+
+def is_named_as_id(name: str) -> bool:
+    """Whether a column's name says that it numbers persons, stays or other things."""
+    return _ID.fullmatch(name) is not None
+
+
+def remark_on(column: Column) -> str:
+    """What to say of a column of which noise hid all, or that is an id."""
+    if column.kind == "ignore":
+        return ""
+    if column.categories == ("",):
+        return "no value stood out of the noise"
+    # One cut: all that stood out is in one cell of the public grid.
+    if column.cuts is not None and len(column.cuts) <= 1:
+        return "at most one number stood out of the noise"
+    return "an id by its name" if is_named_as_id(column.name) else ""
 
 
 def _as_json(part: Column | Schema) -> dict[str, Any]:

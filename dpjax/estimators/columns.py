@@ -124,7 +124,7 @@ def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, k
     if classes and len(schema.classes or ()) < 2:
         raise ValueError(
             "bounds must declare the classes where fewer than two stand out of the noise, got "
-            f"{list(schema.classes or ())} above a count of {table.threshold}"
+            f"{list(schema.classes or ())} above a count of {table.class_threshold}"
         )
     encoded = data.encode_released(frame, dataclasses.replace(schema, target_range=None))
     target = encoded.labels if classes else frame[name].to_numpy()

@@ -12,7 +12,7 @@ import os
 import pathlib
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -119,7 +119,12 @@ class Checkpoints:
         self._secret: Any = None  # the key of the codes that tell a whole checkpoint; of `bind`
 
     def bind(
-        self, fresh: jax.Array, identity: Callable[[jax.Array], Mapping[str, Any]], *, resume: bool
+        self,
+        fresh: jax.Array,
+        identity: Callable[[jax.Array], Mapping[str, Any]],
+        *,
+        resume: bool,
+        changeable: Collection[str] = (),
     ) -> jax.Array:
         """The run's key: the stored one when resuming, else `fresh`, stored before it is used.
 
@@ -127,6 +132,8 @@ class Checkpoints:
             fresh: the key of a run that begins here.
             identity: from the key to everything that has to agree for the key to be used again.
             resume: whether a stored key may be used.
+            changeable: names of what may differ, since the key has not been used with it; the key
+                is bound to what it is now.
 
         Raises:
             CheckpointError: the folder belongs to another run (the first difference is named), has
@@ -150,22 +157,22 @@ class Checkpoints:
         key, stored = (fresh, None) if text is None else _read_key(file, text)
         wanted = json.loads(json.dumps(dict(identity(key))))  # as it is read back
         words = np.asarray(jax.random.key_data(key))
-        if stored is None:
-            content = {"implementation": str(jax.random.key_impl(key)), "words": words.tolist()}
-            content["identity"] = wanted
-            text = json.dumps(content | {"check": _checksum(content)}).encode()
-            with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
-                write_atomically(file, text, private=True)
-        else:
+        if stored is not None:
             for name in wanted | stored:
                 there, here = stored.get(name), wanted.get(name)
-                if there != here:
+                if there != here and name not in changeable:
                     shown = "" if name in _NEVER_SHOWN else f" ({there} there, {here} here)"
                     raise CheckpointError(
                         f"the checkpoint in {self.folder} belongs to another run: its {name} "
                         f"differs{shown}; resume with the settings it began with, or choose "
                         "another folder"
                     )
+        if stored != wanted:  # of a run that begins, or of one whose settings changed
+            content = {"implementation": str(jax.random.key_impl(key)), "words": words.tolist()}
+            content["identity"] = wanted
+            text = json.dumps(content | {"check": _checksum(content)}).encode()
+            with checkpoint_errors(f"writing {_KEY_FILE}", self.folder, "nothing was begun; "):
+                write_atomically(file, text, private=True)
         self._secret = words.tobytes() + json.dumps(wanted, sort_keys=True).encode()
         return key
 

@@ -322,17 +322,31 @@ def _name_key(
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)
     if ledger is not None:
-        book_once(plan, named, store, ledger)
+        book_once(certify_alone(plan, named), store, ledger)
 
 
-def book_once(plan: Plan, named: tuple[str, bool], store: Any, ledger: acc.LedgerFile) -> None:
-    """Book the whole run, as it may be killed: once, unless the ledger was made anew."""
-    run, entries = _certify_alone(plan, named), ledger.read().entries
-    same = [one for one in entries if one.digests["mechanism"] == run.digests["mechanism"]]
+def book_once(
+    run: acc.Certificate, store: Any, ledger: acc.LedgerFile, *, corrects: bool = False
+) -> None:
+    """Book a run, as it may be killed: once, unless the ledger was made anew.
+
+    Where it `corrects`, it takes the place of what was booked of the same folder, of which nothing
+    was released that it does not cover.
+    """
+
+    def name_note(one: acc.Certificate) -> str:
+        # Of one key; what a certificate of another source says may be too long for a file's name.
+        return f"booked_{one.declared.get('noise')}"[:64]
+
     # A key has another name in every process: the folder keeps the one that was booked.
-    if not any(store.noted(f"booked_{one.declared.get('noise')}", False) for one in same):
+    booked = [one for one in ledger.read().entries if store.noted(name_note(one), False)]
+    if any(one.digests["mechanism"] == run.digests["mechanism"] for one in booked):
+        return
+    if booked and corrects:
+        ledger.correct(booked[-1], run)
+    else:
         ledger.book(run)
-        store.noted(f"booked_{named[0]}", True)
+    store.noted(name_note(run), True)
 
 
 def open_ledger(
@@ -347,11 +361,11 @@ def open_ledger(
         )
     found = file.read()
     if not resume:  # such a run may be booked
-        found.book(_certify_alone(plan, ("", True)))
+        found.book(certify_alone(plan, ("", True)))
     return file
 
 
-def _certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
+def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
     """The certificate of one run of a plan, whatever other runs it has had."""
     alone = dataclasses.replace(plan)
     object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated

@@ -193,7 +193,7 @@ def test_new_rows_are_read_as_the_training_rows_were_unless_told_otherwise(tmp_p
         asked = {"data": str(many), "schema": tmp_path / "s.toml", "missing": [options[1]]}
         asked |= dict.fromkeys(("target", "test", "person", "ignore", "numeric", "by"))
         asked["task"] = "classification"
-        asked |= {"decimal": decimal, "thousands": thousands}
+        asked |= {"decimal": decimal, "thousands": thousands, "classes": None}
         train, test, kept, _ = read_inputs(types.SimpleNamespace(**asked))
         expected = np.array([[-0.5, 0.0], [0.5, 0.0]]) / np.sqrt(2)
         np.testing.assert_allclose(train.features, expected[train.labels], atol=1e-6)

@@ -55,10 +55,11 @@ def test_a_default_run_covers_all_that_it_learns(finished, people):
     assert certificate.tier == "proven"
     assert certificate.verify().epsilon == certificate.epsilon <= 3.0
     looks = certificate.mechanism.mechanisms[0]
-    # Two columns of unknown kind: two rough looks, two and the target, and two more.
-    counted = [(part.steps, part.mechanism.stddev) for part in looks.mechanisms]
-    assert [steps for steps, _ in counted] == [2, 5]
-    assert counted[0][1] == 4 * counted[1][1]
+    # Two columns of unknown kind: two rough looks, two, and two more; and the classes'.
+    *counted, classes = looks.mechanisms
+    assert [part.steps for part in (*counted, classes)] == [2, 4, 1]
+    assert counted[0].mechanism.stddev == 4 * counted[1].mechanism.stddev
+    assert classes.mechanism.stddev < counted[1].mechanism.stddev
     assert certificate.extra_delta["a value that one record alone holds is released"] == 1e-5
     assert "learned from the rows" not in shown
     assert "± " in shown

@@ -94,6 +94,45 @@ def test_the_price_is_that_of_one_cell_a_column_and_look(settings, kinds, counts
     assert priced == pytest.approx(expected, rel=2e-3)
 
 
+def _divergence(steps, factor, epsilon):
+    """δ(ε) of independent discrete Gaussians, each of `counts` numbers moved by one, by their law.
+
+    `steps` holds (σ, how many). The loss of one is (2y − 1)/(2σ²), so that those of one σ are a
+    lattice, over which the law of their sum is a convolution.
+    """
+    losses, masses = np.zeros(1), np.ones(1)
+    for stddev, count in steps:
+        y = np.arange(-14 * int(stddev + 1), 14 * int(stddev + 1) + 1)
+        law = np.exp(-0.5 * (y / stddev) ** 2)
+        law = one = law / law.sum()
+        for _ in range(factor * count - 1):
+            law = np.convolve(law, one)
+        total = factor * count * y[0] + np.arange(len(law))
+        loss = (2 * total - factor * count) / (2 * stddev**2)
+        losses = (losses[:, None] + loss).ravel()
+        masses = (masses[:, None] * law).ravel()
+    # From the first data set, under whose law y has mean 0: its loss against the second is −loss.
+    return np.sum(masses * np.clip(-np.expm1(epsilon + losses), 0, None))
+
+
+@pytest.mark.parametrize("adjacency", BOTH)
+def test_the_classes_own_look_is_priced_by_its_own_noise(adjacency):
+    found = table(people(10), stddev=5.0, target_stddev=3.0, numeric=("age", "gain"))
+    unknown, first, following = found._histograms
+    assert (unknown, first, following) == (0, 3, 2)
+    factor = 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+    for epsilon in (0.1, 0.7, 2.0):
+        exact = _divergence([(5.0, 5), (3.0, 1)], factor, epsilon)
+        priced = acc.delta(found.mechanism, epsilon, adjacency=adjacency)
+        assert exact <= priced <= exact * (1 + 1e-3)
+    # Without a look of their own the classes are counted as a column is, as they were in 0.1.
+    shared = replace(found, target_stddev=None)
+    assert shared.mechanism == acc.Repeated(acc.Histogram(5.0), 6)
+    assert shared.class_threshold == shared.threshold
+    declared = replace(found, schema=Schema((), target="paid", classes=("low", "high")))
+    assert declared.mechanism == acc.Repeated(acc.Histogram(5.0), 5)
+
+
 def _counts(found, frame, answers, monkeypatch):
     """Every count vector of a release, whose outcomes are `answers`, or become them."""
     seen = {}
@@ -152,12 +191,13 @@ def test_the_noise_is_of_the_stated_law_and_of_keys_that_training_has_not(monkey
         return real(one, stddev, shape)
 
     monkeypatch.setattr(private_table, "discrete_gaussian", recorded)
-    table(frame).release(frame, key)
+    table(frame, target_stddev=5.0).release(frame, key)
     drawn = [name for name, _ in used]
     assert len(set(drawn)) == len(drawn)
     own = [key, *(jax.random.fold_in(key, number) for number in range(4))]
     assert not {jax.random.key_data(one).tobytes() for one in own} & set(drawn)
-    assert {stddev for _, stddev in used} == {8.0, 32.0}
+    assert {stddev for _, stddev in used} == {8.0, 32.0, 5.0}
+    assert [stddev for _, stddev in used].count(5.0) == 1
 
 
 def test_a_release_is_a_function_of_the_key_and_of_the_records_without_their_order():
@@ -189,6 +229,12 @@ def test_a_value_that_one_record_holds_passes_with_the_stated_probability(stddev
     # No more is withheld than the bound on the tail and whole counts cost.
     assert 1 - (1 - _tail(stddev, found.threshold - 3)) ** lists > delta
     assert found.extra_delta == {private_table._THRESHOLD: delta}
+    # Of classes with a look of their own too: the union is over lists of either noise.
+    own = replace(found, target_stddev=3.5)
+    columns = (1 - _tail(stddev, own.threshold)) ** (lists - 1)
+    seen = 1 - columns * (1 - _tail(3.5, own.class_threshold))
+    assert seen <= delta
+    assert 1 - columns * (1 - _tail(3.5, own.class_threshold - 3)) > seen
 
 
 def test_values_of_many_leave_and_those_of_one_do_not():
@@ -456,21 +502,86 @@ def test_a_table_that_is_all_declared_releases_nothing():
 # ---------------------------------------------------------------------------------------- budgets
 
 
-def test_the_share_is_three_per_cent_of_rho_and_more_where_records_are_few():
-    schema = Schema((), target="paid")
+def _budget(records, epsilon=1.0, **settings):
+    """A table of three columns and its target, within (ε, 1e-5)."""
+    return PrivateTable.for_budget(
+        COLUMNS, Schema((), target="paid"), records, epsilon=epsilon, delta=1e-5, **settings
+    )
+
+
+def _part(found, mu, adjacency=acc.Adjacency.ADD_REMOVE):
+    """What the looks at columns, and that at the classes, take of μ², by the sum of 1/σ²."""
+    unknown, first, following = found._histograms
+    each = 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+    columns = (unknown / 16 + first + following) / found.stddev**2
+    return each * columns / mu**2, each / found.target_stddev**2 / mu**2
+
+
+def test_columns_take_three_per_cent_of_rho_and_classes_one_and_more_where_records_are_few():
     mu = 1 / float(acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5))
     for adjacency in BOTH:
-        weight = (7 + 3 / 16) * (2 if adjacency is acc.Adjacency.REPLACE_ONE else 1)
-        many = PrivateTable.for_budget(
-            COLUMNS, schema, 100_000, epsilon=1.0, delta=1e-5, adjacency=adjacency
-        )
-        assert many.stddev == pytest.approx(math.sqrt(weight / 0.03) / mu, rel=1e-6)
-        spent = acc.gdp_mu(acc.Gaussian(many.stddev / math.sqrt(weight)))
-        assert spent**2 / mu**2 == pytest.approx(0.03, rel=1e-6)
-    few = PrivateTable.for_budget(COLUMNS, schema, 5_000, epsilon=1.0, delta=1e-5)
+        factor = 2 if adjacency is acc.Adjacency.REPLACE_ONE else 1
+        many = _budget(100_000, adjacency=adjacency)
+        assert _part(many, mu, adjacency) == pytest.approx((0.03, 0.01), rel=1e-6)
+        multiplier = factor / (mu * math.sqrt(0.04))  # a record that is replaced moves a sum by 2
+        expected = acc.epsilon(acc.Gaussian(multiplier), 1e-5, adjacency=adjacency)
+        spent = acc.epsilon(many.mechanism, 1e-5, adjacency=adjacency)
+        assert spent == pytest.approx(expected, rel=1e-5)
+    few = _budget(5_000)
     assert few.stddev == pytest.approx(5_000 / 150, rel=1e-6)
+    assert _part(few, mu)[1] == pytest.approx(0.1, rel=1e-6)
+    between = _budget(12_000)
+    assert between.target_stddev == pytest.approx(12_000 / 450, rel=1e-6)
     with pytest.warns(UserWarning, match=r"records should be at least 2,\d\d\d .* got 500"):
-        PrivateTable.for_budget(COLUMNS, schema, 500, epsilon=1.0, delta=1e-5)
+        fewest = _budget(500)
+    assert _part(fewest, mu) == pytest.approx((0.4, 0.1), rel=1e-6)
+
+
+def test_a_share_that_is_given_is_that_of_all_looks():
+    mu = 1 / float(acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5))
+    assert _part(_budget(1_000, share=0.2), mu) == pytest.approx((0.15, 0.05), rel=1e-6)
+    given = _budget(100_000, share=0.2, target_share=0.15)
+    assert _part(given, mu) == pytest.approx((0.05, 0.15), rel=1e-6)
+    columns = tuple(Column(name, "ignore") for name in COLUMNS)
+    alone = PrivateTable.for_budget(
+        COLUMNS, Schema(columns, "paid"), 1_000, epsilon=1.0, delta=1e-5, share=0.2
+    )
+    assert _part(alone, mu) == pytest.approx((0.0, 0.2), rel=1e-6)
+    for wrong in (-0.1, 0.2, 0.5):
+        with pytest.raises(ValueError, match="target_share must be"):
+            _budget(1_000, share=0.2, target_share=wrong)
+
+
+@pytest.mark.parametrize("records", [2_000, 20_000, 1_000_000])
+def test_without_a_share_of_their_own_classes_are_counted_as_by_the_rule_of_before(records):
+    """Runs that were begun by it go on with the noise that they have drawn."""
+    mu = 1 / float(np.asarray(acc.calibrate(acc.Gaussian, epsilon=1.0, delta=1e-5)))
+    weight = 3 / 16 + 7
+    share = min(max(0.03, weight * (150 / (records * mu)) ** 2), 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few records
+        found = _budget(records, target_share=0)
+    assert found.stddev == math.sqrt(weight / share) / mu
+    assert found.target_stddev is None
+
+
+def test_a_class_of_few_is_seen_that_the_noise_of_many_columns_hid():
+    names = tuple(f"c{number}" for number in range(40))
+    n, rng = 8_000, np.random.default_rng(0)
+    target = np.where(rng.permutation(n) < 450, "attack", "normal")
+    frame = pd.DataFrame({name: np.zeros(n) for name in names}).assign(y=target)
+    make = lambda **given: PrivateTable.for_budget(  # noqa: E731
+        names, Schema((), target="y"), n, epsilon=0.25, delta=1e-5, encoding="grid", **given
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own, shared = make(), make(target_share=0)
+    columns = Schema(tuple(Column(name, "ignore") for name in names), target="y")
+    for seed in range(3):
+        found = replace(own, schema=columns).release(frame, jax.random.key(seed))
+        assert found.classes == ("attack", "normal")
+        found = replace(shared, schema=columns).release(frame, jax.random.key(seed))
+        assert found.classes == ("normal",)
 
 
 def test_table_and_training_are_one_certificate():
@@ -485,7 +596,7 @@ def test_table_and_training_are_one_certificate():
     assert certificate.not_covered == ()
     # Within 1e-6 of Gaussian noise of the same deviation.
     unknown, first, following = found._histograms
-    moved = (unknown / 16 + first + following) / found.stddev**2
+    moved = (unknown / 16 + first + following) / found.stddev**2 + 1 / found.target_stddev**2
     gaussian = acc.Composed((acc.Gaussian(1 / math.sqrt(moved)), train))
     expected = acc.epsilon(gaussian, 9e-6)
     assert certificate.epsilon == pytest.approx(expected, rel=1e-6)

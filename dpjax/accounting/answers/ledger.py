@@ -245,6 +245,27 @@ class Ledger:
                 )
         return dataclasses.replace(self, entries=(*self.entries, certificate))
 
+    def correct(self, booked: Certificate, certificate: Certificate) -> Ledger:
+        """The ledger with another certificate of a run that was booked before it was made.
+
+        For a run that ended before it released all that was booked: the new certificate must cover
+        whatever was released of what the old one covers.
+
+        Raises:
+            BudgetExceeded, CertificateError, ValueError: as `book`; the ledger is as it was.
+
+        Example:
+            >>> from dpjax import accounting as acc
+            >>> whole, part = (acc.certify(acc.Gaussian(noise), 1e-6) for noise in (4.0, 16.0))
+            >>> ledger = acc.Ledger(epsilon=2.0, delta=1e-5).book(whole)
+            >>> ledger.correct(whole, part).entries == (part,)
+            True
+        """
+        left = tuple(one for one in self.entries if one.digests != booked.digests)
+        if len(left) == len(self.entries):
+            raise ValueError(f"booked must be a certificate of the ledger, got {booked.created}")
+        return dataclasses.replace(self, entries=left).book(certificate)
+
     def merge(self, other: Ledger) -> Ledger:
         """The ledger with the runs of a copy that was booked elsewhere; none is lost or paid twice.
 
@@ -369,6 +390,10 @@ class LedgerFile:
     def book(self, certificate: Certificate) -> Ledger:
         """Book a run, see `Ledger.book`; on disk when this returns."""
         return self._change(lambda ledger: ledger.book(certificate))
+
+    def correct(self, booked: Certificate, certificate: Certificate) -> Ledger:
+        """Book another certificate of a run, see `Ledger.correct`; on disk when this returns."""
+        return self._change(lambda ledger: ledger.correct(booked, certificate))
 
     def merge(self, other: Ledger) -> Ledger:
         """Book the runs of a copy, see `Ledger.merge`; on disk when this returns."""
