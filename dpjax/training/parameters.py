@@ -15,11 +15,12 @@ from jaxtyping import Array, Key
 
 from dpjax._numerics.checks import Range, one_number, render, representable
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.packages import is_from_package
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.strategies import path_name, values_of_leaves
 from dpjax.training.devices import put_on_devices
-from dpjax.training.options import check_functions, check_integer, is_from_package
+from dpjax.training.options import check_functions, check_integer
 
 _TRAINED, _FROZEN, _STATIC = range(3)
 

@@ -19,8 +19,8 @@ from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
 from dpjax._numerics.checks import representable
+from dpjax._numerics.packages import is_from_package
 from dpjax.training.models import Model, build_model
-from dpjax.training.options import is_from_package
 
 _FORMAT = 2
 _ARRAYS = {1: "params.npz", 2: "model.safetensors"}  # of each format
