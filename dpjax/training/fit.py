@@ -290,7 +290,7 @@ def training_step(
         (100,)
     """
     failure = failure_probability(plan)
-    trained, frozen, join = partition_model(params, trainable)
+    trained, frozen, join, ties = partition_model(params, trainable)
     check_optimizer(optimizer, trained)
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
     config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
@@ -298,7 +298,7 @@ def training_step(
     take_step = make_update(config, draws.make_draws(plan, capacity, failure))
 
     def init(params):
-        trained = partition_model(params, trainable).trained
+        trained = partition_model(params, trainable, ties).trained
         return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
 
     def update(state, data, key):
