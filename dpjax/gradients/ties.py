@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpjax._numerics.packages import is_from_package
+from dpjax._numerics.checks import is_from_package
 from dpjax.gradients.strategies import path_name
 
 

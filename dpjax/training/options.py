@@ -13,9 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, render, scalar
+from dpjax._numerics.checks import (
+    CLIP_NORMS,
+    Range,
+    Tracer,
+    is_from_package,
+    one_number,
+    render,
+    scalar,
+)
 from dpjax._numerics.keys import bits_of_key, might_be_key
-from dpjax._numerics.packages import is_from_package
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
 

@@ -14,9 +14,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Key
 
-from dpjax._numerics.checks import Range, one_number, render, representable
+from dpjax._numerics.checks import Range, is_from_package, one_number, render, representable
 from dpjax._numerics.keys import bits_of_keys
-from dpjax._numerics.packages import is_from_package
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.strategies import path_name, values_of_leaves

@@ -18,8 +18,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax._numerics.checks import representable
-from dpjax._numerics.packages import is_from_package
+from dpjax._numerics.checks import is_from_package, representable
 from dpjax.training.models import Model, build_model
 
 _FORMAT = 2
