@@ -194,3 +194,9 @@ def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {render(value)}")
     return value
+
+
+def is_from_package(value: Any, package: str, name: str) -> bool:
+    """Whether a value, or a class, is of a class of that name, without importing its package."""
+    kind = value if isinstance(value, type) else type(value)
+    return any(c.__name__ == name and c.__module__.startswith(package) for c in kind.__mro__)

@@ -21,6 +21,7 @@ from dpjax.gradients import methods, per_example
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import Method, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
+from dpjax.gradients.ties import Ties, find_ties
 
 
 class ClippedGradient(NamedTuple):
@@ -166,10 +167,13 @@ def clipped_grad(
 
     for the pure function that is returned, with cᵢ ∈ [0, 1] the strategy's factor. Its `params` are
     any tree, in which leaves that are not floating-point arrays (counters, keys, functions) are
-    held constant and are None in `sum`; `batch` a tree whose leaves share a leading axis; `mask`
-    [batch] booleans, False for padding; `rng` one key (split over the batch) or one key a record,
-    handed to the loss as its third argument. Its attributes `clip_norm` and `strategy` are those
-    given here, for `transforms.released(chain, fn)`: the mechanism of a chain on its sum.
+    held constant and are None in `sum`. A variable in several places of an nnx module is one
+    parameter, whose sum stands at the first of them, with None at the others; within `jax.jit`,
+    which parts the places, write `nnx.jit` or give the loss `nnx.split`'s state. `batch` is a tree
+    whose leaves share a leading axis; `mask` [batch] booleans, False for padding; `rng` one key
+    (split over the batch) or one key a record, handed to the loss as its third argument. Its
+    attributes `clip_norm` and `strategy` are those given here, for `transforms.released(chain,
+    fn)`: the mechanism of a chain on its sum.
 
     Args:
         loss: `loss(params, example) -> scalar`, or `(scalar, aux)` with `has_aux`. One record in,
@@ -190,7 +194,8 @@ def clipped_grad(
 
     Raises:
         ValueError: a clip norm outside [1e-18, 1e19], an unknown method, a batch whose leaves
-            disagree about the number of records, or a loss that is not a scalar.
+            disagree about the number of records, an equinox module with one array in two places, or
+            a loss that is not a scalar.
 
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
@@ -217,14 +222,16 @@ def clipped_grad(
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     settings = loss, method, strategy, microbatch_size, has_aux, share_of
-    sum_batch, default_clip_norm = functools.partial(_clip_gradients, settings), clip_norm
+    default_clip_norm = clip_norm
 
     def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
         _check_settings(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
+        ties = find_ties(params)  # here, as a mesh with explicit axes takes the tree apart
+        sum_batch = functools.partial(_clip_gradients, settings, ties)
         specs = ClippedGradient(
-            sum=jax.tree.map(partition_spec, per_example.split_trainable(params)[0]),
+            sum=jax.tree.map(partition_spec, per_example.split_trainable(params, ties)[0]),
             norms=along,
             losses=along,
             nonfinite=PartitionSpec(),  # pyrefly: ignore
@@ -250,17 +257,17 @@ def _check_settings(clip_norm: Any, microbatch_size: Any) -> None:
 
 
 def _clip_gradients(
-    settings: Any, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
+    settings: Any, ties: Ties, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux, share_of = settings
     records = per_example.count_records(batch)
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
-        sum_batch = functools.partial(_clip_gradients, settings, params)
+        sum_batch = functools.partial(_clip_gradients, settings, ties, params)
         return _sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
-    trained, rebuild = per_example.split_trainable(params)
+    trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))
 
@@ -392,7 +399,7 @@ def explain_clipping(
         w          (100,)  matrix product  vectors    201  2,500
         method: ghost (costs 8.91 % of vmap)
     """
-    trained, rebuild = per_example.split_trainable(params)
+    trained, rebuild = per_example.split_trainable(params, find_ties(params))
     keys = None if rng is None else per_example.record_keys(rng, per_example.count_records(batch))
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose(method, one, trained, (batch, keys))

@@ -6,6 +6,7 @@ rounding of the sum itself, which `rounding_slack` bounds, where one of them is 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,23 +17,30 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from dpjax.gradients.strategies import Strategy
+from dpjax.gradients.ties import Ties, check_copies
 
 
-def split_trainable(params: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """`params` with None for leaves that have no gradient, and the function that puts them back."""
+def split_trainable(params: Any, ties: Ties) -> tuple[Any, Callable[[Any], Any]]:
+    """`params` with None for leaves that have no gradient, and the function that puts them back.
+
+    A parameter in several places is kept at the first, and put back at all of them.
+    """
     leaves, tree = jax.tree.flatten(params)
     floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
     if not any(floating):
         raise ValueError("params must hold a floating-point array, got none")
+    check_copies(params, floating)
     pairs = list(zip(leaves, floating, strict=True))
     if any(f and jnp.iscomplexobj(x) for x, f in pairs):
         raise ValueError("params must be real, got complex ones; split real and imaginary parts")
+    firsts = list(itertools.compress(pairs, ties.are_first))
 
     def rebuild(trained):
         new = iter(jax.tree.leaves(trained))  # None is no leaf
-        return tree.unflatten([next(new) if f else x for x, f in pairs])
+        return ties.unflatten(tree, [next(new) if f else x for x, f in firsts])
 
-    return tree.unflatten([x if f else None for x, f in pairs]), rebuild
+    kept = zip(pairs, ties.are_first, strict=True)
+    return tree.unflatten([x if f and first else None for (x, f), first in kept]), rebuild
 
 
 def make_scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:

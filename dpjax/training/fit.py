@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -104,7 +105,8 @@ def fit(
             object with `__len__` and `__getitem__` (see `HostData`).
         plan: mechanism, clip norm and public constants.
         optimizer: any optax optimiser.
-        key: decides batches and noise, and must stay secret; by default 64 unpredictable bits.
+        key: decides batches and noise, and must stay secret; by default 64 unpredictable bits. A
+            run that is resumed keeps the key that it began with; another one is a warning.
         mesh: devices to run on, a mesh for `data_parallel(mesh)`, or `fully_sharded(mesh)`; by
             default where the arrays are. Arrays are placed there block by block, also memory maps
             that are not `HostData`, of which every process loads what its own blocks drew.
@@ -203,16 +205,16 @@ def fit(
         counted=bool(metrics.private),
     )
     config = read_sum(config, parts.frozen)
-    by_hand, key = key is not None, choose_key(key, config.process_mesh)
+    by_hand, given = key is not None, choose_key(key, config.process_mesh)
     with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         key = store.bind(
-            key,
+            given,
             functools.partial(identify_run, config, arrays, metrics, owners, identity or {}),
             resume=resume,
         )
         stops_early = store.noted("stop_when", stop_when is not None)
-        _name_key(plan, key, store, ledger, by_hand=by_hand)
+        _name_key(plan, key, store, ledger, by_hand=by_hand and _is_used(given, key, folder))
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(key, progress.state["optimizer"])
         progress = Loop(
@@ -290,7 +292,7 @@ def training_step(
         (100,)
     """
     failure = failure_probability(plan)
-    trained, frozen, join = partition_model(params, trainable)
+    trained, frozen, join, ties = partition_model(params, trainable)
     check_optimizer(optimizer, trained)
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
     config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
@@ -298,7 +300,7 @@ def training_step(
     take_step = make_update(config, draws.make_draws(plan, capacity, failure))
 
     def init(params):
-        trained = partition_model(params, trainable).trained
+        trained = partition_model(params, trainable, ties).trained
         return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
 
     def update(state, data, key):
@@ -312,6 +314,21 @@ def choose_key(key: Any, process_mesh: Any = None) -> Any:
     key = fresh_key() if key is None else key
     options.check_key(key)
     return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
+
+
+def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
+    """Whether a run's key is the one that was given; a warning where it began with another."""
+    same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
+        jax.random.key_data(given), jax.random.key_data(key)
+    )
+    if not same:
+        warnings.warn(
+            f"key is not used: the run in {folder} goes on with the key that it began with, which "
+            "is stored there; leave key out where resume=True, or choose another folder for a run "
+            "with this one",
+            stacklevel=6,  # the caller of `fit`, whose decorators stand between
+        )
+    return same
 
 
 def _name_key(

@@ -16,9 +16,9 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpjax._extras import extra
 from dpjax._numerics import checks
-from dpjax._numerics.checks import render
+from dpjax._numerics.checks import is_from_package, render
 from dpjax.training.data import as_array, as_arrays
-from dpjax.training.options import check_integer, is_from_package
+from dpjax.training.options import check_integer
 
 Params = Any
 _WHY_NO_BATCH_NORM = (

@@ -13,7 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, one_number, render, scalar
+from dpjax._numerics.checks import (
+    CLIP_NORMS,
+    Range,
+    Tracer,
+    is_from_package,
+    one_number,
+    render,
+    scalar,
+)
 from dpjax._numerics.keys import bits_of_key, might_be_key
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
@@ -46,12 +54,6 @@ def check_strategy(strategy: Any) -> None:
     """Refuse what is no strategy of clipping."""
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {render(strategy)}")
-
-
-def is_from_package(value: Any, package: str, name: str) -> bool:
-    """Whether a value, or a class, is of a class of that name, without importing its package."""
-    kind = value if isinstance(value, type) else type(value)
-    return any(c.__name__ == name and c.__module__.startswith(package) for c in kind.__mro__)
 
 
 _EXACT = "the exact loss of the records, which no plan releases"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Key
 
-from dpjax._numerics.checks import Range, one_number, render, representable
+from dpjax._numerics.checks import Range, is_from_package, one_number, render, representable
 from dpjax._numerics.keys import bits_of_keys
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.strategies import path_name, values_of_leaves
+from dpjax.gradients.ties import Ties, check_copies, find_ties
 from dpjax.training.devices import put_on_devices
-from dpjax.training.options import check_functions, check_integer, is_from_package
+from dpjax.training.options import check_functions, check_integer
 
 _TRAINED, _FROZEN, _STATIC = range(3)
 
@@ -31,34 +33,58 @@ class ModelPartition(NamedTuple):
     frozen: Any  # frozen parameters, counters and keys (as their bits), in the order of the leaves
     # `join(trained, frozen)`, the model again; what is no array lies in it.
     join: Callable[[Any, Any], Any]
+    ties: Ties  # which places of the model hold one parameter
 
     def restore(self, trained: Any) -> Any:
         """The model with other values of what is trained; None stays None."""
         return None if trained is None else self.join(trained, self.frozen)
 
 
-def partition_model(model: Any, trainable: Any = None) -> ModelPartition:
-    """The trained half of a model, its real floating-point arrays that are wanted, and the rest."""
+def partition_model(model: Any, trainable: Any = None, ties: Ties | None = None) -> ModelPartition:
+    """The trained half of a model, its real floating-point arrays that are wanted, and the rest.
+
+    A parameter in several places is kept at the first of them; `ties` says of a traced model what
+    can no longer be seen of it.
+    """
     if is_from_package(model, "flax.nnx", "Optimizer"):
         raise ValueError(
             "params must be the module, got an nnx.Optimizer: give the module as params, and the "
             "optax optimiser as optimizer"
         )
     paths, structure = jax.tree_util.tree_flatten_with_path(model)
+    if ties is None or len(ties.leaves) != len(paths):
+        ties = find_ties(model)
     wanted = _read_trainable(trainable, paths, model)  # one answer a leaf
+    _check_tied(ties, wanted, paths)
     kinds = [_find_kind(leaf, asked) for (_, leaf), asked in zip(paths, wanted, strict=True)]
-    pairs = list(zip(kinds, (leaf for _, leaf in paths), strict=True))
-    halves = {kind: [leaf for own, leaf in pairs if own == kind] for kind in range(3)}
     _check_trained(paths, kinds)
     _check_modules(model, iter(kind == _TRAINED for kind in kinds))
+    check_copies(model, [kind == _TRAINED for kind in kinds])
+    leaves = [leaf for _, leaf in paths]
+    firsts = list(itertools.compress(zip(kinds, leaves, strict=True), ties.are_first))
+    halves = {kind: [leaf for own, leaf in firsts if own == kind] for kind in range(3)}
     frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])
-    trained = structure.unflatten([leaf if kind == _TRAINED else None for kind, leaf in pairs])
+    places = zip(kinds, leaves, ties.are_first, strict=True)
+    trained = structure.unflatten(
+        [leaf if kind == _TRAINED and first else None for kind, leaf, first in places]
+    )
 
     def join(trained: Any, frozen: Any) -> Any:
         sources = [iter(jax.tree.leaves(trained)), iter(typed(frozen)), iter(halves[_STATIC])]
-        return structure.unflatten([next(sources[kind]) for kind in kinds])
+        return ties.unflatten(structure, [next(sources[kind]) for kind, _ in firsts])
 
-    return ModelPartition(trained, frozen, join)
+    return ModelPartition(trained, frozen, join, ties)
+
+
+def _check_tied(ties: Ties, wanted: list[bool], paths: Any) -> None:
+    """Refuse to train a parameter at one of its places and not at another."""
+    for number, first in enumerate(ties.leaves):
+        if wanted[number] != wanted[first]:
+            places = [path_name(paths[place][0]) for place in (first, number)]
+            raise ValueError(
+                f"trainable must say the same of {places[0]} and {places[1]}, which are one "
+                f"parameter, got {wanted[first]} and {wanted[number]}"
+            )
 
 
 def _find_kind(leaf: Any, is_wanted: bool) -> int:

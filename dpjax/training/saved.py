@@ -18,10 +18,9 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax._numerics.checks import representable
+from dpjax._numerics.checks import is_from_package, representable
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.models import Model, build_model
-from dpjax.training.options import is_from_package
 
 _FORMAT = 2
 _ARRAYS = {1: "params.npz", 2: "model.safetensors"}  # of each format

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
-from dpjax._numerics.keys import fold_in_words
+from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
@@ -54,7 +54,16 @@ def start_noise(key: Any) -> Callable[[], NoiseState]:
             "key must be one JAX key, such as jax.random.key(seed) or transforms.fresh_key(), got "
             f"{key!r}"
         )
-    return lambda: NoiseState(key, jnp.zeros((), jnp.int32))
+    return lambda: NoiseState(_copy_key(key), jnp.zeros((), jnp.int32))
+
+
+def _copy_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The same key in a buffer of its own, which a step that donates its state may delete."""
+    # Whoever reads a chain knows a key by the object, and a traced one has no buffer.
+    if READER.get() is not None or isinstance(key, jax.core.Tracer):
+        return key
+    bits, typed = bits_of_keys([key])
+    return typed([jnp.array(words, copy=True) for words in bits])[0]
 
 
 def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:

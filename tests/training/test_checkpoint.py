@@ -49,13 +49,30 @@ def test_the_key_is_stored_bound_before_the_first_step(run, tmp_path, stop_at, w
         run(on_log=stop_at(0))
     names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
     assert names == {"noise_key.json", "key_by_hand.note", "lock"}
-    assert bits(run(resume=True, key=jax.random.key(99))) == whole
+    assert bits(run(resume=True)) == whole
 
 
-def test_resume_keeps_the_stored_key_not_the_new_one(run, whole, stop_at):
+@pytest.mark.parametrize("step", [0, 2])
+def test_resume_keeps_the_stored_key_and_says_so_of_a_new_one(run, whole, stop_at, step):
     with pytest.raises(stop_at.error):
-        run(on_log=stop_at(2))
-    assert bits(run(resume=True, key=jax.random.key(99))) == whole
+        run(on_log=stop_at(step))
+    with pytest.warns(UserWarning, match="key is not used: the run in .*checkpoint goes") as seen:
+        assert bits(run(resume=True, key=jax.random.key(99))) == whole
+    assert [warning.filename for warning in seen] == [conftest_of(run)]  # where fit was called
+    assert bits(run(resume=True)) == whole  # the key that it began with
+    assert bits(run(resume=True, key=None)) == whole
+
+
+def conftest_of(fixture):
+    return fixture.__code__.co_filename
+
+
+def test_a_key_by_hand_that_is_not_used_is_not_noted(run, tmp_path, stop_at):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2), key=None)
+    with pytest.warns(UserWarning, match="key is not used"):
+        run(resume=True, key=jax.random.key(99))
+    assert not (tmp_path / "checkpoint" / "key_by_hand.note").exists()
 
 
 def test_a_finished_run_gives_its_result_again(run, whole):

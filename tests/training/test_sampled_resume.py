@@ -41,10 +41,11 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path, monkeypatch):
     whole = training.fit(_loss, start, data, plan, key=key, **OPTIONS)
     with pytest.raises(_Killed):
         training.fit(_loss, start, data, plan, key=key, folder=tmp_path, on_log=_stop, **OPTIONS)
-    # Another key is not looked at: the sampling goes on under the stored one.
-    rest = training.fit(
-        _loss, start, data, plan, key=jax.random.key(9), folder=tmp_path, resume=True, **OPTIONS
-    )
+    # The sampling goes on under the stored key.
+    with pytest.warns(UserWarning, match="key is not used"):
+        rest = training.fit(
+            _loss, start, data, plan, key=jax.random.key(9), folder=tmp_path, resume=True, **OPTIONS
+        )
     np.testing.assert_array_equal(rest.params, whole.params)
     other = training.fit(_loss, start, data, plan, key=jax.random.key(9), **OPTIONS)
     assert not np.array_equal(other.params, whole.params)

@@ -68,7 +68,10 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(run, stopped, 
 def test_all_checkpoints_damaged_begins_again_with_the_same_key(run, stopped, whole):
     for path in stopped.glob("*.ckpt"):
         path.write_bytes(b"?")
-    with pytest.warns(UserWarning, match="passed over"):
+    with (
+        pytest.warns(UserWarning, match="passed over"),
+        pytest.warns(UserWarning, match="key is not used"),
+    ):
         found = run(resume=True, key=jax.random.key(77))
     assert bits(found) == whole
 
