@@ -184,12 +184,16 @@ def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
     memory = f"{plain.megabytes:,.0f} / {private.megabytes:,.0f}"
     first = f"{plain.first:.1f} / {private.first:.1f}"
     times = " | ".join(map(time_of, (plain, gather, private, cells.get("jax_privacy"))))
-    return f"| {name} | {batch:,} | {optimizer} | {times} | {whole} | {ratio} | {memory} | {first} |"
+    return (
+        f"| {name} | {batch:,} | {optimizer} | {times} | {whole} | {ratio} | {memory} | {first} |"
+    )
 
 
 HEAD = (
-    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy | private / plain "
-    "| private / (plain + gather) | MB, plain / private | first call, s |\n" + "|---" * 11 + "|\n"
+    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy "
+    "| private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
+    + "|---" * 11
+    + "|\n"
 )
 
 
