@@ -17,7 +17,7 @@ from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.gradients import methods, per_example
+from dpjax.gradients import compensated, methods, per_example
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import Method, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
@@ -38,6 +38,8 @@ class ClippedGradient(NamedTuple):
         nonfinite: the number of records that contributed zero: with a NaN or an infinity in the
             gradient, a norm beyond the floats, or no factor that brings it below the clip norm.
         aux: the loss's second output, stacked along a leading batch axis; None without `has_aux`.
+        error: a tree like `sum` of what rounding took from it: both together are the sum to about
+            twice the digits, for sums that are added up further (of pieces, of devices).
 
     Example:
         >>> import jax.numpy as jnp
@@ -53,6 +55,7 @@ class ClippedGradient(NamedTuple):
     losses: Float[Array, " batch"]
     nonfinite: Int[Array, ""]
     aux: Any = None
+    error: Any = None
 
 
 class ClippedSum(NamedTuple):
@@ -64,6 +67,7 @@ class ClippedSum(NamedTuple):
         sum: the tree that the function returns, Σᵢ cᵢ·f(recordᵢ); float32 at least.
         norms: [batch], the l2 norms before clipping; 0 where the mask is False.
         values: the function's second output, stacked along a leading axis; None without `has_aux`.
+        error: what rounding took from `sum`, see `ClippedGradient`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -75,6 +79,7 @@ class ClippedSum(NamedTuple):
     sum: Any
     norms: Float[Array, " batch"]
     values: Any = None
+    error: Any = None
 
 
 def clip_and_sum(
@@ -138,13 +143,14 @@ def clip_and_sum(
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
 
         total, norms, _, values = map_pieces(piece, (batch,), mask, size)
-        return ClippedSum(total, norms, values)
+        return ClippedSum(total.total, norms, values, total.error)
 
     def fn(batch, mask=None, *, clip_norm=None) -> ClippedSum:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
         _check_settings(clip_norm, microbatch_size)
         along: Any = along_records(batch, mask)
-        specs: Any = ClippedSum(PartitionSpec(), along, along if has_aux else None)
+        copied = PartitionSpec()
+        specs: Any = ClippedSum(copied, along, along if has_aux else None, copied)
         return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
 
     return _with_attributes(fn, clip_norm, strategy)
@@ -189,8 +195,8 @@ def clipped_grad(
             None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
             that is quicker, and the whole batch elsewhere.
         has_aux: whether the loss returns `(scalar, aux)`.
-        share_of: where a batch is one device's share of a larger one, the records of that: the
-            share's sum is rounded no more than its part of the whole batch's would be.
+        share_of: where a batch is one device's share of a larger one, the records of that; it
+            changes nothing, as sums of every size are rounded alike.
 
     Raises:
         ValueError: a clip norm outside [1e-18, 1e19], an unknown method, a batch whose leaves
@@ -221,7 +227,8 @@ def clipped_grad(
     _check_settings(clip_norm, microbatch_size)
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    settings = loss, method, strategy, microbatch_size, has_aux, share_of
+    del share_of
+    settings = loss, method, strategy, microbatch_size, has_aux
     default_clip_norm = clip_norm
 
     def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
@@ -230,12 +237,14 @@ def clipped_grad(
         along: Any = along_records(batch, mask)
         ties = find_ties(params)  # here, as a mesh with explicit axes takes the tree apart
         sum_batch = functools.partial(_clip_gradients, settings, ties)
+        like = jax.tree.map(partition_spec, per_example.split_trainable(params, ties)[0])
         specs = ClippedGradient(
-            sum=jax.tree.map(partition_spec, per_example.split_trainable(params, ties)[0]),
+            sum=like,
             norms=along,
             losses=along,
             nonfinite=PartitionSpec(),  # pyrefly: ignore
             aux=along if has_aux else None,
+            error=like,
         )
         return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
 
@@ -260,7 +269,7 @@ def _clip_gradients(
     settings: Any, ties: Ties, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
-    loss, method, strategy, microbatch_size, has_aux, share_of = settings
+    loss, method, strategy, microbatch_size, has_aux = settings
     records = per_example.count_records(batch)
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
@@ -272,7 +281,7 @@ def _clip_gradients(
     choice = methods.choose(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
-        how = batch_and_keys, mask, clip_norm, strategy, share_of
+        how = batch_and_keys, mask, clip_norm, strategy
         if choice.plan is not None:
             return sums.clipped_sum(choice.plan, trained, *how)
 
@@ -298,11 +307,12 @@ def _clip_gradients(
     if method == "ghost" and choice.plan is None:
         warnings.warn(f"method='ghost' became 'vmap': {choice.reason}", DpjaxWarning, stacklevel=4)
     return ClippedGradient(
-        sum=total,
+        sum=total.total,
         norms=norms,
         losses=jnp.where(mask, losses, jnp.zeros_like(losses)),
         nonfinite=jnp.sum(mask & ~kept, dtype=jnp.int32),
         aux=aux if has_aux else None,
+        error=total.error,
     )
 
 
@@ -319,7 +329,7 @@ def _sum_no_records(sum_batch: Callable[..., Any], batch: Any, rng: Any = None) 
         rng = add_record(rng)
     one = jax.eval_shape(sum_batch, jax.tree.map(add_record, batch), rng)
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), one.sum)
-    return jax.tree.map(empty, one)._replace(sum=total)
+    return jax.tree.map(empty, one)._replace(sum=total, error=total)
 
 
 _JOINED = 1 << 16  # numbers of a leaf whose sums are joined with others': copied in microseconds
@@ -343,24 +353,21 @@ def map_pieces(
     mask = mask & pad.reshape(pieces, size)  # what was repeated takes no part
 
     one = per_example.record_shapes((*batch_and_keys, mask))
-    leaves, structure = jax.tree.flatten(jax.eval_shape(lambda one: piece(*typed(one))[0], one))
+    shapes = jax.eval_shape(lambda one: piece(*typed(one))[0].total, one)
+    leaves, structure = jax.tree.flatten(shapes)
     small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
-    # The pieces' sums are added with compensation (Kahan 1965), which is off by two unit round-offs
-    # of Σ|terms| however many they are: the slack does not grow with the number of pieces.
+    # The pieces' sums are added as runs are, see `compensated`: the slack does not grow.
     def step(carry, one):
-        total, error = carry  # the error is by how much the last addition was too large
         piece_sum, *rest = piece(*typed(one))
-        piece_sum = small.join(jax.tree.leaves(piece_sum))
-        term = jax.tree.map(jnp.subtract, piece_sum, error)
-        new = jax.tree.map(jnp.add, total, term)
-        error = jax.tree.map(lambda n, t, x: (n - t) - x, new, total, term)
-        return (new, error), rest
+        own = piece_sum.map(lambda tree: small.join(jax.tree.leaves(tree)))
+        return compensated.add(carry, own), rest
 
     zero = small.join([jnp.zeros(s.shape, s.dtype) for s in leaves])
-    (total, _), rest = jax.lax.scan(step, (zero, zero), (*batch_and_keys, mask))
+    first = compensated.without_error(zero)
+    total, rest = jax.lax.scan(step, first, (*batch_and_keys, mask))
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
-    return (structure.unflatten(small.split(total)), *flat)
+    return (total.map(lambda arrays: structure.unflatten(small.split(arrays))), *flat)
 
 
 @suggests_argument_names

@@ -18,7 +18,7 @@ import jax
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.per_example import count_additions, record_shapes
+from dpjax.gradients.per_example import record_shapes
 from dpjax.gradients.strategies import path_name
 
 Method = Literal["auto", "ghost", "vmap"]
@@ -375,14 +375,8 @@ def piece_size(
 
 
 def cut_evenly(records: int, most: int) -> int:
-    """The size of equal pieces of at most `most` records, within the slack of the whole batch."""
-    if most >= records:
-        return records
-    for pieces in range(-(-records // most), records):
-        size = -(-records // pieces)
-        if count_additions(size, pieces) <= count_additions(records):
-            return size
-    return 1
+    """The size of equal pieces of at most `most` records."""
+    return -(-records // -(-records // most))
 
 
 def _find_quickest_size(

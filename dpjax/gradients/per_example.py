@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from dpjax.gradients import compensated
+from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.strategies import Strategy
 from dpjax.gradients.ties import Ties, check_copies
 
@@ -100,44 +102,6 @@ def record_keys(rng: Any, records: int) -> Any:
     return rng
 
 
-_BUDGET = 2**16  # records of a batch, times those that are added up in one run
-
-
-def run_sizes(batch_size: int, share_of: int | None = None) -> tuple[int, int]:
-    """(number of runs, records a run): each is added up, and then the runs are, pairwise."""
-    # The error of a sum grows with (records) × (length of a run): short runs for large batches keep
-    # the slack at one or two percent in float32. A share of a batch is cut into runs as short as
-    # those of the whole batch, `share_of` records.
-    longest = max(32, _BUDGET // max(share_of or batch_size, 1))
-    number = -(-batch_size // longest)
-    return number, -(-batch_size // number)
-
-
-def count_additions(batch_size: int, pieces: int = 1) -> int:
-    """Roundings that a term of a sum over so many records meets, in each of so many pieces."""
-    number, length = run_sizes(batch_size)
-    # The compensated total of several pieces is off by two round-offs, and some to second order.
-    return length + math.ceil(math.log2(number)) + 3 * (pieces > 1)
-
-
-def pairwise_sum(parts: Array) -> Array:
-    """The sum over the leading axis, by halves: its rounding error grows with the logarithm."""
-    while parts.shape[0] > 1:
-        half = parts.shape[0] // 2
-        added = parts[:half] + parts[half : 2 * half]
-        parts = jnp.concatenate([added, parts[2 * half :]]) if parts.shape[0] % 2 else added
-    return parts[0]
-
-
-def stack_runs(value: Array, share_of: int | None = None) -> Array:
-    """[batch, ...] as [runs, records a run, ...], padded with zeros at the end."""
-    number, length = run_sizes(value.shape[0], share_of)
-    padding = number * length - value.shape[0]
-    if padding:
-        value = jnp.pad(value, [(0, padding)] + [(0, 0)] * (value.ndim - 1))
-    return value.reshape(number, length, *value.shape[1:])
-
-
 def rounding_slack(
     batch_size: int,
     dimension: int,
@@ -145,6 +109,7 @@ def rounding_slack(
     failure: float = 1e-12,
     *,
     microbatch_size: int | None = None,
+    in_place: bool = False,
 ) -> float:
     """The relative increase of a clipped sum's sensitivity that float rounding can cause.
 
@@ -159,17 +124,22 @@ def rounding_slack(
         dimension: the number of parameters.
         dtype: the dtype of the sum and the norms.
         failure: the probability with which the model of the norms may fail.
-        microbatch_size: the size of the pieces, if `clipped_grad` was given one. Pieces that it
-            chooses itself are so short that the whole batch's slack covers them.
+        microbatch_size: the size of the pieces, if `clipped_grad` was given one; it changes
+            nothing, as sums of pieces are added up with compensation.
+        in_place: whether all other records keep their places in the batch, where one is exchanged,
+            or where its place is masked or left empty (a draw of `fit` under "add-remove"). Then
+            the slack does not grow with the batch. Otherwise records after it may move up.
 
     Raises:
         ValueError: if a count is not positive, or `failure` not in (0, 1).
 
     Example:
         >>> f"{rounding_slack(256, 1_900_000):.4f}", f"{rounding_slack(4096, 212):.4f}"
-        ('0.0052', '0.0190')
+        ('0.0025', '0.0321')
+        >>> f"{rounding_slack(4096, 212, in_place=True):.4f}"
+        '0.0010'
         >>> f"{rounding_slack(256, 1_900_000, dtype='float64'):.1e}"
-        '9.7e-12'
+        '4.6e-12'
     """
     if batch_size < 1 or dimension < 1:
         raise ValueError(
@@ -179,23 +149,18 @@ def rounding_slack(
         raise ValueError(f"microbatch_size must be at least 1, or None, got {microbatch_size!r}")
     if not 0 < failure < 1:
         raise ValueError(f"failure must be in (0, 1), got {failure!r}")
-    # Derived for dpjax. With u the unit round-off, a sum of b terms in runs of m additions is
-    # off by at most γ·Σ|terms|, γ = m·u/(1 − m·u), entry by entry; over the vector and over records
-    # of norm at most C that is γ·b·C. The sums of two neighbouring batches are both off by that
-    # much: 2·γ·b in units of C.
     u = float(jnp.finfo(dtype).eps) / 2
-    pieces = -(-batch_size // (microbatch_size or batch_size))
-    run = count_additions(microbatch_size if microbatch_size and pieces > 1 else batch_size, pieces)
-    run = max(run, count_additions(1, batch_size))  # pieces that `clipped_grad` may choose
+    # Both bounds are those of `compensated`; neither grows where the batch is cut into pieces.
+    slack = compensated.slack_of_shifted_runs(batch_size, u)
+    if in_place:
+        slack = min(slack, compensated.slack_of_runs(batch_size, u))
     # The factors are made from norms, sums of `dimension` squares; a run that long has no useful
     # worst case, so there the errors are taken as independent with mean zero (Higham and Mary 2019,
     # "A new approach to probabilistic rounding error analysis", Theorem 2.4), for all records and
     # entries at once but for the probability `failure`: λ·√dimension·u/2, λ = √(2·ln(2·b/failure)).
-    # The same bound replaces γ where it is smaller.
     confidence = math.sqrt(2 * math.log(2 * batch_size * dimension / failure))
-    gamma = min(run, confidence * math.sqrt(run)) * u
     norm = min(dimension, confidence * math.sqrt(dimension)) * u / 2
-    return 2 * batch_size * gamma / (1 - gamma) + norm / (1 - norm)
+    return slack + norm / (1 - norm)
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -299,36 +264,31 @@ def clip_records(
 
 
 def weighted_sum(
-    factors: Float[Array, " b"],
-    gradient: Float[Array, "b ..."],
-    share_of: int | None = None,
-    *,
-    finite: bool = False,
-) -> Array:
+    factors: Float[Array, " b"], gradient: Float[Array, "b ..."], *, finite: bool = False
+) -> Compensated:
     """Σᵢ cᵢ·gᵢ, in short runs; records of factor 0 add exactly 0, whatever their gradient."""
     dtype = accumulation_dtype(gradient.dtype)
-    weights = factors.astype(dtype)
-    flat = gradient.reshape(gradient.shape[0], -1).astype(dtype)
-    if not finite:  # else 0 × gradient is 0 as it is
-        flat = jnp.where(weights[:, None] > 0, flat, jnp.zeros_like(flat))
-    weights, flat = stack_runs(weights, share_of), stack_runs(flat, share_of)
-    # A contraction with the factors: no scaled copy of the gradients is ever written.
-    sums = jnp.einsum("rb,rbd->rd", weights, flat, precision=jax.lax.Precision.HIGHEST)
-    return pairwise_sum(sums).reshape(gradient.shape[1:])
+
+    def sum_run(weights: Array, rows: Array) -> Array:
+        rows = rows.astype(dtype)
+        if not finite:  # else 0 × gradient is 0 as it is
+            rows = jnp.where(weights[:, None] > 0, rows, jnp.zeros_like(rows))
+        # A contraction with the factors: no scaled copy of the gradients is ever written.
+        return jnp.einsum("b,bd->d", weights, rows, precision=jax.lax.Precision.HIGHEST)
+
+    flat = gradient.reshape(gradient.shape[0], -1)
+    total = compensated.sum_over_records(sum_run, (factors.astype(dtype), flat))
+    return total.map(lambda x: x.reshape(gradient.shape[1:]))
 
 
 def sum_clipped(
-    values: Any,
-    like: Any,
-    clip_norm: Any,
-    strategy: Strategy,
-    mask: Bool[Array, " b"],
-    share_of: int | None = None,
-) -> tuple[Any, Clipping]:
+    values: Any, like: Any, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"]
+) -> tuple[Compensated, Clipping]:
     """(the sum of clipped values, what becomes of records), in the groups of the tree `like`."""
     scaled, tree, clipping = clip_records(values, like, clip_norm, strategy, mask)
     # Of 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
-    return tree.unflatten([weighted_sum(c, leaf, share_of) for c, leaf in scaled]), clipping
+    sums = [weighted_sum(c, leaf) for c, leaf in scaled]
+    return Compensated(*map(tree.unflatten, zip(*sums, strict=True))), clipping
 
 
 def clipped_sum(
@@ -338,9 +298,8 @@ def clipped_sum(
     mask: Bool[Array, " b"],
     clip_norm: Any,
     strategy: Strategy,
-    share_of: int | None = None,
-) -> tuple[Any, Array, Array, Any]:
+) -> tuple[Compensated, Array, Array, Any]:
     """(sum, norms, records kept, aux) for a function of one record that returns (value, aux)."""
     values, aux = jax.vmap(function)(records)
-    total, clipping = sum_clipped(values, like, clip_norm, strategy, mask, share_of)
+    total, clipping = sum_clipped(values, like, clip_norm, strategy, mask)
     return total, clipping.norms, clipping.kept, aux

@@ -467,8 +467,6 @@ def identify_run(
         # A step draws numbers of users in their order, whatever they are called.
         owner = np.unique(as_user_array(owners["users"]), return_inverse=True)[1]
         found["users"] = array_digest(owner, secret=secret)
-    # The same draws of another scale, subtracted, are the draws.
-    found["number of devices"] = config.paid_devices
     plan, params = config.plan, config.params
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
     found |= of_jax | {

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec
 
 from dpjax import gradients, sampling, transforms
 from dpjax._numerics.keys import fold_in_words
+from dpjax.gradients import compensated
+from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
@@ -120,10 +122,8 @@ def state_shardings(config: StepConfig) -> Any:
 def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     """The pure `update(state, data, key, frozen) -> (state, seen)` of one step."""
     plan, placement = config.plan, config.placement
-    slack = step_config.rounding_sensitivity(
-        config.params, draws.capacity, draws.largest, config.failure, config.paid_devices
-    )
-    sum_draw, add_noise = sum_over_draw(config, draws), _make_noise(plan, slack)
+    slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
+    sum_draw, draw_noise = sum_over_draw(config, draws), _make_noise(plan, slack)
     divisors = [phase.scheme.rate * plan.population for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
@@ -134,7 +134,8 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         number, carried = find_phase(step), {}
         if plan.adaptive is not None:
             carried["clip_norm"] = _move_clip_norm(plan, clip_norm, within, seen[1], key, step)
-        released, after = add_noise(total, state, key, number)  # what privacy is priced for
+        noise, after = draw_noise(params, state, key, number)
+        released = compensated.add_noise(total, noise)  # what privacy is priced for
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
         mean = _divide(released, Run.choose(divisors, number), params)
@@ -173,27 +174,32 @@ def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any
 
 
 def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
-    """`add_noise(total, state, key, number) -> (sum, carried)`, of the step of a phase."""
+    """`draw_noise(params, state, key, number) -> (noise, carried)`, of the step of a phase."""
     stddevs = _noise_stddevs(plan, slack)
 
-    def add_independent(total, state, key, number):
+    def draw_independent(params, state, key, number):
         stddev = Run.choose(stddevs, number)
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
         before = transforms.NoiseState(fold_in_words(key, NOISE), state["step"])
-        return noise.update(total, before)[0], {}
+        return noise.update(_wide_zeros(params), before)[0], {}
 
-    def add_correlated(total, state, key, number):
+    def draw_correlated(params, state, key, number):
         del number  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
         own = fold_in_words(key, NOISE)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
-        released, after = noise.update(total, before)
-        return released, {"noise": after.past}  # pyrefly: ignore
+        drawn, after = noise.update(_wide_zeros(params), before)
+        return drawn, {"noise": after.past}  # pyrefly: ignore
 
-    return add_independent if plan.strategy is None else add_correlated
+    return draw_independent if plan.strategy is None else draw_correlated
+
+
+def _wide_zeros(params: Any) -> Any:
+    """Zeros like the parameters, in the dtypes in which their gradients are summed."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params)
 
 
 def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
@@ -214,7 +220,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     # not finite, above the clip norm, or within it.
     placement = config.placement
     if placement is None:
-        sum_records = _sum_over_records(config, draws.capacity, draws.capacity)
+        sum_records = _sum_over_records(config, draws.capacity)
 
         def sum_draw(params, data, key, step, frozen, clip_norm):
             if isinstance(data, Batch):
@@ -228,7 +234,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
 
     specs = placement.specs(config.params)
     divided = make_block_draws(config.plan, placement, draws, config.failure)
-    sum_records = _sum_over_records(config, divided.capacity, draws.capacity)
+    sum_records = _sum_over_records(config, divided.capacity)
 
     def sum_block(params, records, *shared):
         if isinstance(records, Batch):
@@ -238,8 +244,8 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         drawn = *drawing.list_flagged(flags, divided.padded), flags.shape[0]
         return sum_records(params, data, drawn, *shared, numbers[0])
 
-    over_blocks = devices.sum_over_blocks(placement, specs, sum_block)
-    rows = placement.sharding(PartitionSpec(placement.records))
+    over_blocks = devices.sum_over_blocks(placement, specs, sum_block, draws.largest)
+    rows, lay_out = placement.sharding(PartitionSpec(placement.records)), placement.constrained
 
     def sum_blocks(params, data, key, step, frozen, clip_norm):
         records = data
@@ -248,15 +254,15 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
             flags = jax.lax.with_sharding_constraint(flags, rows)
             records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
         total, seen = over_blocks(params, records, key, step, frozen, clip_norm)
-        return placement.constrained(total, specs), seen
+        return Compensated(*(lay_out(tree, specs) for tree in total)), seen
 
     return sum_blocks
 
 
-def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Callable[..., Any]:
+def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
     """The clipped sum of the records drawn from those whose numbers begin at the first."""
     plan = config.plan
-    clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config, share_of)
+    clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config)
 
     def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
@@ -273,11 +279,10 @@ def _sum_over_records(config: StepConfig, capacity: int, share_of: int) -> Calla
             if keys is not None:
                 keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
             found = _add_up(clip(params, frozen, batch, mask, keys, bound), mask, bound)
-            return number + 1, jax.tree.map(jnp.add, totals, found)
+            sums = compensated.add(totals[0], found[0])
+            return number + 1, (sums, *map(jnp.add, totals[1:], found[1:]))
 
-        zero = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params
-        )
+        zero = compensated.without_error(_wide_zeros(params))
         none = jnp.zeros((), jnp.int32)
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
         is_left = lambda state: _is_piece_left(data, drawn, state[0] * capacity)  # noqa: E731
@@ -325,12 +330,15 @@ def _add_up(out: Any, mask: Any, bound: Any) -> tuple[Any, ...]:
     above = jnp.isfinite(out.norms) & (out.norms > limit)
     within = mask & (out.norms <= limit)
     counts = out.nonfinite, *(jnp.sum(x, dtype=jnp.int32) for x in (above, within))
-    return (out.sum, jnp.sum(finite, dtype=jnp.float32), *counts)
+    total = compensated.without_error(out.sum)
+    if out.error is not None:
+        total = total._replace(error=out.error)
+    return (total, jnp.sum(finite, dtype=jnp.float32), *counts)
 
 
-def _clip_gradients(config: StepConfig, share_of: int) -> Callable[..., Any]:
+def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
     """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
-    settings = {"method": config.method, "strategy": config.scaling, "share_of": share_of}
+    settings = {"method": config.method, "strategy": config.scaling}
 
     def clip(params, frozen, batch, mask, keys, bound):
         def loss_of_trained(params, *example_and_key):
@@ -359,6 +367,6 @@ def _clip_sums(config: StepConfig) -> Callable[..., Any]:
         one_each = getattr(out.values, "shape", None) == mask.shape
         losses = jnp.where(mask, out.values if one_each else 0.0, 0.0)
         nonfinite = jnp.sum(mask & ~jnp.isfinite(out.norms), dtype=jnp.int32)
-        return gradients.ClippedGradient(out.sum, out.norms, losses, nonfinite)
+        return gradients.ClippedGradient(out.sum, out.norms, losses, nonfinite, error=out.error)
 
     return clip

@@ -72,11 +72,6 @@ class StepConfig(NamedTuple):
         return self.placement.mesh if several else None  # pyrefly: ignore
 
     @property
-    def paid_devices(self) -> int:
-        """Of how many devices the noise allows for the rounding of their sums."""
-        return _DEVICES if self.placement is None else max(self.placement.blocks, _DEVICES)
-
-    @property
     def scaling(self) -> gradients.Strategy:
         """The strategy with the groups of these parameters worked out."""
         found: Any = self.strategy
@@ -170,10 +165,6 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
     return config._replace(makes_sum=True, strategy=clip.strategy)
 
 
-# Whose sums' rounding is always paid for: up to as many devices, a run has one noise.
-_DEVICES = 8
-
-
 def failure_probability(plan: Plan) -> float:
     """How often a step's bounds on rounding, on the batch's size and on its blocks' may fail."""
     # Failures of probability p cost at most p + G(p) at every ε, G(p) = sup{P(S) : Q(S) ≤ p}: P may
@@ -188,19 +179,13 @@ def failure_probability(plan: Plan) -> float:
     return max(half / (3 * plan.steps * runs * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
-def rounding_sensitivity(
-    params, capacity: int, largest: int, failure: float, devices: int = _DEVICES
-) -> float:
-    """By how much float rounding can raise the sensitivity of a sum worked through in pieces."""
-    # Each piece is off by its own slack; adding up k sums, first of pieces and then of devices,
-    # rounds k − 1 times, each time by at most one unit round-off of the sum, on either neighbour.
+def rounding_sensitivity(params: Any, largest: int, failure: float) -> float:
+    """By how much float rounding can raise the sensitivity of a step's sum."""
+    # One number for all capacities and devices: pieces, runs and devices are added up with
+    # compensation, and places stay, as they are drawn by number: under "add-remove" that of a
+    # record taken out stays empty.
     dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
-    pieces = -(-largest // capacity)  # at most
-    additions = pieces + devices - 2  # of sums of pieces, then of devices
-    round_off = float(np.finfo(np.float32).eps) / 2  # of one addition
-    # By the union bound over the pieces, one is off by more with at most `failure`.
-    one = gradients.rounding_slack(capacity, dimension, failure=failure / pieces)
-    return pieces * one + 2 * largest * additions * round_off
+    return gradients.rounding_slack(largest, dimension, failure=failure, in_place=True)
 
 
 def first_state(params, plan: Plan, optimizer, step, average=None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def clip_per_example(
 
         def total(updates, bound, mask):
             updates, mask = mask_records(updates, mask)
-            return sum_clipped(updates, updates, bound, strategy, mask)[0]
+            return sum_clipped(updates, updates, bound, strategy, mask)[0].total
 
         specs = without_records(updates)
         return on_explicit_too(total, specs, updates, clip_norm, mask), state

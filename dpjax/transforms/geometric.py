@@ -115,7 +115,7 @@ def recentred_clipping(
     def estimate(updates, anchor, mask, key):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
         offsets, mask = mask_records(offsets, mask)
-        total, _ = sum_clipped(offsets, offsets, radius, Flat(), mask)
+        (total, _), _ = sum_clipped(offsets, offsets, radius, Flat(), mask)
         mean = jax.tree.map(lambda s: s / batch_size, total)
         # The noise first, then the anchor: a sum that is rounded on the grid of a far anchor moves
         # by more than r/B; a noisy one is released already, and rounding it post-processes it.
@@ -177,7 +177,7 @@ def anisotropic_clipping(
         along = jax.vmap(lambda g: _inner_product(g, u))(updates)
         across = jax.vmap(lambda g, p: _add(g, u, -p))(updates, along)
         # Parts clipped and perturbed apart are two Gaussians: squares of radius over noise add up.
-        total, clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
+        (total, _), clipping = sum_clipped(across, across, perpendicular_radius, Flat(), mask)
         kept = jnp.where(clipping.kept, along, 0)  # 0·NaN would be NaN
         parallel = jnp.sum(jnp.clip(kept, -parallel_radius, parallel_radius)) / batch_size
         z, z_along = normal_like(key, (anchor, parallel))
@@ -333,7 +333,7 @@ def tangent_ball(
         angle = jnp.arctan2(sine, cosine)  # in [0, π], accurate at both ends
         used = kept & (sine > 0)
         factor = jnp.minimum(angle, radius) * _DOWN / jnp.where(used, sine, 1)
-        mean = weighted_sum(jnp.where(used, factor, 0), across) / batch_size
+        mean = weighted_sum(jnp.where(used, factor, 0), across).total / batch_size
         z = normal(key, u.shape, u.dtype)
         tangent = mean + noise_std * z
         tangent = tangent - _matvec(tangent, u) * u  # noise along u is no tangent

@@ -248,7 +248,9 @@ def importance_mean(
             return kept.astype(wide) * factors.astype(wide)
 
         scaled, mask = mask_records(tree.unflatten([weigh(*pair) for pair in records]), mask)
-        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[0]  # terms ≤ Δ for any p
+        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[
+            0
+        ].total  # terms ≤ Δ for any p
 
     def update(
         updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra

@@ -96,7 +96,7 @@ def test_the_noise_is_that_of_the_sum_at_the_clip_norm_of_the_step():
         lambda w, x: 0 * jnp.sum(w) * x, jnp.zeros(d), plan, optimizer=optax.sgd(1.0)
     )
     state, update = step.init(jnp.zeros(d)), jax.jit(step.update)
-    slack = rounding_sensitivity(state["params"], 8, 8, failure_probability(plan))
+    slack = rounding_sensitivity(state["params"], 8, failure_probability(plan))
     clips = []
     for _ in range(3):
         clip, before = float(state["clip_norm"]), state["params"]

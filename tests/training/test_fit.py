@@ -152,7 +152,7 @@ def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
             RECORDS, 1 / 3, steps=1, delta=failure, epsilon=0.0
         ),
     }[kind]
-    slack = rounding_sensitivity(params, largest, largest, failure)
+    slack = rounding_sensitivity(params, largest, failure)
     expected = by_hand(params, (x, y), plan, key, optax.sgd(0.3), slack)
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
     assert (found.metrics["nonfinite"][-1] > 0) == poisoned
@@ -217,7 +217,7 @@ def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     if kind != "every kind, nested":
         tail = {"steps": 1, "delta": failure, "epsilon": 0.0}
         largest = sampling.poisson_capacity(RECORDS, 0.5, **tail)
-    slack = rounding_sensitivity(params, largest, largest, failure)
+    slack = rounding_sensitivity(params, largest, failure)
     expected = by_hand(params, data, plan, key, optax.sgd(0.3), slack)
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
 
@@ -257,7 +257,7 @@ def test_the_noise_has_the_scale_that_is_priced(wrong, flat_price):
         optimizer=optax.sgd(1.0),
         key=jax.random.key(11),
     )
-    slack = rounding_sensitivity(params, 10, 10, failure_probability(plan))
+    slack = rounding_sensitivity(params, 10, failure_probability(plan))
     drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.params)]) * 10
     scale = 1.5 * 2.0 * (1 + slack) * wrong
     pvalue = 2 * min(
@@ -405,15 +405,12 @@ def test_any_optimiser_and_bfloat16_parameters(problem, lenient_promotion, flat_
         assert bool(jnp.isfinite(found.params["w"].astype(jnp.float32)).all())
 
 
-def test_the_slack_covers_pieces():
+def test_the_slack_is_that_of_one_run_of_records():
     params = jnp.zeros(100)
-    whole = rounding_sensitivity(params, 64, 64, 1e-12)
-    devices = 2 * 64 * 7 * 2.0**-24  # eight devices' sums, whatever their order
-    assert whole == gradients.rounding_slack(64, 100, failure=1e-12) + devices
-    assert rounding_sensitivity(params, 16, 64, 1e-12) > 4 * gradients.rounding_slack(
-        16, 100, failure=1e-12
-    )
-    assert 0 < whole < 0.02
+    whole = rounding_sensitivity(params, 64, 1e-12)
+    assert whole == gradients.rounding_slack(64, 100, failure=1e-12, in_place=True)
+    # 2·u·128²/2 for two neighbours' runs, their products, and second order.
+    assert rounding_sensitivity(params, 65_536, 1e-12) <= 2.0**-24 * (128**2 + 3 * 128) + 1e-4
 
 
 def test_bad_data_and_parameters_are_refused(problem, flat_price):

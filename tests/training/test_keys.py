@@ -118,7 +118,7 @@ def test_copies_leave_the_sensitivity_as_it_is():
     moved = np.sqrt(
         sum(((a - b) ** 2).sum() for a, b in zip(*map(jax.tree.leaves, sums), strict=True))
     )
-    slack = rounding_sensitivity(START, N + 1, N + 1, failure_probability(plan))
+    slack = rounding_sensitivity(START, N + 1, failure_probability(plan))
     assert 0.69 < moved <= 0.7 * (1 + slack) + 1e-4  # the noise, and rounding of the sums
 
 

@@ -17,14 +17,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax.gradients.compensated import (
+    Compensated,
+    add_term,
+    slack_of_runs,
+    sum_over_records,
+    without_error,
+)
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.per_example import (
     accumulation_dtype,
     flush_error,
     norms_dtype,
-    pairwise_sum,
-    run_sizes,
-    stack_runs,
 )
 
 Form = Literal["vectors", "direct", "gram", "distinct"]
@@ -168,51 +172,53 @@ def guard_cancellation(
 
 
 def weighted_total(
-    products: OuterProducts,
-    factors: Float[Array, " b"],
-    table_rows: int,
-    share_of: int | None = None,
-) -> Float[Array, "g k n"]:
-    """Σ over records of factor × gradient, as one matrix product over records and positions."""
+    products: OuterProducts, factors: Float[Array, " b"], table_rows: int
+) -> Compensated:
+    """Σ over records of factor × gradient, [g, k, n]: matrix products over runs of records."""
     rows, columns = products.rows, products.columns
     dtype = accumulation_dtype(columns.dtype)
-    columns = columns.astype(dtype)
     if products.is_lookup:
-        scaled = (columns * factors[:, None, None, None]).reshape(-1, columns.shape[-1])
-        number, length = run_sizes(rows.shape[0], share_of)
-        return _sum_rows(rows.reshape(-1), scaled, table_rows, number * length, length)[None]
-    rows = rows.astype(dtype)
-    if rows.shape[-1] < columns.shape[-1]:
-        rows = rows * factors[:, None, None, None]
-    else:
-        columns = columns * factors[:, None, None, None]
-    rows, columns = stack_runs(rows, share_of), stack_runs(columns, share_of)
-    if rows.shape[2] == 1:  # without the axis of blocks the product is a plain matrix product
-        product = einsum("rbtn,rbtk->rnk", columns[:, :, 0], rows[:, :, 0])
-        return jnp.swapaxes(pairwise_sum(product), 0, 1)[None]
-    return pairwise_sum(einsum("rbgtk,rbgtn->rgkn", rows, columns))
+        scaled = columns.astype(dtype) * factors[:, None, None, None]
+        flat = scaled.reshape(-1, columns.shape[-1])
+        total = _sum_rows(rows.reshape(-1), flat, table_rows, rows.shape[0])
+        return total.map(lambda x: x[None])
+
+    def sum_run(rows: Array, columns: Array, factors: Array) -> Array:
+        rows, columns, scale = rows.astype(dtype), columns.astype(dtype), factors.astype(dtype)
+        if rows.shape[-1] < columns.shape[-1]:
+            rows = rows * scale[:, None, None, None]
+        else:
+            columns = columns * scale[:, None, None, None]
+        if rows.shape[1] == 1:  # without the axis of blocks it is a plain matrix product
+            flat = (x.reshape(-1, x.shape[-1]) for x in (rows, columns))
+            return einsum("ik,in->kn", *flat)[None]
+        return einsum("bgtk,bgtn->gkn", rows, columns)
+
+    return sum_over_records(sum_run, (rows, columns, factors), positions=rows.shape[2])
 
 
-def _sum_rows(tokens: Array, values: Array, rows: int, records: int, length: int) -> Array:
-    """[rows, n]: the sums of the values of each token, rounded no more than in runs of `length`."""
+def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensated:
+    """[rows, n]: the sums of the values of each token, of which a record has at most one each."""
     # A scatter adds one record after the other, so an entry that b records add to is off by up to
-    # b·u·Σ|terms|, u the unit round-off: too much where b is more than `length`. There every term
-    # is split at a unit of its entry, a power of two of at least 2u·Σ|terms| and at most
-    # 4u·Σ|terms|. Its multiple of the unit is summed exactly in any order, since all partial sums
-    # are multiples of the unit below 1/u units. What is left of a term is at most half a unit, so
-    # that the rest's sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u.
+    # b·u·Σ|terms|, u the unit round-off: too much where b is large. There every term is split at a
+    # unit of its entry, a power of two of at least 2u·Σ|terms| and at most 4u·Σ|terms|. Its
+    # multiple of the unit is summed exactly in any order, since all partial sums are multiples of
+    # the unit below 1/u units. What is left of a term is at most half a unit, so that the rest's
+    # sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u. The sum of a batch
+    # is off by (what is left of) b·u·b·C, on either neighbour: less than one run's is enough.
     empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
     kind = jnp.finfo(values.dtype)
-    gain, error, total = records * float(kind.eps), float(records), empty
-    while error > length and gain < 1:
+    gain, pair = records * float(kind.eps), without_error(empty)
+    off = gain * records  # of both neighbours, over C
+    while off > slack_of_runs(1, float(kind.eps) / 2) / 2 and gain < 1:
         # The sum of sizes is itself off by at most b·u, relative: hence the factor 1 + 2·b·u.
         size = empty.at[tokens].add(jnp.abs(values)) * (1 + gain)
         unit = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1] - kind.nmant)
         unit = jnp.maximum(unit, kind.tiny)[tokens]
         multiple = jnp.round(values / unit) * unit
-        total = total + empty.at[tokens].add(multiple)
-        values, error = values - multiple, error * gain
-    return total + empty.at[tokens].add(values)
+        pair = add_term(pair, empty.at[tokens].add(multiple))
+        values, off = values - multiple, off * gain
+    return add_term(pair, empty.at[tokens].add(values))
 
 
 LOW_RANK_SUM = "_dpjax_low_rank_sum"  # the name of its call in a traced program

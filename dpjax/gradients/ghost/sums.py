@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from dpjax.gradients import per_example
+from dpjax.gradients import compensated, per_example
+from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.programs import Batched, Constant, Parametric, Site, leaf_key
 from dpjax.gradients.ghost.rules import OuterProducts
@@ -65,8 +66,7 @@ def clipped_sum(
     mask: Bool[Array, " b"],
     clip_norm: Any,
     strategy: Strategy,
-    share_of: int | None = None,
-) -> tuple[Any, Array, Array, Any]:
+) -> tuple[Compensated, Array, Array, Any]:
     """(sum, norms, records kept, (losses, aux)), as `per_example.clipped_sum` returns them."""
     leaves, tree = jax.tree.flatten(params)
     size, strategy = mask.shape[0], strategy.bind(params)
@@ -94,16 +94,20 @@ def clipped_sum(
 
     copies, parts = _zero_records_left_out((copies, parts), clipping)
     sums = [
-        _sum_leaf(leaf, families, part, clipping.factors[group], share_of)
+        _sum_leaf(leaf, families, part, clipping.factors[group])
         for leaf, families, part, group in zip(leaves, plan.families, parts, groups, strict=True)
     ]
     of_copies = [
-        per_example.weighted_sum(clipping.factors[group], copy, share_of, finite=True)
+        per_example.weighted_sum(clipping.factors[group], copy, finite=True)
         for group, copy in zip(owners, copies, strict=True)
     ]
-    for index, total in zip(copied, small.split(of_copies), strict=True):
-        sums[index] = total
-    return tree.unflatten(sums), clipping.norms, clipping.kept, (losses, aux)
+    totals, errors = (
+        small.split([own[place] for own in of_copies]) for place in range(len(Compensated._fields))
+    )
+    for index, *pair in zip(copied, totals, errors, strict=True):
+        sums[index] = Compensated(*pair)
+    total = Compensated(*map(tree.unflatten, zip(*sums, strict=True)))
+    return total, clipping.norms, clipping.kept, (losses, aux)
 
 
 @jax.jit  # a loop of its own would be compiled at every call outside a program
@@ -207,33 +211,38 @@ def _square_leaf(families: Sequence[Family], part: Sequence[Any], size: int, dty
 
 
 def _sum_leaf(
-    leaf: Array,
-    families: Sequence[Family],
-    part: Sequence[Any],
-    factors: Array,
-    share_of: int | None,
-) -> Array:
+    leaf: Array, families: Sequence[Family], part: Sequence[Any], factors: Array
+) -> Compensated:
     """The weighted sum of one parameter's gradients."""
-    total = jnp.zeros(leaf.shape, per_example.accumulation_dtype(leaf.dtype))
+    dtype = per_example.accumulation_dtype(leaf.dtype)
+    pair = compensated.without_error(jnp.zeros(leaf.shape, dtype))
     for family, products in zip(families, part, strict=True):
-        given = {"factors": factors, "table_rows": family.sizes[2], "share_of": share_of}
-        summed = functools.partial(outer.weighted_total, **given)
+        summed = functools.partial(
+            outer.weighted_total, factors=factors, table_rows=family.sizes[2]
+        )
         if isinstance(products, LayeredGradients):
             gradient = products.each(family.sites[0], summed)
-            gradient = gradient.reshape(math.prod(gradient.shape[:2]), *gradient.shape[2:])
+            gradient = gradient.map(lambda x: x.reshape(math.prod(x.shape[:2]), *x.shape[2:]))
         elif family.form == "direct":
-            gradient = per_example.weighted_sum(factors, products, share_of, finite=True)
+            gradient = per_example.weighted_sum(factors, products, finite=True)
         else:
-            gradient = functools.reduce(jnp.add, map(summed, products))
-        if family.side is not None:
-            total = total + gradient.reshape(leaf.shape).astype(total.dtype)
-            continue
-        site = family.sites[0]
-        lengths = tuple(length for length, scanned in site.scans if scanned)
-        blocks = site.rule.sizes[0]
-        gradient = site.rule.unpack(gradient.reshape((*lengths, blocks, *gradient.shape[1:])))
-        total = total + site.view.to_leaf(gradient, len(lengths)).astype(total.dtype)
-    return total
+            gradient = functools.reduce(compensated.add, map(summed, products))
+        put = functools.partial(_place_in_leaf, family, leaf.shape)
+        own = gradient.map(put).map(lambda x: x.astype(dtype))
+        # Families share no entry: all but one of an entry's terms are zero, and nothing is rounded.
+        pair = Compensated(pair.total + own.total, pair.error + own.error)
+    return pair
+
+
+def _place_in_leaf(family: Family, shape: tuple[int, ...], gradient: Array) -> Array:
+    """A family's gradient [blocks, k, n] as one of the parameter."""
+    if family.side is not None:
+        return gradient.reshape(shape)
+    site = family.sites[0]
+    lengths = tuple(length for length, scanned in site.scans if scanned)
+    blocks = site.rule.sizes[0]
+    gradient = site.rule.unpack(gradient.reshape((*lengths, blocks, *gradient.shape[1:])))
+    return site.view.to_leaf(gradient, len(lengths))
 
 
 # Numbers of a leaf below which a copy of it costs less than a kernel of its own.

@@ -1,0 +1,228 @@
+"""The private step that `fit` compiles, over the plain one: `python -m benchmarks.step`.
+
+Both are one program: `training_step` with its draw of records, clipped sum, noise and optimiser,
+and the mean gradient of a batch that is there, with the same noise and optimiser. The draw and the
+gather of its records are timed apart, as a program of their own: a plain run has to fetch its batch
+too. Figures are the least of interleaved rounds; memory is what XLA allots beyond arguments and
+results. Peers that are not installed are left out and say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.clipping import Embedding, Perceptron, Recurrent, SmallKernels, Transformer, task
+from dpjax import accounting, training
+from dpjax._numerics.normal import normal_like
+
+CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
+BATCHES = (64, 256, 1024, 4096, 16384)
+OPTIMIZERS = {"momentum": optax.sgd(RATE, momentum=0.9), "adam": optax.adam(1e-3)}
+MOST_SECONDS, MOST_BYTES = 20.0, 8e9
+
+
+class Model(NamedTuple):
+    """A model: its modules, the shape of a record, and its classes."""
+
+    module: Any
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int = 0  # of a vocabulary, where records are tokens
+
+
+MODELS = {
+    "logistic": Model(Perceptron((2,)), (100,), 2),
+    "perceptron": Model(Perceptron((256, 10)), (784,), 10),
+    "wide": Model(Perceptron((1024, 1024, 10)), (784,), 10),
+    "cnn": Model(SmallKernels(), (32, 32, 3), 10),
+    "embedding": Model(Embedding(), (64,), 2, tokens=10_000),
+    "transformer": Model(Transformer(), (64, 16), 10),
+    "lstm": Model(Recurrent(), (28, 28), 10),
+}
+
+
+class Cell(NamedTuple):
+    """What was measured of a program; None where it was not run."""
+
+    seconds: float | None
+    first: float  # seconds of tracing, compiling and the first call
+    megabytes: float
+    note: str = ""
+
+
+def make_task(name: str, records: int) -> Any:
+    """The model and so many records."""
+    model = MODELS[name]
+    key, shape = jax.random.key(0), (records, *model.shape)
+    if model.tokens:
+        return task(name, model.module, jax.random.randint(key, shape, 0, model.tokens), 2)
+    return task(name, model.module, jax.random.normal(key, shape), model.classes)
+
+
+def programs(name: str, batch: int, optimizer: Any) -> dict[str, Callable[[], Any]]:
+    """What is timed, each a function that makes (jitted function, its arguments)."""
+    records = 4 * batch
+    t = make_task(name, records)
+    some = jax.tree.map(lambda leaf: leaf[:batch], t.batch)
+    run = accounting.Repeated(
+        accounting.PoissonSampled(accounting.Gaussian(SIGMA), batch / records), 1000
+    )
+    plan = training.Plan(run, clip_norm=CLIP, population=records, delta=1e-5)
+    key = jax.random.key(1)
+
+    def plain():
+        def step(params, state, batch, key):
+            def mean(params):
+                return jax.vmap(t.loss, (None, 0))(params, batch).mean()
+
+            gradient = jax.grad(mean)(params)
+            noise = normal_like(key, gradient)
+            noisy = jax.tree.map(lambda g, z: g + SIGMA * CLIP / batch_size * z, gradient, noise)
+            updates, state = optimizer.update(noisy, state, params)
+            return optax.apply_updates(params, updates), state
+
+        batch_size = batch
+        return step, (t.params, optimizer.init(t.params), some, key)
+
+    def private():
+        step = training.training_step(t.loss, t.params, plan, optimizer=optimizer)
+        return step.update, (step.init(t.params), t.batch, key)
+
+    def gather():
+        from dpjax.training.draws import make_draws
+        from dpjax.training.step_config import failure_probability
+
+        draws = make_draws(plan, None, failure_probability(plan))
+
+        def take(data, key, step):
+            rows = draws.draw(key, step)[0][: draws.capacity]
+            return jax.tree.map(lambda leaf: leaf[rows], data)
+
+        return take, (t.batch, key, jnp.int32(0))
+
+    return {"plain": plain, "gather": gather, "private": private} | peers(t, some, batch, optimizer)
+
+
+def peers(t: Any, some: Any, batch: int, optimizer: Any) -> dict[str, Callable[[], Any]]:
+    """The whole step of jax_privacy on a batch that is there, where it is installed."""
+    if not importlib.util.find_spec("jax_privacy"):
+        return {}
+
+    def jax_privacy():
+        from jax_privacy import clipping
+
+        def step(params, state, batch_of, key):
+            clipped = clipping.clipped_grad(
+                t.loss, argnums=0, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=CLIP,
+                microbatch_size=32,
+            )  # fmt: skip
+            total = clipped(params, batch_of)
+            noise = normal_like(key, total)
+            noisy = jax.tree.map(lambda g, z: (g + SIGMA * CLIP * z) / batch, total, noise)
+            updates, state = optimizer.update(noisy, state, params)
+            return optax.apply_updates(params, updates), state
+
+        return step, (t.params, optimizer.init(t.params), some, jax.random.key(1))
+
+    return {"jax_privacy": jax_privacy}
+
+
+def measure(name: str, batch: int, optimizer: Any, rounds: int) -> dict[str, Cell]:
+    """Every program of a cell, in interleaved rounds."""
+    found, ready = {}, {}
+    for what, make in programs(name, batch, optimizer).items():
+        began = time.perf_counter()
+        function, arguments = make()
+        compiled = jax.jit(function).lower(*arguments).compile()
+        bytes_taken = compiled.memory_analysis().temp_size_in_bytes
+        if bytes_taken > MOST_BYTES:
+            found[what] = Cell(None, 0.0, bytes_taken / 1e6, "over 8 GB")
+            continue
+        call = functools.partial(compiled, *arguments)
+        jax.block_until_ready(call())
+        first, began = time.perf_counter() - began, time.perf_counter()
+        jax.block_until_ready(call())
+        if time.perf_counter() - began > MOST_SECONDS:
+            found[what] = Cell(None, first, bytes_taken / 1e6, f"over {MOST_SECONDS:.0f} s")
+            continue
+        ready[what] = call, first, bytes_taken / 1e6
+    least = dict.fromkeys(ready, float("inf"))
+    for _ in range(rounds):
+        for what, (call, *_) in ready.items():
+            jax.block_until_ready(call())  # the caches are the previous program's
+            began = time.perf_counter()
+            jax.block_until_ready(call())
+            least[what] = min(least[what], time.perf_counter() - began)
+    return found | {what: Cell(least[what], *ready[what][1:]) for what in ready}
+
+
+def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
+    """One line of the table."""
+    plain, gather, private = (cells[what] for what in ("plain", "gather", "private"))
+
+    def time_of(cell: Cell | None) -> str:
+        if cell is None:
+            return "not installed"
+        return cell.note if cell.seconds is None else f"{1e3 * cell.seconds:.3g}"
+
+    ratio = whole = "–"
+    if plain.seconds and gather.seconds and private.seconds:
+        whole = f"{private.seconds / plain.seconds:.2f}"
+        ratio = f"{private.seconds / (plain.seconds + gather.seconds):.2f}"
+    memory = f"{plain.megabytes:,.0f} / {private.megabytes:,.0f}"
+    first = f"{plain.first:.1f} / {private.first:.1f}"
+    times = " | ".join(map(time_of, (plain, gather, private, cells.get("jax_privacy"))))
+    return (
+        f"| {name} | {batch:,} | {optimizer} | {times} | {whole} | {ratio} | {memory} | {first} |"
+    )
+
+
+HEAD = (
+    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy "
+    "| private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
+    + "|---" * 11
+    + "|\n"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--batches", nargs="*", type=int, default=list(BATCHES))
+    parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--out", type=pathlib.Path, help="a file for the table; else printed alone")
+    options = parser.parse_args()
+    device, lines = jax.devices()[0], []
+    print(HEAD, end="", flush=True)
+    for name in options.models:
+        for batch in options.batches:
+            for optimizer in options.optimizers:
+                cells = measure(name, batch, OPTIMIZERS[optimizer], options.rounds)
+                lines.append(row(name, batch, optimizer, cells))
+                print(lines[-1], flush=True)
+    if options.out:
+        options.out.write_text(
+            "# A private step as it is run, beside a plain one\n\n"
+            f"Milliseconds, the least of {options.rounds} interleaved rounds. Device: "
+            f"{device.device_kind} ({device.platform}), {len(os.sched_getaffinity(0))} of "
+            f"{os.cpu_count()} cores; jax {jax.__version__}; load average {os.getloadavg()[0]:.1f} "
+            f"at the end. Made by `python -m benchmarks.step {' '.join(sys.argv[1:])}`.\n\n"
+            f"{HEAD}" + "\n".join(lines) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
