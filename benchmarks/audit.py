@@ -2,7 +2,7 @@
 
     python -m benchmarks.audit [repetitions]
 
-Every repetition runs all audits of `benchmarks.planted`, which are wrong together with a
+Every repetition runs all audits of `benchmarks.mistakes_in_fit`, which are wrong together with a
 probability of at most 0.1 %, on the step as it is; then each mistake is planted and audited ten
 times. Prints one JSON object. A hundred repetitions take about two processor minutes.
 """
@@ -13,20 +13,20 @@ import json
 import sys
 import time
 
-from benchmarks import planted
+from benchmarks import mistakes_in_fit
 
 MISTAKE_SEEDS = 10
 
 
 def cleared(repetitions: int) -> dict[str, object]:
     """In how many repetitions no audit contradicted its claim, and the largest bounds."""
-    runs = {run: planted.mechanism(run) for run in planted.PLANS}
-    claims = {name: planted.claim(name) for name in planted.AUDITS}
-    largest, clean = dict.fromkeys(planted.AUDITS, 0.0), 0
+    runs = {run: mistakes_in_fit.mechanism(run) for run in mistakes_in_fit.PLANS}
+    claims = {name: mistakes_in_fit.claim(name) for name in mistakes_in_fit.AUDITS}
+    largest, clean = dict.fromkeys(mistakes_in_fit.AUDITS, 0.0), 0
     for seed in range(repetitions):
         bounds = {
-            name: planted.measure(name, runs[audit.run], seed)
-            for name, audit in planted.AUDITS.items()
+            name: mistakes_in_fit.measure(name, runs[audit.run], seed)
+            for name, audit in mistakes_in_fit.AUDITS.items()
         }
         clean += not any(bounds[name].contradicts(claims[name]) for name in bounds)
         largest = {name: max(largest[name], bounds[name].epsilon) for name in bounds}
@@ -36,10 +36,13 @@ def cleared(repetitions: int) -> dict[str, object]:
 
 def found(mistake: str) -> dict[str, object]:
     """How often a mistake was found, and the smallest bound on it."""
-    plant, name = planted.MISTAKES[mistake]
+    plant, name = mistakes_in_fit.MISTAKES[mistake]
     with plant():
-        run, claim = planted.mechanism(planted.AUDITS[name].run), planted.claim(name)
-        bounds = [planted.measure(name, run, seed) for seed in range(MISTAKE_SEEDS)]
+        run, claim = (
+            mistakes_in_fit.mechanism(mistakes_in_fit.AUDITS[name].run),
+            mistakes_in_fit.claim(name),
+        )
+        bounds = [mistakes_in_fit.measure(name, run, seed) for seed in range(MISTAKE_SEEDS)]
     times = sum(bound.contradicts(claim) for bound in bounds)
     smallest = min(bound.epsilon for bound in bounds)
     return {"found": times, "of": len(bounds), "claim": claim, "smallest bound": smallest}
@@ -50,7 +53,7 @@ def main(repetitions: int = 100) -> None:
     began = time.process_time()
     report = {
         "the step as it is": cleared(repetitions),
-        "mistakes": {mistake: found(mistake) for mistake in planted.MISTAKES},
+        "mistakes": {mistake: found(mistake) for mistake in mistakes_in_fit.MISTAKES},
         "confidence of a repetition": 0.999,
     }
     print(json.dumps(report | {"processor seconds": time.process_time() - began}, indent=1))

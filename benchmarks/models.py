@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -112,3 +112,78 @@ def language_model(
 
     tokens = jax.random.randint(jax.random.key(1), (batch, length + 1), 0, words)
     return Task(loss, params, tokens)
+
+
+def _labelled(logits: Callable[[Any, Any], Any], params: Any, inputs: Any) -> Task:
+    """The task of ten classes, of labels that mean nothing."""
+
+    def loss(params, example):
+        found = logits(params, example[0])
+        return optax.softmax_cross_entropy_with_integer_labels(found, example[1])
+
+    labels = jax.random.randint(jax.random.key(2), inputs.shape[:1], 0, 10)
+    return Task(loss, params, (inputs, labels))
+
+
+def _layers(shapes: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
+    """A matrix or a kernel and a bias for each shape, whose last axis is that of the outputs."""
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return [
+        {
+            "weights": jax.random.normal(key, shape) * math.sqrt(2 / math.prod(shape[:-1])),
+            "bias": jnp.zeros(shape[-1]),
+        }
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+
+def perceptron(batch: int, widths: tuple[int, ...]) -> Task:
+    """Dense layers with ReLU between them, the first width that of the inputs, into ten classes."""
+
+    def logits(params, x):
+        for layer in params[:-1]:
+            x = jax.nn.relu(x @ layer["weights"] + layer["bias"])
+        return x @ params[-1]["weights"] + params[-1]["bias"]
+
+    inputs = jax.random.normal(jax.random.key(1), (batch, widths[0]))
+    return _labelled(logits, _layers(list(itertools.pairwise((*widths, 10)))), inputs)
+
+
+def convolutional(batch: int, widths: tuple[int, ...], size: int = 32) -> Task:
+    """Convolutions of 3 × 3 on square images, each followed by a pooling of 2 × 2."""
+
+    def logits(params, x):
+        for layer in params[:-1]:
+            layout = ("NHWC", "HWIO", "NHWC")
+            kernel = layer["weights"]
+            x = jax.lax.conv_general_dilated(
+                x[None], kernel, (1, 1), "SAME", dimension_numbers=layout
+            )[0]
+            x = jax.nn.relu(x + layer["bias"])
+            x = x.reshape(x.shape[0] // 2, 2, x.shape[1] // 2, 2, -1).max((1, 3))
+        return x.reshape(-1) @ params[-1]["weights"] + params[-1]["bias"]
+
+    kernels = [(3, 3, *pair) for pair in itertools.pairwise((3, *widths))]
+    last = ((size >> len(widths)) ** 2 * widths[-1], 10)
+    inputs = jax.random.normal(jax.random.key(1), (batch, size, size, 3))
+    return _labelled(logits, _layers([*kernels, last]), inputs)
+
+
+def recurrent(batch: int, width: int, length: int = 28, features: int = 28) -> Task:
+    """A layer of LSTM cells over a sequence, and ten classes of its last state."""
+
+    def logits(params, x):
+        gates, last = params
+
+        def cell(state, row):
+            hidden, memory = state
+            found = jnp.concatenate([row, hidden]) @ gates["weights"] + gates["bias"]
+            take, keep, new, show = jnp.split(found, 4)
+            memory = jax.nn.sigmoid(keep) * memory + jax.nn.sigmoid(take) * jnp.tanh(new)
+            return (jax.nn.sigmoid(show) * jnp.tanh(memory), memory), None
+
+        (hidden, _), _ = jax.lax.scan(cell, (jnp.zeros(width), jnp.zeros(width)), x)
+        return hidden @ last["weights"] + last["bias"]
+
+    inputs = jax.random.normal(jax.random.key(1), (batch, length, features))
+    return _labelled(logits, _layers([(features + width, 4 * width), (width, 10)]), inputs)

@@ -1,283 +1,263 @@
-"""Mistakes planted inside the step of `fit`, and the audits of that step that have to find them.
+"""Mistakes planted in the source one at a time, and which tests find them.
 
-Every audit runs `training.training_step` itself, tens of thousands of times in one compiled call,
-on records that are gradients (`audit.linear_loss`), and compares what it measures with what the
-plan claims. A mistake replaces a part that the step calls, for as long as the context lasts.
+    python -m benchmarks.planted                    # all, into results/planted.md, half an hour
+    python -m benchmarks.planted --only NAME ...    # these anew, the other rows kept
+    python -m benchmarks.planted --missing          # those that are not found, or not in the table
+    python -m benchmarks.planted --whole            # what the named tests miss, by all of them
+
+The mistakes stand in `planted.toml`: a text of one file, what is written in its place, and the
+tests that are meant to find it. A copy of the tree has the edit, the named tests run in it one
+after another until one fails, and the edit is undone. Those in folders that `make test` leaves out
+are asked last: what they alone find, only continuous integration finds. At the end, the tests that
+failed run once without any mistake: one that fails then has found nothing, and the next is asked.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
-from unittest import mock
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-import optax
-
-from dpjax import accounting as acc
-from dpjax import audit, gradients, sampling, training, transforms
-
-CLIP, LOUD = 0.5, 1e3
-_ADD, _REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
-_ZERO = {"first": jnp.zeros(2), "second": jnp.zeros(2)}
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIST = pathlib.Path(__file__).with_suffix(".toml")
+RESULTS = pathlib.Path(__file__).parent / "results" / "planted.md"
+_NONE = "–"
+_LIMIT = 1_200  # seconds of one run of the named tests
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.M)
+_HEAD = ("mistake", "file of `dpjax/`", "`make test`", "continuous integration", "first to fail")
+_ROW = re.compile(r"^\| (\S.*?) \| (\S+) \| (\S.*?) \| (\S.*?) \| (\S.*?) \|$", re.M)
 
 
-class Audit(NamedTuple):
-    """Two worlds and a score of what the steps released; the plan says what is claimed.
+class Mistake(NamedTuple):
+    """One edit of the source.
 
     Fields:
-        run: which of the compiled runs it looks at.
-        worlds: data set and neighbour, each with the direction that the score looks along.
-        adjacency: how the two are related.
-        method: of `audit.distinguish`.
-        trials: runs in each world.
+        name: what is wrong, in a few words.
+        file: relative to `dpjax/`.
+        old, new: a text that the file has once, and what is written in its place.
+        tests: that are meant to find it: paths of pytest, the likeliest first.
     """
 
-    run: str
-    worlds: tuple[Any, Any]
-    adjacency: acc.Adjacency
-    method: str
-    trials: int
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
 
 
-def _along(leaf: str, size: float) -> Any:
-    return {**_ZERO, leaf: jnp.zeros(2).at[0].set(size)}
+class Finding(NamedTuple):
+    """One row of the table.
+
+    Fields:
+        name, file: of the mistake.
+        by_test, by_whole: "found" or "not found", by `make test` and by all that continuous
+            integration runs.
+        test: the first that failed; "–" where none did.
+    """
+
+    name: str
+    file: str
+    by_test: str
+    by_whole: str
+    test: str
 
 
-def _records(others: Any, count: int, canary: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.stack([a] * count + [b]), others, canary)
+def read_mistakes(path: pathlib.Path = LIST) -> list[Mistake]:
+    """The list, in its order."""
+    found = tomllib.loads(path.read_text())["mistake"]
+    return [Mistake(**{**one, "tests": tuple(one["tests"])}) for one in found]
 
 
-def _worlds(leaf: str, others: Any, count: int, without: Any, canary: Any) -> tuple[Any, Any]:
-    look = _along(leaf, 1.0)
-    return (_records(others, count, without), look), (_records(others, count, canary), look)
-
-
-PLANS = {
-    "full": training.Plan(acc.Repeated(acc.Gaussian(1.0), 1), CLIP, 5, 1e-3),
-    "sampled": training.Plan(
-        acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.8), 0.25), 1), CLIP, 40, 1e-2
-    ),
-    "steps": training.Plan(
-        acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), sampling.realised_rate(0.1)), 16),
-        CLIP,
-        8,
-        1e-2,
-    ),
-}
-_ADDED = {leaf: _worlds(leaf, _ZERO, 4, _ZERO, _along(leaf, LOUD)) for leaf in _ZERO}
-_REPLACED = _worlds("first", _ZERO, 4, _along("first", -LOUD), _along("first", LOUD))
-# All other records agree on the other direction: a canary that disagrees moves a batch of fixed
-# size, or a mean over the batch, by two clip norms.
-_AGAINST = _along("first", -LOUD)
-_OPPOSITE = _worlds("first", _AGAINST, 39, _AGAINST, _along("first", LOUD))
-_SILENT = _worlds("first", _ZERO, 7, _ZERO, _along("first", LOUD))
-
-AUDITS = {
-    "a record added along the first leaf": Audit("full", _ADDED["first"], _ADD, "normal", 10_000),
-    "a record added along the second leaf": Audit("full", _ADDED["second"], _ADD, "normal", 10_000),
-    "a record exchanged": Audit("full", _REPLACED, _REPLACE, "normal", 10_000),
-    "the tail": Audit("full", _ADDED["first"], _ADD, "threshold", 40_000),
-    "a record against all others": Audit("sampled", _OPPOSITE, _REPLACE, "threshold", 20_000),
-    "several steps": Audit("steps", _SILENT, _ADD, "threshold", 10_000),
-}
-# The audits together are wrong with a probability of at most 0.1 %.
-CONFIDENCE = 1.0 - 1e-3 / len(AUDITS)
-
-
-def mechanism(run: str) -> Callable[[Any, Any], Any]:
-    """(key, world) -> score of one run of the steps of `fit` as they are at this moment."""
-    plan = PLANS[run]
-    # An optimiser that keeps what the step hands to it, and leaves the parameters where they are.
-    witness = optax.GradientTransformation(
-        lambda params: params,
-        lambda mean, state, params: (jax.tree.map(jnp.zeros_like, mean), mean),
+def folders_left_out(root: pathlib.Path = ROOT) -> tuple[str, ...]:
+    """What `make test` leaves out, as its own command says."""
+    said = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "test"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    step = training.training_step(audit.linear_loss, _ZERO, plan, optimizer=witness)
-
-    def score(key, world):
-        records, look = world
-
-        def once(state, _):
-            state, _ = step.update(state, records, key)
-            return state, audit.linear_loss(state["optimizer"], look)
-
-        along = jax.lax.scan(once, step.init(_ZERO), None, length=plan.steps)[1]
-        along = along * (plan.expected_batch_size / CLIP)  # the noisy sums, in clip norms
-        return along[0] if plan.steps == 1 else _over_steps(along, plan)
-
-    return score
+    options = shlex.split(said.stdout.replace("\n", " ; "), comments=True)
+    return tuple(o.removeprefix("--ignore=") for o in options if o.startswith("--ignore="))
 
 
-def _over_steps(along: Any, plan: training.Plan) -> Any:
-    """The likelihood ratio; above it, two sums that differ by just the canary: one noise twice."""
-    ratio = audit.canary_score(along[:, None], jnp.ones(1), plan.noise_multiplier, plan.rate)
-    apart = jnp.abs(jnp.abs(along[:, None] - along[None, :]) - 1.0)
-    return jnp.where(jnp.any(apart < 1e-5), 1e3, ratio)
+def copy_tree(target: pathlib.Path, root: pathlib.Path = ROOT) -> None:
+    """Copy what git has or would have, with the times of its files; compile the package."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (root / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target / name)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", target / "dpjax"], check=True)
 
 
-def measure(name: str, run: Callable[[Any, Any], Any], seed: int = 0) -> audit.EmpiricalBound:
-    """The bound of one audit, on steps made by `mechanism`."""
-    chosen = AUDITS[name]
-    return audit.distinguish(
-        run,
-        *chosen.worlds,
-        key=jax.random.fold_in(jax.random.key(seed), list(AUDITS).index(name)),
-        delta=PLANS[chosen.run].delta,
-        trials=chosen.trials,
-        confidence=CONFIDENCE,
-        method=chosen.method,
-        chunk_size=5_000,
-    )
+@contextlib.contextmanager
+def plant(tree: pathlib.Path, mistake: Mistake) -> Iterator[None]:
+    """Write a mistake into a tree, for as long as the context lasts.
 
-
-def claim(name: str) -> float:
-    """What the plan of an audit claims for the adjacency of its two worlds."""
-    chosen = AUDITS[name]
-    return dataclasses.replace(PLANS[chosen.run], adjacency=chosen.adjacency).epsilon()
-
-
-def _noise(change: Callable[[Any, Any, Any], Any]) -> contextlib.AbstractContextManager:
-    """Noise by `change(updates, state, draw)`; `draw(updates, state, scale)` is the right one."""
-    right = transforms.gaussian_noise
-
-    def wrong(stddev, key):
-        def draw(updates, state, scale=1.0):
-            return right(stddev * scale, key).update(updates, state)[0]
-
-        return optax.GradientTransformation(
-            lambda params: right(stddev, key).init(params),
-            lambda updates, state, params=None: (change(updates, state, draw), state),
+    Raises:
+        ValueError: the file does not have the old text exactly once.
+    """
+    file = tree / "dpjax" / mistake.file
+    source, times = file.read_text(), file.stat()
+    if (count := source.count(mistake.old)) != 1:
+        raise ValueError(
+            f"old must be found once in dpjax/{mistake.file}, got {count} times {mistake.old!r}"
         )
+    file.write_text(source.replace(mistake.old, mistake.new))
+    try:
+        yield
+    finally:
+        file.write_text(source)
+        # As before for whatever was compiled of it.
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    return mock.patch.object(transforms, "gaussian_noise", wrong)
+
+def failed_tests(tree: pathlib.Path, tests: Sequence[str], *options: str) -> list[str]:
+    """Which of some tests fail in a tree, the first with `-x`.
+
+    Raises:
+        RuntimeError: pytest could not run them.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        # A file that is edited twice within a second must not be taken for the one before.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*command, *options, *tests],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return []  # a test that does not end says nothing
+    if done.returncode not in (0, 1, 5):  # 5: no test is left
+        raise RuntimeError(f"pytest must end with 0, 1 or 5, got {done.returncode}:\n{done.stdout}")
+    return _FAILED.findall(done.stdout) if done.returncode == 1 else []
 
 
-def _divided(by: float) -> contextlib.AbstractContextManager:
-    return _noise(lambda updates, state, draw: draw(updates, state, 1.0 / by))
+def look_for(
+    tree: pathlib.Path,
+    mistake: Mistake,
+    left_out: Sequence[str] = (),
+    broken: Sequence[str] = (),
+    everything: bool = False,
+) -> Finding:
+    """Plant a mistake in a tree and run its tests.
+
+    Args:
+        tree: a copy, which is left as it was.
+        mistake: what is planted.
+        left_out: folders that `make test` leaves out.
+        broken: tests that fail without any mistake.
+        everything: whether to run all tests where the named ones find nothing.
+    """
+    named = [t for t in mistake.tests if not t.startswith(tuple(left_out))]
+    others = [t for t in mistake.tests if t.startswith(tuple(left_out))]
+    runs = [(True, named, []), (False, others, [])]
+    if everything:
+        runs.insert(1, (True, ["tests"], [f"--ignore={folder}" for folder in left_out]))
+        runs.append((False, list(left_out), []))
+    with plant(tree, mistake):
+        for is_ours, tests, options in runs:
+            skipped = [f"--deselect={test}" for test in broken]
+            found = failed_tests(tree, tests, "-x", *options, *skipped) if tests else []
+            if found:
+                by_test = "found" if is_ours else "not found"
+                return Finding(mistake.name, mistake.file, by_test, "found", f"`{found[0]}`")
+    return Finding(mistake.name, mistake.file, "not found", "not found", _NONE)
 
 
-def _reused_key() -> contextlib.AbstractContextManager:
-    """The noise of step 0 in every step."""
-    return _noise(
-        lambda updates, state, draw: draw(updates, state._replace(step=jnp.zeros((), jnp.int32)))
+def read_findings(path: pathlib.Path = RESULTS) -> dict[str, Finding]:
+    """The rows of a table that was written before, by name."""
+    rows = _ROW.findall(path.read_text()) if path.exists() else []
+    return {row[0]: Finding(*row) for row in rows if row[2] in ("found", "not found")}
+
+
+def write_findings(findings: Iterable[Finding], path: pathlib.Path = RESULTS) -> str:
+    """Write the table, in the order of the list, and return what it opens with."""
+    rows = list(findings)
+    count = {what: sum(getattr(r, what) == "found" for r in rows) for what in Finding._fields[2:4]}
+    opening = (
+        f"Of {len(rows)} mistakes `make test` finds {count['by_test']}, and all that continuous "
+        f"integration runs {count['by_whole']}."
     )
+    lines = [
+        "# Mistakes planted in the source, and what finds them",
+        "",
+        f"`python -m benchmarks.planted` writes each into a copy of the tree, alone. {opening}",
+        "The edits are in [planted.toml](../planted.toml).",
+        "",
+        *("| " + " | ".join(row) + " |" for row in (_HEAD, ["---"] * len(_HEAD), *rows)),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return opening
 
 
-def _one_leaf_twice() -> contextlib.AbstractContextManager:
-    def change(updates, state, draw):
-        once = draw(updates, state)
-        twice = draw(once, state._replace(step=state.step + 1_000))
-        return {"first": twice["first"], "second": updates["second"]}
+def _prepare(tree: pathlib.Path) -> None:
+    """Set what the tests of a copy share with those of the tree: compiled programs and data."""
+    import tests.conftest  # noqa: F401  # asks once which options the compiler knows
 
-    return _noise(change)
-
-
-def _cut_tail() -> contextlib.AbstractContextManager:
-    """Noise that never exceeds three standard deviations."""
-    bound = 3.0 * CLIP
-
-    def change(updates, state, draw):
-        noise = draw(jax.tree.map(jnp.zeros_like, updates), state)
-        return jax.tree.map(lambda u, z: u + jnp.clip(z, -bound, bound), updates, noise)
-
-    return _noise(change)
+    shared = ROOT.parent / "shared"
+    if shared.is_dir():
+        os.environ.setdefault("DPJAX_SHARED", str(shared))
+    copy_tree(tree)
 
 
-def _clipping(change: Callable[[Any, Any, Any, Any], Any]) -> contextlib.AbstractContextManager:
-    """A sum by `change(clipped, params, batch, mask)`; `clipped(norm)` is the right one."""
-    right = gradients.clipped_grad
-
-    def wrong(loss, clip_norm, *options, **more):
-        clipped = functools.partial(right, loss)
-        return lambda params, batch, mask, **given: change(clipped, params, batch, mask)
-
-    return mock.patch.object(gradients, "clipped_grad", wrong)
+def _keep(mistakes: Sequence[Mistake], findings: dict[str, Finding]) -> str:
+    """Write the rows that there are of the list, and return what the table opens with."""
+    return write_findings([findings[m.name] for m in mistakes if m.name in findings])
 
 
-def _after_averaging() -> contextlib.AbstractContextManager:
-    def change(clipped, params, batch, mask):
-        out = clipped(1e19)(params, batch, mask=mask)
-        count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
-        squares = jax.tree.map(lambda total: jnp.sum(total**2), out.sum)
-        norm = jnp.sqrt(jax.tree.reduce(jnp.add, squares)) / count
-        factor = jnp.minimum(1.0, CLIP / jnp.maximum(norm, 1e-9))
-        return out._replace(sum=jax.tree.map(lambda total: total * factor, out.sum))
-
-    return _clipping(change)
-
-
-def _realised_size() -> contextlib.AbstractContextManager:
-    """A mean over the records drawn, where the noise is that of the expected number."""
-    expected = PLANS["sampled"].expected_batch_size
-
-    def change(clipped, params, batch, mask):
-        out = clipped(CLIP)(params, batch, mask=mask)
-        factor = expected / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
-        return out._replace(sum=jax.tree.map(lambda total: total * factor, out.sum))
-
-    return _clipping(change)
-
-
-def _batch_statistics() -> contextlib.AbstractContextManager:
-    """Records centred by the mean of their batch before they are clipped one by one."""
-
-    def change(clipped, params, batch, mask):
-        def centred(rows):
-            weight = mask.astype(rows.dtype)[:, None]
-            mean = jnp.sum(rows * weight, 0) / jnp.maximum(jnp.sum(weight), 1.0)
-            return rows - mean[None]
-
-        return clipped(CLIP)(params, jax.tree.map(centred, batch), mask=mask)
-
-    return _clipping(change)
+def main(given: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planted", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--missing", action="store_true")
+    parser.add_argument("--whole", action="store_true")
+    asked = parser.parse_args(given)
+    mistakes, findings = read_mistakes(), read_findings()
+    wanted = [m for m in mistakes if asked.only is None or m.name in asked.only]
+    if asked.missing:
+        found = {name for name, one in findings.items() if one.by_test == "found"}
+        wanted = [m for m in wanted if m.name not in found]
+    left_out = folders_left_out()
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        tree = pathlib.Path(folder) / ROOT.name
+        tree.mkdir()
+        _prepare(tree)
+        for number, mistake in enumerate(wanted, 1):
+            found = look_for(tree, mistake, left_out, everything=asked.whole)
+            findings[mistake.name] = found
+            _keep(mistakes, findings)
+            place = f"{number}/{len(wanted)}"
+            print(f"{place} {mistake.name}: {found.by_test}, by {found.test}", flush=True)
+        # What fails without a mistake has found none.
+        blamed = {findings[m.name].test.strip("`") for m in wanted} - {_NONE}
+        broken = failed_tests(tree, sorted(blamed)) if blamed else []
+        for mistake in wanted:
+            if findings[mistake.name].test.strip("`") in broken:
+                print(f"fails without a mistake: {findings[mistake.name].test}", flush=True)
+                findings[mistake.name] = look_for(tree, mistake, left_out, broken, asked.whole)
+    print(_keep(mistakes, findings))
 
 
-def _fixed_size() -> contextlib.AbstractContextManager:
-    """Batches of exactly the expected size."""
-
-    def wrong(key, step, *, population, rate):
-        size = round(rate * population)
-        drawn = sampling.fixed_batch(key, step, population=population, batch_size=size).indices
-        return jnp.zeros(population, bool).at[drawn].set(True)
-
-    return mock.patch.object(sampling, "poisson_inclusion", wrong)
-
-
-def _frozen_mask() -> contextlib.AbstractContextManager:
-    """The batch of step 0 in every step."""
-    right = sampling.poisson_inclusion
-    return mock.patch.object(
-        sampling, "poisson_inclusion", lambda key, step, **settings: right(key, 0, **settings)
-    )
-
-
-def _wrong_adjacency() -> contextlib.AbstractContextManager:
-    """An exchanged record priced with the sensitivity of an added one."""
-    right = acc.epsilon
-    return mock.patch.object(
-        acc, "epsilon", lambda *asked, adjacency, **how: right(*asked, adjacency=_ADD, **how)
-    )
-
-
-# The mistake, and the audit that is meant to find it.
-MISTAKES: dict[str, tuple[Callable[[], contextlib.AbstractContextManager], str]] = {
-    "noise / 1.5": (lambda: _divided(1.5), "a record added along the first leaf"),
-    "noise / 2": (lambda: _divided(2.0), "a record added along the first leaf"),
-    "clipping after averaging": (_after_averaging, "a record added along the first leaf"),
-    "division by the realised size": (_realised_size, "a record against all others"),
-    "reused key": (_reused_key, "several steps"),
-    "fixed batch priced as Poisson": (_fixed_size, "a record against all others"),
-    "batch statistics": (_batch_statistics, "a record added along the first leaf"),
-    "frozen mask": (_frozen_mask, "several steps"),
-    "sensitivity of the wrong adjacency": (_wrong_adjacency, "a record exchanged"),
-    "noise twice on one leaf, never on another": (
-        _one_leaf_twice,
-        "a record added along the second leaf",
-    ),
-    "a cut tail": (_cut_tail, "the tail"),
-}
+if __name__ == "__main__":
+    main()

@@ -325,3 +325,14 @@ def test_many_small_leaves_share_programs_and_have_the_values_of_slices():
     lowered = jax.jit(lambda key: normal_module.normal_like(key, leaves)).lower(jax.random.key(0))
     # A slice a leaf would be compiled a leaf; what is left are those of the generator.
     assert lowered.as_text().count("stablehlo.slice") < 30
+
+
+def test_small_leaves_have_noise_of_their_own():
+    """Numbers of a continuous law are all different, whether or not leaves are drawn together."""
+    small, large = 100, normal_module.SHARED_DRAW
+    for count in (3, 100):  # as slices, and by an index
+        tree = [jnp.zeros((small,))] * count + [jnp.zeros((large,)), jnp.zeros(())]
+        drawn = normal_module.normal_like(jax.random.key(count), tree)
+        flat = np.concatenate([np.ravel(leaf) for leaf in drawn])
+        # Of n float32 draws about n²·2^−25 agree by chance.
+        assert len(flat) - len(np.unique(flat)) < 10 + 4 * len(flat) ** 2 * 2.0**-25

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import planted
+from benchmarks import mistakes_in_fit
 
 REPETITIONS = 3
 
 
 @pytest.fixture(scope="module")
 def right():
-    return {run: planted.mechanism(run) for run in planted.PLANS}
+    return {run: mistakes_in_fit.mechanism(run) for run in mistakes_in_fit.PLANS}
 
 
-@pytest.mark.parametrize("name", planted.AUDITS)
+@pytest.mark.parametrize("name", mistakes_in_fit.AUDITS)
 def test_the_step_of_fit_is_cleared(name, right):
-    run, claim = right[planted.AUDITS[name].run], planted.claim(name)
+    run, claim = right[mistakes_in_fit.AUDITS[name].run], mistakes_in_fit.claim(name)
     for seed in range(REPETITIONS):
-        bound = planted.measure(name, run, seed)
+        bound = mistakes_in_fit.measure(name, run, seed)
         assert not bound.contradicts(claim)
         # The attack is not idle, except the one that the number of other records hides.
         assert bound.epsilon > 0.4 * claim or name == "a record against all others"
 
 
-@pytest.mark.parametrize("mistake", planted.MISTAKES)
+@pytest.mark.parametrize("mistake", mistakes_in_fit.MISTAKES)
 def test_a_mistake_is_found(mistake):
-    plant, name = planted.MISTAKES[mistake]
+    plant, name = mistakes_in_fit.MISTAKES[mistake]
     with plant():
-        bound = planted.measure(name, planted.mechanism(planted.AUDITS[name].run))
-        assert bound.contradicts(planted.claim(name))
+        bound = mistakes_in_fit.measure(
+            name, mistakes_in_fit.mechanism(mistakes_in_fit.AUDITS[name].run)
+        )
+        assert bound.contradicts(mistakes_in_fit.claim(name))

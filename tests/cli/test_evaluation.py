@@ -45,6 +45,14 @@ def test_the_exact_table_is_that_counted_by_hand():
     assert (found["accuracy"], found["auc"]) == (pytest.approx(4 / 7), pytest.approx(8 / 9))
 
 
+def test_precision_and_recall_are_told_apart():
+    # Predicted no, yes, yes, yes, yes: of four that are said to be yes two are, and both are found.
+    found = Evaluation(MODEL, _records([-1, 1, 2, 3, 4], [0, 0, 0, 1, 1])).summarise(LINE)
+    assert found["confusion"] == [[1, 2], [0, 2]]  # a row for each true class
+    assert found["precision"] == {"no": 1.0, "yes": 0.5}
+    assert found["recall"] == {"no": pytest.approx(1 / 3), "yes": 1.0}
+
+
 def test_the_area_is_that_of_all_pairs_with_ties_as_halves():
     rng = np.random.default_rng(0)
     odds, labels = rng.integers(-3, 4, 60) / 2, rng.integers(0, 2, 60)

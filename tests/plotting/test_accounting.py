@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from scipy.stats import norm
 
 from dpjax import accounting as acc
+from dpjax import plotting
 from dpjax.plotting import plot_privacy, plot_sweep
 
 
@@ -20,6 +22,24 @@ def test_privacy_picture(tmp_path):
     colours = {tuple(np.round(c * 255).astype(int)[:3]) for c in picture[::2, ::2].reshape(-1, 4)}
     for drawn in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):
         assert drawn in colours
+
+
+def test_all_panels_are_of_the_relation_that_is_asked_for(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(plotting, "save_picture", lambda figure, path: kept.append(figure))
+    out, step, steps = tmp_path / "curve.png", acc.Gaussian(4.0), [1, 10]
+    for adjacency in acc.Adjacency:
+        plot_privacy({"one": step}, out, steps=steps, delta=1e-5, adjacency=adjacency)
+        lines = [panel.lines[0].get_xydata() for panel in kept.pop().axes]
+        # A replaced record is two moves: of n releases μ is √n/4, or twice that.
+        root = np.sqrt(10) / 4 * (2 if adjacency == acc.Adjacency.REPLACE_ONE else 1)
+        renyi, trade, growth = (np.asarray(line, float).T for line in lines)
+        np.testing.assert_allclose(renyi[1], (renyi[0] + 1) * root**2 / 2, rtol=1e-6)
+        missed = norm.cdf(norm.ppf(1 - trade[0]) - root)
+        np.testing.assert_allclose(trade[1], missed, rtol=1e-6, atol=1e-9)
+        mu, epsilon = root * np.sqrt(growth[0] / 10), growth[1]
+        spent = norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        np.testing.assert_allclose(spent, 1e-5, rtol=1e-6)
 
 
 def test_sweep_picture(tmp_path):
