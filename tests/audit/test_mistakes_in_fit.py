@@ -18,6 +18,7 @@ def right():
 
 
 @pytest.mark.parametrize("name", planted.AUDITS)
+@pytest.mark.at_length(every=3)
 def test_the_step_of_fit_is_cleared(name, right):
     run, claim = right[planted.AUDITS[name].run], planted.claim(name)
     for seed in range(REPETITIONS):
