@@ -80,7 +80,7 @@ def test_docstring_examples_run(module):
 
 @pytest.mark.usefixtures("lenient_promotion")
 @pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: path.name)
-@pytest.mark.at_length
+@pytest.mark.at_length(every=99)  # README's, which come first, are never left out
 def test_document_examples_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(
