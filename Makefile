@@ -16,8 +16,9 @@ PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
 QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
-# Prices beside integrals, brute force, differences and audits, at length: run by `make test-exact`.
-EXACT := tests/exact
+# Left to `make test-exact`: prices beside integrals, brute force and audits, large products of cases,
+# every example of the documentation. Left to `make test-processes`: what starts processes.
+SHORT := -m "not exact and not processes"
 # Tests of what is made with the package, run by `make test-results`.
 RESULTS := tests/experiments tests/test_notebooks.py
 # What the lowest versions must pass: what reads records or compiles, and of the accountant its prices
@@ -26,7 +27,7 @@ PRICES := calibration certificate exported frozen_answers mechanisms methods pri
   serialization traced_inputs verification
 OLDEST := $(addprefix tests/,_numerics data erm estimators gradients sampling training transforms) \
   $(PRICES:%=tests/accounting/test_%.py) \
-  tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README"
+  tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README" -m "not exact"
 # What the newest Python must pass: `make test` has the newest libraries already, so that here is what
 # Python itself may change, and every example of the documentation.
 NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_public_api.py
@@ -37,7 +38,8 @@ make test     the tests of the package, with no linter: for every commit (6 min)
 make check    style, types and the fast tests: for every change (90 s)
 
 For maintainers:
-make test-exact      prices beside exact values, brute force and audits, at length
+make test-processes  commands, kills and meshes in processes of their own
+make test-exact      prices beside exact values, brute force and audits, all cases, at length
 make test-results    the papers' experiments and the notebooks, each at a small size
 make test-oldest     the lowest supported versions, in a fresh environment
 make test-newest     the newest Python and releases, in a fresh environment
@@ -50,7 +52,7 @@ make clean           remove environments, runs and caches
 endef
 export HELP
 
-.PHONY: help run check test test-exact test-results test-browser test-oldest test-newest package written docs lint types lock clean
+.PHONY: help run check test test-processes test-exact test-results test-browser test-oldest test-newest package written docs lint types lock clean
 
 .DEFAULT_GOAL := help
 help:
@@ -80,14 +82,18 @@ types: $(TEST_STAMP)
 	$(BIN)/pyrefly check
 
 check: lint types
-	$(BIN)/python $(PYTEST) $(QUICK)
+	$(BIN)/python $(PYTEST) $(SHORT) $(QUICK)
 
 test: $(TEST_STAMP)
-	$(BIN)/python $(PYTEST) --durations 15 $(addprefix --ignore=,$(EXACT) $(RESULTS))
+	$(BIN)/python $(PYTEST) --durations 15 $(SHORT) $(addprefix --ignore=,tests/exact $(RESULTS))
+
+# Needed where commands, the ledger, checkpoints or imports changed.
+test-processes: $(TEST_STAMP)
+	$(BIN)/python $(PYTEST) --durations 15 -m processes $(addprefix --ignore=,tests/exact $(RESULTS))
 
 # Needed where prices or releases changed.
 test-exact: $(TEST_STAMP)
-	$(BIN)/python $(PYTEST) --durations 15 $(EXACT)
+	$(BIN)/python $(PYTEST) --durations 15 -m exact $(addprefix --ignore=,$(RESULTS))
 
 # What is made with the package: the papers' experiments and the notebooks, each at a small size.
 test-results: $(TEST_STAMP)

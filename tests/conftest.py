@@ -78,12 +78,13 @@ if hasattr(_LIBC, "mallopt"):
 hypothesis.settings.register_profile("dpjax", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.load_profile("dpjax")
 
+_EXACT = pathlib.Path(__file__).resolve().parent / "exact"
 _SHARED = pathlib.Path(
     os.environ.get("DPJAX_SHARED", pathlib.Path(__file__).resolve().parents[2] / "shared")
 )
 
 
-_ENOUGH, _TOO_MUCH = 2e9, 2.5e9  # bytes of a worker's memory
+_ENOUGH, _TOO_MUCH = 2.4e9, 2.8e9  # bytes of a worker's memory
 
 # Tracing makes objects by the million, of which little is garbage before a file ends: looking for
 # some took a tenth of the suite's time.
@@ -94,6 +95,19 @@ def pytest_configure(config):
     """Later filters take precedence over earlier ones."""
     for line in [*_FAIL, *_PASS]:
         config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark `exact` what stands in `tests/exact`, and what `at_length` leaves over."""
+    seen: dict[str, int] = {}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        place = seen[name] = seen.get(name, -1) + 1
+        at_length = item.get_closest_marker("at_length")
+        every = at_length.kwargs.get("every") if at_length else None
+        if _EXACT in item.path.parents or (at_length and (every is None or place % every)):
+            item.add_marker("exact")
 
 
 def pytest_collection_finish():

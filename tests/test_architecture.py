@@ -142,11 +142,13 @@ def _run(code: str) -> str:
         ("transforms", set(_EXTRAS)),
     ],
 )
+@pytest.mark.processes
 def test_importing_a_package_loads_no_library_it_can_do_without(package, heavy):
     loaded = _run(f"import sys, dpjax.{package}; print(*sorted({heavy!r} & set(sys.modules)))")
     assert loaded == ""
 
 
+@pytest.mark.processes
 def test_importing_the_accountant_loads_no_special_functions():
     # scipy.special alone takes a third of a second, and the first epsilon of a subsampled Gaussian
     # needs none of it.
@@ -186,6 +188,7 @@ def refused(extra, call):
 """
 
 
+@pytest.mark.processes
 def test_the_core_works_without_any_extra():
     _run(
         _CORE_ONLY
@@ -211,6 +214,7 @@ training.fit(training.cross_entropy(model), params, data, plan, optimizer=optax.
     )
 
 
+@pytest.mark.processes
 def test_a_missing_extra_is_named_by_the_call_that_needs_it():
     _run(
         _CORE_ONLY
@@ -551,12 +555,14 @@ print(len({file for file, _ in entered}), len(functions))
 """
 
 
+@pytest.mark.processes
 def test_one_price_goes_through_few_files_and_functions():
     files, functions = map(int, _run(_A_PRICE + _PROFILED).split())
     assert files <= _MOST_FILES_OF_A_PRICE, files
     assert functions <= _MOST_FUNCTIONS_OF_A_PRICE, functions
 
 
+@pytest.mark.processes
 def test_one_fit_goes_through_few_files():
     files, _ = map(int, _run(_A_FIT + _PROFILED).split())
     assert files <= _MOST_FILES_OF_A_FIT, files

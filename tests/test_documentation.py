@@ -180,6 +180,7 @@ def _search(site, typed: list[str]) -> list[list[str]]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.at_length
 def test_what_people_type_leads_to_the_page_that_answers_it(site):
     found = _search(site, list(_TYPED))
     first = {typed: pages[:1] for typed, pages in zip(_TYPED, found, strict=True)}

@@ -145,6 +145,7 @@ def test_what_dpjax_says():
     [("0", "", True), ("1", "", False), ("0", _AN_OWN_WARNING, False)],
     ids=["a user's machine", "continuous integration", "a warning of dpjax"],
 )
+@pytest.mark.processes
 def test_a_later_release_that_warns_fails_no_test_of_a_user(tmp_path, strict, own, passes):
     (tmp_path / "sitecustomize.py").write_text(_LATER_RELEASE)
     tests = tmp_path / "tests"

@@ -52,6 +52,7 @@ def test_the_compiled_program_is_divided_and_exchanges_nothing():
         assert result.shard_shape((8 * 128,)) == (128,)
 
 
+@pytest.mark.at_length
 def test_a_sweep_of_the_accountant_is_that_of_one_device():
     sigmas = np.linspace(0.8, 3.0, 300)
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigmas), 0.01), 1_000)

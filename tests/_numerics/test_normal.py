@@ -143,6 +143,7 @@ SHAPES = [(), (1,), (7,), (0,), (3, 0), (5, 3), (3, 3, 5, 7), (300, 40), (129, 2
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.at_length(every=4)
 def test_shapes_and_dtypes(shape, dtype):
     z = normal(key(), shape, dtype)
     assert z.shape == shape
@@ -271,6 +272,7 @@ class TestSharding:
             ((3, 3, 64, 64), P(None, None, None, "model")),
         ],
     )
+    @pytest.mark.at_length(every=4)
     def test_values_do_not_depend_on_devices(self, shape, spec):
         sharding = NamedSharding(self.mesh, spec)
         leaf = jax.device_put(jnp.zeros(shape), sharding)

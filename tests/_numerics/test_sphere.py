@@ -15,6 +15,7 @@ def draws(sample, dimension, n=20_000, seed=0):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 50])
+@pytest.mark.at_length(every=2)
 def test_ball_radius_and_marginal(dimension):
     """‖x‖^d is uniform, and x₁² is Beta(1/2, (d + 1)/2)."""
     x = draws(ball_like, dimension)

@@ -38,6 +38,7 @@ def test_known_answers(counter, key, words):
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (70_001,)])
 @pytest.mark.parametrize("name", KEYS)
+@pytest.mark.at_length(every=4)
 def test_bits_are_those_of_jax_random(name, shape):
     expected = bits(KEYS[name](), shape)
     assert np.array_equal(random_bits(KEYS[name](), shape), expected)

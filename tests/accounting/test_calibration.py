@@ -303,6 +303,7 @@ def test_a_parameter_that_does_not_matter_at_first_is_searched_to_its_end(epsilo
 
 
 @pytest.mark.parametrize("bounds", [None, (1, 10_000)])
+@pytest.mark.at_length(every=2)
 def test_steps_without_an_answer_do_not_end_the_search(bounds):
     """The contour answers one step (the closed form) and four, and none between them."""
     price = functools.partial(acc.epsilon, delta=1e-5, method="contour")

@@ -48,6 +48,7 @@ def test_reference_points(sigma, rate, steps, delta, add_remove, replace, level)
     _check_reference(sigma, rate, steps, delta, add_remove, replace, level=level)
 
 
+@pytest.mark.at_length
 def test_a_reference_point_compiled():
     _check_reference(*REFERENCE[0], level=0, compiled=True)
 
@@ -103,6 +104,7 @@ def test_chernoff_bound_where_the_recorded_value_is_too_large():
 
 @pytest.mark.parametrize("name", _FAMILIES)
 @pytest.mark.parametrize("question", ["delta", "epsilon"])
+@pytest.mark.at_length(every=3)
 def test_every_recorded_composition(oracles, name, question):
     rows = oracles[f"composed_{'delta' if question == 'delta' else 'eps'}_{name}"]
     family, signs, reach = _FAMILIES[name]

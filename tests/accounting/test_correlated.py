@@ -48,6 +48,7 @@ def test_no_noise_is_no_privacy():
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
 @pytest.mark.parametrize("rate", [0.04, 1.0])
 @pytest.mark.parametrize("rounds", [1, 50])
+@pytest.mark.at_length(every=3)
 def test_a_round_of_groups_is_one_sampled_gaussian(rate, rounds, adjacency):
     c = square_root(4)
     run = acc.Repeated(acc.CyclicPoissonCorrelated(2.0, c, groups=5, rate=rate), rounds)

@@ -49,6 +49,7 @@ _QUICK = {
 
 
 @pytest.mark.parametrize("name", _QUICK)
+@pytest.mark.at_length(every=3)
 def test_a_query_runs_as_plain_operations_and_says_what_numpy_says(name):
     price, at = _QUICK[name]
     at, step = float(np.float32(at)), 1e-4

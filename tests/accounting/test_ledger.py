@@ -245,6 +245,7 @@ def _book(path, begin, barrier):
         acc.LedgerFile(path).book(run)
 
 
+@pytest.mark.processes
 def test_two_processes_lose_no_entry(tmp_path):
     path = tmp_path / "ledger.json"
     acc.LedgerFile(path).create(acc.Ledger(3.0, 1e-5))

@@ -112,6 +112,7 @@ assert "Coin" in acc.registered_mechanisms()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.at_length
 def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
     code = """
 from dpjax import accounting as acc
@@ -157,6 +158,7 @@ def test_no_method_knows_a_pair_or_a_way_to_sample_by_name():
             assert not names & found, f"{file.name} names {names & found}"
 
 
+@pytest.mark.at_length
 def test_the_answer_under_a_trace_is_the_concrete_one_also_where_it_is_dear():
     def price(epsilon):
         run = acc.Repeated(acc.PureDP(epsilon), 10_000)
@@ -211,6 +213,7 @@ _ZOO = {
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
 @pytest.mark.parametrize("name", list(_ZOO))
+@pytest.mark.at_length(every=3)
 def test_best_is_at_most_every_method(name, adjacency):
     run = _ZOO[name]
     with warnings.catch_warnings():
@@ -233,6 +236,7 @@ def test_best_is_at_most_every_method(name, adjacency):
 
 
 @pytest.mark.parametrize("name", list(_ZOO))
+@pytest.mark.at_length(every=3)
 def test_best_under_jit_is_best(name):
     """In a float32 program the concrete answer to the number it holds, rounded upwards."""
     run, delta = _ZOO[name], np.float32(1e-5)

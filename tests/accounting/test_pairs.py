@@ -55,6 +55,7 @@ def _pair(family, sign, mu, rate):
 
 @pytest.mark.parametrize(("family", "sign", "mu", "rate", "c"), CASES)
 @pytest.mark.parametrize("nodes", [256, 1024])
+@pytest.mark.at_length(every=3)
 def test_transform_and_decay_are_within_their_bounds(family, sign, mu, rate, c, nodes):
     ts = np.array([0.0, 3.0, 17.0])
     step = half.tilt(_pair(family, sign, mu, rate), np.float64(c), nodes)

@@ -67,6 +67,7 @@ def test_outcomes_bound_one_step_from_either_side(kind):
 
 @pytest.mark.parametrize(("kind", "sign"), [("removed", 1), ("added", -1)])
 @pytest.mark.parametrize(("mu", "rate", "share"), [(1.25, 1e-4, 0.5), (2.0, 1e-3, 0.8)])
+@pytest.mark.at_length(every=2)
 def test_two_rare_steps_are_what_an_integral_over_the_first_says(kind, sign, mu, rate, share):
     mp_mu, mp_rate = _MP.mpf(mu), _MP.mpf(rate)
 

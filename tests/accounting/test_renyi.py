@@ -236,6 +236,7 @@ def test_a_users_records_at_a_rate_without_digits_have_no_curve_but_infinity():
 @pytest.mark.parametrize(
     ("sigma", "rate", "records", "order"), [(3.4, 3.1e-5, 222, 1.85), (2.0, 1e-3, 40, 1.3)]
 )
+@pytest.mark.at_length(every=2)
 def test_a_users_many_records_of_which_hardly_any_is_drawn_cost_little(sigma, rate, records, order):
     # Where the tail of how many are drawn counted as all of them, the first was 3,736.
     mp = mpmath.mp.clone()

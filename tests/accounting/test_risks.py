@@ -65,6 +65,7 @@ def _attack(noise, rate, alarms):
 
 
 @pytest.mark.parametrize(("alarms", "rate"), [(1e-3, 0.2), (0.01, 0.05), (1e-4, 0.5)])
+@pytest.mark.at_length(every=3)
 def test_of_one_sampled_step_the_best_test_finds_what_was_allowed(alarms, rate):
     asked = alarms * 3
     noise = acc.calibrate(
@@ -192,6 +193,7 @@ def test_the_summary_of_pure_privacy_is_that_of_its_one_corner():
     assert least - 1e-4 <= found.regret <= least + 4e-4
 
 
+@pytest.mark.at_length
 def test_the_summary_of_a_promise_that_may_fail_is_that_of_its_four_outcomes():
     """One of them tells all, with probability δ; the others are those of pure privacy."""
     found = acc.summary(acc.ApproximateDP(1.0, 1e-3, "add-remove"))
@@ -292,6 +294,7 @@ def test_a_risk_that_no_parameter_keeps_names_the_nearest(given, least):
     assert found.value.parameter == 1.0
 
 
+@pytest.mark.at_length
 def test_a_summary_reads_the_profile_by_a_method_that_has_an_answer():
     """At so rare a rate the contour, tightest elsewhere, has none."""
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 1e-7), 1_000)

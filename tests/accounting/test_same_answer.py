@@ -45,6 +45,7 @@ _QUESTIONS = {
 }
 
 
+@pytest.mark.at_length
 def test_200_questions_in_random_order():
     first = {name: float(ask()).hex() for name, ask in _QUESTIONS.items()}
     rng = np.random.default_rng(3)
@@ -59,6 +60,7 @@ def test_200_questions_in_random_order():
         assert float(_QUESTIONS[name]()).hex() == first[name], (count, name)
 
 
+@pytest.mark.processes
 def test_another_process_says_the_same_with_x64_on():
     code = (
         "from tests.accounting.test_same_answer import _QUESTIONS\n"
@@ -127,6 +129,7 @@ _NARROW = [
 
 @pytest.mark.filterwarnings("ignore:noise uniform in a ball")
 @pytest.mark.parametrize("run", _NARROW, ids=lambda run: type(run).__name__)
+@pytest.mark.at_length(every=3)
 def test_numbers_of_a_float32_array_are_priced_as_the_same_numbers(run):
     """Nothing between a field and its price is of 32 bits: a quotient of two would be rounded."""
 
@@ -160,6 +163,7 @@ def test_numbers_of_a_float32_array_are_priced_as_the_same_numbers(run):
 
 
 @pytest.mark.parametrize("run", EXAMPLES, ids=lambda run: type(run).__name__)
+@pytest.mark.at_length(every=3)
 def test_a_user_of_one_record_is_that_record(run):
     deltas = np.array([1e-7, 1e-4])
     for adjacency in acc.Adjacency:

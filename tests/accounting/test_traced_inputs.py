@@ -46,6 +46,7 @@ _EXAMPLES = pytest.mark.parametrize("run", _NUMBERED, ids=lambda run: type(run).
 
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
 @_EXAMPLES
+@pytest.mark.at_length(every=3)
 def test_a_trace_marks_exactly_what_a_constructor_refuses(run, wide):
     values = [(name, value) for name in type(run)._ranges for value in _BAD]
 
@@ -69,6 +70,7 @@ def _answer(run, adjacency):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
 @_EXAMPLES
+@pytest.mark.at_length(every=3)
 def test_bad_numbers_of_every_field_are_priced_as_infinite(run, wide):
     only_replaced = acc.FixedBatchSampled | acc.NoisySampledDescent | acc.WithReplacement
     adjacency = REPLACE if isinstance(run, only_replaced) else ADD

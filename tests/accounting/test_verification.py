@@ -253,6 +253,7 @@ def _renewed(raw):
 
 
 @pytest.mark.parametrize("part", range(4))
+@pytest.mark.at_length(every=4)
 def test_ten_thousand_mutations_are_refused_or_true(certificates, part, monkeypatch):
     # The second method's opinion takes most of the time, and only ever refuses more.
     monkeypatch.setattr(verification, "_checked", lambda *args: None)

@@ -18,6 +18,7 @@ def right():
 
 
 @pytest.mark.parametrize("name", mistakes_in_fit.AUDITS)
+@pytest.mark.at_length(every=3)
 def test_the_step_of_fit_is_cleared(name, right):
     run, claim = right[mistakes_in_fit.AUDITS[name].run], mistakes_in_fit.claim(name)
     for seed in range(REPETITIONS):

@@ -33,6 +33,7 @@ AUDITS = {
 
 
 @pytest.mark.parametrize("method", AUDITS)
+@pytest.mark.at_length(every=2)
 def test_a_mistake_of_that_size_is_seen_and_a_smaller_one_is_not(method):
     rng, run = np.random.default_rng(0), AUDITS[method]
     mu = 0.2 if method == "one_run" else 1.0

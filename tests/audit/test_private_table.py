@@ -83,6 +83,7 @@ def _audit(plan, seed):
     )  # fmt: skip
 
 
+@pytest.mark.at_length
 def test_one_run_finds_nothing_on_the_whole_path(plan):
     claim = plan.certify().epsilon
     assert 0.9 < claim <= 1.0
@@ -116,6 +117,7 @@ def _two_tables():
     return audit.distinguishing_bound(*ends, delta=1e-2), acc.epsilon(table.mechanism, 1e-2 - 1e-3)
 
 
+@pytest.mark.at_length
 def test_two_tables_are_told_apart_by_no_more_than_is_priced():
     bound, priced = _two_tables()
     assert bound.epsilon <= priced < 1.6

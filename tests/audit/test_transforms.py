@@ -146,6 +146,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.at_length(every=2)
 def test_the_code_keeps_within_its_price(name):
     case = CASES[name]
     bound = audit.distinguish(
@@ -184,6 +185,7 @@ def test_ball_noise_hides_a_record_and_its_surface_does_not(noise, below):
     assert below or bound.epsilon > 6.0
 
 
+@pytest.mark.at_length
 def test_published_geodp_is_caught():
     """Neighbouring averages of norm one in the plane, at the published noise: far above 4.38."""
     batch = 2_048

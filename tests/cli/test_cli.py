@@ -474,6 +474,7 @@ def test_the_command_starts_without_the_training_libraries():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.processes
 def test_a_query_loads_no_library_of_training():
     code = """
 import gc, os, sys

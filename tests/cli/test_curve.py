@@ -31,6 +31,7 @@ def test_what_costs_everything_or_nothing_is_drawn(tmp_path, text, steps):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.at_length
 def test_the_example_of_the_documentation_shows_progress_and_is_drawn(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(price.inputs, "progress", _counting(shown))

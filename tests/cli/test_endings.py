@@ -143,6 +143,7 @@ _TRAIN = ("train", "--data", "digits", "--epsilon", "1")
         ),
     ],
 )
+@pytest.mark.processes
 def test_an_interrupt_while_modules_load_is_answered_in_one_line(module, arguments, said, tmp_path):
     lines = f"""
 import signal, sys

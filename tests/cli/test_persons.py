@@ -162,6 +162,7 @@ def test_one_person_with_many_rows_moves_a_look_by_one(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["private", "from-records"])
+@pytest.mark.at_length(every=2)
 def test_training_is_told_of_persons_and_of_the_cap(patients, tmp_path, monkeypatch, how):
     seen = {}
     real = training.fit
@@ -285,6 +286,7 @@ def test_rows_without_an_id_are_left_out_of_a_private_run_and_refused_in_the_ope
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.at_length
 def test_from_a_file_to_predictions_with_one_refusal(tmp_path, decimal):
     """The path of a new user: refused once, a draft decided, then model, report and labels."""
     path = _write(tmp_path / "patients.csv", _patients(400), decimal)
@@ -353,6 +355,7 @@ def test_no_message_of_a_private_run_counts_the_rows_of_persons(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["private", "from-records"])
+@pytest.mark.at_length(every=2)
 def test_misspelt_categories_are_counted_in_the_open_alone(patients, tmp_path, how):
     schema = tmp_path / "schema.toml"
     schema.write_text('[[columns]]\nname = "sex"\ncategories = ["f", "male"]\n')

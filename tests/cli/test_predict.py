@@ -60,6 +60,7 @@ def trained(request, people, tmp_path_factory):
     return out
 
 
+@pytest.mark.processes
 def test_new_rows_are_predicted_in_a_new_process(trained, tmp_path):
     new = tmp_path / "new.csv"
     # Other order, no target, a column more, a job that was never seen, an age out of range.
@@ -267,6 +268,7 @@ def two_budgets(people, tmp_path_factory):
     return folder
 
 
+@pytest.mark.at_length
 def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets, tmp_path):
     honest = two_budgets / "1"
     names = ["model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"]
@@ -295,6 +297,7 @@ def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.at_length
 def test_a_ledger_books_runs_before_they_start_and_refuses_what_it_cannot_pay(people, tmp_path):
     file = tmp_path / "people.ledger.json"
     made = dpjax("ledger", file, "--epsilon", "2", "--delta", "1e-2", "--data", people)

@@ -110,6 +110,7 @@ def test_the_counts_of_the_held_out_records_are_noisy_and_priced_in_parallel(fin
     "settings",
     [{"sampling": "random-allocation"}, {"adjacency": acc.Adjacency.REPLACE_ONE}, {"steps": 4}],
 )
+@pytest.mark.at_length(every=3)
 def test_of_no_plan_do_held_out_records_cost_more_than_the_run(settings):
     plan = training.make_plan(
         500, **{"noise_multiplier": 3.0, "delta": 1e-5, "steps": 20, "batch_size": 50, **settings}
@@ -227,6 +228,7 @@ def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, mo
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.at_length
 def test_a_finished_run_that_kept_its_keys_loses_them_by_resume(people, tmp_path, monkeypatch):
     out = tmp_path / "run"
     arguments = ("train", "--data", people, *QUICK, "--numeric", "age", "--out", out)
@@ -338,6 +340,7 @@ def test_where_noise_hides_the_classes_the_model_is_a_constant_and_says_why(tmp_
     assert _certificate(out).verify().epsilon <= 0.5
 
 
+@pytest.mark.at_length
 def test_what_is_asked_for_beyond_the_default_is_listed(people, tmp_path):
     out = tmp_path / "run"
     asked = ("--seed", 3, "--log-private-losses", "--compare-without-privacy")
@@ -365,6 +368,7 @@ def test_bad_options_are_refused_before_anything_is_released(people, tmp_path, c
     assert not out.exists()
 
 
+@pytest.mark.at_length
 def test_with_the_networks_default_numbers_are_one_feature_each(people, tmp_path):
     out = tmp_path / "run"
     options = ("--model", "mlp", "--adjacency", "replace-one", "--numeric", "age")
@@ -377,6 +381,7 @@ def test_with_the_networks_default_numbers_are_one_feature_each(people, tmp_path
     assert certificate.verify().epsilon <= 3.0
 
 
+@pytest.mark.at_length
 def test_a_column_is_named_by_which_to_evaluate(people, tmp_path):
     out = tmp_path / "run"
     arguments = ("train", "--data", people, *QUICK, "--numeric", "age", "--by", "job", "--out", out)

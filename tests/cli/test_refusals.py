@@ -72,6 +72,7 @@ def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, me
 
 
 @pytest.mark.parametrize("spelt", ["Replace One", "replace_one", " REPLACE-ONE "])
+@pytest.mark.at_length(every=3)
 def test_an_adjacency_is_spelt_as_in_python(spelt, people, tmp_path):
     run = ("--steps", 10, "--delta", 1e-5, "--adjacency", spelt)
     found = dpjax("epsilon", "--noise-multiplier", 2, *run)

@@ -201,6 +201,7 @@ def test_a_number_of_many_values_is_never_taken_for_classes(tmp_path):
         assert not (tmp_path / way / "model.json").exists()
 
 
+@pytest.mark.at_length
 def test_where_noise_hides_them_the_message_names_the_task(people, tmp_path):
     asked = ("--target", "weight", "--epsilon", "3", "--steps", "5", "--numeric", "age,height")
     result = dpjax("train", "--data", people, *asked, "--out", tmp_path / "run")

@@ -45,6 +45,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.processes
 def test_the_commands_of_the_first_page(folder):
     text = (project.ROOT / "README.md").read_text(encoding="utf-8")
     block = text.split("\n## From your own table to a report\n")[1].split("\n## ")[0]
@@ -55,6 +56,7 @@ def test_the_commands_of_the_first_page(folder):
     assert len((folder / "predictions.csv").read_text().splitlines()) == 6
 
 
+@pytest.mark.processes
 def test_the_commands_of_start_from_a_file_to_a_report(folder):
     page = _START.read_text(encoding="utf-8")
     about, schema = (_written_under(page, first) for first in ("organisation = ", "target = "))

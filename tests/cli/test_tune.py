@@ -151,6 +151,7 @@ def test_a_killed_search_goes_on_with_the_same_runs_and_leaves_none(
     assert "nothing is left to do" in " ".join(again.output.split())
 
 
+@pytest.mark.at_length
 def test_a_ledger_books_the_whole_search_before_the_first_look(people, tmp_path, monkeypatch):
     file, out, looked = tmp_path / "people.ledger.json", tmp_path / "run", []
     dpjax("ledger", file, "--epsilon", "3.5", "--delta", "1e-3", "--data", people)
@@ -170,6 +171,7 @@ def test_a_ledger_books_the_whole_search_before_the_first_look(people, tmp_path,
     assert isinstance(entry.mechanism.mechanisms[1], acc.BestOf)
 
 
+@pytest.mark.at_length
 def test_where_no_run_is_made_the_model_is_constant_and_no_record_is_counted(
     people, tmp_path, monkeypatch
 ):

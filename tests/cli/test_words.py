@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 @pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.at_length(every=3)
 def test_verify_fits_the_screen(folder, columns, colour):
     told = {"COLUMNS": str(columns), "TERM": "xterm"}
     told |= {"FORCE_COLOR": "1", "NO_COLOR": ""} if colour else {"NO_COLOR": "1"}

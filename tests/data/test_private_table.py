@@ -347,6 +347,7 @@ def test_bad_cells_are_missing_and_missing_is_a_category():
     ids=lambda cell: type(cell).__name__,
 )
 @pytest.mark.parametrize("name", ["age", "job", "paid"])
+@pytest.mark.at_length(every=3)
 def test_one_cell_of_any_kind_is_refused_nowhere_and_changes_no_other(cell, name):
     frame = people(400)
     odd = frame[name].tolist()

@@ -40,6 +40,7 @@ def test_published_facts_hold_of_the_real_files(data_dir, name, rows, columns, t
     assert table.target in table.train.columns
 
 
+@pytest.mark.at_length
 def test_the_adult_schema_covers_everything(data_dir):
     root = pathlib.Path(__file__).resolve().parents[2]
     schema = data.read_schema(root / "experiments" / "adult" / "schema.toml")

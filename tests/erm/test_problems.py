@@ -29,6 +29,7 @@ def _problems(features=_ROWS, feature_norm=1.5, radius=2.0):
 
 
 @pytest.mark.parametrize("name", ["logistic", "huber", "squared", "softmax"])
+@pytest.mark.at_length(every=2)
 def test_constants_hold_at_random_parameters_and_are_nearly_reached(name):
     problem = _problems()[name]
     index = jnp.arange(problem.n)
@@ -71,6 +72,7 @@ def test_gradient_is_the_derivative_of_the_objective(name):
 
 
 @pytest.mark.parametrize("name", ["logistic", "huber", "squared", "softmax"])
+@pytest.mark.at_length(every=3)
 def test_sparse_rows_agree_with_dense_ones(name):
     mask = _RNG.random(_ROWS.shape) < 0.5
     dense_rows = np.where(mask, _ROWS, 0.0).astype(np.float32)
@@ -258,6 +260,7 @@ def test_no_product_of_a_clipped_sum_is_coarse(name):
 
 @pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("as_sparse", [False, True])
+@pytest.mark.at_length(every=3)
 def test_features_of_16_bits_are_summed_in_32(kind, as_sparse):
     # A sum of 3,000 gradients rounded to 8 digits moves by 0 or by 13 clip norms for one of them.
     records, bound = 3_200, 0.3
@@ -290,6 +293,7 @@ def _made_of_tiny_gradients(kind, size, records=3, width=50_000):
 
 
 @pytest.mark.parametrize("kind", ["linear", "sparse", "softmax", "differentiable"])
+@pytest.mark.at_length(every=3)
 def test_gradients_whose_squares_vanish_are_clipped(kind):
     # Entries below 1e-19 have the square 0 in float32; 50,000 of them have a norm of 224 entries.
     bound = 1e-18

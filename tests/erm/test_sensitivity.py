@@ -62,6 +62,7 @@ _CYCLIC = {
 
 
 @pytest.mark.parametrize("name", _CYCLIC)
+@pytest.mark.at_length(every=2)
 def test_no_neighbours_are_further_apart_than_their_batch_allows(name):
     solver, settings, step, make = _CYCLIC[name]
     key = jax.random.key(5)
@@ -100,6 +101,7 @@ def test_no_neighbours_are_further_apart_than_their_batch_allows(name):
     ],
     ids=["gd", "constant", "sqrt", "strongly_convex"],
 )
+@pytest.mark.at_length(every=3)
 def test_output_perturbation_hides_the_largest_distance(solver, settings):
     key = jax.random.key(5)
     run = lambda p: solver(p, jax.random.clone(key), noise_std=0.0, **settings).params  # noqa: E731

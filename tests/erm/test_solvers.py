@@ -226,6 +226,7 @@ VMAPPED = {
 
 
 @pytest.mark.parametrize("name", VMAPPED)
+@pytest.mark.at_length(every=3)
 def test_vmap_over_keys_noise_and_step_size_is_the_loop(name, logistic):
     solver, noise, settings = VMAPPED[name]
     keys = jax.random.split(jax.random.key(3), 3)

@@ -65,6 +65,7 @@ QUICK = DPSGDClassifier(one_layer, epochs=1, sampling="full")
     [DPLogisticRegression(), DPLinearRegression(), DPLinearSVC(), QUICK, RangeScaler()],
     ids=lambda estimator: type(estimator).__name__,
 )
+@pytest.mark.at_length
 def test_scikit_learn_checks_pass_and_the_forbidden_ones_alone_fail(estimator):
     forbidden = {} if isinstance(estimator, RangeScaler) else forbidden_checks(estimator)
     with warnings.catch_warnings():
@@ -79,6 +80,7 @@ def test_scikit_learn_checks_pass_and_the_forbidden_ones_alone_fail(estimator):
 
 
 @pytest.mark.parametrize("estimator", CLASSIFIERS)
+@pytest.mark.at_length(every=2)
 def test_a_schema_leaves_nothing_uncovered_and_labels_stay_text(estimator, people):
     frame, labels = people
     with warnings.catch_warnings():
@@ -518,6 +520,7 @@ def test_a_target_that_is_no_column_is_refused_without_showing_records(estimator
     ("one", "other", "aliases"),
     [("yes", "yes  ", ()), ("\u00e9", "e\u0301", ()), ("yes", "y", (("y", "yes"),))],
 )
+@pytest.mark.at_length(every=3)
 def test_a_score_reads_labels_as_fit_does(estimator, one, other, aliases):
     x = np.random.default_rng(0).uniform(-1, 1, (400, 1))
     plain = np.where(x[:, 0] > 0, one, "no")
@@ -638,6 +641,7 @@ def test_weights_are_refused_with_the_reason(kind):
 
 
 @pytest.mark.parametrize("kind", _ALL)
+@pytest.mark.at_length(every=3)
 def test_what_a_pipeline_learned_before_is_said_to_be_uncovered(kind):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(300, 2))
@@ -695,6 +699,7 @@ def test_ranges_that_are_none_are_refused(low, high):
 
 
 @pytest.mark.parametrize("kind", ["array", "frame", "list"])
+@pytest.mark.at_length(every=2)
 def test_missing_cells_are_taken_where_the_schema_says_so(kind):
     rows = np.array([[0.0, 1.0], [np.nan, 0.0], [1.0, np.nan], [0.5, 0.5]] * 50)
     given = {"array": rows, "frame": pd.DataFrame(rows, columns=["u", "v"]), "list": rows.tolist()}

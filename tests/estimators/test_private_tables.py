@@ -38,6 +38,7 @@ def _people(n=6_000, classes=2):
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.at_length(every=4)
 def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
     frame, labels = _people()
     model = kind(**SETTINGS, adjacency=adjacency).fit(frame, labels)
@@ -182,6 +183,7 @@ LABELS = {
 
 @pytest.mark.parametrize("odd", [None, 7.5, "a", 2, [1, 2]])
 @pytest.mark.parametrize("form", LABELS)
+@pytest.mark.at_length(every=4)
 def test_one_label_neither_refuses_nor_shows_nor_changes_others(form, odd, monkeypatch):
     seen = []
     monkeypatch.setattr(

@@ -51,6 +51,7 @@ def people():
     return frame, np.where(age + 20 * (job == "field") > 64, "yes", "no")
 
 
+@pytest.mark.at_length
 def test_scikit_learn_checks_pass_and_the_forbidden_ones_alone_fail():
     search = DPSearchCV(DPLogisticRegression(), [{"l2": 1e-4}], law="fixed", mean=1.0)
     with warnings.catch_warnings():
@@ -140,6 +141,7 @@ def test_where_no_fit_is_made_the_model_has_seen_blank_records_alone(people, mon
     np.testing.assert_array_equal(other.predict_proba(frame), first)
 
 
+@pytest.mark.at_length
 def test_networks_and_regressions_are_searched_with_too(people):
     frame, labels = people
     network = DPSGDClassifier(bounds=SCHEMA, preprocessing="public", epochs=2, sampling="full")
@@ -202,6 +204,7 @@ def test_a_held_out_value_moves_the_score_by_one_also_where_no_range_is_given():
     assert 0 <= one < 199
 
 
+@pytest.mark.at_length
 def test_what_rounding_may_cost_is_set_aside_for_all_fits_together(people):
     """As of one fit, of which a search of K makes K."""
     plans = []

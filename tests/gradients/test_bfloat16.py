@@ -58,6 +58,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "dtype", "adapters"), CASES)
+@pytest.mark.at_length(every=3)
 def test_no_record_counts_more_than_its_clip_norm_as_really_summed(method, dtype, adapters):
     params, of_record = given(dtype, adapters)
     batch = jax.tree.map(jnp.asarray, BATCH)

@@ -159,6 +159,7 @@ def private_clusters(points, centres, key, rounds):
 # ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_private_moments_are_those_of_the_points():
     # No record is longer than the clip norm: |x|² + |x|⁴ < 4, so that noise alone is added.
     points = np.random.default_rng(1).uniform(-0.7, 0.7, (POINTS, 2)).astype(np.float32)
@@ -170,6 +171,7 @@ def test_private_moments_are_those_of_the_points():
     assert certificate.epsilon == acc.epsilon(acc.Gaussian(4.0), delta=1e-6)
 
 
+@pytest.mark.at_length
 def test_private_clusters_find_the_centres():
     rng, truth = np.random.default_rng(2), np.float32([[-0.8, 0.0], [0.6, 0.7], [0.5, -0.7]])
     points = truth[rng.integers(3, size=POINTS)] + 0.1 * rng.normal(size=(POINTS, 2))

@@ -109,6 +109,7 @@ def by_hand(x, kernel, weights, eqn):
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.at_length(every=4)
 def test_values_and_derivatives(layout, setting):
     x, kernel = operands(layout, setting.get("feature_group_count", 1))
     eqn = the_equation(lambda x, kernel: convolved(x, kernel, layout, **setting), x, kernel)
@@ -204,6 +205,7 @@ def test_within_a_loop_every_convolution_is_in_the_quick_layout(layout):
 
 
 @pytest.mark.parametrize("layout", ["channels last", "channels first"])
+@pytest.mark.at_length
 def test_a_clipped_sum_is_that_of_copies(layout):
     loss, w, records = network(layout)
     ghost, copies = (clipped_grad(loss, 0.7, method)(w, records) for method in ("ghost", "vmap"))

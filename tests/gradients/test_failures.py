@@ -42,6 +42,7 @@ def differences(table, pair):
     return jnp.sum((table[pair[0]] - table[pair[1]]) ** 2)
 
 
+@pytest.mark.at_length
 def test_one_table_looked_up_twice():
     """u[i] − u[j]: two look-ups of one family, in all forms; equal rows cancel exactly."""
     table = normal(0, 6, 3)
@@ -230,6 +231,7 @@ def of_rows(params, example):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss", [of_one_position, of_two_positions, of_low_rank, of_rows])
+@pytest.mark.at_length(every=3)
 def test_a_large_input_does_not_hide_behind_a_small_cotangent(loss, method):
     """The squares of 1e-19 are zero in float32, and 1e18 times it, 400 times, is no small norm."""
     if loss is of_low_rank:
@@ -257,6 +259,7 @@ BYTES = np.array([[3, 70, 3, 254, 255], [0, 1, 2, 100, 99], [255, 255, 0, 7, 7]]
 @pytest.mark.parametrize("mode", [None, "clip"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("rows", [128, 255, 256, 257, 300, 2**16 + 1])
+@pytest.mark.at_length(every=7)
 def test_tokens_of_few_bits_are_rows_of_any_table(rows, dtype, mode):
     # 256 does not fit into 8 bits: as 0 it put every row outside the table, and no row was trained.
     records = (BYTES if dtype == np.uint8 and rows > 255 else BYTES % 128).astype(dtype)
@@ -284,6 +287,7 @@ def of_complex_rows(table, x):
 
 @pytest.mark.parametrize("loss", [filtered, of_complex_rows])
 @pytest.mark.parametrize("method", ["ghost", "auto"])
+@pytest.mark.at_length(every=2)
 def test_the_norm_of_a_gradient_through_complex_numbers_is_that_of_its_real_part(loss, method):
     rng = np.random.default_rng(0)
     params = rng.normal(size=(4, 40) if loss is filtered else (40, 6))

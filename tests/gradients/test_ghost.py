@@ -84,6 +84,7 @@ LAYOUTS = [  # (einsum, shape of the record, shape of the parameter)
 
 
 @pytest.mark.parametrize("parameter_first", [False, True])
+@pytest.mark.at_length(every=2)
 def test_matrix_products_in_every_layout(parameter_first):
     def loss(params, xs):
         total = jnp.zeros(())
@@ -421,6 +422,7 @@ def classification(model):
     ],
     ids=["transformer", "convolutional", "lstm"],
 )
+@pytest.mark.at_length(every=3)
 def test_flax_linen(model, x):
     params = jax.jit(model.init)(key(0), x[0])
     loss = classification(model)
@@ -489,6 +491,7 @@ def small_transformer():
 
 
 @pytest.mark.usefixtures("lenient_promotion")
+@pytest.mark.at_length
 def test_double_precision_to_twelve_digits():
     with enable_x64():
         loss, params, batch = small_transformer()
@@ -501,6 +504,7 @@ def test_double_precision_to_twelve_digits():
 
 
 @pytest.mark.usefixtures("lenient_promotion")
+@pytest.mark.at_length
 def test_sharded_over_eight_devices():
     loss, params, batch = small_transformer()
     fn = jax.jit(clipped_grad(loss, 1.0, "ghost"))
@@ -530,6 +534,7 @@ def test_vmap_over_parameters_is_a_loop():
 
 @pytest.mark.parametrize("records", [4, 256], ids=["few numbers", "many"])
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.at_length(every=4)
 def test_records_that_are_not_finite_add_nothing_however_many_numbers_there_are(records, bad):
     """Few numbers are always cut out, many only where one is not finite."""
     x = jax.random.normal(jax.random.key(0), (records, 300)).at[1, 7].set(bad)

@@ -85,6 +85,7 @@ def both(loss, batch, **options):
         (elementwise, 2), (used_beside, 2), (joined, 2), (mixed, 2),
     ],
 )  # fmt: skip
+@pytest.mark.at_length(every=3)
 def test_ghost_is_autodiff(loss, copies):
     with enable_x64():
         batch = jnp.asarray(BATCH)

@@ -76,6 +76,7 @@ def test_several_devices_share_the_whole_batch():
 
 
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.at_length(every=2)
 def test_pieces_give_the_sums_of_the_whole(method, one_device):
     params, batch = recurrent_task(70)
 
@@ -149,6 +150,7 @@ def layered(layers, width=32):
 @pytest.mark.parametrize(
     ("method", "layers", "width", "records"), [("ghost", 6, 32, 24), ("auto", 4, 128, 16)]
 )
+@pytest.mark.at_length(every=2)
 def test_checkpoints_are_honoured(method, layers, width, records, one_device):
     """At most twice the temporary memory of the plain gradient, and the sums of the whole.
 
@@ -191,6 +193,7 @@ def test_several_devices_remember_no_more_of_a_layer_than_norms_need():
 
 
 @pytest.mark.parametrize("records", [2, 8])
+@pytest.mark.at_length(every=2)
 def test_blocks_are_run_again_where_one_record_is_too_much(records, one_device):
     params = layered(6)
     batch = jax.random.normal(jax.random.key(1), (records, 16, 32))

@@ -60,6 +60,7 @@ def by_hand(x, weights, p):
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.at_length(every=5)
 def test_values_and_derivatives(setting):
     eqn = the_equation(**setting)
     evaluate = rules.find_quick_pooling(eqn)
@@ -121,6 +122,7 @@ def test_windows_that_do_not_fit_and_dtypes_without_infinity_are_left_alone():
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "within a function"])
+@pytest.mark.at_length(every=2)
 def test_a_clipped_sum_is_that_of_copies(wrapped):
     pool = jax.jit(lambda x: pooled(x, (2, 2))) if wrapped else lambda x: pooled(x, (2, 2))
 

@@ -60,6 +60,7 @@ def test_the_parts_of_a_program():
 
 
 @pytest.mark.parametrize("what", ["evaluate", "find_called", "scan"])
+@pytest.mark.at_length(every=2)
 def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
     """As after a release that renames a field: the same sums, and a word about it where asked."""
 

@@ -51,6 +51,7 @@ def place(tree, mesh, **specs):
     [(AxisType.Auto, True), (AxisType.Explicit, True), (AxisType.Explicit, False)],
     ids=["auto-jit", "explicit-jit", "explicit-eager"],
 )
+@pytest.mark.at_length(every=4)
 def test_one_and_eight_devices_agree(kind, method, traced):
     params, batch = task()
     mask = jnp.arange(16) != 3
@@ -125,6 +126,7 @@ def private_transforms():
 
 @pytest.mark.parametrize("traced", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("name", private_transforms())
+@pytest.mark.at_length(every=7)
 def test_transforms_of_arrays_on_an_explicit_mesh(name, traced):
     tx = private_transforms()[name]
     updates = {

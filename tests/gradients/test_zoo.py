@@ -125,6 +125,7 @@ COPIED = {weight_decay: {"a", "b"}}
 
 
 @pytest.mark.parametrize("model", ZOO, ids=lambda model: model.__name__)
+@pytest.mark.at_length(every=3)
 def test_models_of_every_kind(model):
     with_key = model is dropout
 

@@ -60,6 +60,7 @@ _STEPS = np.arange(0, 201, 10)
 )
 @pytest.mark.parametrize("last", [20, 200, 1_000])
 @pytest.mark.parametrize("reference", [None, 0.71, 1.0])
+@pytest.mark.at_length(every=8)
 def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
     tmp_path, monkeypatch, accuracy, reference, last
 ):

@@ -36,6 +36,7 @@ def whole(run, tmp_path):
 
 @pytest.mark.parametrize("step", [0, 2, 4, 6])
 @pytest.mark.parametrize("every", [None, 1, 4])
+@pytest.mark.at_length(every=4)
 def test_interrupted_anywhere_and_resumed_it_ends_with_the_same_bits(
     run, whole, stop_at, step, every
 ):

@@ -53,6 +53,7 @@ def clients():
     return x, (x @ np.float32([1, -2, 3])).astype(np.float32)
 
 
+@pytest.mark.at_length
 def test_federated_averaging_is_that_of_a_loop_and_certified(clients):
     key = jax.random.key(0)
     result, plan = federated(clients, key, log_private_losses=True)

@@ -124,6 +124,7 @@ SIZED = ("fixed batch", "with replacement")  # of a public number of records
 
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("poisoned", [False, True])
+@pytest.mark.at_length(every=2)
 def test_fit_is_the_mechanism_step_by_step(problem, kind, poisoned, flat_price):
     params, (x, y) = problem
     if poisoned:
@@ -202,6 +203,7 @@ def test_failures_cost_no_more_than_is_reserved_at_any_epsilon(noise):
 
 
 @pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.at_length(every=2)
 def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     monkeypatch.setattr(acc, "epsilon", lambda *_, **__: 1.0)
     params, data = problem
@@ -515,6 +517,7 @@ SWEPT = {
 
 
 @pytest.mark.parametrize("kind", SWEPT)
+@pytest.mark.at_length(every=3)
 def test_a_sweep_is_one_program_and_each_run_is_fit(problem, kind, lenient_promotion, monkeypatch):
     sweep, alone, traces = sweep_of(problem, **SWEPT[kind])
     rates, noises = np.linspace(0.1, 0.5, KEYS), np.geomspace(0.5, 4.0, KEYS)

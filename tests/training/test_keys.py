@@ -78,6 +78,7 @@ def by_hand(loss, key=KEY):
 
 
 @pytest.mark.parametrize("method", ["vmap", "ghost"])
+@pytest.mark.at_length(every=2)
 def test_a_records_key_is_a_function_of_run_step_and_record(method):
     found = run(dropout, method=method)
     expected = by_hand(dropout)
@@ -88,6 +89,7 @@ def test_a_records_key_is_a_function_of_run_step_and_record(method):
 
 
 @pytest.mark.parametrize("method", ["vmap", "ghost"])
+@pytest.mark.at_length(every=2)
 def test_copies_are_averaged_before_clipping(method):
     found = run(training.augmented(plain, jitter, 3), method=method)
     expected = by_hand(copies_by_hand)
@@ -95,6 +97,7 @@ def test_copies_are_averaged_before_clipping(method):
         np.testing.assert_allclose(found[name], expected[name], atol=2e-5)
 
 
+@pytest.mark.at_length
 def test_pieces_repeat_the_keys():
     whole = run(dropout)
     for capacity in (1, 7):

@@ -17,6 +17,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.processes
 def test_killed_at_random_moments_and_resumed_ends_with_the_same_bits():
     command = [sys.executable, "-m", "benchmarks.killed_runs", "--kills", "3", "--seed", "4"]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)

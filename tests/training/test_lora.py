@@ -56,6 +56,7 @@ def made(kind):
 
 
 @pytest.mark.parametrize("kind", ["linen", "equinox"])
+@pytest.mark.at_length(every=2)
 def test_adapters_of_full_rank_are_any_change_of_the_kernels(kind, lenient_promotion):
     base, apply, names = made(kind)
     adapters, merge = training.lora(base, 8, key=jax.random.key(1))
@@ -89,6 +90,7 @@ def test_adapters_of_full_rank_are_any_change_of_the_kernels(kind, lenient_promo
 
 
 @pytest.mark.parametrize("kind", ["linen", "equinox"])
+@pytest.mark.at_length(every=2)
 def test_only_adapters_are_trained_and_by_the_ghost_method(kind, lenient_promotion, monkeypatch):
     monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
     base, apply, _ = made(kind)
@@ -182,6 +184,7 @@ def scanned(kind):
 
 
 @pytest.mark.parametrize("kind", ["plain", "attention"])
+@pytest.mark.at_length(every=2)
 def test_stacked_kernels_have_an_adapter_a_layer(kind, lenient_promotion):
     base, apply = scanned(kind)
     adapters, merge = training.lora(base, 2, key=jax.random.key(1))
@@ -246,6 +249,7 @@ def test_which_arrays_are_stacks_can_be_said():
 @pytest.mark.parametrize(
     "empty", [{"kernel": (0, 3)}, {"weight": (3, 0)}, {"kernel": (3, 0)}, {"kernel": (0, 3, 4)}]
 )
+@pytest.mark.at_length(every=2)
 def test_a_kernel_without_entries_has_adapters_without_any(empty):
     base = {"none": jax.tree.map(jnp.zeros, empty, is_leaf=lambda x: isinstance(x, tuple))}
     base["some"] = {"kernel": jnp.ones((2, 3))}

@@ -39,6 +39,7 @@ single = functools.cache(lambda: np.asarray(trained(jnp.zeros(5), task()[0])))
 
 @pytest.mark.parametrize("in_force", [False, True])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.at_length(every=3)
 def test_one_and_eight_devices_train_the_same_model(kind, in_force):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
     rows, everywhere = (NamedSharding(mesh, PartitionSpec(*s)) for s in (("data",), ()))

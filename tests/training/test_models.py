@@ -59,6 +59,7 @@ def models():
 
 
 @pytest.mark.parametrize("name", ["logistic", "softmax", "mlp", "linen", "nnx"])
+@pytest.mark.at_length(every=2)
 def test_every_kind_of_model_trains_privately(name, lenient_promotion, monkeypatch):
     monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
     model = models()[name]
@@ -204,6 +205,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("name", WORK)
+@pytest.mark.at_length(every=2)
 def test_what_one_tries_first_trains(name, lenient_promotion):
     found = WORK[name]()
     moved = jax.tree.leaves(eqx.filter(found, eqx.is_inexact_array))
@@ -311,6 +313,7 @@ def test_labels_that_are_no_class_are_refused(name, taker):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32])
 @pytest.mark.parametrize("method", ["vmap", "ghost"])
+@pytest.mark.at_length(every=4)
 def test_under_a_trace_a_record_of_no_class_contributes_nothing(dtype, method):
     wrong = 3 if np.issubdtype(dtype, np.unsignedinteger) else -1
     x, labels = (
@@ -412,6 +415,7 @@ def _label_takers(y):
 
 
 @pytest.mark.parametrize("name", OTHER_LABELS)
+@pytest.mark.at_length(every=3)
 def test_whole_numbers_of_any_kind_are_labels(name):
     """They ended in errors of JAX's about dtypes."""
     y = np.arange(3)

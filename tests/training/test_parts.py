@@ -137,6 +137,7 @@ def test_an_equinox_module_trains_as_it_is():
 
 
 @pytest.mark.parametrize("kind", ["linen", "nnx"])
+@pytest.mark.at_length(every=2)
 def test_dropout_in_flax(kind, lenient_promotion):
     if kind == "nnx":
         model = training.from_nnx(Nnx)
@@ -165,6 +166,7 @@ def two_layers(params, example, key):
 
 
 @pytest.mark.parametrize("method", ["vmap", "ghost"])
+@pytest.mark.at_length(every=2)
 def test_groups_are_clipped_each_to_its_own_norm(method):
     strategy = gradients.PerGroup(weights={"body": 0.3, "head": np.sqrt(0.4)})
     assert strategy.clip_norm == pytest.approx(CLIP)

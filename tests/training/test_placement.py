@@ -90,12 +90,14 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("kind", ["fixed", "truncated", "allocation", "cyclic", "warm-up"])
+@pytest.mark.at_length
 def test_every_sampling_draws_the_same_records_and_noise_on_eight_devices(kind):
     assert_same(trained(kind, training.fully_sharded(mesh_of())), single(kind))
 
 
 @pytest.mark.parametrize("divided", [training.data_parallel, training.fully_sharded])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.at_length(every=3)
 def test_meshes_of_both_kinds_and_what_is_divided(kind, divided):
     mesh = mesh_of(kind)
     found = trained(mesh=divided(mesh))
@@ -115,6 +117,7 @@ def test_parameters_divided_along_another_axis_stay_there():
     assert found.params["w"].sharding == given
 
 
+@pytest.mark.at_length
 def test_a_records_key_is_that_of_its_place_in_the_whole_data():
     def noisy(params, example, key):
         return loss(params, example) * jax.random.uniform(key)
@@ -124,6 +127,7 @@ def test_a_records_key_is_that_of_its_place_in_the_whole_data():
 
 
 @pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.at_length(every=2)
 def test_any_number_of_devices_and_pieces(devices):
     """Capacity 4: a step's records take several pieces on every device."""
     found = trained(mesh=mesh_of(shape=(devices,)), capacity=4)
@@ -240,6 +244,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.at_length
 def test_a_run_on_four_devices_is_resumed_on_any_number(tmp_path, devices):
     def stop(row):
         if row["step"] == 1:

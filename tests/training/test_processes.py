@@ -143,6 +143,7 @@ def alone(kind, divided):
 @pytest.mark.parametrize(
     ("kind", "divided"), [("poisson", "fully_sharded"), ("allocation", "data_parallel")]
 )
+@pytest.mark.processes
 def test_two_processes_train_what_one_does_and_load_their_own_rows(two, kind, divided):
     found, _ = two
     expected = alone(kind, divided)
@@ -158,6 +159,7 @@ def test_two_processes_train_what_one_does_and_load_their_own_rows(two, kind, di
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.processes
 def test_one_of_them_killed_the_run_ends_at_the_same_place_on_any_devices(two, tmp_path, devices):
     folder = tmp_path / "run"
     shutil.copytree(two[1], folder)

@@ -29,6 +29,7 @@ def _loss(w, x):
 
 
 @pytest.mark.parametrize("kind", ["random-allocation", "truncated-poisson", "with-replacement"])
+@pytest.mark.at_length(every=3)
 def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path, monkeypatch):
     # What runs is looked at, not what it costs.
     monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))

@@ -135,6 +135,7 @@ def bits(found):
 
 
 @pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.at_length(every=3)
 def test_any_source_trains_the_model_of_the_device(kind, tmp_path):
     loss = of_columns if kind in ("pandas", "arrow") else CROSS
     columns = {**{f"x{i}": X[:, i] for i in range(6)}, "y": Y}
@@ -156,6 +157,7 @@ def test_any_source_trains_the_model_of_the_device(kind, tmp_path):
         ("cut", 3),
     ],
 )
+@pytest.mark.at_length(every=4)
 def test_every_sampling_is_the_same_from_the_host(kind, capacity):
     plan = plan_of(kind)
     held, found = (run(data, plan, capacity=capacity) for data in ((X, Y), Batched()))
@@ -176,6 +178,7 @@ print("the same bits")
 """
 
 
+@pytest.mark.processes
 def test_under_the_compilers_own_settings_the_bits_are_the_same():
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     root = pathlib.Path(__file__).resolve().parents[2]
@@ -197,6 +200,7 @@ def test_a_loss_with_a_key_is_given_the_same_keys():
 
 
 @pytest.mark.parametrize("devices", [None, 2])
+@pytest.mark.at_length(every=2)
 def test_floats_of_64_bits_in_a_scope_are_loaded_as_they_are(devices):
     with enable_x64():
         wide = X.astype(np.float64) + 1e-9
@@ -244,6 +248,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("kind", ["memory map", "numbered"])
 @pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.at_length(every=2)
 def test_a_killed_run_resumes_to_the_last_bit(kind, step, tmp_path):
     def stop(row):
         if row["step"] == step:
@@ -395,6 +400,7 @@ def test_a_record_is_never_guessed(fault):
         run(source, plan)
 
 
+@pytest.mark.at_length
 def test_records_from_the_host_train_on_a_mesh():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -411,6 +417,7 @@ def test_records_from_the_host_train_on_a_mesh():
 
 @pytest.mark.parametrize("divided", [training.data_parallel, training.fully_sharded])
 @pytest.mark.parametrize("kind", ["poisson", "fixed", "allocation", "cut"])
+@pytest.mark.at_length(every=5)
 def test_records_of_the_host_are_divided_over_a_mesh(kind, divided):
     """Every device is given the records of its own block that a step drew, and no others."""
     mesh = jax.make_mesh((8,), ("data",))
@@ -428,6 +435,7 @@ def test_records_of_the_host_are_divided_over_a_mesh(kind, divided):
         assert taken * 8 < len(source.seen) <= 1 + taken * (8 + 8)
 
 
+@pytest.mark.at_length
 def test_a_loss_with_a_key_and_a_resumed_run_over_a_mesh(tmp_path):
     def noisy(params, example, key):
         x, y = example
@@ -504,6 +512,7 @@ class Ascending:
 @pytest.mark.parametrize(
     ("kind", "users"), [*((kind, False) for kind in NUMBERED), ("array", True)]
 )
+@pytest.mark.at_length(every=3)
 def test_whole_numbers_that_jax_does_not_keep_are_refused(kind, users, tmp_path):
     """Cast to 32 bits, 2**32 + 1 would be record 1's number too."""
     options = {"users": list("abcd"), "records_per_user": 1} if users else {}

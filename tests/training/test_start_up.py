@@ -50,6 +50,7 @@ def plan_of(name):
 
 @pytest.mark.parametrize("capacity", [None, 6])
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.at_length(every=4)
 def test_slots_that_hold_no_record_say_so(name, capacity):
     """Whether a slot takes part is read off it, and those that do come first."""
     draws = make_draws(plan_of(name), capacity, 1e-9)

@@ -57,6 +57,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.at_length(every=4)
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(run, stopped, whole, damage):
     path = newest(stopped)
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
@@ -267,6 +268,7 @@ def test_the_second_run_in_a_folder_is_refused_while_the_first_lasts(run, tmp_pa
     assert bits(run(resume=True)) == whole
 
 
+@pytest.mark.processes
 def test_another_process_is_refused_and_a_dead_one_holds_nothing(tmp_path):
     code = (
         "import os, pathlib, sys; from dpjax.training.checkpoint import lock_folder; "

@@ -37,6 +37,7 @@ def run(data, plan=None, **options):
 
 
 @pytest.mark.parametrize("kind", ["arrays", "memory map", "list", "numbered", "batched"])
+@pytest.mark.at_length(every=3)
 def test_any_source_of_users_trains_the_model_of_the_device(kind, tmp_path):
     held = run((X, Y), log_private_losses=True)
     found = run(records.SOURCES[kind](tmp_path), log_private_losses=True)
@@ -46,6 +47,7 @@ def test_any_source_of_users_trains_the_model_of_the_device(kind, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "capacity"), [("poisson", 2), ("fixed", None), ("everyone", 5)])
+@pytest.mark.at_length(every=3)
 def test_a_user_s_sum_is_clipped_whoever_loads_it(kind, capacity):
     plan = plan_of(kind, steps=3)
     held, found = (run(data, plan, capacity=capacity) for data in ((X, Y), Batched()))
@@ -94,6 +96,7 @@ def test_only_the_records_of_the_users_drawn_are_loaded():
     np.testing.assert_array_equal(nobody[1][0, :2], Y[OWNER == 7])
 
 
+@pytest.mark.at_length
 def test_a_loss_that_draws_has_the_device_s_keys():
     def loss(params, example, key):
         x, y = example
@@ -126,6 +129,7 @@ def test_a_killed_run_of_users_resumes_to_the_last_bit(step, tmp_path):
 
 
 @pytest.mark.parametrize("divided", [training.data_parallel, training.fully_sharded])
+@pytest.mark.at_length
 def test_users_of_the_host_are_divided_over_a_mesh(divided):
     mesh = jax.make_mesh((8,), ("data",))  # 12 users: two blocks are padding
     plan, source = plan_of(steps=3), Numbered()

@@ -65,6 +65,7 @@ def test_round_trip(name):
     assert error <= 1e-5 * np.linalg.norm(np.asarray(g, np.float64) / scale)
 
 
+@pytest.mark.at_length
 def test_round_trip_at_ten_million():
     d = 10_000_000
     g = jnp.asarray(np.random.default_rng(1).standard_normal(d).astype(np.float32))

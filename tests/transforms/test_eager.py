@@ -66,6 +66,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.at_length(every=3)
 def test_a_later_call_compiles_nothing(name, caplog, lenient_promotion):
     call = CASES[name]()
     call()

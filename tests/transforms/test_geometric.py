@@ -203,6 +203,7 @@ def test_half_the_clip_norm_does_not_round_the_length_before_the_noise():
 
 
 @every_mechanism
+@pytest.mark.at_length(every=3)
 def test_noise_has_the_stated_scale(name):
     """No record at all: what remains is anchor plus noise, measured over 4,000 steps."""
     noise = 0.01
@@ -248,6 +249,7 @@ def test_released_prices_the_step(name):
 
 
 @every_mechanism
+@pytest.mark.at_length(every=3)
 def test_trees_and_dtypes(name):
     tx = make(name)
     g = example_gradients()
@@ -321,6 +323,7 @@ def test_masks_of_other_shapes_and_what_is_not_real_are_refused(name):
 
 
 @every_mechanism
+@pytest.mark.at_length(every=3)
 def test_no_records_are_as_one_that_is_masked(name):
     tx = make(name, noise=0.1)
     state = tx.init(jnp.zeros(D))

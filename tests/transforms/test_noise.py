@@ -168,6 +168,7 @@ def test_a_small_leaf_takes_three_operations():
     ],
     ids=["gaussian", "ball", "spherical", "correlated"],
 )
+@pytest.mark.at_length(every=3)
 def test_under_shard_map_a_device_has_the_noise_of_its_own_key(transform):
     """What varies over the devices went through a conditional whose other branch did not."""
     mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])

@@ -607,6 +607,7 @@ def within(updates, state):
 
 
 @pytest.mark.parametrize("chain", HONEST.values(), ids=HONEST)
+@pytest.mark.at_length(every=2)
 def test_an_honest_chain_is_read_and_moves_as_little_as_it_says(chain):
     """By its draws: noise, and the shift by one record of norm 1, of one update with one key."""
     assert transforms.released(chain, params=PARAMS) == acc.Gaussian(1.1)

@@ -23,6 +23,7 @@ def published(g, z, sigma, clip_norm, batch_size, beta):
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
 @pytest.mark.parametrize("d", [2, 40, 3000])
+@pytest.mark.at_length(every=4)
 def test_is_algorithm_1(d, sigma):
     key = jax.random.key(5)
     g = jnp.asarray(np.random.default_rng(d + 1).standard_normal(d).astype(np.float32)) * 50
