@@ -21,9 +21,8 @@ def canonical_id(text: str) -> str:
 
     "17", "17.0", " 017", "+17" and "1.7e1" are "17e0", "-0" is "0e0", "P17" and "" are themselves.
     """
-    plain = text.strip()
-    found = _PLAIN.fullmatch(plain)
-    if found is None or not (found[2] or found[3]):
+    found = _match_number(text)
+    if found is None:
         return text
     sign, whole, decimals, exponent = found.groups("")
     digits = (whole + decimals).lstrip("0")
@@ -36,6 +35,17 @@ def canonical_id(text: str) -> str:
     shift = int(power) * (-1 if exponent.startswith("-") else 1)
     shift += len(digits) - len(kept) - len(decimals)
     return f"{'-' if sign == '-' else ''}{kept}e{shift}"
+
+
+def _match_number(text: str) -> re.Match[str] | None:
+    """Sign, whole digits, decimals and exponent of an id that says a number."""
+    found = _PLAIN.fullmatch(text.strip())
+    return found if found is not None and (found[2] or found[3]) else None
+
+
+def are_mixed(ids: np.ndarray) -> bool:
+    """Whether some of these texts say numbers and some do not, as 17 and P17."""
+    return len({_match_number(one) is None for one in np.unique(ids).tolist()}) == 2
 
 
 def number_persons(ids: np.ndarray) -> np.ndarray:

@@ -225,7 +225,7 @@ class Rows(NamedTuple):
     target: str
     schema: Schema | None
     persons: Any = None  # [rows to train on], the number of the person whose row it is
-    shown: tuple[str, ...] = ()  # what no ε covers: facts of how the files are divided into records
+    shown: tuple[str, ...] = ()  # facts of the files that are said, and that no ε covers
 
 
 def leave_out(schema: Schema | None, names: Sequence[str]) -> Schema | None:
@@ -250,9 +250,9 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> None:
 
 def _number_persons(
     frame: pd.DataFrame, column: str, schema: Schema | None, as_written: bool
-) -> tuple[pd.DataFrame, Any]:
-    """The rows that say whose they are, and the number of the person of each."""
-    from dpjax._numerics.persons import number_persons
+) -> tuple[pd.DataFrame, Any, tuple[str, ...]]:
+    """The rows that say whose they are, the number of the person of each, and what is shown."""
+    from dpjax._numerics.persons import are_mixed, number_persons
     from dpjax.data import DataError, Schema
     from dpjax.data.cells import describe_place
     from dpjax.data.encoding import as_ids
@@ -265,7 +265,10 @@ def _number_persons(
             f"({absent.sum()} such rows); say there whose row it is, or drop it"
         )
     persons = number_persons(names[~absent])
-    return (frame[~absent] if absent.any() else frame), persons
+    # Whether they are mixed is an exact function of the ids: said in the open alone.
+    is_mixed = not as_written and are_mixed(names)
+    shown = (f"ids both as numbers and as other texts: {column}",) if is_mixed else ()
+    return (frame[~absent] if absent.any() else frame), persons, shown
 
 
 def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
@@ -324,7 +327,8 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
     files = (frame,) if held_out is None else (frame, held_out)
     shown = [one.attrs[DIVISION] for one in files if DIVISION in one.attrs]
     if person:
-        frame, persons = _number_persons(frame, person, schema, as_written)
+        frame, persons, mixed = _number_persons(frame, person, schema, as_written)
+        shown += mixed
     return Rows(frame, held_out, target, schema, persons, tuple(dict.fromkeys(shown)))
 
 
@@ -346,6 +350,7 @@ def read_inputs(
         draft = f"dpjax schema {options.data} --out schema.toml drafts a schema to decide it in"
         raise reading.DataError(f"{error}\n{draft}") from None
     encoding = reading.describe_encoding(complete, rows.schema)
+    learned += rows.shown
     records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)
     unlisted = describe_unlisted(rows.train, complete)
     if rows.held_out is None:

@@ -208,8 +208,8 @@ def _refuse_broken(rows: _Rows) -> None:
     """Refuse a file of which a quote that is not closed has been read."""
     if rows.broken is not None:
         raise DataError(
-            f"{rows.path}, line {rows.broken}: a cell begins with a quote that is not closed, and takes "
-            'the lines below into itself; close it, or write a quote within quotes twice ("")'
+            f"{rows.path}, line {rows.broken}: a cell begins with a quote that is not closed, and "
+            'takes the lines below into itself; close it, or write a quote within quotes twice ("")'
         )
 
 

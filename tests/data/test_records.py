@@ -204,8 +204,8 @@ def test_a_record_of_a_sparse_file_is_a_line(tmp_path, odd):
     assert (found[0], found[2]) == (["5", "0", "1"], ["0", "6", "-1"])
 
 
-def _view(cells, kind, stored=pyarrow.int64()):
-    return pyarrow.array(cells, stored).view(kind)
+def _view(cells, kind, stored=None):
+    return pyarrow.array(cells, stored or pyarrow.int64()).view(kind)
 
 
 def _texts(*cells):
