@@ -247,6 +247,7 @@ class Rows(NamedTuple):
     target: str
     schema: Schema | None
     persons: Any = None  # [rows to train on], the number of the person whose row it is
+    shown: tuple[str, ...] = ()  # facts of the files that are said, and that no ε covers
 
 
 def leave_out(schema: Schema | None, names: Sequence[str]) -> Schema | None:
@@ -271,28 +272,31 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> None:
 
 def _number_persons(
     frame: pd.DataFrame, column: str, schema: Schema | None, as_written: bool
-) -> tuple[pd.DataFrame, Any]:
-    """The rows that say whose they are, and the number of the person of each."""
-    import numpy as np
-
+) -> tuple[pd.DataFrame, Any, tuple[str, ...]]:
+    """The rows that say whose they are, the number of the person of each, and what is shown."""
+    from dpjax._numerics.persons import are_mixed, number_persons
     from dpjax.data import DataError, Schema
     from dpjax.data.cells import describe_place
-    from dpjax.data.encoding import as_texts
+    from dpjax.data.encoding import as_ids
 
-    names = as_texts(frame[column], schema or Schema(()))
+    names = as_ids(frame[column], schema or Schema(()))
     absent = names == ""
     if absent.any() and not as_written:  # of private rows nothing is refused
         raise DataError(
             f"--person {column}: there is no value {describe_place(frame, absent)} "
             f"({absent.sum()} such rows); say there whose row it is, or drop it"
         )
-    persons = np.unique(names[~absent], return_inverse=True)[1]
-    return (frame[~absent] if absent.any() else frame), persons
+    persons = number_persons(names[~absent])
+    # Whether they are mixed is an exact function of the ids: said in the open alone.
+    is_mixed = not as_written and are_mixed(names)
+    shown = (f"ids both as numbers and as other texts: {column}",) if is_mixed else ()
+    return (frame[~absent] if absent.any() else frame), persons, shown
 
 
 def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
+    from dpjax.data.read import DIVISION
 
     target, test, person = options.target, options.test, options.person
     schema = None if options.schema is None else reading.read_schema(options.schema)
@@ -344,11 +348,14 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
         raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
     if options.by is not None and options.by in (*left_out, target):
         raise ValueError(f"--by must name a feature, got {options.by!r}")
-    schema = with_classes(with_task(schema, target, options.task), target, options.classes)
-    if not person:
-        return Rows(frame, held_out, target, schema)
-    frame, persons = _number_persons(frame, person, schema, as_written)
-    return Rows(frame, held_out, target, schema, persons)
+    schema, persons = with_task(schema, target, options.task), None
+    schema = with_classes(schema, target, options.classes)
+    files = (frame,) if held_out is None else (frame, held_out)
+    shown = [one.attrs[DIVISION] for one in files if DIVISION in one.attrs]
+    if person:
+        frame, persons, mixed = _number_persons(frame, person, schema, as_written)
+        shown += mixed
+    return Rows(frame, held_out, target, schema, persons, tuple(dict.fromkeys(shown)))
 
 
 def read_inputs(
@@ -370,6 +377,7 @@ def read_inputs(
         draft = f"{command} drafts a schema to decide it in"
         raise reading.DataError(f"{error}\n{draft}") from None
     encoding = reading.describe_encoding(complete, rows.schema)
+    learned += rows.shown
     records = replace(reading.encode(rows.train, complete), learned=learned, users=rows.persons)
     unlisted = describe_unlisted(rows.train, complete)
     if rows.held_out is None:

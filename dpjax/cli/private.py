@@ -91,7 +91,8 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         schema = released.choose_target(found.schema, asked, is_number=is_number)
         if not is_number:
             schema = _check_classes(table, schema)
-        notes = (*notes, *_describe_hidden(table, schema, found.class_threshold))
+        broken = [f"warning: {line}" for line in rows.shown]
+        notes = (*broken, *notes, *_describe_hidden(table, schema, found.class_threshold))
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
@@ -119,7 +120,7 @@ def _complete(
     if rows.held_out is None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
     certificate = plan.certify(
-        not_covered=settings.list_chosen_disclosures(options),
+        not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
         | settings.declare_columns(options)
@@ -377,6 +378,8 @@ def _describe_persons(options: types.SimpleNamespace) -> list[str]:
     return [
         f"a person is all rows of one value of {options.person!r}, and rows without one are left "
         "out; how many persons there are is public, and how many rows is not",
+        "ids that are one number (17, 17.0, 017) are one person, and ids that are another text are "
+        "not: who is 17 in one row and P17 in another is protected as two persons",
         "of each person one row, drawn by the run's key, is counted for ranges, categories, "
         "classes and the held-out accuracy, and the first rows in the file are trained on, at most "
         f"{options.records_per_person}; a person is trained on or held out with all rows",

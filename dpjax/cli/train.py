@@ -145,8 +145,9 @@ Encoding = Annotated[
 Person = Annotated[
     str | None,
     option(
-        "The column that says whose a row is: ε then protects a person with all rows. It is no "
-        "feature, and its values are written nowhere."
+        "The column that says whose a row is: ε then protects a person with all rows. Ids that are "
+        "one number, such as 17, 17.0 and 017, are one person. It is no feature, and its values "
+        "are written nowhere."
     ),
 ]
 RecordsPerPerson = Annotated[

@@ -59,6 +59,7 @@ _ONE_NUMBER = re.compile(
     r"(?P<rest>(?!(?:st|nd|rd|th)\b)(?P<letter>[^\W\d_¼-¾⅐-⅞])?\D*)"
 )
 UNNAMED = "Unnamed: "  # with its place, what pandas calls a column without a name
+_LONGEST_COMPOSED = 10_000  # characters
 _SIZES = 20  # so many different texts such as 3M are sizes or codes, more are numbers
 HOW = (
     "say how cells are written by missing, decimal and thousands in a schema (--missing, "
@@ -85,7 +86,9 @@ def class_name(value: Any) -> str:
 
 def tidy_text(cell: str) -> str:
     """A text as it is compared: composed letters (NFC), one space for blanks, none at the ends."""
-    return " ".join(unicodedata.normalize("NFC", cell).split())
+    # To put marks in order takes time by the square of how many follow each other: of 10^7 days.
+    is_short = len(cell) <= _LONGEST_COMPOSED
+    return " ".join((unicodedata.normalize("NFC", cell) if is_short else cell).split())
 
 
 # What Unicode lets a font show as nothing (Default_Ignorable_Code_Point): formats (Cf), which are

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from dpjax._numerics.persons import number_persons
 from dpjax.data import cells
 from dpjax.data.cells import DataError, class_name
 from dpjax.data.schema import Column, Schema, complete_schema
@@ -50,7 +51,7 @@ class Dataset:
     @property
     def population(self) -> int:
         """How many users there are, or records where each is protected by itself."""
-        return len(self) if self.users is None else len(np.unique(self.users))
+        return len(self) if self.users is None else len(np.unique(number_persons(self.users)))
 
 
 def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None = None) -> Dataset:
@@ -210,6 +211,11 @@ def as_texts(column: pd.Series, schema: Schema) -> np.ndarray:
     return _cell_by_cell(column, lambda cell: _text(cell, schema))
 
 
+def as_ids(column: pd.Series, schema: Schema) -> np.ndarray:
+    """Each cell as an id that `number_persons` takes: a number of a text without its marks."""
+    return _cell_by_cell(column, lambda cell: _id(cell, schema))
+
+
 def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
     """Each cell as a finite number, by itself, or NaN; float64."""
     return _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
@@ -246,6 +252,13 @@ def _text(cell: Any, schema: Schema) -> str:
     return "" if text in schema.missing else text
 
 
+def _id(cell: Any, schema: Schema) -> str:
+    """A number as Python writes it, as `_float` reads it; else the text of the cell."""
+    text = _text(cell, schema)
+    marks = (schema.decimal, schema.thousands) if isinstance(cell, str) else (".", None)
+    return cells.parse_number(text, *marks) or text
+
+
 def _float(cell: Any, schema: Schema) -> float:
     text = _text(cell, schema)
     parsed = (
@@ -272,7 +285,7 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
     """
     owner = np.arange(len(data))
     if data.users is not None:
-        owner = np.unique(data.users, return_inverse=True)[1]
+        owner = number_persons(data.users)
     count, what = data.population, "records" if data.users is None else "users"
     held_out = round(count * fraction)
     if not 0 < held_out < count:

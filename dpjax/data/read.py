@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,8 @@ from dpjax.data.cells import (
     tidy_text,
     unclear_point_error,
 )
+from dpjax.data.parquet import read_parquet_cells
+from dpjax.data.records import Records, find_line_end
 from dpjax.data.schema import Schema
 
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
@@ -35,6 +37,13 @@ _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm
 
 # An empty cell is missing; a category may well be called "NA" or "None".
 _NOTHING = ["", "nan", "NaN", "NAN"]
+
+# Of a frame's `attrs`: what its file shows besides its records, by how it is divided into them.
+DIVISION = "division"
+BROKEN_QUOTES = (
+    "a quote in the file is opened and not closed, and the lines behind it are taken for one "
+    "record: that it is so, and which lines are one record, is not covered by ε"
+)
 
 
 def read_table(
@@ -51,10 +60,15 @@ def read_table(
     given, one vector of that name. LIBSVM: the label becomes the column `target` (default
     "label"), the features `x0`, `x1`, … Parquet: as stored.
 
+    A record of a CSV file is that of RFC 4180, whatever its cells hold and however long they are.
+    A quote that is opened and not closed takes the lines below it into its cell: that is refused,
+    or said in `attrs["division"]` where the table is read `as_written`.
+
     Of a CSV file `as_written` keeps every cell as a text and refuses none, for a `PrivateTable`: a
     row of another length than the header is one of empty cells. Without a header, the schema says
     how many there are, and what separates them (a comma unless it says otherwise). Of a LIBSVM file
-    it keeps the columns that the schema names, and indices count from 1.
+    it keeps the columns that the schema names, and indices count from 1. Of a Parquet file a cell
+    that cannot be converted, or holds several values, is missing.
 
     Raises:
         DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
@@ -77,10 +91,7 @@ def read_table(
             read = _read_texts if as_written else _read_csv
             frame = read(path, schema or Schema(()), target)
         elif kind == "parquet":
-            with extra("data"):
-                # A missing cell makes floats of whole numbers, and others of those beyond 2^53.
-                backend: Any = {"dtype_backend": "numpy_nullable"} if as_written else {}
-                frame = pd.read_parquet(path, **backend)
+            frame = read_parquet_cells(path) if as_written else _read_parquet(path)
         elif kind == "npz":
             frame = _read_npz(path, target)
         elif kind in ("libsvm", "svm", "svmlight"):
@@ -107,38 +118,49 @@ def read_table(
     return frame
 
 
+def _read_parquet(path: pathlib.Path) -> pd.DataFrame:
+    """The table as pandas reads it, whose errors are ValueErrors."""
+    with extra("data"):
+        from pyarrow import ArrowException
+    try:
+        return pd.read_parquet(path)
+    except ArrowException as error:
+        raise ValueError(str(error)) from None
+
+
 def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """The table; its first line names the columns unless the schema says otherwise."""
     target = schema.target if target is None else target
-    separator, names, lines = _scan(path, schema, target)
+    rows = _Rows(path, schema, target)
+    names = rows.names
     # As text, of which a category is made cell by cell: pandas reads 01 as 1, and "true" as True,
     # wherever no other row says otherwise. What is no feature may say whose a row is.
     texts = {column.name for column in schema.columns if column.kind != "number"}
     texts |= {target} if schema.classes else set()
     texts |= set(names) if (schema.decimal, schema.thousands) != (".", None) else set()
-    source: Any = path
-    if schema.comment:  # which pandas would find in the middle of a line, too
-        source = io.StringIO()
-        rows = csv.writer(source, delimiter=separator)
-        rows.writerows(row for _, row in _rows(path, separator, schema.comment))
-        source.seek(0)
-    how: Any = {
+    # Written anew with every cell in quotes, so that pandas finds the same records.
+    source = io.BytesIO()
+    text = io.TextIOWrapper(source, encoding="utf-8", newline="")
+    writer, lines = csv.writer(text, quoting=csv.QUOTE_ALL), []
+    for line, row in _check_rows(rows, target):
+        lines.append(line)
+        writer.writerow(row)
+    text.detach().seek(0)
+    if not lines:
+        raise DataError(f"{path} has no rows" + (" below its header" if schema.header else ""))
+    how: dict[str, Any] = {
         "dtype": dict.fromkeys(texts, str),
-        "sep": separator,
-        "skipinitialspace": True,
         "names": names,
-        "header": 0 if schema.header else None,
+        "header": None,
         "index_col": False,
         "low_memory": False,
         "keep_default_na": False,
         "na_values": _NOTHING,
     }
     frame = pd.read_csv(source, **how)
-    if len(frame) == len(lines):
-        frame.attrs["lines"] = Lines(path, np.asarray(lines))
+    frame.attrs["lines"] = Lines(path, np.asarray(lines))
     if asked := [name for name in names if _may_be_thousands(frame[name])]:
-        if schema.comment:
-            source.seek(0)
+        source.seek(0)
         how |= {"dtype": str, "usecols": asked}
         written = pd.read_csv(source, **how)
         errors = (unclear_point_error(frame, name, written[name]) for name in asked)
@@ -157,21 +179,18 @@ def _may_be_thousands(values: pd.Series) -> bool:
     return bool(np.allclose(1000 * numbers, np.rint(1000 * numbers), rtol=0.0, atol=1e-6))
 
 
-def _scan(
-    path: pathlib.Path, schema: Schema, target: str | None
-) -> tuple[str, list[str], list[int]]:
-    """Separator, names and line numbers, once every row is known to be as long as the first."""
-    separator, names, rows = _begin(path, schema, target)
+def _check_rows(rows: _Rows, target: str | None) -> Iterator[tuple[int, list[str]]]:
+    """The rows and their lines, once each is known to be as long as the first."""
+    path, names = rows.path, rows.names
     column = names.index(target) if target in names else None
-    lines: list[int] = []
     spellings: dict[Decimal, tuple[str, int]] = {}
-    for line, row in rows:
+    for line, row in rows.read():
         if len(row) != len(names):
+            _refuse_broken(rows)
             raise DataError(
                 f"{path}, line {line}: {len(row)} cells where the first row has {len(names)}; "
                 "every row needs the same number"
             )
-        lines.append(line)
         cell = "" if column is None else row[column].strip()
         # Classes that differ as text and agree as numbers, such as 01 and 1, would be one or two.
         if (number := parse_decimal(cell)) is not None:
@@ -181,90 +200,106 @@ def _scan(
                     f"{path}: the target {target!r} is {other!r} in line {before} and {cell!r} in "
                     f"line {line}, the same number; write one class in one way"
                 )
-    if not lines:
-        raise DataError(f"{path} has no rows" + (" below its header" if schema.header else ""))
-    return separator, names, lines
+        yield line, row
+    _refuse_broken(rows)
+
+
+def _refuse_broken(rows: _Rows) -> None:
+    """Refuse a file of which a quote that is not closed has been read."""
+    if rows.broken is not None:
+        raise DataError(
+            f"{rows.path}, line {rows.broken}: a cell begins with a quote that is not closed, and "
+            'takes the lines below into itself; close it, or write a quote within quotes twice ("")'
+        )
 
 
 def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
     """The table with every cell as it is written."""
-    _, names, rows = _begin(path, schema, target, as_written=True)
-    cells = [row if len(row) == len(names) else [""] * len(names) for _, row in rows]
+    rows = _Rows(path, schema, target, as_written=True)
+    width = len(rows.names)
+    cells = [row if len(row) == width else [""] * width for _, row in rows.read()]
     cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
-    return pd.DataFrame(cells, columns=names, dtype=object)
+    frame = pd.DataFrame(cells, columns=rows.names, dtype=object)
+    if rows.broken is not None:
+        frame.attrs[DIVISION] = BROKEN_QUOTES
+    return frame
 
 
-def _begin(
-    path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
-) -> tuple[str, list[str], Iterator[tuple[int, list]]]:
-    """Separator, names and the rows of records."""
-    comment = schema.comment
-    with _open_text(path, as_written) as text:
-        written = (x for x in text if x.strip() and not (comment and x.startswith(comment)))
-        opening = next(written, None)
-    if opening is None:
-        raise DataError(f"{path} is empty")
-    # Of private records the first decides nothing; a header is no record.
-    given = list(schema.names or ()) if as_written and not schema.header else []
-    usual = "\t" if ".tsv" in path.name.lower() else ","
-    separator = schema.separator or (usual if given else max(",;\t", key=opening.count))
-    rows = _rows(path, separator, comment, as_written)
-    first = next(rows, (0, []))
-    if schema.header:
-        names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
-    else:
-        rows = itertools.chain([first], rows)
-        names, width = list(schema.names or ()), len(given) or len(first[1])
+class _Rows:
+    """The rows of a file of cells: the names of its columns, and what is below them."""
+
+    def __init__(
+        self, path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
+    ):
+        self.path, self._header = path, schema.header
+        # Of private records the first decides nothing; a header is no record.
+        is_private = as_written and not schema.header
+        given = list(schema.names or ()) if is_private else []
+        if is_private and not given:
+            raise DataError(
+                f"{path} has no header: a schema must name its columns, as the first record of a "
+                "private file does not say how many there are"
+            )
+        opening, end = "", "\n"
+        if not given:
+            opening, end = self._open(schema.comment, as_written)
+        usual = "\t" if ".tsv" in path.name.lower() else ","
+        separator = schema.separator or (usual if given else max(",;\t", key=opening.count))
+        self._records = Records(_lines(path, end, as_written), separator, schema.comment)
+        self._rows = iter(self._records)
+        first = next(self._rows, None)
+        if first is None:
+            raise DataError(f"{path} is empty")
+        if schema.header:
+            self.names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
+        else:
+            self._rows = itertools.chain([first], self._rows)
+            self.names = self._given_names(schema, target, len(given) or len(first[1]))
+        twice = pd.Index(self.names).duplicated()
+        if twice.any():  # of a private file without a header these are cells of a record
+            one = "in one way in its first line" if as_written else repr(self.names[twice.argmax()])
+            raise DataError(f"{path} has two columns named {one}; rename one of them")
+
+    def read(self) -> Iterator[tuple[int, list[str]]]:
+        """The first line and the cells of every record, once."""
+        return self._rows
+
+    @property
+    def broken(self) -> int | None:
+        """Of what is read, where the first record begins whose quotes are not closed."""
+        return self._records.broken
+
+    def _open(self, comment: str | None, as_written: bool) -> tuple[str, str]:
+        """The first line that is neither blank nor a comment, and what ends lines."""
+        with _open_text(self.path, as_written, "\n") as text:
+            end = find_line_end(text.readline())
+        lines = _lines(self.path, end, as_written)
+        kept = (x for x in lines if x.strip() and not (comment and x.startswith(comment)))
+        return next(kept, ""), end
+
+    def _given_names(self, schema: Schema, target: str | None, width: int) -> list[str]:
+        """The names in the schema of a file without a header that has so many columns."""
+        names = list(schema.names or ())
         if len(names) != width:  # a file to predict on may lack the target
             names = [name for name in names if name != target]
         if len(names) != width:
             raise DataError(
-                f"{path} has {width} columns and no header, but the schema names "
+                f"{self.path} has {width} columns and no header, but the schema names "
                 f"{len(schema.names or ())}"
             )
-    twice = pd.Index(names).duplicated()
-    if twice.any():  # of a private file without a header these are cells of a record
-        one = "in one way in its first line" if as_written else repr(names[twice.argmax()])
-        raise DataError(f"{path} has two columns named {one}; rename one of them")
-    return separator, names, rows
+        return names
 
 
-def _rows(
-    path: pathlib.Path, separator: str, comment: str | None, as_written: bool = False
-) -> Iterator[tuple[int, list]]:
-    """The first line and the cells of every row that is neither empty nor a comment."""
-    with _open_text(path, as_written) as text:
-        line = at = 0
-        first = True  # of a row: what a quoted cell holds after a line's end is no comment
-
-        def given() -> Iterator[str]:
-            nonlocal line, at, first
-            for at, written in enumerate(text, start=1):
-                if first:
-                    line = at
-                if not (first and comment and written.startswith(comment)):
-                    first = False
-                    yield written
-
-        rows = csv.reader(given(), delimiter=separator, skipinitialspace=True)
-        while True:
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error:  # a cell of more than 131,072 characters; the next row begins anew
-                if not as_written:
-                    raise
-                row = ["", ""]
-            if row and (len(row) > 1 or row[0].strip()):
-                yield line, row
-            first = True
+def _lines(path: pathlib.Path, end: str, as_written: bool) -> Iterator[str]:
+    with _open_text(path, as_written, end) as text:
+        yield from text
 
 
-def _open_text(path: pathlib.Path, as_written: bool = False) -> Any:
+def _open_text(path: pathlib.Path, as_written: bool, end: str) -> IO[str]:
+    """The text of a file, in lines that end with LF or CR and with nothing else."""
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     errors = "replace" if as_written else "strict"
-    return opener(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
+    return opener(path, "rt", encoding="utf-8-sig", errors=errors, newline=end)
 
 
 def _read_npz(path: pathlib.Path, target: str | None) -> pd.DataFrame:
@@ -315,11 +350,11 @@ def _read_named_libsvm(path: pathlib.Path, schema: Schema, target: str | None) -
         )
     named = {str(int(name[1:]) + 1): name for name in names}
     rows = []
-    with _open_text(path, as_written=True) as text:
-        for cells in (line.partition("#")[0].split() for line in text):
-            pairs = (cell.partition(":") for cell in cells[1:])
-            given = {named[index]: value for index, _, value in pairs if index in named}
-            if cells:
-                written = cells[0].removeprefix("+")
-                rows.append({**dict.fromkeys(names, "0"), **given, label: written})
+    lines = _lines(path, "\n", as_written=True)  # a CR is a blank within one
+    for cells in (line.partition("#")[0].split() for line in lines):
+        pairs = (cell.partition(":") for cell in cells[1:])
+        given = {named[index]: value for index, _, value in pairs if index in named}
+        if cells:
+            written = cells[0].removeprefix("+")
+            rows.append({**dict.fromkeys(names, "0"), **given, label: written})
     return pd.DataFrame(rows, columns=[*names, label], dtype=object)

@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 
 from dpjax._numerics import checks
 from dpjax._numerics.checks import render
+from dpjax._numerics.persons import number_persons
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.fingerprint import array_digest
 
@@ -313,7 +314,8 @@ def per_user(
             key is split off for each.
         data: a tree of arrays with a leading axis of records, or `HostData`, of which a step loads
             the records of the users that it drew.
-        users: [records], whom each record belongs to: whole numbers or texts.
+        users: [records], whom each record belongs to: whole numbers or texts. Texts that say one
+            number, such as "17", "17.0" and "017", are one user.
         records_per_user: the most records of one user that are used, the first ones in the order of
             the data: a public number, as rounding depends on it. Memory and time grow with it; ε
             does not change.
@@ -457,7 +459,8 @@ def _group_by_user(data: Any, users: Any, most: int) -> _UserGroups:
             )
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
-    _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
+    owner = number_persons(users)
+    counts = np.bincount(owner)
     _check_size(int(most), 1 if isinstance(data, HostData) else len(counts), record)
     used, rows = int(np.minimum(counts, most).sum()), int(most) * len(counts)
     if rows > _WASTE * used:

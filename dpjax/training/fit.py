@@ -23,6 +23,7 @@ from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
+from dpjax._numerics.persons import number_persons
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
@@ -465,7 +466,7 @@ def identify_run(
     found |= {"method": config.method, **identity, **owners}
     if owners:
         # A step draws numbers of users in their order, whatever they are called.
-        owner = np.unique(as_user_array(owners["users"]), return_inverse=True)[1]
+        owner = number_persons(as_user_array(owners["users"]))
         found["users"] = array_digest(owner, secret=secret)
     plan, params = config.plan, config.params
     paths = jax.tree_util.tree_flatten_with_path(params)[0]

@@ -7,12 +7,13 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, private
+from dpjax.cli import app, inputs, private
 
 QUICK = ["--target", "readmitted", "--epsilon", "3", "--steps", "20"]
 COLUMNS = ["patient_id", "birth_date", "sex", "age", "weight", "crp", "code", "readmitted"]
@@ -446,3 +447,53 @@ def test_a_schema_that_decides_nothing_is_refused(tmp_path, text, told):
     path.write_text(text + "\n")
     with pytest.raises(data.DataError, match=told):
         data.read_schema(path)
+
+
+def _ids_read(tmp_path, frame, schema=None, as_written=True):
+    return inputs._number_persons(frame, "id", schema, as_written)
+
+
+@pytest.mark.parametrize("kind", ["csv", "texts", "floats", "whole", "mixed"])
+def test_two_exports_of_the_same_persons_are_as_many_persons(tmp_path, kind):
+    one, other = [str(n) for n in range(500)], [f"{n:05d}.0" for n in range(500)]
+    cells = {
+        "csv": one + other,
+        "texts": one + other,
+        "floats": [float(n) for n in one + one],
+        "whole": [int(n) for n in one + one],
+        "mixed": [int(n) for n in one] + other,
+    }[kind]
+    frame = pd.DataFrame({"id": cells, "y": ["a", "b"] * 500})
+    path = tmp_path / ("a.csv" if kind == "csv" else "a.parquet")
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+        frame = data.read_table(path, as_written=True)
+    elif kind != "mixed":  # of which Parquet has no column
+        frame.to_parquet(path)
+        frame = data.read_table(path, as_written=True)
+    found, persons, shown = _ids_read(tmp_path, frame)
+    assert (len(found), len(set(persons)), shown) == (1_000, 500, ())
+    assert np.array_equal(persons[:500], persons[500:])
+
+
+def test_an_id_is_read_with_the_marks_of_its_file_and_a_missing_one_is_nobody(tmp_path):
+    ids = ["1.000", "1000", "1000,0", 1000, 1000.0, None, "", float("nan"), "P1000", 2**53 + 1]
+    frame = pd.DataFrame({"id": pd.Series([*ids, float(2**53)], dtype=object)})
+    schema = data.Schema((), decimal=",", thousands=".")
+    found, persons, shown = _ids_read(tmp_path, frame, schema)
+    assert len(found) == 8
+    assert len(set(persons[:5])) == 1
+    assert len(set(persons)) == 4
+    assert shown == ()  # of private records it is a fact of theirs
+    plain = pd.DataFrame({"id": ["17", "P17"]})
+    assert "both as numbers and as other texts: id" in _ids_read(tmp_path, plain, None, False)[2][0]
+
+
+def test_fit_takes_ids_that_are_one_number_for_one_user():
+    x = np.arange(4, dtype=np.float32)
+    _, (_, present) = training.per_user(lambda w, x: w * x, x, ["17", "ann", "017", "17.0"], 3)
+    assert present.tolist() == [[True, True, True], [True, False, False]]
+    users = np.array(["1", "01", "2", "2.0"])
+    known = data.Dataset(np.zeros((4, 1)), np.zeros(4, int), ("a", "b"), users=users)
+    assert known.population == 2
+    assert [len(part) for part in data.split(known, 0.5)] == [2, 2]
