@@ -286,7 +286,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
         warnings.warn(
             "noise uniform in a ball has the same δ at every ε: ε > 0 buys nothing", stacklevel=6
         )
-    return spent + 0 * xp.asarray(epsilon)
+    return spent + 0.0 * xp.isfinite(epsilon)  # also at an infinite ε
 
 
 def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
