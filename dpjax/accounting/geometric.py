@@ -290,7 +290,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
             DpjaxWarning,
             stacklevel=6,
         )
-    return spent + 0 * xp.asarray(epsilon)
+    return spent + 0.0 * xp.isfinite(epsilon)  # also at an infinite ε
 
 
 def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:

@@ -2,6 +2,8 @@
 
 A trade-off curve is the envelope of the lines that δ(ε) implies.
 
+Of a sampled release with little noise hardly more can be said than that all is told or nothing.
+
 Group privacy is that of any mechanism that answers ε(δ): k records are k steps between neighbours.
 With M(0), …, M(k) the outputs along the steps, P(M(0) ∈ S) ≤ e^ε P(M(1) ∈ S) + δ ≤ … gives
 
@@ -17,18 +19,29 @@ References:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled, UserLevel
-from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.method import Method, best_bound, rank_methods
+from dpjax.accounting.mechanisms import (
+    FixedBatchSampled,
+    Mechanism,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+    UserLevel,
+    WithReplacement,
+)
+from dpjax.accounting.mechanisms.base import map_axes, walk
+from dpjax.accounting.mechanisms.steps import replace_noiseless
+from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
 
 # Any set of ε gives a valid bound; these leave it within 1e-3 of the curve for Gaussian releases.
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 120)])
@@ -39,6 +52,8 @@ _ROUNDS = 16
 _NEAR = 1e-2  # of log δ, where a search ends
 _LEAST = -570.0  # log δ of one step below which none is tried
 _UP = 1 + 1e-12
+_LITTLE = 0.05  # noise over the sensitivity, up to which a sampled release may tell all
+_SAMPLED = PoissonSampled, TruncatedPoissonSampled, FixedBatchSampled, WithReplacement
 
 
 def _able(
@@ -87,6 +102,49 @@ def envelope(table: Sequence[Method]) -> Method:
         tradeoff=tradeoff,
         describe="trade-off curve as the envelope of the lines that the privacy profile implies "
         "(Wasserman and Zhou 2010; Dong, Roth and Su 2022, Equation 5)",
+    )
+
+
+# ------------------------------------------------------------------------------ little noise
+
+
+def all_or_nothing(table: Sequence[Method]) -> Method:
+    """The method `"all_or_nothing"` over the methods of a table that price what it leaves."""
+
+    def supports(run: Mechanism, adjacency: Adjacency) -> bool:
+        return any(isinstance(part, _SAMPLED) for part in walk(run))
+
+    def ask(part: Part, run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+        """The settings of a sweep one after the other: in each others may have little noise."""
+        if is_traced(run, given):
+            raise UnsupportedQuery(
+                "method 'all_or_nothing' runs on the host: price outside the trace"
+            )
+        leaves, tree = jax.tree.flatten((run, given))
+        axes = jax.tree.leaves((map_axes(run), 0))
+        fronts = [np.shape(leaf)[: np.ndim(leaf) - n] for leaf, n in zip(leaves, axes, strict=True)]
+        shape = np.broadcast_shapes(*fronts)
+        found = np.full(shape, np.inf if part == "epsilon" else 1.0)
+        for index in np.ndindex(*shape):
+            here = np.zeros(shape, bool)
+            here[index] = True
+            row = [chosen_settings(here, leaf, n)[0] for leaf, n in zip(leaves, axes, strict=True)]
+            one, asked = jax.tree.unflatten(tree, row)
+            told = replace_noiseless(one, adjacency, _LITTLE)
+            if told is not one and (able := _able(table, part, told, adjacency)):
+                found[index] = float(best_bound(part, able, told, asked, adjacency)[0])
+        return found
+
+    return Method(
+        "all_or_nothing",
+        rank=18.0,  # at once; a loss distribution that has an answer is taken for tight
+        dear=True,
+        supports=supports,
+        needs=_SAMPLED,
+        epsilon=functools.partial(ask, "epsilon"),
+        delta=functools.partial(ask, "delta"),
+        describe="sampled releases of little noise as if without any: either nothing is told of a "
+        "record, or all",
     )
 
 

@@ -270,8 +270,15 @@ def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
 
 def _lower_rate(run: Any, adjacency: None) -> Array:
     xp: Any = namespace(run)
-    square, _, time = _diffusion_rate(run)
-    return square * -xp.expm1(-time) / 4
+    square, convexity, time = _diffusion_rate(run)
+    # With F/λ, S/λ, ηλ and σ/√λ in the place of F, S, η and σ the iterates are the same, and λ is
+    # 1: S²/4σ² becomes S²/4λσ², and t = ηK becomes λt. At λ = 0 that is its limit, S²t/4σ².
+    safe = xp.where(convexity > 0, convexity, 1.0)
+    value = xp.where(convexity > 0, -xp.expm1(-convexity * time) / safe, time) / 4
+    # At h = ηλ ≤ 1 the quadratic of curvature λ, (S²/4λσ²)(2 − h)(1 − u)/(1 + u), u = (1 − h)^K, is
+    # no less: u ≤ 1 − h gives 2 − h ≥ 1 + u, and u ≤ e^−hK. Beyond it may be.
+    holds = run.step_size * convexity <= 1
+    return xp.where(holds, square * value * (1 - 1e-14), 0.0)
 
 
 def _exact_rate(run: Any, adjacency: None) -> Array:
@@ -302,7 +309,8 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     * `"optimal"`: the same partial differential inequality with the best γ(t) at every time:
       S²t/4σ² for λt ≤ 1, else S²/(λσ²)·(1 − ½e^{(1−λt)/2})², t = ηK. Derived for dpjax:
       γ = √(k/(λa)) minimises k/γ − λ(1−γ)a, k = S²/4σ², and is cut at 1.
-    * `"lower"`: S²/(4σ²)·(1 − e^{−ηK}), a lower bound for some loss with λ = 1.
+    * `"lower"`: S²/(4λσ²)·(1 − e^{−ληK}), a lower bound for some λ-strongly convex loss; the paper
+      prints it for λ = 1, from which it follows by rescaling. It is 0 where ηλ > 1.
     * `"quadratic"`: the exact value for F(θ) = λ‖θ − x‖²/2, μ²/2.
 
     S is `gradient_sensitivity` (of the average gradient). Needs η < 1/M (else +inf), convexity,

@@ -92,7 +92,7 @@ def clip_and_sum(
 ) -> Callable[..., ClippedSum]:
     """The sum over a batch of what `function` gives for each record, clipped to norm `clip_norm`.
 
-        fn(batch, mask=None, *, clip_norm=None).sum = Σᵢ cᵢ·function(batch[i]),  cᵢ ∈ [0, 1].
+        fn(batch, mask=None, *, clip_norm=None).sum = Σᵢ cᵢ·function(batch[i]),  cᵢ ≥ 0.
 
     A record may be a client's whole data set, whose model update after several local steps is
     clipped (DP-FedAvg). `clipped_grad` is the case of a gradient.
@@ -171,7 +171,7 @@ def clipped_grad(
 
         fn(params, batch, mask=None, *, rng=None, clip_norm=None).sum = Σᵢ cᵢ·∇loss(params, xᵢ)
 
-    for the pure function that is returned, with cᵢ ∈ [0, 1] the strategy's factor. Its `params` are
+    for the pure function that is returned, with cᵢ ≥ 0 the strategy's factor. Its `params` are
     any tree, in which leaves that are not floating-point arrays (counters, keys, functions) are
     held constant and are None in `sum`. A variable in several places of an nnx module is one
     parameter, whose sum stands at the first of them, with None at the others; within `jax.jit`,

@@ -43,8 +43,9 @@ def _round_down(factors: Array) -> Array:
 class Strategy:
     """Base of all clipping strategies: one group, sensitivity C (added record) or 2C (exchanged).
 
-    A strategy turns the squared norms of the groups of parameters into factors in [0, 1], with
-    which the groups are multiplied: the norm never exceeds the clip norm.
+    A strategy turns the squared norms of the groups of parameters into finite factors ≥ 0, with
+    which the groups are multiplied: the norm never exceeds the clip norm. A factor of a strategy
+    that normalises is above 1 where the gradient is smaller than the clip norm.
 
     Example:
         >>> from dpjax.gradients import Flat

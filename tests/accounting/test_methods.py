@@ -70,7 +70,7 @@ def test_names_are_what_people_use():
 
 
 def test_of_entries_of_one_name_the_tightest_answers():
-    # Rare steps, which one entry takes and the other has a tight answer to.
+    # Rare steps are for two of the entries alone; the third has a tight answer to these.
     run, add = (
         acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.8), 0.01), 1_000),
         acc.Adjacency("add-remove"),

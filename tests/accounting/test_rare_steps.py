@@ -91,8 +91,7 @@ def test_two_rare_steps_are_what_an_integral_over_the_first_says(kind, sign, mu,
         )
     pairs = [Pair("poisson", sign, mu, rate, 2.0)]
     low, high = (
-        users._bound(pairs, float(truth), "epsilon", upper=upper, as_atoms=True)
-        for upper in (False, True)
+        users._rounded_bound(pairs, float(truth), "epsilon", upper=upper) for upper in (False, True)
     )
     assert low <= epsilon * (1 + 1e-9)
     assert high >= epsilon * (1 - 1e-9)

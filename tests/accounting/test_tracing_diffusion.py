@@ -9,7 +9,9 @@ from dpjax.accounting.last_iterate import tracing_rate
 
 
 def descent(steps, step_size, convexity, moved=1.0, noise=1.0):
-    return acc.NoisyGradientDescent(steps, step_size, noise, moved, convexity, convexity)
+    return acc.NoisyGradientDescent(
+        steps, step_size, noise, moved, convexity, smoothness=convexity or 1.0
+    )
 
 
 def exact_quadratic(steps, step_size, convexity):
@@ -77,10 +79,48 @@ def test_no_fixed_gamma_beats_the_optimal_one():
     assert all(integrated(1.0, 4.0, g) >= best * (1 - 1e-9) for g in (0.2, 0.5, 0.8, 1.0))
 
 
-def test_lower_bound_is_below_everything_at_unit_convexity():
-    for steps in (1, 10, 300):
-        run = descent(steps, 0.05, 1.0)
-        assert tracing_rate(run, "lower") <= tracing_rate(run, "quadratic")
+@pytest.mark.parametrize("convexity", [0.0, 1e-3, 0.1, 1.0, 4.0, 300.0])
+def test_lower_bound_is_below_the_exact_process_and_every_upper_bound(convexity):
+    for turn in (0.003, 0.08, 0.5, 0.99):  # ηλ, or η where nothing contracts
+        for steps in (1, 2, 10, 300, 2000):
+            run = descent(steps, turn / (convexity or 1.0), convexity, moved=0.3, noise=1.7)
+            low, exact = (
+                tracing_rate(run, "lower"),
+                exact_quadratic(steps, run.step_size, convexity),
+            )
+            exact *= (0.3 / 1.7) ** 2
+            assert 0 < low <= exact * (1 + 1e-12)
+            if run.step_size * convexity < 1:
+                assert low <= tracing_rate(run, "optimal") <= tracing_rate(run, "published")
+
+
+def test_lower_bound_is_that_of_the_paper_at_another_scale():
+    # With F/λ, S/λ, ηλ and σ/√λ the iterates are the same and λ is 1, where it was printed.
+    for convexity, steps, size in ((4.0, 2000, 0.02), (0.25, 30, 0.1), (7.0, 5, 0.01)):
+        run = descent(steps, size, convexity, moved=4 / 5000, noise=0.02)
+        one = descent(steps, size * convexity, 1.0, 4 / 5000 / convexity, 0.02 / convexity**0.5)
+        printed = one.gradient_sensitivity**2 / one.noise_std**2 / 4
+        printed *= -np.expm1(-one.step_size * one.steps)
+        assert tracing_rate(run, "lower") == pytest.approx(printed, rel=1e-12)
+        assert tracing_rate(one, "lower") == pytest.approx(printed, rel=1e-12)
+
+
+def test_of_steps_that_overshoot_no_lower_bound_is_stated():
+    run = descent(2, 1.9, 1.0)
+    assert tracing_rate(run, "lower") == 0.0 < exact_quadratic(2, 1.9, 1.0)
+
+
+def test_the_curve_is_asked_like_every_other():
+    run, orders = descent(100, 0.01, 1.0, 4 / 5000, 0.02), np.array([1.5, 2.0, 64.0])
+    found = acc.rdp(run, orders, method="tracing_diffusion")
+    np.testing.assert_allclose(found, tracing_rate(run) * orders, rtol=1e-12)
+    swept = descent(np.array([10.0, 100.0]), 0.01, 1.0, 4 / 5000, 0.02)
+    twice = acc.rdp(acc.Repeated(swept, 2), orders, method="tracing_diffusion")
+    np.testing.assert_allclose(twice[1], 2 * found, rtol=1e-12)
+    with pytest.raises(acc.UnsupportedQuery, match="has no rdp by method 'tracing_diffusion'"):
+        acc.rdp(acc.Gaussian(1.0), orders, method="tracing_diffusion")
+    with pytest.raises(ValueError, match="method must be one of"):
+        acc.rdp(run, orders, method="tracing")
 
 
 def test_as_a_method():

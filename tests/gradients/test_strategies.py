@@ -19,6 +19,7 @@ from dpjax.gradients import (
     clipped_grad,
     rounding_slack,
 )
+from dpjax.gradients.strategies import Strategy
 
 ALL = (Flat(), Automatic(), PerSampleAdaptive(), AdaptiveQuantile(10.0, 100))
 
@@ -157,3 +158,26 @@ def test_rounding_slack_refuses_nonsense():
         rounding_slack(0, 10)
     with pytest.raises(ValueError, match=r"failure must .* got 2"):
         rounding_slack(10, 10, failure=2)
+
+
+def _kinds(base=Strategy):
+    return {kind for own in base.__subclasses__() for kind in (own, *_kinds(own))}
+
+
+def test_a_factor_of_every_strategy_is_finite_and_keeps_the_clip_norm():
+    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    every = [*ALL, PerGroup(weights={"a": 3.0}).bind(params), PerGroup(), Strategy()]
+    mine = {kind for kind in _kinds() if kind.__module__.startswith("dpjax.")}
+    assert mine <= {type(one) for one in every}, "a strategy that this test does not hold"
+    norms = np.concatenate([[0.0, 1e-30, 1e30], np.geomspace(1e-18, 1e18, 200)])
+    for strategy in every[:-2]:
+        groups = len(set(strategy.groups(params)))
+        for clip_norm in (1e-6, 1.0, 1e4):
+            shares = np.random.default_rng(0).dirichlet(np.ones(groups), len(norms)).T
+            squares = jnp.asarray(np.minimum(shares * norms**2, 3e38), jnp.float32)
+            factors = np.asarray(strategy.factors(squares, jnp.float32(clip_norm)), np.float64)
+            assert np.all((factors >= 0) & np.isfinite(factors)), strategy
+            clipped = np.sqrt(np.sum(factors**2 * np.asarray(squares, np.float64), axis=0))
+            assert np.all(clipped <= clip_norm * (1 + 1e-7)), strategy
+    # A strategy that normalises makes small gradients larger, whatever is said of clipping.
+    assert float(Automatic(0.01).factors(jnp.zeros((1, 1)), jnp.float32(1.0))[0, 0]) > 99

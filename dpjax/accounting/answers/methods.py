@@ -17,7 +17,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geometric import METHODS as GEOMETRIC
-from dpjax.accounting.implied import envelope, group_privacy
+from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
 from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
@@ -39,7 +39,8 @@ METHODS: list[Method] = [
     *LAST_ITERATE,
     *GEOMETRIC,
 ]
-METHODS.append(group_privacy(METHODS[:]))  # asks the methods before it
+METHODS.append(all_or_nothing(METHODS[:]))  # asks the methods before it
+METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))
 
 

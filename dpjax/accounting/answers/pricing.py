@@ -313,25 +313,28 @@ def rdp(
     orders: Float[ArrayLike, "orders"],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    method: str = "best",
 ) -> np.ndarray | Array:
     """The Rényi divergence of the run at each order, as an upper bound.
 
     Args:
         run: what is released; array fields of shape S give a curve for each setting.
         orders: [k], above one (others give +inf).
+        adjacency: the neighbouring relation.
+        method: `"best"` (the least of all certified curves) or a method's name, see `methods`.
 
     Returns:
         Shape S + [k].
 
     Raises:
-        UnsupportedQuery: the mechanism has no Rényi curve here.
+        UnsupportedQuery: the mechanism has no Rényi curve by this method.
 
     Example:
         >>> from dpjax import accounting as acc
         >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
         array([0.0001718, 0.0008936])
     """
-    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, "best")
+    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, method)
     curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
     xp: Any = JAX if is_traced(curves) else NUMPY
     return mask_invalid(functools.reduce(xp.minimum, curves), bad, np.inf)

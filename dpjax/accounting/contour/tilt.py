@@ -215,7 +215,8 @@ def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:
     xp: Any = namespace(pair, c)
     (q0, q1) = pair.slopes()[1]
     low, high = (v[0] for v in reach(pair, c * np.ones(1)))
-    low = low if start is None else start
+    if start is not None:  # of a tail, where all that weighs lies below the start
+        low, high = start, xp.maximum(high, start + 1.0)
     # CHORD: f = h − y²/2 has f″ = (c+1)V_p − cV_q − 1 ≥ −κ, as a variance within [q0, q1] is at
     # most (q1 − q0)²/4 (Popoviciu). A chord is at most its higher end.
     kappa = 1 + 0.25 * c * (q1 - q0) ** 2

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,10 @@ _TILTS = np.geomspace(1e-2, 1e5, 80)
 _GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 # Of steps that are rounded to outcomes, where the lines of their densities are too short.
 _GOOD_OF_ROUNDED = 2e-5
-_RARE, _MOST_KINDS, _LOUDEST = 3.0, 16, 1e3  # draws of a record in all steps, kinds of steps, μ
+_MOST_KINDS, _LOUDEST = 16, 1e3  # of steps that are rounded to outcomes, μ of each
+_DRAWS, _RARE = 3.0, 1e-4  # of a record in all those steps, or the rate of one kind of them
+_SHARES = (1e-6, 1e-5, 1e-4, 1e-3)  # of δ, charged for what lies beyond all outcomes
+_LOOKS = 3  # how often it is looked at which δ that is of
 _OF_DELTA, _FURTHEST = 1e-9, 1e9  # of LATTICE: what it may cost, and V
 
 
@@ -135,13 +139,9 @@ def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
     return Run(np.float64(mu2), tuple(groups)), shift, scale
 
 
-def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
-    """Return the run with its sampled steps by few outcomes, where those of the answer weigh."""
-    asked = question == "epsilon"
-    at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
-    tilt = float(at.c) if np.isfinite(at.c) else 0.0
-    # What lies beyond is charged to δ, of which it is then a millionth.
-    rare = (1e-6 * given if asked else 1e-30) / sum(float(count[0]) for _, count in run.groups)
+def _round_steps(run: Run, charge: float, upper: bool, tilt: float) -> Run:
+    """Return the run with its sampled steps by few outcomes, and what lies beyond charged to δ."""
+    rare = charge / sum(float(count[0]) for _, count in run.groups)
     groups = []
     for pair, count in run.groups:
         found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, tilt)
@@ -149,38 +149,83 @@ def _rounded(run: Run, given: float, question: str, upper: bool) -> Run:
     return Run(run.gaussian_mu2, tuple(groups))
 
 
-def _is_rare(pairs: list[grids.Pair]) -> bool:
-    """Whether these are few kinds of sampled steps by which a record is hardly ever drawn."""
-    drawn = [pair.count * pair.rate for pair in pairs if pair.family != "gaussian"]
+def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[float, bool]:
+    """Return one end of an answer by few outcomes of every step, and whether its line was fine.
+
+    Whatever is charged, both ends hold, so that the best of several is an end. The less is charged
+    the larger losses are kept, and the longer the line that they take: where that is too long,
+    short lines tell how much charge is best; and of a δ that is asked for, about how much it is.
+    """
+    asked = question == "epsilon"
+    at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
+    tilt = float(at.c) if np.isfinite(at.c) else 0.0
+    read = interval.epsilon if asked else interval.delta
+    goal = given if asked else float(np.exp(-at.depth))
+    best, fine = _nothing(question, upper), False
+
+    def rounded(share: float) -> Run | None:
+        found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
+        if all(group.pair.loss.size for group in found.groups):
+            return found
+        return None  # all outcomes lie beyond, at infinite losses
+
+    for _ in range(0 if asked else _LOOKS):
+        if (few := rounded(_SHARES[0])) is None:
+            break
+        last, goal = goal, float(read(few, given, good=1.0).upper)
+        if 0.1 * last <= goal <= 10 * last:
+            break
+    tried = [few for share in _SHARES if (few := rounded(share)) is not None]
+    for k, few in enumerate(tried[:2]):
+        if k > 0:  # the one of the others whose short line is the best
+            looks = [(read(other, given, good=1.0), other) for other in tried[1:]]
+            few = min(looks, key=lambda one: one[0].upper if upper else -one[0].lower)[1]
+        ends = read(few, given, good=_GOOD_OF_ROUNDED)
+        best = min(best, float(ends.upper)) if upper else max(best, float(ends.lower))
+        fine = fine or bool(ends.upper - ends.lower <= 10 * _GOOD_OF_LAWS * ends.upper)
+        if interval.is_good(ends, _GOOD_OF_ROUNDED):
+            break
+    return best, fine
+
+
+def _can_round(pairs: Sequence[grids.Pair]) -> bool:
+    """Whether these are few kinds of sampled steps of finite losses, for which grids are too short.
+
+    By them a record is hardly ever drawn, or one kind is so rare that a grid as fine as its losses
+    does not hold the others.
+    """
+    drawn = [pair for pair in pairs if pair.family != "gaussian"]
+    rare = sum(pair.count * pair.rate for pair in drawn) <= _DRAWS
+    rare = rare or any(pair.rate <= _RARE for pair in drawn)
     quiet = all(pair.mu < _LOUDEST for pair in pairs)
-    return quiet and 0 < len(drawn) <= _MOST_KINDS and sum(drawn) <= _RARE
+    return rare and quiet and 0 < len(drawn) <= _MOST_KINDS
 
 
-def _bound(
-    pairs: list[grids.Pair], given: float, question: str, *, upper: bool, as_atoms: bool = False
-) -> float:
+def _nothing(question: str, upper: bool) -> float:
+    """Return the end of which nothing is known."""
+    return (np.inf if question == "epsilon" else 1.0) if upper else 0.0
+
+
+def _used(pairs: list[grids.Pair]) -> list[grids.Pair]:
+    """Return the steps that release something."""
+    return [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
+
+
+def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
-    pairs = [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
+    pairs = _used(pairs)
     allocations = [pair for pair in pairs if pair.family in _LAWS]
-    nothing = (np.inf if question == "epsilon" else 1.0) if upper else 0.0
-    if as_atoms and not _is_rare(pairs):
-        return nothing
+    nothing = _nothing(question, upper)
     run, shift, scale = _as_run(pairs, upper)
     if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
-        return nothing
-    if as_atoms and not all(isinstance(group.pair, Mixture) for group in run.groups):
         return nothing
     sign = 1.0 if upper else -1.0
     if question == "epsilon" and not 1e-290 < given < 1:
         return nothing if given < 1 else 0.0
-    with np.errstate(all="ignore"):
-        if allocations:
+    if allocations:
+        with np.errstate(all="ignore"):
             run = _with_allocations(run, allocations, given, question, upper)
-        if as_atoms:
-            run = _rounded(run, given, question, upper)
-            if not all(group.pair.loss.size for group in run.groups):
-                return nothing  # all outcomes lie beyond, at infinite losses
-    good = _GOOD_OF_LAWS if allocations else _GOOD_OF_ROUNDED if as_atoms else interval.GOOD
+    good = _GOOD_OF_LAWS if allocations else interval.GOOD
     if question == "epsilon":
         found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)
         ends = found.upper + shift, max(found.lower - shift, 0.0)
@@ -191,17 +236,45 @@ def _bound(
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
     # A loose bound is valid, but another method may do better.
     usable = 1 - max(10 * good, USABLE)
-    if upper and not (as_atoms or (usable * found.upper <= found.lower and found.upper < np.inf)):
+    if upper and not (usable * found.upper <= found.lower and found.upper < np.inf):
         return nothing
     return float(ends[0] if upper else ends[1])
 
 
-def _part(question: str, upper: bool, as_atoms: bool = False) -> Any:
-    bound = functools.partial(_bound, question=question, as_atoms=as_atoms)
+@functools.lru_cache(maxsize=64)
+def _find_rounded(
+    pairs: tuple[grids.Pair, ...], given: float, question: str, upper: bool
+) -> tuple[float, bool]:
+    """Return one end in one direction by few outcomes, and whether its line was fine."""
+    nothing = _nothing(question, upper), False
+    if not _can_round(pairs) or not all(isinstance(pair.family, str) for pair in pairs):
+        return nothing
+    run, _, _ = _as_run(list(pairs), upper)
+    if not all(isinstance(group.pair, Mixture) for group in run.groups):
+        return nothing
+    if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
+        return nothing
+    if question == "epsilon" and not 1e-290 < given < 1:
+        return nothing if given < 1 else (0.0, True)
+    with np.errstate(all="ignore"):
+        return _of_rounded(run, given, question, upper)
+
+
+def _rounded_bound(
+    pairs: list[grids.Pair], given: float, question: str, *, upper: bool, fine: bool = False
+) -> float:
+    """Return one end in one direction by few outcomes, or by those alone whose line was fine."""
+    found, is_fine = _find_rounded(tuple(_used(pairs)), given, question, upper)
+    return found if is_fine or not fine else _nothing(question, upper)
+
+
+def _part(question: str, upper: bool, bound: Callable[..., float] = _bound) -> Any:
+    """Return what a method answers to a question, setting by setting."""
+    of_pairs = functools.partial(bound, question=question)
 
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
         """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
-        return grids.each_setting(bound, run, given, adjacency, upper=upper)
+        return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 
     return ask
 
@@ -318,15 +391,19 @@ METHODS = (
         "density ratio in convex order, a user's records in a Poisson sample by mixtures of "
         "Gaussians, all errors bounded and added",
     ),
-    Method(
-        "pld",
-        rank=19.0,
-        dear=True,
-        supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
-        epsilon=_part("epsilon", True, as_atoms=True),
-        delta=_part("delta", True, as_atoms=True),
-        epsilon_lower=_part("epsilon", False, as_atoms=True),
-        describe="privacy-loss distributions of few rare steps, rounded to finitely many outcomes "
-        "in convex order and composed by contour integration",
+    *(
+        Method(
+            "pld",
+            rank=19.0 if fine else 19.5,
+            tight=fine,
+            dear=True,
+            supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
+            epsilon=_part("epsilon", True, functools.partial(_rounded_bound, fine=fine)),
+            delta=_part("delta", True, functools.partial(_rounded_bound, fine=fine)),
+            epsilon_lower=None if fine else _part("epsilon", False, _rounded_bound),
+            describe="privacy-loss distributions of few rare steps, rounded to finitely "
+            "many outcomes in convex order and composed by contour integration",
+        )
+        for fine in (True, False)
     ),
 )

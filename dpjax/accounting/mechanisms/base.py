@@ -35,6 +35,13 @@ FIXED_IN_ADVANCE = (
 )
 FRESH_NOISE = "the noise is Gaussian, fresh at every step, and drawn independently of the data"
 
+_UNDECLARED = (
+    "{kind} costs no more than its class states, which declares neither its tier nor what it rests "
+    "on"
+)
+_OF_RELEASE = ("numbers", "pair", "tight", "sampled")
+_CLOSED_FORM = ("epsilon", "delta")
+
 _Class = TypeVar("_Class", bound=type)
 _REGISTRY: dict[str, type] = {}  # by the name that certificates write
 
@@ -85,7 +92,8 @@ class Mechanism:
     """A kind of release; a subclass says what leaves, what that rests on, and how firmly.
 
     `tier` is the kind's own: "proven" (nothing is assumed of the data or the loss beyond what the
-    code enforces), "conditional" (convexity, smoothness, a guarantee taken on trust), or "none".
+    code enforces), "conditional" (convexity, smoothness, a guarantee taken on trust), or "none". A
+    class that declares neither its tier nor what it rests on is conditional on its author's word.
     `released` says what leaves, with its fields in braces, and `rests_on` the assumptions, one
     sentence each, with {relation} for the adjacency. `release` is the pair of distributions that it
     is priced by where that is known: a `pairs.protocol.Release`.
@@ -230,6 +238,10 @@ def register_mechanism(cls: _Class) -> _Class:
     numbers = [f for f in fields if f.name in leaves and f.name not in parts]
     run: Any = cls
     run.release = vars(cls).get("release")  # what it would inherit may not hold of it
+    _check_release(cls.__name__, run.release)
+    if not _declares_trust(cls):
+        run.tier = max(run.tier, "conditional", key=TIERS.index)
+        run.rests_on = (*run.rests_on, _UNDECLARED.format(kind=cls.__name__))
     run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
     run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
     run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
@@ -250,6 +262,37 @@ def register_mechanism(cls: _Class) -> _Class:
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
     _REGISTRY[cls.__name__] = suggests_argument_names(cls)
     return cls
+
+
+def _declares_trust(cls: type) -> bool:
+    """Whether a class says itself how firm its price is, or what it rests on.
+
+    What it inherits from another kind of mechanism is said of that one.
+    """
+    for base in cls.__mro__:
+        if base is not cls and "_ranges" in vars(base):  # a kind of its own, or all kinds' base
+            return False
+        if any(name in vars(base) for name in ("tier", "rests_on", "assumptions")):
+            return True
+    return False
+
+
+def _check_release(kind: str, release: Any) -> None:
+    """Refuse a pair of distributions that lacks what every pair says, or half of a closed form."""
+    if release is None:
+        return
+    lacking = [part for part in _OF_RELEASE if not hasattr(release, part)]
+    if lacking:
+        raise TypeError(
+            f"{kind}.release must have {', '.join(_OF_RELEASE)} (pairs.protocol.Release), got "
+            f"{type(release).__name__} without {', '.join(lacking)}"
+        )
+    known = [part for part in _CLOSED_FORM if hasattr(release, part)]
+    if len(known) == 1:
+        raise TypeError(
+            f"{kind}.release must have both epsilon and delta, or neither, got "
+            f"{type(release).__name__} with {known[0]} alone: leave it out, or add the other"
+        )
 
 
 def registered_mechanisms() -> dict[str, type]:
@@ -432,6 +475,7 @@ class Repeated(Mechanism):
     mechanism: Mechanism
     steps: Real = number(whole=True)
 
+    tier = "proven"  # what it is made of may be less
     released = "{steps} adaptive uses of: {mechanism}"
 
 
@@ -458,6 +502,8 @@ class Composed(Mechanism):
     """
 
     mechanisms: tuple[Mechanism, ...]
+
+    tier = "proven"  # what it is made of may be less
 
     def __post_init__(self) -> None:
         if isinstance(self.mechanisms, list):

@@ -169,17 +169,22 @@ def total_steps(run: Mechanism) -> float:
     return float(run.own_steps()) * inner
 
 
-def replace_noiseless(run: Mechanism, adjacency: Adjacency) -> Mechanism:
-    """The run with every sampled release without noise as what it is: all is told, or nothing.
+def replace_noiseless(run: Mechanism, adjacency: Adjacency, most: float = 0.0) -> Mechanism:
+    """The run with every sampled release of no noise, or little, as if all were told or nothing.
 
     Such a step is (0, p)-private, p the chance that a differing record takes part: the two outputs
-    have one law but for that part. A trace cannot tell that noise is 0; there the price is +inf.
+    have one law but for that part. That holds of any noise, and is what there is to say of none. A
+    trace cannot tell that noise is 0; there the price is +inf.
+
+    Args:
+        run, adjacency: as they are asked about.
+        most: the most noise, over the sensitivity, of the releases that are replaced.
     """
-    if is_traced(run) or not any(_chance(step, adjacency) is not None for step in walk(run)):
+    if is_traced(run) or not any(_chance(s, adjacency, most) is not None for s in walk(run)):
         return run
     parts = []
     for step, factors in flatten(run):
-        p = _chance(step, adjacency)
+        p = _chance(step, adjacency, most)
         if p is not None:
             step = build(ApproximateDP, {"epsilon": 0.0, "delta": p, "adjacency": AS_ASKED})
         for count in factors:
@@ -188,8 +193,8 @@ def replace_noiseless(run: Mechanism, adjacency: Adjacency) -> Mechanism:
     return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
 
-def _chance(step: Mechanism, adjacency: Adjacency) -> Any:
-    """The chance that a differing record takes part in a sampled release without noise, or None."""
+def _chance(step: Mechanism, adjacency: Adjacency, most: float) -> Any:
+    """The chance that a differing record takes part in a sampled release of so little noise."""
     k: Any = 1.0
     if isinstance(step, UserLevel):
         step, k = step.mechanism, step.records
@@ -214,7 +219,9 @@ def _chance(step: Mechanism, adjacency: Adjacency) -> Any:
                 rate = np.where(np.greater(step.batch_size, 0), -np.expm1(missed), 0.0)
                 k, inner = 1.0, step.mechanism
         noise = getattr(inner, "noise_multiplier", None)
-        if inner is step or noise is None or np.size(noise) != 1 or np.any(np.asarray(noise) != 0):
+        if inner is step or noise is None or np.size(noise) != 1:
+            return None
+        if not np.all(np.asarray(noise) <= most):
             return None
         if isinstance(step, PoissonSampled) and inner is step.mechanism and np.all(np.equal(k, 1)):
             return np.asarray(rate, np.float64)  # the number given, without rounding

@@ -1,0 +1,105 @@
+"""Mechanisms that are no part of dpjax: what they are trusted for, and what they must bring."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpjax import accounting as acc
+from dpjax.accounting.mechanisms import base
+from dpjax.accounting.pairs import discrete
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """`register_mechanism`, of which the table forgets what a test adds."""
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    return acc.register_mechanism
+
+
+class _Coin(acc.Mechanism):
+    """What is common to the classes below: randomised response by another name."""
+
+    epsilon: float = base.number()
+
+    release = discrete.GUARANTEE
+
+
+def _coin(name, **own):
+    return type(name, (_Coin,), {"__annotations__": {"epsilon": "float"}, **own})
+
+
+@pytest.fixture
+def stated():
+    """A pair of the class's own numbers."""
+
+    class Stated(discrete.Guarantee):
+        def numbers(self, step, adjacency):
+            return step.epsilon, 0.0
+
+    return Stated()
+
+
+def test_a_mechanism_that_declares_nothing_is_certified_on_its_author_s_word(register, stated):
+    kind = register(_coin("Undeclared", epsilon=base.number(), release=stated))
+    for run in (kind(0.5), acc.Composed((acc.Gaussian(4.0), acc.Repeated(kind(0.5), 2)))):
+        certificate = acc.certify(run, 1e-5)
+        assert certificate.tier == "conditional"
+        assert any("Undeclared" in sentence for sentence in certificate.assumptions)
+        assert "Undeclared" in certificate.describe()
+        assert certificate.verify().epsilon == certificate.epsilon
+
+
+@pytest.mark.parametrize(
+    ("own", "tier"),
+    [
+        ({"tier": "proven"}, "proven"),
+        ({"rests_on": ("the coin is fair",)}, "proven"),
+        ({"tier": "conditional", "rests_on": ("the coin is fair",)}, "conditional"),
+    ],
+)
+def test_what_a_mechanism_declares_stands(register, stated, own, tier):
+    kind = register(_coin("Declared", epsilon=base.number(), release=stated, **own))
+    certificate = acc.certify(kind(0.5), 1e-5)
+    assert certificate.tier == tier
+    assert not any("Declared" in sentence for sentence in certificate.assumptions)
+    assert set(own.get("rests_on", ())) <= set(certificate.assumptions)
+
+
+@pytest.mark.parametrize("parent", [acc.Laplace, acc.GeoDP, acc.Composed])
+def test_what_another_kind_declares_is_not_said_of_a_class_made_from_it(register, parent):
+    kind = register(type("Derived", (parent,), {"__annotations__": {}}))
+    assert kind.tier == ("none" if parent is acc.GeoDP else "conditional")
+    assert kind.rests_on[:-1] == parent.rests_on
+    assert "Derived" in kind.rests_on[-1]
+
+
+def test_every_kind_of_dpjax_declares_what_it_is_trusted_for():
+    for name, kind in acc.registered_mechanisms().items():
+        if kind.__module__.split(".")[0] == "dpjax":
+            assert not any("declares neither" in sentence for sentence in kind.rests_on), name
+
+
+class _Whole:
+    """A release with everything."""
+
+    tight = sampled = True
+
+    def numbers(self, step, adjacency):
+        return (step.epsilon,)
+
+    pair = epsilon = delta = numbers
+
+
+@pytest.mark.parametrize("part", ["epsilon", "delta"])
+def test_half_a_closed_form_is_refused_where_a_class_is_made(register, part):
+    own = {k: v for k, v in vars(_Whole).items() if k != part and not k.startswith("__")}
+    with pytest.raises(TypeError, match=r"Half\.release must have both epsilon and delta"):
+        register(_coin("Half", epsilon=base.number(), release=type("Part", (), own)()))
+
+
+@pytest.mark.parametrize("part", ["numbers", "pair", "tight", "sampled"])
+def test_a_release_without_what_every_pair_says_is_refused_where_a_class_is_made(register, part):
+    own = {k: v for k, v in vars(_Whole).items() if k != part and not k.startswith("__")}
+    with pytest.raises(TypeError, match=f"must have .* without {part}"):
+        register(_coin("Lacking", epsilon=base.number(), release=type("Part", (), own)()))
+    register(_coin("Whole", epsilon=base.number(), release=_Whole()))
