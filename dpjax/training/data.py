@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax._numerics import checks
-from dpjax._numerics.checks import render
+from dpjax._numerics.checks import is_from_package, render
 from dpjax._numerics.persons import number_persons
 from dpjax._numerics.warning import DpjaxWarning
+from dpjax.gradients.strategies import path_name
 from dpjax.training.fingerprint import array_digest
 
 # Arrays in memory up to which a copy on the device is worth its bytes.
@@ -30,9 +31,10 @@ class HostData:
     """Records on the host, read by number: `fit` loads those that a step drew, and no others.
 
     Over a mesh a process reads only the records of its own blocks. `fit` makes one by itself where
-    its data is a memory map or arrays of more than 256 MB (both without a mesh), a pandas or Arrow
-    table (a record is a dict of its columns), or any object with `__len__` and `__getitem__`.
-    Where `source[array of numbers]` gives a batch equal to the records one by one, it is used.
+    its data is a memory map or arrays of more than 256 MB (both without a mesh), a table of pandas,
+    polars or Arrow (a record is a dict of its columns), or any object with `__len__` and
+    `__getitem__`. Where `source[array of numbers]` gives a batch equal to the records one by one,
+    it is used.
 
     A run's folder knows the data again by its fingerprint. Of arrays in memory it covers every bit.
     Of anything else it covers shapes, dtypes, the number of records, 1,024 records that the run's
@@ -46,7 +48,8 @@ class HostData:
 
     Raises:
         ValueError: a source without a length or without records by number (a stream), without
-            records, or whose records are not numbers of one shape.
+            records, or whose records are not numbers of one shape; a sparse matrix; a column of
+            whole numbers with missing values.
 
     Example:
         >>> data = HostData([(np.ones(2), 0), (np.zeros(2), 1)])
@@ -72,15 +75,20 @@ class HostData:
             raise ValueError("data must hold records, got none")
         self._read = _make_reader(source, self.records, self._arrays)  # by numbers of records
 
-        def describe(leaf):
+        def describe(path, leaf):
             leaf = np.asarray(leaf)
             if not _is_numeric(leaf.dtype):
-                raise ValueError(f"data must hold numbers, got {leaf.dtype}")
+                where = f" at {path_name(path)}" if path else ""
+                raise ValueError(
+                    f"data must hold numbers, got {leaf.dtype}{where}: text, dates, lists and "
+                    "objects are encoded first, by dpjax.data.from_frame say"
+                )
             native = leaf.dtype.newbyteorder("=")
             return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(native))
 
         # Record 0 tells what all are like.
-        self.example = jax.tree.map(describe, self._read(np.zeros(1, np.int64)))
+        first = self._read(np.zeros(1, np.int64))
+        self.example = jax.tree_util.tree_map_with_path(describe, first)
 
     @property
     def arrays(self) -> Any:
@@ -167,12 +175,48 @@ def _is_numeric(dtype: Any) -> bool:
     return dtype.kind == "b" or (dtype.kind != "m" and jnp.issubdtype(dtype, jnp.number))
 
 
+def _is_sparse(values: Any) -> bool:
+    """Whether this is a sparse matrix of SciPy's, which NumPy takes for one object."""
+    return any(is_from_package(values, "scipy.sparse", kind) for kind in ("sparray", "spmatrix"))
+
+
+def _check_dense(name: str, values: Any) -> None:
+    """Refuse a sparse matrix: what it does not store is part of the records."""
+    if _is_sparse(values):
+        raise ValueError(
+            f"{name} must be a dense array, got a scipy.sparse {type(values).__name__}: give its "
+            "toarray(), or training.HostData of an object with __len__ and __getitem__ that makes "
+            "one row dense at a time"
+        )
+
+
+def check_present(name: str, column: Any) -> None:
+    """Refuse missing values in a column of pandas, polars or Arrow, except among floats (NaN)."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if isinstance(column, _ARRAYS) or dtype is None or isinstance(dtype, np.dtype):
+        return
+    if hasattr(column, "isna"):  # pandas
+        floats, missing = dtype.kind == "f", bool(np.any(column.isna()))
+    elif hasattr(column, "null_count"):  # polars, where it is a method, and Arrow
+        floats = str(dtype) in ("Float32", "Float64", "halffloat", "float", "double")
+        missing = bool(column.null_count() if callable(column.null_count) else column.null_count)
+    else:
+        return
+    if missing and not floats:
+        raise ValueError(
+            f"{name} must have every value, got {dtype} with missing ones: fill them in, or leave "
+            "those records out"
+        )
+
+
 def as_array(name: str, values: Any) -> Any:
     """The values as an array whose every number JAX keeps; the one of a file is not read."""
     own = values.dtype if type(values) is np.ndarray else np.dtype(object)
     if own.isnative and (own.kind in "fb" or (own.kind in "iu" and own.itemsize < 8)):
         return values  # the commonest case, of which a list of records has many
     checks.unmasked(name, values)
+    _check_dense(name, values)
+    check_present(name, values)
     if not isinstance(values, _ARRAYS) or isinstance(values, np.ma.MaskedArray):
         values = np.asarray(values)
     if not isinstance(values.dtype, np.dtype):  # keys
@@ -199,7 +243,8 @@ def as_arrays(data: Any) -> Any:
 
     def convert(leaf):
         is_array = hasattr(leaf, "__array__") and not isinstance(leaf, np.generic)
-        return as_array("data", leaf) if is_array and isinstance(leaf, kinds) else leaf
+        converted = (is_array and isinstance(leaf, kinds)) or _is_sparse(leaf)
+        return as_array("data", leaf) if converted else leaf
 
     return jax.tree.map(convert, data)
 
@@ -236,28 +281,54 @@ def _make_reader(source: Any, records: int, arrays: bool) -> Callable[[np.ndarra
         return lambda rows: jax.tree.map(lambda leaf: np.asarray(leaf[rows]), source)
     if hasattr(source, "iloc"):  # pandas, where source[...] takes columns
         if not hasattr(source, "columns"):
+            check_present("data", source)
             return lambda rows: source.iloc[rows].to_numpy()
-        return lambda rows: {
-            str(name): column.to_numpy() for name, column in source.iloc[rows].items()
-        }
+        return _make_column_reader(source, lambda rows: source.iloc[rows].items())
     if hasattr(source, "column_names") and hasattr(source, "take"):  # Arrow
-        return lambda rows: {
-            str(name): _stack_records(list(column.to_pylist()))
-            if str(column.type).startswith(("fixed_size_list", "list"))
-            else column.to_numpy()
-            for name, column in zip(source.column_names, source.take(rows).columns, strict=True)
-        }
+        names = source.column_names
+        return _make_column_reader(
+            source, lambda rows: zip(names, source.take(rows).columns, strict=True)
+        )
+    if is_from_package(source, "polars", "DataFrame"):  # where source[0] is a frame of one row
+        return _make_column_reader(
+            source, lambda rows: ((column.name, column) for column in source[rows].get_columns())
+        )
+    if is_from_package(source, "polars", "Series"):
+        check_present("data", source)
 
     def one_by_one(rows):
         found = [source[int(row)] for row in rows]
         structures = {jax.tree.structure(record) for record in found}
         if len(structures) > 1:
             raise ValueError(
-                f"data must have records of one structure, got {sorted(map(str, structures))}"
+                "data must have records of one structure, lists of one length among them, got "
+                f"{sorted(map(str, structures))}: pad lists to one length"
             )
         return jax.tree.map(lambda *leaves: _stack_records(leaves), *found)
 
     return _make_batch_reader(source) if _is_batched(source, one_by_one, records) else one_by_one
+
+
+def _make_column_reader(
+    source: Any, take: Callable[[np.ndarray], Iterable[tuple[Any, Any]]]
+) -> Callable[[np.ndarray], Any]:
+    """A reader of a table: a dict of its columns, from the table's own way to take rows."""
+    if hasattr(source, "items"):  # pandas
+        columns = source.items()
+    else:
+        columns = ((name, source[name]) for name in getattr(source, "column_names", source.columns))
+    for name, column in columns:
+        check_present(f"data's column {name}", column)
+
+    def read_column(column):
+        # The lists of Arrow and of polars are records of one shape.
+        if str(getattr(column, "type", "")).startswith(("fixed_size_list", "list")):
+            return _stack_records(list(column.to_pylist()))
+        if str(getattr(column, "dtype", "")).startswith("List("):
+            return _stack_records(column.to_list())
+        return column.to_numpy()
+
+    return lambda rows: {str(name): read_column(column) for name, column in take(rows)}
 
 
 def _make_batch_reader(source: Any) -> Callable[[np.ndarray], Any]:
@@ -292,7 +363,9 @@ def _is_batched(source: Any, one_by_one: Callable[..., Any], records: int) -> bo
 def _stack_records(leaves: Any) -> np.ndarray:
     shapes = {np.shape(leaf) for leaf in leaves}
     if len(shapes) > 1:
-        raise ValueError(f"data must have records of one shape, got {sorted(shapes)}")
+        raise ValueError(
+            f"data must have records of one shape, got {sorted(shapes)}: pad them to one"
+        )
     return np.stack([np.asarray(leaf) for leaf in leaves])
 
 

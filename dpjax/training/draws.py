@@ -209,6 +209,13 @@ def _count_records(data: Any) -> int:
     leaves = jax.tree.leaves(data)
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
+        if any(isinstance(leaf, bool | int | float) for leaf in leaves):
+            if isinstance(data, list):  # of records, more or fewer than the plan's
+                return len(data)
+            raise ValueError(
+                "data must be arrays with a leading axis of records, got lists of Python's "
+                "numbers: give numpy.asarray of each list"
+            )
         raise ValueError(f"data must share one leading axis of records, got {sizes}")
     for leaf in leaves:
         if isinstance(leaf, np.memmap):  # the others are checked where `fit` begins

@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 from dpjax._extras import extra
 from dpjax._numerics import checks
 from dpjax._numerics.checks import is_from_package, render
-from dpjax.training.data import as_array, as_arrays
+from dpjax.training.data import as_array, as_arrays, check_present
 from dpjax.training.options import check_integer
 
 Params = Any
@@ -222,8 +222,9 @@ def from_nnx(make: Callable[..., Any]) -> Model:
     `train()` form, every stream of its random numbers begun anew from the key.
 
     Raises:
-        ValueError: a module that is built already, or with batch statistics or other state that a
-            call would change.
+        TypeError, ValueError: a module that is built already, a function that takes something else
+            than `rngs` or builds no module of them, batch statistics, or other state that a call
+            would change.
 
     Example:
         >>> from flax import nnx
@@ -245,12 +246,12 @@ def from_nnx(make: Callable[..., Any]) -> Model:
             f"{_describe_module(make)} that is built: write "
             "training.from_nnx(lambda rngs: Net(rngs=rngs))"
         )
-    called = make.__init__ if isinstance(make, type) else make
-    named = "rngs" in inspect.signature(called).parameters
+    build_module = _make_builder(make)
 
     def build(key, training=False):
-        rngs = nnx.Rngs(key)
-        module = make(rngs=rngs) if named else make(rngs)
+        module = build_module(nnx.Rngs(key))
+        if not isinstance(module, nnx.Module):
+            raise TypeError(f"make must return a module of flax.nnx, got {render(module)}")
         module.train() if training else module.eval()
         return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
@@ -279,6 +280,36 @@ def from_nnx(make: Callable[..., Any]) -> Model:
     return Model(init, apply)
 
 
+_BY_RNGS = "write training.from_nnx(lambda rngs: Net(rngs=rngs))"
+
+
+def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
+    """`make` as a function of the streams of random numbers alone, whatever it calls them."""
+    signature = inspect.signature(make)
+    named = "rngs" in signature.parameters
+    try:
+        signature.bind(**{"rngs": None}) if named else signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"make must take rngs alone, got {signature} ({error}): {_BY_RNGS}"
+        ) from None
+
+    def build(rngs):
+        if named:
+            return make(rngs=rngs)
+        try:
+            return make(rngs)
+        except (TypeError, ValueError) as error:
+            # What is called key or seed is taken for one, and flax then says what it was handed.
+            name, kind = next(iter(signature.parameters), "rngs"), type(error).__name__
+            raise TypeError(
+                f"make must build the module from nnx.Rngs, got {kind} where {name} is one: "
+                f"{_BY_RNGS}"
+            ) from error
+
+    return build
+
+
 def _begin_streams(random: Any, key: Any) -> Any:
     """The state of a module's random numbers as at their beginning, one key a stream."""
     if key is None:
@@ -298,6 +329,7 @@ def _begin_streams(random: Any, key: Any) -> Any:
 def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
     """Refuse labels that are no class: one whole number in 0…classes − 1 a record."""
     checks.unmasked("labels", labels)
+    check_present("labels", labels)
     labels = labels if isinstance(labels, np.ndarray | jax.Array) else np.asarray(labels)
     shape, dtype = labels.shape, labels.dtype
     if len(shape) > ndim:
