@@ -361,11 +361,12 @@ def map_pieces(
     def step(carry, one):
         piece_sum, *rest = piece(*typed(one))
         own = piece_sum.map(lambda tree: small.join(jax.tree.leaves(tree)))
-        return compensated.add(carry, own), rest
+        return compensated.join(compensated.add(compensated.split(carry), own)), rest
 
     zero = small.join([jnp.zeros(s.shape, s.dtype) for s in leaves])
-    first = compensated.without_error(zero)
+    first = compensated.join(compensated.without_error(zero))
     total, rest = jax.lax.scan(step, first, (*batch_and_keys, mask))
+    total = compensated.split(total)
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
     return (total.map(lambda arrays: structure.unflatten(small.split(arrays))), *flat)
 

@@ -15,9 +15,9 @@ that much. `run_length` takes m ≤ √_LONGEST for t = 1 and m²t ≤ _LONGEST/
 by u·C·(_LONGEST + 3√_LONGEST) together.
 
 THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u² of the result
-(Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry; over at most as many
-additions as there are records, L, of sums of norm at most L·C, that is 2u²·L²·C, on either
-neighbour.
+(Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry. Of L records in R ≤ L runs of
+m the j-th sum has norm at most j·m·C, so that all additions are off by 2u²·m·C·R²/2 ≤ u²·L²·C, on
+either neighbour.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def slack_of_runs(records: int, unit: float) -> float:
     longest = _LONGEST + 3 * math.isqrt(_LONGEST)
     # γ in the place of u covers that partial sums are themselves rounded.
     gamma = longest * unit / (1 - longest * unit)
-    return gamma + 4 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
+    return gamma + 2 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
 
 
 def is_reduced_as_it_is(devices: int, records: int) -> bool:
@@ -118,7 +118,7 @@ def slack_of_shifted_runs(records: int, unit: float) -> float:
     """The same where the places of other records move, so that every run is another one."""
     longest = min(records, math.isqrt(_LONGEST))
     gamma = (longest + 3) * unit / (1 - (longest + 3) * unit)
-    return records * gamma + 4 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
+    return records * gamma + 2 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
 
 
 def describe_sum(records: int, positions: int, size: int) -> str:
@@ -178,28 +178,41 @@ def _loop(
     term: Callable[..., Array], operands: Sequence[Array], like: Any, runs: int, length: int
 ) -> Compensated:
     """The sum over that many runs, one after the other."""
-    # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
-    # the sum twice: complex numbers carry both in one pass.
-    joined = jax.default_backend() == "cpu"
     zero = jnp.zeros(like.shape, like.dtype)
 
     def turn(number: Any, carry: Any) -> Any:
-        pair = Compensated(jax.lax.real(carry), jax.lax.imag(carry)) if joined else carry
+        pair = split(carry)
         for own in range(_UNROLLED):
             start = (number * _UNROLLED + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
             pair = add_term(pair, term(*parts))
-        return jax.lax.complex(*pair) if joined else pair
+        return join(pair)
 
-    first: Any = jax.lax.complex(zero, zero) if joined else Compensated(zero, zero)
-    found = jax.lax.fori_loop(0, runs // _UNROLLED, turn, first)
-    return Compensated(jax.lax.real(found), jax.lax.imag(found)) if joined else found
+    first = join(Compensated(zero, zero))
+    return split(jax.lax.fori_loop(0, runs // _UNROLLED, turn, first))
+
+
+def join(pair: Compensated) -> Any:
+    """The pair as a loop carries it."""
+    # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
+    # the sum twice: complex numbers carry both in one pass.
+    if jax.default_backend() != "cpu":
+        return pair
+    return jax.tree.map(jax.lax.complex, *pair)
+
+
+def split(joined: Any) -> Compensated:
+    """The pair that `join` was given."""
+    if isinstance(joined, Compensated):
+        return joined
+    return Compensated(*(jax.tree.map(part, joined) for part in (jax.lax.real, jax.lax.imag)))
 
 
 def add_noise(pair: Compensated, noise: Any) -> Any:
     """total + error + noise, rounded once: a function of their sum but for second order."""
-    # (total, noise) → (sum, lost) exactly; lost + error rounds what is itself a rounding, by at
-    # most 2u² of the sum: as much as one more record's place in the sum, see `slack_of_runs`.
+    # (total, noise) → (sum, lost) exactly; lost + error rounds what is itself a rounding: second
+    # order, where `slack_of_runs` has more than a unit to spare. The one rounding that is left is
+    # a function of what is released: it only post-processes.
 
     def add_leaf(total: Array, error: Array, own: Array) -> Array:
         found, lost = two_sum(total, own.astype(total.dtype))

@@ -105,10 +105,10 @@ class Draws(NamedTuple):
 
 
 def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
-    """The sampler of a plan in pieces of `capacity` records; None for pieces of whole draws."""
+    """The sampler of a plan in pieces of `capacity` records; None for pieces of usual draws."""
     n = plan.population
     largest = _largest_draw(plan, n, failure)
-    capacity = largest if capacity is None else min(capacity, n)
+    capacity = _usual_draw(plan, n, largest) if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     # Draws with replacement may be more than there are records.
@@ -121,8 +121,10 @@ def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: fl
     blocks, rows, n = placement.blocks, placement.rows(plan.population), plan.population
     # By the union bound over the blocks, one of them is larger with at most `failure`.
     largest = _largest_draw(plan, rows, failure / blocks)
-    # A block's records are worked through in as many pieces as all are.
-    size = -(-largest // -(-draws.largest // draws.capacity))
+    # Pieces of a usual draw, or a block's share of those that were asked for.
+    size = _usual_draw(plan, rows, largest)
+    if draws.capacity < _usual_draw(plan, n, draws.largest):
+        size = -(-largest // -(-draws.largest // draws.capacity))
     inclusion = _make_draw(plan, Run(n, n, plan.phases, flags=True))
 
     def draw(key, step):
@@ -168,6 +170,19 @@ def make_phase_lookup(plan: Plan) -> Callable[[Any], Any]:
 def _largest_draw(plan: Plan, rows: int, failure: float) -> int:
     """Records of a step within so many neighbouring ones, exceeded with at most `failure`."""
     return max(phase.scheme.max_size(rows, plan.population, failure) for phase in plan.phases)
+
+
+# How often a draw may be larger than a piece: it then takes a second one. A piece that almost no
+# draw exceeds would be twice as large at 250 records, and a third at 1,000.
+_RARE = 0.02
+_UNITS = ((1024, 64), (128, 16))  # (from so many records on, whole multiples of)
+
+
+def _usual_draw(plan: Plan, rows: int, largest: int) -> int:
+    """Records of a piece that most steps' draws fit in."""
+    usual = _largest_draw(plan, rows, _RARE)
+    unit = next((unit for start, unit in _UNITS if usual >= start), 1)
+    return min(-(-usual // unit) * unit, largest)
 
 
 def select_records(
@@ -323,7 +338,7 @@ _AHEAD = 2
 class Batch(NamedTuple):
     """The records of one step, loaded."""
 
-    rows: Any  # the records, padded to whole pieces
+    rows: Any  # the records, padded
     numbers: Any  # of the records in the data
     size: Any  # how many of them take part
 
@@ -396,8 +411,8 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
 
 
 def _count_slots(records: int, draws: Draws) -> int:
-    """As many pieces as a step almost never exceeds: one shape, compiled once."""
-    return -(-max(int(records), draws.largest) // draws.capacity) * draws.capacity
+    """As many as a step almost never exceeds: one shape, compiled once."""
+    return max(1, -(-int(records) // draws.largest)) * draws.largest
 
 
 class FromHost:

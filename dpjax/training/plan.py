@@ -247,6 +247,47 @@ class Plan:
         """The public constant that every noisy sum is divided by."""
         return self.rate * self.population
 
+    def noise_std(self, step: int, *, clip_norm: float | None = None) -> float:
+        """The standard deviation of the noise in step `step`'s mean gradient, in every coordinate:
+
+            noise multiplier of the sum × clip norm / expected batch size
+
+        what an optimiser sees, for a learning rate or a preconditioner that allows for it. Of
+        correlated noise it is that of one step's alone. `fit` adds up to two thousandths more, for
+        rounding (`gradients.rounding_slack`).
+
+        Args:
+            step: from 0, as in the state of `training_step`; below `steps`.
+            clip_norm: of that step, where it is adaptive; by default the first one's.
+
+        Returns:
+            The standard deviation, of traced numbers where the plan has them.
+
+        Raises:
+            ValueError: no such step; a clip norm where the plan has one of its own.
+
+        Example:
+            >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
+            >>> plan = Plan(acc.Repeated(step, 100), clip_norm=1.0, population=400, delta=1e-5)
+            >>> plan.noise_std(0)  # 2 · 1 / 100
+            0.02
+        """
+        step = check_integer("step", step, low=0, high=self.steps - 1)
+        if clip_norm is None:
+            clip_norm = self.clip_norm
+        elif self.adaptive is None:
+            raise ValueError(
+                f"clip_norm must be None where it is not adaptive, got {render(clip_norm)}"
+            )
+        ends = np.cumsum([phase.steps for phase in self.phases])
+        scheme = self.phases[int(np.searchsorted(ends, step, side="right"))].scheme
+        multiplier = scheme.noise_multiplier
+        if self.adaptive is not None:
+            multiplier = self.adaptive.gradient_noise(multiplier)
+        if self.strategy is not None:
+            multiplier = multiplier * _noise_of_strategy(self.strategy, step)
+        return multiplier * clip_norm / (scheme.rate * self.population)
+
     def epsilon(self, steps: ArrayLike | None = None) -> Any:
         """ε at the plan's δ, after all steps or after each of `steps`, in one query."""
         run = self.mechanism if steps is None else self._price_first(np.asarray(steps, np.float64))
@@ -380,6 +421,15 @@ class Plan:
         if not self._named_budget:
             warn_of_large_epsilon(certificate.epsilon, self.unit, stacklevel=2)
         return certificate
+
+
+def _noise_of_strategy(strategy: Toeplitz | BandedInverse | Tree, step: int) -> float:
+    """The standard deviation of (C⁻¹z) at a step, where that of z is 1."""
+    if isinstance(strategy, Tree):
+        # Its own block's noise, and that of each block that it is made of: one for each of the last
+        # digits of `step` that are 1.
+        return math.sqrt(1 + (~step & (step + 1)).bit_length() - 1)
+    return float(np.linalg.norm(strategy.inverse(step + 1)))
 
 
 def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:

@@ -279,15 +279,15 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
             if keys is not None:
                 keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
             found = _add_up(clip(params, frozen, batch, mask, keys, bound), mask, bound)
-            sums = compensated.add(totals[0], found[0])
-            return number + 1, (sums, *map(jnp.add, totals[1:], found[1:]))
+            sums = compensated.add(compensated.split(totals[0]), found[0])
+            return number + 1, (compensated.join(sums), *map(jnp.add, totals[1:], found[1:]))
 
-        zero = compensated.without_error(_wide_zeros(params))
+        zero = compensated.join(compensated.without_error(_wide_zeros(params)))
         none = jnp.zeros((), jnp.int32)
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
         is_left = lambda state: _is_piece_left(data, drawn, state[0] * capacity)  # noqa: E731
         _, (total, loss_sum, *counts) = jax.lax.while_loop(is_left, piece, (none, first))
-        return total, (loss_sum, drawn[1].astype(jnp.float32), *counts)
+        return compensated.split(total), (loss_sum, drawn[1].astype(jnp.float32), *counts)
 
     return sum_records
 
@@ -310,11 +310,13 @@ def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
 def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any, Any]:
     """The records of the piece that begins at this slot, which slots have one, their numbers."""
     indices, size, records = drawn
-    rows = jax.lax.dynamic_slice(indices, (start,), slots.shape)
     if isinstance(data, Batch):
-        taken = start + slots < size
-        batch = jax.tree.map(lambda leaf: leaf[start + slots], data.rows)
+        # The last piece may reach beyond the slots, of which the last one is taken in its place.
+        places = jnp.minimum(start + slots, indices.shape[0] - 1)
+        rows, taken = indices[places], start + slots < size
+        batch = jax.tree.map(lambda leaf: leaf[places], data.rows)
     else:
+        rows = jax.lax.dynamic_slice(indices, (start,), slots.shape)
         taken = rows < records
         rows = jnp.where(taken, rows, 0)
         batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
