@@ -203,8 +203,8 @@ def write_findings(findings: Iterable[Finding], path: pathlib.Path = RESULTS) ->
         "# Mistakes planted in the source, and what finds them",
         "",
         f"`python -m benchmarks.planted` writes each into a copy of the tree, alone. {opening}",
-        "A mistake is found where a test that is named for it fails, which passes without it. Edits",
-        "and names of tests are in [planted.toml](../planted.toml).",
+        "A mistake is found where a test that is named for it fails, which passes without it.",
+        "Edits and names of tests are in [planted.toml](../planted.toml).",
         "",
         *("| " + " | ".join(row) + " |" for row in (_HEAD, ["---"] * len(_HEAD), *rows)),
     ]

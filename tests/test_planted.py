@@ -54,8 +54,9 @@ def test_what_make_test_leaves_out_is_read_off_it():
 
 
 @pytest.fixture
-def tree(tmp_path):
+def tree(tmp_path, monkeypatch):
     """A package of one function, with a test in a folder of its own and one in another."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they need none
     (tmp_path / "dpjax").mkdir()
     (tmp_path / "dpjax" / "one.py").write_text("def double(x):\n    return 2 * x\n")
     for folder, at in (("tests", 3), ("long", 4)):
@@ -81,6 +82,14 @@ def test_a_harmful_edit_is_found_and_a_harmless_one_is_not(tree, new, by_test, b
     assert (found.by_test, found.by_whole) == (by_test, by_whole)
     assert (found.test == "–") == (by_whole == "not found")
     assert (tree / "dpjax" / "one.py").read_text() == before
+
+
+def test_all_tests_are_asked_where_those_that_are_named_find_nothing(tree):
+    (tree / "tests" / "test_two.py").write_text("def test_two():\n    assert True\n")
+    mistake = planted.Mistake("a", "one.py", "2 * x", "3 * x", ("tests/test_two.py",))
+    assert planted.look_for(tree, mistake, ["long"]).by_whole == "not found"
+    found = planted.look_for(tree, mistake, ["long"], everything=True)
+    assert (found.by_test, found.test) == ("found", "`tests/test_one.py::test_tests`")
 
 
 def test_an_edit_that_does_not_fit_is_refused(tree):
