@@ -7,9 +7,10 @@
 
 The mistakes stand in `planted.toml`: a text of one file, what is written in its place, and the
 tests that are meant to find it. A copy of the tree has the edit, the named tests run in it one
-after another until one fails, and the edit is undone. Those in folders that `make test` leaves out
-are asked last: what they alone find, only continuous integration finds. At the end, the tests that
-failed run once without any mistake: one that fails then has found nothing, and the next is asked.
+after another until one fails, and the edit is undone. Those that `make test` leaves out, by folder
+or by mark, are asked last: what they alone find, only continuous integration finds. At the end,
+the tests that failed run once without any mistake: one that fails then has found nothing, and the
+next is asked.
 """
 
 from __future__ import annotations
@@ -78,7 +79,19 @@ def read_mistakes(path: pathlib.Path = LIST) -> list[Mistake]:
     return [Mistake(**{**one, "tests": tuple(one["tests"])}) for one in found]
 
 
-def folders_left_out(root: pathlib.Path = ROOT) -> tuple[str, ...]:
+class LeftOut(NamedTuple):
+    """What `make test` does not run.
+
+    Fields:
+        folders: of tests.
+        marks: what it asks of the marks of others, as pytest's `-m`; "" where nothing.
+    """
+
+    folders: tuple[str, ...] = ()
+    marks: str = ""
+
+
+def find_left_out(root: pathlib.Path = ROOT) -> LeftOut:
     """What `make test` leaves out, as its own command says."""
     said = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", "test"],
@@ -87,8 +100,12 @@ def folders_left_out(root: pathlib.Path = ROOT) -> tuple[str, ...]:
         text=True,
         check=True,
     )
-    options = shlex.split(said.stdout.replace("\n", " ; "), comments=True)
-    return tuple(o.removeprefix("--ignore=") for o in options if o.startswith("--ignore="))
+    command = next(line for line in reversed(said.stdout.split("\n")) if "-m pytest" in line)
+    options = shlex.split(command)
+    options = options[options.index("pytest") + 1 :]
+    marks = options[options.index("-m") + 1] if "-m" in options else ""
+    ignored = (o.removeprefix("--ignore=") for o in options if o.startswith("--ignore="))
+    return LeftOut(tuple(ignored), marks)
 
 
 def copy_tree(target: pathlib.Path, root: pathlib.Path = ROOT) -> None:
@@ -156,7 +173,7 @@ def failed_tests(tree: pathlib.Path, tests: Sequence[str], *options: str) -> lis
 def look_for(
     tree: pathlib.Path,
     mistake: Mistake,
-    left_out: Sequence[str] = (),
+    left_out: LeftOut = LeftOut(),  # noqa: B008 (a tuple)
     broken: Sequence[str] = (),
     everything: bool = False,
 ) -> Finding:
@@ -165,16 +182,21 @@ def look_for(
     Args:
         tree: a copy, which is left as it was.
         mistake: what is planted.
-        left_out: folders that `make test` leaves out.
+        left_out: what `make test` does not run.
         broken: tests that fail without any mistake.
         everything: whether to run all tests where the named ones find nothing.
     """
-    named = [t for t in mistake.tests if not t.startswith(tuple(left_out))]
-    others = [t for t in mistake.tests if t.startswith(tuple(left_out))]
-    runs = [(True, named, []), (False, others, [])]
+    folders, marks = left_out
+    named = [t for t in mistake.tests if not t.startswith(folders)]
+    others = [t for t in mistake.tests if t.startswith(folders)]
+    short = ["-m", marks] if marks else []
+    runs = [(True, named, short), (False, others, [])]
+    if marks:
+        runs.append((False, named, ["-m", f"not ({marks})"]))
     if everything:
-        runs.insert(1, (True, ["tests"], [f"--ignore={folder}" for folder in left_out]))
-        runs.append((False, list(left_out), []))
+        ignored = [f"--ignore={folder}" for folder in folders]
+        runs.insert(1, (True, ["tests"], [*ignored, *short]))
+        runs.append((False, ["tests"], []))
     with plant(tree, mistake):
         for is_ours, tests, options in runs:
             skipped = [f"--deselect={test}" for test in broken]
@@ -203,7 +225,8 @@ def write_findings(findings: Iterable[Finding], path: pathlib.Path = RESULTS) ->
         "# Mistakes planted in the source, and what finds them",
         "",
         f"`python -m benchmarks.planted` writes each into a copy of the tree, alone. {opening}",
-        "The edits are in [planted.toml](../planted.toml).",
+        "A mistake is found where a test that is named for it fails, which passes without it.",
+        "Edits and names of tests are in [planted.toml](../planted.toml).",
         "",
         *("| " + " | ".join(row) + " |" for row in (_HEAD, ["---"] * len(_HEAD), *rows)),
     ]
@@ -238,7 +261,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if asked.missing:
         found = {name for name, one in findings.items() if one.by_test == "found"}
         wanted = [m for m in wanted if m.name not in found]
-    left_out = folders_left_out()
+    left_out = find_left_out()
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         tree = pathlib.Path(folder) / ROOT.name
         tree.mkdir()

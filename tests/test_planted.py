@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 import dpjax
 from benchmarks import planted
 
 MISTAKES = planted.read_mistakes()
+LONG = planted.LeftOut(("long",))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
@@ -46,16 +45,18 @@ def test_the_table_is_of_the_list():
     assert by_whole == []
 
 
-def test_what_make_test_leaves_out_is_read_off_it():
-    text = (planted.ROOT / "Makefile").read_text()
-    listed = re.search(r"^EXACT :?= (\S+)", text, re.M)
-    assert listed
-    assert listed[1] in planted.folders_left_out()
+def test_what_make_test_leaves_out_is_read_off_it(tmp_path):
+    assert "tests/experiments" in planted.find_left_out().folders
+    command = 'python -m pytest -n 2 -m "not a and not b" --ignore=tests/one --ignore=tests/two'
+    (tmp_path / "Makefile").write_text(f"test:\n\techo 'it is'\n\t{command}\n")
+    found = planted.find_left_out(tmp_path)
+    assert found == planted.LeftOut(("tests/one", "tests/two"), "not a and not b")
 
 
 @pytest.fixture
-def tree(tmp_path):
+def tree(tmp_path, monkeypatch):
     """A package of one function, with a test in a folder of its own and one in another."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they need none
     (tmp_path / "dpjax").mkdir()
     (tmp_path / "dpjax" / "one.py").write_text("def double(x):\n    return 2 * x\n")
     for folder, at in (("tests", 3), ("long", 4)):
@@ -77,10 +78,27 @@ def tree(tmp_path):
 def test_a_harmful_edit_is_found_and_a_harmless_one_is_not(tree, new, by_test, by_whole):
     tests = ("tests/test_one.py::test_tests", "long/test_one.py")
     before = (tree / "dpjax" / "one.py").read_text()
-    found = planted.look_for(tree, planted.Mistake("a", "one.py", "2 * x", new, tests), ["long"])
+    found = planted.look_for(tree, planted.Mistake("a", "one.py", "2 * x", new, tests), LONG)
     assert (found.by_test, found.by_whole) == (by_test, by_whole)
     assert (found.test == "–") == (by_whole == "not found")
     assert (tree / "dpjax" / "one.py").read_text() == before
+
+
+def test_what_is_left_out_by_its_mark_is_asked_last(tree):
+    (tree / "pytest.ini").write_text("[pytest]\nmarkers = exact\n")
+    test = tree / "tests" / "test_one.py"
+    test.write_text("import pytest\npytestmark = pytest.mark.exact\n" + test.read_text())
+    mistake = planted.Mistake("a", "one.py", "2 * x", "3 * x", ("tests/test_one.py",))
+    found = planted.look_for(tree, mistake, planted.LeftOut((), "not exact"))
+    assert (found.by_test, found.by_whole) == ("not found", "found")
+
+
+def test_all_tests_are_asked_where_those_that_are_named_find_nothing(tree):
+    (tree / "tests" / "test_two.py").write_text("def test_two():\n    assert True\n")
+    mistake = planted.Mistake("a", "one.py", "2 * x", "3 * x", ("tests/test_two.py",))
+    assert planted.look_for(tree, mistake, LONG).by_whole == "not found"
+    found = planted.look_for(tree, mistake, LONG, everything=True)
+    assert (found.by_test, found.test) == ("found", "`tests/test_one.py::test_tests`")
 
 
 def test_an_edit_that_does_not_fit_is_refused(tree):

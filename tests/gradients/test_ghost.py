@@ -312,6 +312,19 @@ def test_scanned_stack_of_layers():
         compare(loss, stack, normal(4, B, 5, 4), copied=[0])
 
 
+def test_scanned_stack_of_wide_layers():
+    """Of few positions and many entries norms and sums are formed a layer at a time."""
+
+    def loss(params, x):
+        def layer(h, p):
+            return jnp.tanh(h @ p), None
+
+        h, _ = jax.lax.scan(layer, x, params)
+        return jnp.sum(h**2)
+
+    compare(loss, normal(0, 3, 8, 8) / 2, normal(1, B, 1, 8), copied=[])
+
+
 def test_loops_of_no_steps_and_kernels_without_entries():
     def loss(params, x):
         def step(h, p):
