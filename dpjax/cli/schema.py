@@ -106,6 +106,11 @@ def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str,
     return "\n".join(lines) + "\n", undecided
 
 
+def looks_like_id(name: str) -> bool:
+    """Whether a column is named as ids are."""
+    return _ID.fullmatch(name) is not None
+
+
 def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     """A column's kind, and why it must be decided."""
     from dpjax.data.cells import DataError, check_kind, check_variety
@@ -116,7 +121,7 @@ def _guess(table: pd.DataFrame, name: str, schema: Schema) -> tuple[str, str]:
     is_number = given.dtype.kind in "biuf"  # of which none is a date, and each as a text is slow
     if not is_number and given.astype(str).str.fullmatch(_DATE).all():
         return "decide", "dates: ignore, or write an age or a year in the file"
-    if _ID.fullmatch(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
+    if looks_like_id(name) or (given.dtype.kind == "i" and len(given) > 20 and given.is_unique):
         return "decide", "an id? ignore, or --person"
     try:
         if (kind := check_kind(table, name, schema)) == "category":
