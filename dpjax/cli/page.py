@@ -56,6 +56,11 @@ def escape(text: str) -> str:
     return html.escape(show_plainly(text))
 
 
+def join(*texts: str) -> Html:
+    """Texts one after the other, each escaped where it is no HTML."""
+    return Html("".join(map(_escape, texts)))
+
+
 def _escape(text: str) -> str:
     return text if isinstance(text, Html) else escape(text)
 

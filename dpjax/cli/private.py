@@ -119,7 +119,8 @@ def _complete(
     counts, assumed = None, _PUBLIC_RECORDS
     if rows.held_out is None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
-    certificate = plan.certify(
+    certificate = settings.certify(
+        plan,
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}

@@ -216,11 +216,16 @@ def _title(c: Certificate) -> str:
 
 def _describe_data(c: Certificate, about: Mapping[str, str]) -> list[str]:
     unit, count = str(c.declared.get("unit", "record")), c.declared.get("records")
+    # The certificate names the file that was trained on; where that came from it cannot know.
+    named = {"file": str(c.declared["data"])} if "data" in c.declared else {}
     rows = [
         (name, about.get(name) or page.ask(f"{whom}; give it in --about as {name} = …"))
         for name, whom in _ABOUT.items()
-        if name != "persons" or unit == "record"
+        if (name != "persons" or unit == "record") and name not in named
     ]
+    for name, value in named.items():
+        more = about.get(name) or page.ask(f"{_ABOUT[name]}; give it in --about as {name} = …")
+        rows.append((name, page.join(f"{value}, as the certificate names it. ", more)))
     known = f"{count:,.0f} {unit}s" if isinstance(count, int | float) else ""
     rows.append(("trained on", known or page.ask("whoever trained")))
     facts = [n for n in ("person_column", "records_per_person") if n in c.declared]
@@ -254,7 +259,7 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
     left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
     for column in filter(lambda one: isinstance(one, dict), columns):
         is_used, name = column.get("kind") != "ignore", str(column.get("name"))
-        name += f" ({column['remark']})" * ("remark" in column)
+        name += _flag_column(column) if is_used else ""
         (used.setdefault(str(column.get("origin")), []) if is_used else left).append(name)
     named = {f"used ({origin})": names for origin, names in used.items()}
     named |= {"left out": list(dict.fromkeys(left)) or ["none is named"]}
@@ -263,6 +268,19 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
         more = f", and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
         rows.append((what, ", ".join(names[:_SHOWN]) + more))
     return [page.table(rows)]
+
+
+def _flag_column(column: Mapping[str, Any]) -> str:
+    """What whoever signs should ask of a column that was used, in brackets."""
+    from dpjax.data.schema import is_named_as_id
+
+    # Models of before 0.2 have no remarks of their own.
+    flag = str(column.get("remark", ""))
+    if not flag and column.get("kind") == "category" and not any(column.get("categories") or []):
+        flag = "no value stood out of the noise"
+    if not flag and is_named_as_id(str(column.get("name"))):
+        flag = "an id by its name"
+    return f" ({flag})" if flag else ""
 
 
 def _warn_of_delta(c: Certificate) -> list[str]:
@@ -288,6 +306,9 @@ def _describe_several(c: Certificate) -> list[str]:
     return [*describe_persons(c), said]
 
 
+_BY_A_COIN = "a record is trained on or held out by a secret coin"  # as such a sentence begins
+
+
 def _describe_held_out(c: Certificate) -> list[str]:
     uncovered = [line for line in c.not_covered if "held-out" in line]
     lines = [line for line in c.assumptions if "held" in line and "out" in line]
@@ -295,6 +316,14 @@ def _describe_held_out(c: Certificate) -> list[str]:
         return ["No, and their results are not covered:", *uncovered]
     if any(line.startswith("public: the held-out") for line in lines):
         return ["No: they were given as public. Ask the organisation whether they are."]
+    if any(line.startswith(_BY_A_COIN) for line in lines):
+        return [
+            "Yes, as the records that were trained on.",
+            "A secret coin decided of each record whether it was held out. What this page and the "
+            "files say of those held out are counts and sums with noise. The noise is so large "
+            "that they cost a held-out record at most what the run costs a record that was trained "
+            "on. All of them, with their noise, are in the certificate, under Assumes.",
+        ]
     if lines:
         return ["Yes, as the records that were trained on:", *lines]
     return [page.ask("whoever trained whether results on held-out records are shown, and how")]

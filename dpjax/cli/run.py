@@ -19,7 +19,7 @@ from dpjax._files import remove_partial
 from dpjax.cli import released
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import MOMENTUM, Run
-from dpjax.cli.texts import quote_path
+from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
     from dpjax.training import Fit, Model
@@ -266,7 +266,7 @@ def _describe_settings(certificate) -> dict[str, str]:
         **{
             name.replace("_", " "): format_fact(value)
             for name, value in certificate.declared.items()
-            if name != "noise"  # of another process the same key has another name
+            if name not in ("noise", "data")  # of another process the same key has another name
         },
     }
 
@@ -290,7 +290,8 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     training.write_atomically(folder / "evaluation.json", table.encode())
     certificate, name = run.certificate, pathlib.Path(run.options.data).name
     cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
-    title = f"{run.model} on {name}: {cost} ({certificate.adjacency.value})"
+    shown = make_printable(name).replace("$", r"\$")  # in a picture a dollar begins a formula
+    title = f"{run.model} on {shown}: {cost} ({certificate.adjacency.value})"
     picture = folder / "training.png"
     plotting.plot_training(
         found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
@@ -298,7 +299,7 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
     # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
-    declared: Any = {**certificate.declared, "noise": noise}
+    declared: Any = {**certificate.declared, "noise": noise, "data": make_printable(name)}
     bound = replace(certificate, declared=declared).bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     discard_keys(folder)

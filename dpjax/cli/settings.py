@@ -9,12 +9,13 @@ import math
 import pathlib
 import types
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive, list_names, read_inputs
-from dpjax.cli.texts import quote_path
+from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
@@ -70,13 +71,24 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
         )
     plan = plan_for(options, records.population)
     shown = "the screen: how many cells are in none of the declared categories"
-    certificate = plan.certify(
+    certificate = certify(
+        plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate, **declare_columns(options)},
     )
     notes = (unlisted,) if unlisted else ()
     made = options, records, held_out, encoding, plan, certificate, model, learning_rate
     return Run(*made, notes=notes)
+
+
+def certify(plan: Plan, *, declared: dict[str, Any], **sentences: Sequence[str]) -> Certificate:
+    """The certificate of a plan; it holds printable texts alone, and names of columns need not be.
+
+    To be refused for a name would come after the first look at the records, which has cost.
+    """
+    facts = {n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()}
+    printable = {name: [make_printable(one) for one in all_] for name, all_ in sentences.items()}
+    return plan.certify(declared=facts, **printable)
 
 
 def check_options(options: types.SimpleNamespace) -> None:

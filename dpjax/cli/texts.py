@@ -50,6 +50,11 @@ def show_plainly(text: str, kept: str = "\n\t") -> str:
     )
 
 
+def make_printable(text: str) -> str:
+    """The text as a certificate may hold it: the codes of characters that are not printable."""
+    return "".join(one if one.isprintable() else _name_code(one) for one in text)
+
+
 def _name_code(character: str) -> str:
     """The code of a character as JSON writes it, in ASCII."""
     code = ord(character)
