@@ -432,10 +432,11 @@ def show(console: Any, found: dict[str, Any]) -> None:
         value, noise, margin = (
             part[f"{what}{end}"] if one is None else part[f"{what}{end}"][one] for end in _NUMBERS
         )
+        none = "hidden by noise" if part["stddev"] else "no such record"
         hides = value is None or (noise or 0.0) > _HIDES
         table.add_row(
             name,
-            "hidden by noise" if hides else f"{value:.1%}",
+            none if hides else f"{value:.1%}",
             "" if margin is None else f"{margin:.1%}",
         )
 

@@ -22,7 +22,7 @@ from dpjax._files import write_atomically
 from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 from dpjax.cli.page import Html
-from dpjax.cli.texts import say
+from dpjax.cli.texts import make_printable, say
 
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate, Ledger
@@ -225,7 +225,9 @@ def _describe_data(c: Certificate, about: Mapping[str, str]) -> list[str]:
     ]
     for name, value in named.items():
         more = about.get(name) or page.ask(f"{_ABOUT[name]}; give it in --about as {name} = …")
-        rows.append((name, page.join(f"{value}, as the certificate names it. ", more)))
+        rows.append(
+            (name, page.join(f"{value}, as the certificate names it. Where it came from: ", more))
+        )
     known = f"{count:,.0f} {unit}s" if isinstance(count, int | float) else ""
     rows.append(("trained on", known or page.ask("whoever trained")))
     facts = [n for n in ("person_column", "records_per_person") if n in c.declared]
@@ -258,7 +260,8 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
     used: dict[str, list[str]] = {}
     left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
     for column in filter(lambda one: isinstance(one, dict), columns):
-        is_used, name = column.get("kind") != "ignore", str(column.get("name"))
+        # The certificate holds names in this form.
+        is_used, name = column.get("kind") != "ignore", make_printable(str(column.get("name")))
         name += _flag_column(column) if is_used else ""
         (used.setdefault(str(column.get("origin")), []) if is_used else left).append(name)
     named = {f"used ({origin})": names for origin, names in used.items()}
@@ -468,12 +471,17 @@ def _say_margins(found: Mapping[str, Any]) -> list[str]:
     return [f"{PLUS_MINUS}."] if "margins" in found else []
 
 
+def _say_none(found: Mapping[str, Any]) -> str:
+    """Why a share is not known: of records that are counted exactly there may be none."""
+    return "hidden by noise" if float(found["stddev"]) else "no such record"
+
+
 def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
     """How many records are classified rightly, of all or of a group."""
     right, largest = (_number(found, n) for n in ("accuracy", "largest_class_share"))
     records, count = float(found["records"]), float(found["stddev"])
     if right is None or largest is None:
-        return f"{name}hidden by noise."
+        return f"{name}{_say_none(found)}."
     # Of the sum of a count a class, each with noise of its own, where it is not said.
     spread = _number(found, "accuracy_stddev")
     if spread is None:
@@ -507,7 +515,7 @@ def _describe_classes(found: Mapping[str, Any]) -> list[str]:
                 if found.get(f"{what}_{end}")
             }
             around = _around(of_class, what, _number(of_class, f"{what}_stddev"), ".1%")
-            cells.append("hidden by noise" if share is None else f"{share:.1%}{around}")
+            cells.append(_say_none(found) if share is None else f"{share:.1%}{around}")
         rows.append((one, *cells))
     head = "class", "right where it is predicted", "found where it is true"
     text.append(page.table(rows, head))

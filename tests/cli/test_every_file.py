@@ -67,11 +67,12 @@ def test_every_pair_of_options_that_may_be_given_is_in_a_run():
 @pytest.fixture(scope="session")
 def table(tmp_path_factory):
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("files")
-    age, job = rng.integers(18, 90, 240), rng.choice(["baker", "smith"], 240)
-    text = "pid,age,job,rare,two,three,number\n"
-    for k, (a, j) in enumerate(zip(age, job, strict=True)):
-        text += f"p{k // 2},{a},{j},r{k},{'high' if a > 50 else 'low'},{'abc'[a % 3]},{a * 2.5}\n"
     for name in ("people.csv", "public.csv"):
+        age, job = rng.integers(18, 90, 240), rng.choice(["baker", "smith"], 240)
+        text = "pid,age,job,rare,two,three,number\n"
+        for k, (a, j) in enumerate(zip(age, job, strict=True)):
+            classes = f"{'high' if a > 50 else 'low'},{'abc'[a % 3]}"
+            text += f"p{k // 2},{a},{j},r{k},{classes},{a * 2.5}\n"
         (folder / name).write_text(text)
     return folder
 
@@ -85,7 +86,9 @@ def _invoke(*arguments):
 def _command(table, out, run):
     command, target, by, person, public, rows, shown, model = run
     others = [name for name in ("two", "three", "number") if name != target]
-    left_out = ",".join([*others, *([] if person else ["pid"])])
+    # Read off the rows, a column of texts that are all different is refused.
+    texts = ["rare"] * (rows == "from-records")
+    left_out = ",".join([*others, *texts, *([] if person else ["pid"])])
     words = [command, "--data", table / "people.csv", "--target", target, "--epsilon", _EPSILON]
     words += ["--steps", 4, "--ignore", left_out, "--out", out]
     words += ["--task", "regression"] * (target == "number")
@@ -127,7 +130,8 @@ def _check_page(text, out, run):
     assert "± is two standard deviations" in text
     for name, part in (found.get("by") or {"job": {}}).get("job", {}).items():
         share = part["accuracy"]
-        shown = "hidden by noise" if share is None else f"{share:.1%} ±"
+        none = "hidden by noise" if found["stddev"] else "no such record"
+        shown = none if share is None else f"{share:.1%} ±"
         assert f"job = {name}: {shown}" in text
     if run[2]:
         assert None in {part["accuracy"] for part in found["by"]["job"].values()}
