@@ -67,7 +67,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     table, notes = _plan_table(options, rows, count, own_look=key.has_own_look)
     looks = table
     if finished is not None:
-        looks = _find_table_of(finished.certificate, table, options, rows)
+        looks = _match_table(finished.certificate, table, options, rows)
     cost, extra_delta = looks.mechanism, looks.extra_delta
     if key.kept is not None:
         notes, cost = (), key.kept.certificate.mechanism
@@ -168,15 +168,17 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
             raise
         booked = key.book_looks(found.certificate)
         folder = key.folder.parent.parent
-        raise ValueError(
-            f"{error}. Nothing was trained; {found.describe_cost()}{booked}, and "
-            f"{folder / released.FILE} keeps what they found: the same command with "
-            f"--out {folder} --resume goes on from it without another look, also with other "
-            "--task, --classes, --model, --by, --steps, --batch-size or --clip-norm"
-        ) from None
+        spent = (
+            f"nothing was trained; {found.describe_cost()}{booked}, and {folder / released.FILE} "
+            f"keeps what they found: the same command with --out {folder} --resume goes on from it "
+            "without another look, also with another --task, --classes, --model, --by, --steps, "
+            "--batch-size or --clip-norm"
+        )
+        said = f"{error}; {spent}"
+        raise ValueError(said) from None
 
 
-def _find_table_of(
+def _match_table(
     certificate: Certificate, table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
 ) -> PrivateTable:
     """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
@@ -442,6 +444,7 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             "leave ids, dates and free text out by --ignore, or name whose a row is by --person; "
             'numbers such as "3.326,60" need --decimal , and --thousands . together'
         )
+    notes += _describe_other_marks(schema)
     if schema.classes is not None and len(schema.classes) == 1:
         found = "no class" if schema.classes == _NO_CLASS else "one class"
         notes.append(
@@ -450,6 +453,26 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             "--task regression, else declare the classes by --classes, or give more records or a "
             "larger --epsilon"
         )
+    return notes
+
+
+def _describe_other_marks(schema: Schema) -> list[str]:
+    """Columns whose released texts are all numbers by other marks, and by which."""
+    from dpjax.cli.schema import MARKS
+    from dpjax.data.cells import parse_number
+
+    notes = []
+    for column in schema.columns:
+        texts = [text for text in column.categories or () if text]
+        for decimal, thousands in MARKS if texts else ():
+            is_own = (decimal, thousands) == (schema.decimal, schema.thousands)
+            if not is_own and all(parse_number(text, decimal, thousands) for text in texts):
+                apart = f" --thousands {thousands}" if thousands else ""
+                notes.append(
+                    f"warning: {column.name}: texts that are all numbers by --decimal {decimal}"
+                    f"{apart}"
+                )
+                break
     return notes
 
 

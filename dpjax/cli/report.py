@@ -254,7 +254,7 @@ def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
     left = [text for text in str(c.declared.get("columns_left_out", "")).split(", ") if text]
     for column in filter(lambda one: isinstance(one, dict), columns):
         is_used, name = column.get("kind") != "ignore", str(column.get("name"))
-        name += f" ({column['remark']})" * ("remark" in column)
+        name += f" ({column['remark']})" if "remark" in column else ""
         (used.setdefault(str(column.get("origin")), []) if is_used else left).append(name)
     named = {f"used ({origin})": names for origin, names in used.items()}
     named |= {"left out": list(dict.fromkeys(left)) or ["none is named"]}

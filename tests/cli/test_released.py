@@ -348,6 +348,20 @@ def test_the_message_says_from_where_on_a_class_is_seen():
         assert sees(0.1, count, share) > 0.97 > sees(0.1, int(0.85 * count), share)
 
 
+def test_released_texts_that_are_numbers_by_other_marks_are_named():
+    def say_of(*texts, **marks):
+        column = data.Column("paid", "category", categories=("", *texts))
+        return private._describe_other_marks(data.Schema((column,), target="y", **marks))
+
+    (said,) = say_of("3.326,60", "1.100,10", decimal=",")
+    assert said.endswith("paid: texts that are all numbers by --decimal , --thousands .")
+    (said,) = say_of("3,5", "1,25")
+    assert said.endswith("paid: texts that are all numbers by --decimal ,")
+    assert say_of("3.326,60", "unknown", decimal=",") == []
+    assert say_of("3.5", "2") == []
+    assert say_of() == []
+
+
 def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path):
     rng = np.random.default_rng(0)
     age = rng.integers(18, 90, 2_000)
