@@ -220,7 +220,7 @@ class _Key:
         """What an earlier process has done with the key."""
         with self._open() as notes:
             self.has_own_look = notes.noted(_OWN_LOOK, False)
-            self.kept = released.read(self.folder.parent.parent, notes)
+            self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
 
@@ -237,7 +237,7 @@ class _Key:
     def keep(self, found: Released, declared: Schema | None) -> None:
         """Keep a released table for whoever resumes the run."""
         with self._open() as notes:
-            released.write(self.folder.parent.parent, found, declared, notes)
+            released.write_released(self.folder.parent.parent, found, declared, notes)
 
     def store(self, plan: Plan | None = None) -> None:
         """Bind the key to what it is used with, and book the plan; twice is once."""
@@ -461,18 +461,20 @@ def _describe_other_marks(schema: Schema) -> list[str]:
     from dpjax.cli.schema import MARKS
     from dpjax.data.cells import parse_number
 
+    def reads(texts: list[str], decimal: str, thousands: str | None) -> bool:
+        return all(parse_number(text, decimal, thousands) for text in texts)
+
     notes = []
     for column in schema.columns:
         texts = [text for text in column.categories or () if text]
-        for decimal, thousands in MARKS if texts else ():
-            is_own = (decimal, thousands) == (schema.decimal, schema.thousands)
-            if not is_own and all(parse_number(text, decimal, thousands) for text in texts):
-                apart = f" --thousands {thousands}" if thousands else ""
-                notes.append(
-                    f"warning: {column.name}: texts that are all numbers by --decimal {decimal}"
-                    f"{apart}"
-                )
-                break
+        marks = [found for found in MARKS if reads(texts, *found)]
+        if not texts or not marks or reads(texts, schema.decimal, schema.thousands):
+            continue
+        decimal, thousands = marks[0]
+        apart = f" --thousands {thousands}" if thousands else ""
+        notes.append(
+            f"warning: {column.name}: texts that are all numbers by --decimal {decimal}{apart}"
+        )
     return notes
 
 
