@@ -164,8 +164,8 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
     try:
         yield
     except (ValueError, acc.UnsupportedQuery) as error:
-        if found.certificate.mechanism == acc.Composed(()):
-            raise
+        if key.has_trained or found.certificate.mechanism == acc.Composed(()):
+            raise  # more than the looks was released, or nothing
         booked = key.book_looks(found.certificate)
         folder = key.folder.parent.parent
         spent = (

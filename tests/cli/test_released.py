@@ -137,6 +137,13 @@ def test_it_goes_on_with_declared_classes_and_is_one_run_from_its_first_step_on(
     # The key has drawn noise of these settings: no others.
     other = dpjax(*command, "--resume", "--task", "regression")
     assert (other.exit_code, "its task differs" in say(other)) == (2, True), other.output
+    # A refusal now ends a run of which steps are made: it stays booked whole.
+    before = acc.LedgerFile(ledger).read()
+    with monkeypatch.context() as patch:
+        patch.setattr(private, "_complete", lambda *_: (_ for _ in ()).throw(ValueError("planted")))
+        other = dpjax(*command, *classes)
+    assert (other.exit_code, "nothing was trained" in say(other)) == (2, False), other.output
+    assert acc.LedgerFile(ledger).read() == before
     found = dpjax(*command, *classes)
     assert found.exit_code == 0, found.output
     assert training.load_model(out).encoding["origin of the classes"] == "public, from a schema"
