@@ -67,7 +67,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
     table, notes = _plan_table(options, rows, count, own_look=key.has_own_look)
     looks = table
     if finished is not None:
-        looks = _find_table_of(finished.certificate, table, options, rows)
+        looks = _match_table(finished.certificate, table, options, rows)
     cost, extra_delta = looks.mechanism, looks.extra_delta
     if key.kept is not None:
         notes, cost = (), key.kept.certificate.mechanism
@@ -166,19 +166,21 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
     try:
         yield
     except (ValueError, acc.UnsupportedQuery) as error:
-        if found.certificate.mechanism == acc.Composed(()):
-            raise
+        if key.has_trained or found.certificate.mechanism == acc.Composed(()):
+            raise  # more than the looks was released, or nothing
         booked = key.book_looks(found.certificate)
         folder = key.folder.parent.parent
-        raise ValueError(
-            f"{error}. Nothing was trained; {found.describe_cost()}{booked}, and "
-            f"{folder / released.FILE} keeps what they found: the same command with "
-            f"--out {folder} --resume goes on from it without another look, also with other "
-            "--task, --classes, --model, --by, --steps, --batch-size or --clip-norm"
-        ) from None
+        spent = (
+            f"nothing was trained; {found.describe_cost()}{booked}, and {folder / released.FILE} "
+            f"keeps what they found: the same command with --out {folder} --resume goes on from it "
+            "without another look, also with another --task, --classes, --model, --by, --steps, "
+            "--batch-size or --clip-norm"
+        )
+        said = f"{error}; {spent}"
+        raise ValueError(said) from None
 
 
-def _find_table_of(
+def _match_table(
     certificate: Certificate, table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
 ) -> PrivateTable:
     """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
@@ -220,7 +222,7 @@ class _Key:
         """What an earlier process has done with the key."""
         with self._open() as notes:
             self.has_own_look = notes.noted(_OWN_LOOK, False)
-            self.kept = released.read(self.folder.parent.parent, notes)
+            self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
 
@@ -237,7 +239,7 @@ class _Key:
     def keep(self, found: Released, declared: Schema | None) -> None:
         """Keep a released table for whoever resumes the run."""
         with self._open() as notes:
-            released.write(self.folder.parent.parent, found, declared, notes)
+            released.write_released(self.folder.parent.parent, found, declared, notes)
 
     def store(self, plan: Plan | None = None) -> None:
         """Bind the key to what it is used with, and book the plan; twice is once."""
@@ -446,6 +448,7 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             "leave ids, dates and free text out by --ignore, or name whose a row is by --person; "
             'numbers such as "3.326,60" need --decimal , and --thousands . together'
         )
+    notes += _describe_other_marks(schema)
     if schema.classes is not None and len(schema.classes) == 1:
         found = "no class" if schema.classes == _NO_CLASS else "one class"
         notes.append(
@@ -453,6 +456,28 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             f"above {threshold:,}: the model is a constant; if the target is a number give "
             "--task regression, else declare the classes by --classes, or give more records or a "
             "larger --epsilon"
+        )
+    return notes
+
+
+def _describe_other_marks(schema: Schema) -> list[str]:
+    """Columns whose released texts are all numbers by other marks, and by which."""
+    from dpjax.cli.schema import MARKS
+    from dpjax.data.cells import parse_number
+
+    def reads(texts: list[str], decimal: str, thousands: str | None) -> bool:
+        return all(parse_number(text, decimal, thousands) for text in texts)
+
+    notes = []
+    for column in schema.columns:
+        texts = [text for text in column.categories or () if text]
+        marks = [found for found in MARKS if reads(texts, *found)]
+        if not texts or not marks or reads(texts, schema.decimal, schema.thousands):
+            continue
+        decimal, thousands = marks[0]
+        apart = f" --thousands {thousands}" if thousands else ""
+        notes.append(
+            f"warning: {column.name}: texts that are all numbers by --decimal {decimal}{apart}"
         )
     return notes
 

@@ -56,7 +56,9 @@ def certify_looks(table: PrivateTable, plan: Plan, noise: str) -> Certificate:
     )
 
 
-def write(folder: pathlib.Path, found: Released, declared: Schema | None, store: Checkpoints):
+def write_released(
+    folder: pathlib.Path, found: Released, declared: Schema | None, store: Checkpoints
+):
     """Keep a released table in the folder of its run."""
     from dpjax import data
     from dpjax.data.schema import RELEASED
@@ -74,7 +76,7 @@ def write(folder: pathlib.Path, found: Released, declared: Schema | None, store:
     write_atomically(folder / FILE, text)
 
 
-def read(folder: pathlib.Path, store: Checkpoints) -> Released | None:
+def read_released(folder: pathlib.Path, store: Checkpoints) -> Released | None:
     """The table that this run released, None where there is none, or another's, or a damaged one.
 
     The run then makes the same release again, by its key.

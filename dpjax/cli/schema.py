@@ -26,7 +26,7 @@ _HEAD = """\
 # name the column that says whose a row is by: dpjax train --person COLUMN
 """
 _MISSING = ("NA", "N/A", "n/a", "na", "NULL", "null", "None", "?", "-", "--", ".", "#N/A")
-_MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
+MARKS = ((".", None), (",", None), (",", "."), (".", ","))  # of decimals and thousands
 _EITHER = '  # "," if 1,500 is one and a half; if it is 1500: ".", and a line thousands = ","'
 _EITHER_POINT = '  # "." and a line thousands = "," if 1.500 is one and a half; else "," and "."'
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?"
@@ -71,7 +71,7 @@ def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str,
 
     frame, missing = frame.mask(frame == ""), (*given.missing, *_MISSING)
     own = given.decimal, given.thousands
-    marked = _MARKS if own == _MARKS[0] else (own,)
+    marked = MARKS if own == MARKS[0] else (own,)
     # The first of those by which most columns are numbers.
     texts = [{cell for cell in values if isinstance(cell, str)} for _, values in frame.items()]
     texts = [{cell for cell in cells if tidy_text(cell) not in missing} for cells in texts]
@@ -80,7 +80,7 @@ def _draft(frame: pd.DataFrame, given: Schema, target: str | None) -> tuple[str,
     decimal, thousands = best[0]
     schema = replace(given, missing=missing, decimal=decimal, thousands=thousands)
     either = ""
-    if best[0] == _MARKS[0] and any(map(find_unclear_point, texts)):
+    if best[0] == MARKS[0] and any(map(find_unclear_point, texts)):
         either, schema = _EITHER_POINT, replace(schema, thousands=",")
     # By commas that all have three digits behind them, 1,500 may be either.
     elif decimal == "," and (".", ",") in best:

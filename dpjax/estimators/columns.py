@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
 from dpjax import accounting as acc
 from dpjax import data
 from dpjax._argument_names import suggests_argument_names
+from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax.data.cells import check_names, class_name
 from dpjax.data.encoding import as_numbers
@@ -124,11 +125,20 @@ def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, k
     if classes and len(schema.classes or ()) < 2:
         raise ValueError(
             "bounds must declare the classes where fewer than two stand out of the noise, got "
-            f"{list(schema.classes or ())} above a count of {table.class_threshold}"
+            f"{list(schema.classes or ())} above a count of {table.class_threshold}; the looks at "
+            f"the records cost epsilon = {format_rounded_up(_price_looks(estimator, table), 4)} at "
+            f"delta = {estimator.delta:g}"
         )
     encoded = data.encode_released(frame, dataclasses.replace(schema, target_range=None))
     target = encoded.labels if classes else frame[name].to_numpy()
     return Encoded(encoded.features, target, schema, declared, (), key, table)
+
+
+def _price_looks(estimator: Any, table: data.PrivateTable) -> float:
+    """The ε of a table's looks alone, at the estimator's δ."""
+    left = estimator.delta - sum(table.extra_delta.values())
+    adjacency = acc.Adjacency(estimator.adjacency)
+    return float(acc.epsilon(table.mechanism, left, adjacency=adjacency))
 
 
 def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:

@@ -210,6 +210,30 @@ def test_a_certificate_is_booked_once_and_noise_too():
         ledger.book(run.bind_files({"model.json": b"{}"}))  # of the same run, at its end
 
 
+def test_a_run_that_ended_early_is_booked_in_its_own_place(tmp_path):
+    other = _certify(acc.Gaussian(5.0), declared={"noise": "b2"})
+    whole = _certify(_run(2.0), declared={"noise": "a1"})
+    part = _certify(acc.Gaussian(30.0), declared={"noise": "a1"})
+    file = acc.LedgerFile(tmp_path / "ledger.json")
+    file.create(acc.Ledger(3.0, 1e-5).book(other).book(whole))
+    assert file.correct(whole, part).entries == (other, part)
+    assert file.read() == acc.Ledger(3.0, 1e-5).book(other).book(part)
+    before = file.path.read_bytes()
+    dear = _certify(acc.Gaussian(0.5), declared={"noise": "a1"})
+    same = _certify(acc.Gaussian(9.0), declared={"noise": "b2"})
+    for booked, certificate, error in (
+        (part, dear, acc.BudgetExceeded),
+        (part, same, ValueError),  # of the noise of another run
+        (whole, part, ValueError),  # is booked no more
+    ):
+        with pytest.raises(error):
+            file.correct(booked, certificate)
+    assert file.path.read_bytes() == before
+    planned = acc.Ledger(3.0, 1e-5, plan=(whole.mechanism,)).book(whole)
+    with pytest.raises(acc.BudgetExceeded, match="a run of the ledger's plan"):
+        planned.correct(whole, part)
+
+
 def test_copies_of_a_ledger_are_merged_by_digest():
     first, second, third = (_certify(acc.Gaussian(s)) for s in (4.0, 5.0, 6.0))
     common = acc.Ledger(3.0, 1e-5).book(first)

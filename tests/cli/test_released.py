@@ -137,6 +137,13 @@ def test_it_goes_on_with_declared_classes_and_is_one_run_from_its_first_step_on(
     # The key has drawn noise of these settings: no others.
     other = dpjax(*command, "--resume", "--task", "regression")
     assert (other.exit_code, "its task differs" in say(other)) == (2, True), other.output
+    # A refusal now ends a run of which steps are made: it stays booked whole.
+    before = acc.LedgerFile(ledger).read()
+    with monkeypatch.context() as patch:
+        patch.setattr(private, "_complete", lambda *_: (_ for _ in ()).throw(ValueError("planted")))
+        other = dpjax(*command, *classes)
+    assert (other.exit_code, "nothing was trained" in say(other)) == (2, False), other.output
+    assert acc.LedgerFile(ledger).read() == before
     found = dpjax(*command, *classes)
     assert found.exit_code == 0, found.output
     assert training.load_model(out).encoding["origin of the classes"] == "public, from a schema"
@@ -346,6 +353,20 @@ def test_the_message_says_from_where_on_a_class_is_seen():
         count = int(part.split(" or ")[1].split()[0].replace(",", ""))
         assert sees(epsilon, 5_000, share) > 0.97 > sees(0.85 * epsilon, 5_000, share)
         assert sees(0.1, count, share) > 0.97 > sees(0.1, int(0.85 * count), share)
+
+
+def test_released_texts_that_are_numbers_by_other_marks_are_named():
+    def say_of(*texts, **marks):
+        column = data.Column("paid", "category", categories=("", *texts))
+        return private._describe_other_marks(data.Schema((column,), target="y", **marks))
+
+    (said,) = say_of("3.326,60", "1.100,10", decimal=",")
+    assert said.endswith("paid: texts that are all numbers by --decimal , --thousands .")
+    (said,) = say_of("3,5", "1,25")
+    assert said.endswith("paid: texts that are all numbers by --decimal ,")
+    assert say_of("3.326,60", "unknown", decimal=",") == []
+    assert say_of("3.5", "2") == []
+    assert say_of() == []
 
 
 def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path):
