@@ -112,7 +112,9 @@ def all_or_nothing(table: Sequence[Method]) -> Method:
     """The method `"all_or_nothing"` over the methods of a table that price what it leaves."""
 
     def supports(run: Mechanism, adjacency: Adjacency) -> bool:
-        return any(isinstance(part, _SAMPLED) for part in walk(run))
+        sampled = any(isinstance(part, _SAMPLED) for part in walk(run))
+        # What no other method prices stays refused, by the reason that there is none.
+        return sampled and bool(_able(table, "epsilon", run, adjacency))
 
     def ask(part: Part, run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
         """The settings of a sweep one after the other: in each others may have little noise."""
