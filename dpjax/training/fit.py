@@ -206,20 +206,20 @@ def fit(
         counted=bool(metrics.private),
     )
     config = read_sum(config, parts.frozen)
-    by_hand, given = key is not None, choose_key(key, config.process_mesh)
+    options.check_key(key)  # before there is a folder
     with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
-        key = store.bind(
-            given,
+        bound = store.bind(
+            choose_key(key, config.process_mesh),
             functools.partial(identify_run, config, arrays, metrics, owners, identity or {}),
             resume=resume,
         )
         stops_early = store.noted("stop_when", stop_when is not None)
-        _name_key(plan, key, store, ledger, by_hand=by_hand and _is_used(given, key, folder))
+        _name_key(plan, bound, store, ledger, by_hand=_is_used(key, bound, folder))
         progress = (store.latest(progress) or (0, progress))[1]
-        options.check_own_key(key, progress.state["optimizer"])
+        options.check_own_key(bound, progress.state["optimizer"])
         progress = Loop(
-            draws.make_feed(compile_step(config, arrays.example), arrays, key, config),
+            draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
             Saver(store, every, progress),
             metrics,
             stop_when,
@@ -312,13 +312,15 @@ def training_step(
 
 def choose_key(key: Any, process_mesh: Any = None) -> Any:
     """The key that was given, or a fresh one; that of the leader on all processes."""
-    key = fresh_key() if key is None else key
     options.check_key(key)
+    key = fresh_key() if key is None else key
     return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
 
 
 def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
-    """Whether a run's key is the one that was given; a warning where it began with another."""
+    """Whether a run's key was given by hand; a warning where it began with another than that."""
+    if given is None:
+        return False
     same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
         jax.random.key_data(given), jax.random.key_data(key)
     )

@@ -120,7 +120,9 @@ def _check_needs(optimizer: Any, params: Any, call: Callable[..., Any]) -> None:
 
 
 def check_key(key: Any) -> None:
-    """Refuse what is not one key."""
+    """Refuse what is neither one key nor None, which stands for a fresh one."""
+    if key is None:
+        return
     array = isinstance(key, np.ndarray | jax.Array)
     typed = array and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not array or key.ndim != (0 if typed else 1) or not (typed or key.dtype == np.uint32):

@@ -68,6 +68,15 @@ def conftest_of(fixture):
     return fixture.__code__.co_filename
 
 
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+def test_the_same_key_is_taken_in_silence_whatever_its_form(run, stop_at, make):
+    with pytest.raises(stop_at.error):
+        run(on_log=stop_at(2), key=make(5))
+    run(resume=True, key=make(5))  # a warning would be an error
+    with pytest.warns(UserWarning, match="key is not used"):
+        run(resume=True, key=make(6))
+
+
 def test_a_key_by_hand_that_is_not_used_is_not_noted(run, tmp_path, stop_at):
     with pytest.raises(stop_at.error):
         run(on_log=stop_at(2), key=None)
