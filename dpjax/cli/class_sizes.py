@@ -36,8 +36,8 @@ def describe_seen(
     for size in _SIZES:
         if size * records >= least:
             continue
-        enough = _search(lambda e, s=size: _shows(make(e, records), s), epsilon, _MOST_EPSILON)
-        count = _search(
+        enough = _find_least(lambda e, s=size: _shows(make(e, records), s), epsilon, _MOST_EPSILON)
+        count = _find_least(
             lambda n, s=size: _shows(make(epsilon, math.ceil(n)), s), records, _MOST_RECORDS
         )
         ways = [] if enough is None else [f"ε = {float(f'{enough:.2g}'):g}"]
@@ -51,7 +51,7 @@ def _shows(table: PrivateTable, size: float) -> bool:
     return size * table.records >= find_least_class(table)
 
 
-def _search(holds: Callable[[float], bool], low: float, high: float) -> float | None:
+def _find_least(holds: Callable[[float], bool], low: float, high: float) -> float | None:
     """The least number from which on it holds, to 2 % and rounded up in its second digit."""
     above = low
     while not holds(above):  # more of either lowers the noise, in parts of the records

@@ -81,14 +81,22 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     return Run(*made, notes=notes)
 
 
-def certify(plan: Plan, *, declared: dict[str, Any], **sentences: Sequence[str]) -> Certificate:
+def certify(
+    plan: Plan,
+    *,
+    declared: dict[str, Any],
+    not_covered: Sequence[str],
+    assumptions: Sequence[str] = (),
+) -> Certificate:
     """The certificate of a plan; it holds printable texts alone, and names of columns need not be.
 
     To be refused for a name would come after the first look at the records, which has cost.
     """
-    facts = {n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()}
-    printable = {name: [make_printable(one) for one in all_] for name, all_ in sentences.items()}
-    return plan.certify(declared=facts, **printable)
+    return plan.certify(
+        declared={n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()},
+        not_covered=[make_printable(one) for one in not_covered],
+        assumptions=[make_printable(one) for one in assumptions],
+    )
 
 
 def check_options(options: types.SimpleNamespace) -> None:

@@ -181,18 +181,18 @@ def _loop(
     zero = jnp.zeros(like.shape, like.dtype)
 
     def turn(number: Any, carry: Any) -> Any:
-        pair = split(carry)
+        pair = as_pair(carry)
         for own in range(_UNROLLED):
             start = (number * _UNROLLED + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
             pair = add_term(pair, term(*parts))
-        return join(pair)
+        return as_leaves(pair)
 
-    first = join(Compensated(zero, zero))
-    return split(jax.lax.fori_loop(0, runs // _UNROLLED, turn, first))
+    first = as_leaves(Compensated(zero, zero))
+    return as_pair(jax.lax.fori_loop(0, runs // _UNROLLED, turn, first))
 
 
-def join(pair: Compensated) -> Any:
+def as_leaves(pair: Compensated) -> Any:
     """The pair as a loop carries it."""
     # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
     # the sum twice: complex numbers carry both in one pass.
@@ -201,8 +201,8 @@ def join(pair: Compensated) -> Any:
     return jax.tree.map(jax.lax.complex, *pair)
 
 
-def split(joined: Any) -> Compensated:
-    """The pair that `join` was given."""
+def as_pair(joined: Any) -> Compensated:
+    """The pair that `as_leaves` was given."""
     if isinstance(joined, Compensated):
         return joined
     return Compensated(*(jax.tree.map(part, joined) for part in (jax.lax.real, jax.lax.imag)))
