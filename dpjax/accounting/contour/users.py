@@ -163,19 +163,19 @@ def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[flo
     goal = given if asked else float(np.exp(-at.depth))
     best, fine = _nothing(question, upper), False
 
-    def rounded(share: float) -> Run | None:
+    def round_by(share: float) -> Run | None:
         found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
         if all(group.pair.loss.size for group in found.groups):
             return found
         return None  # all outcomes lie beyond, at infinite losses
 
     for _ in range(0 if asked else _LOOKS):
-        if (few := rounded(_SHARES[0])) is None:
+        if (few := round_by(_SHARES[0])) is None:
             break
         last, goal = goal, float(read(few, given, good=1.0).upper)
         if 0.1 * last <= goal <= 10 * last:
             break
-    tried = [few for share in _SHARES if (few := rounded(share)) is not None]
+    tried = [few for share in _SHARES if (few := round_by(share)) is not None]
     for k, few in enumerate(tried[:2]):
         if k > 0:  # the one of the others whose short line is the best
             looks = [(read(other, given, good=1.0), other) for other in tried[1:]]
@@ -206,14 +206,14 @@ def _nothing(question: str, upper: bool) -> float:
     return (np.inf if question == "epsilon" else 1.0) if upper else 0.0
 
 
-def _used(pairs: list[grids.Pair]) -> list[grids.Pair]:
+def _keep_used(pairs: list[grids.Pair]) -> list[grids.Pair]:
     """Return the steps that release something."""
     return [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
 
 
 def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
-    pairs = _used(pairs)
+    pairs = _keep_used(pairs)
     allocations = [pair for pair in pairs if pair.family in _LAWS]
     nothing = _nothing(question, upper)
     run, shift, scale = _as_run(pairs, upper)
@@ -264,7 +264,7 @@ def _rounded_bound(
     pairs: list[grids.Pair], given: float, question: str, *, upper: bool, fine: bool = False
 ) -> float:
     """Return one end in one direction by few outcomes, or by those alone whose line was fine."""
-    found, is_fine = _find_rounded(tuple(_used(pairs)), given, question, upper)
+    found, is_fine = _find_rounded(tuple(_keep_used(pairs)), given, question, upper)
     return found if is_fine or not fine else _nothing(question, upper)
 
 
@@ -400,7 +400,7 @@ METHODS = (
             supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
             epsilon=_part("epsilon", True, functools.partial(_rounded_bound, fine=fine)),
             delta=_part("delta", True, functools.partial(_rounded_bound, fine=fine)),
-            epsilon_lower=None if fine else _part("epsilon", False, _rounded_bound),
+            epsilon_lower=_part("epsilon", False, _rounded_bound),
             describe="privacy-loss distributions of few rare steps, rounded to finitely "
             "many outcomes in convex order and composed by contour integration",
         )
