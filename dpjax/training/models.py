@@ -286,6 +286,9 @@ _BY_RNGS = "write training.from_nnx(lambda rngs: Net(rngs=rngs))"
 def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
     """`make` as a function of the streams of random numbers alone, whatever it calls them."""
     signature = inspect.signature(make)
+    if isinstance(make, type):  # flax's metaclass takes anything: what counts is the class's own
+        own = inspect.signature(make.__init__)
+        signature = own.replace(parameters=list(own.parameters.values())[1:])
     named = "rngs" in signature.parameters
     try:
         signature.bind(**{"rngs": None}) if named else signature.bind(None)

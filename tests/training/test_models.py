@@ -389,7 +389,7 @@ OTHER_LABELS = {
 NO_NUMBERS = {
     "one missing": (
         _pandas(lambda y: [None, *y.tolist()[1:]], dtype="Int64"),
-        "whole numbers, got",
+        "have every value, got Int64 with missing",
     ),
     "texts": (_pandas(lambda y: list("abc"), dtype="category"), "must be numbers, got|whole numb"),
     "masked": (lambda y: np.ma.masked_equal(y, 2), "must have every value, got a masked array"),
