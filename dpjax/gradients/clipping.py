@@ -389,7 +389,9 @@ def explain_clipping(
     kernel's gradient per record on a CPU), of what clipping adds to the backward pass. Rules:
     "vectors" ‖x⊗y‖ = ‖x‖·‖y‖; "gram" Σₜₛ (xₜ·xₛ)(yₜ·yₛ); "direct" the gradient itself, where it is
     smaller than its factors; "distinct" the sums of a look-up's equal tokens; "copied" one copy per
-    record, differentiated by JAX (biases, scales, and every use without a rule).
+    record, differentiated by JAX (biases, scales, and every use without a rule). The last column is
+    how the clipped sum over a piece as large as this batch is formed: "one product", a product for
+    each of some runs of records, "at once" or in a "loop", or a "scatter" of a table's rows.
 
     Args:
         loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
@@ -402,9 +404,9 @@ def explain_clipping(
         ...     return (x @ params["w"] + params["b"] - y) ** 2
         >>> params = {"w": jnp.zeros(100), "b": jnp.zeros(())}
         >>> explain_clipping(loss, params, (jnp.ones((8, 100)), jnp.ones(8)))
-        parameter  shape   used in         rule     ghost   vmap
-        b          ()      add             copied      24     24
-        w          (100,)  matrix product  vectors    201  2,500
+        parameter  shape   used in         rule     ghost   vmap  sum
+        b          ()      add             copied      24     24  one product
+        w          (100,)  matrix product  vectors    201  2,500  one product
         method: ghost (costs 8.91 % of vmap)
     """
     trained, rebuild = per_example.split_trainable(params, find_ties(params))

@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
+from dpjax.gradients.compensated import describe_sum
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.per_example import record_shapes
+from dpjax.gradients.per_example import count_records, record_shapes
 from dpjax.gradients.strategies import path_name
 
 Method = Literal["auto", "ghost", "vmap"]
@@ -231,6 +232,7 @@ class ParameterCost(NamedTuple):
     rule: str  # how its per-example norm is formed
     ghost: int  # estimated cost per record beyond the backward pass, by either method
     vmap: int
+    sum: str = ""  # in which form the ghost method adds up the records, see `compensated`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,12 +245,13 @@ class MethodChoice:
     rows: tuple[ParameterCost, ...]  # empty where the loss could not be traced
 
     def __str__(self) -> str:
-        table = [("parameter", "shape", "used in", "rule", "ghost", "vmap")]
-        table += [(*map(str, r[:4]), f"{r.ghost:,}", f"{r.vmap:,}") for r in self.rows]
+        table = [("parameter", "shape", "used in", "rule", "ghost", "vmap", "sum")]
+        table += [(*map(str, r[:4]), f"{r.ghost:,}", f"{r.vmap:,}", r.sum) for r in self.rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = []
         for row in table:
-            cells = [*map(str.ljust, row[:4], widths), *map(str.rjust, row[4:], widths[4:])]
+            numbers = map(str.rjust, row[4:6], widths[4:])
+            cells = [*map(str.ljust, row[:4], widths), *numbers, row[6]]
             lines.append("  ".join(cells).rstrip())
         return "\n".join([*lines, f"method: {self.method} ({self.reason})"])
 
@@ -264,7 +267,7 @@ def choose(method: Method, loss: Callable, params: Any, records: Any) -> MethodC
         plan = make_plan(loss, params, records)
     except Exception as error:
         return _fall_back_to_vmap("not traceable record by record", error)
-    rows = tuple(_list_costs(plan, params))
+    rows = tuple(_list_costs(plan, params, count_records(records)))
     ghost_cost, vmap_cost = sum(r.ghost for r in rows), sum(r.vmap for r in rows)
     share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
     if method == "ghost":
@@ -300,7 +303,7 @@ def count_multiplications(family: Family) -> int:
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
+def _list_costs(plan: GhostPlan, params: Any, records: int) -> list[ParameterCost]:
     """The rows of the table that `explain_clipping` prints."""
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -310,7 +313,8 @@ def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
         copies = _PASSES * MEMORY_WEIGHT * size
         if index in plan.copied:
             why = plan.copied[index]
-            rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies))
+            how = describe_sum(records, 1, size)
+            rows.append(ParameterCost(name, leaf.shape, why, "copied", copies, copies, how))
             continue
         sites = [site for family in families for site in family.sites]
         used = ", ".join(dict.fromkeys(f"{s.rule.name} {s.where}".strip() for s in sites))
@@ -319,8 +323,18 @@ def _list_costs(plan: GhostPlan, params: Any) -> list[ParameterCost]:
         ghost, vmap = (sum(cost[k] for cost in costs) for k in (0, 1))
         vmap += copies if families else 0
         used, forms = used or "nowhere", forms or "none"
-        rows.append(ParameterCost(name, leaf.shape, used, forms, ghost, vmap))
+        how = ", ".join(dict.fromkeys(_describe_family_sum(one, records) for one in families))
+        rows.append(ParameterCost(name, leaf.shape, used, forms, ghost, vmap, how or "none"))
     return rows
+
+
+def _describe_family_sum(family: Family, records: int) -> str:
+    """In which form the clipped sum of a family's gradients is formed."""
+    g, t, k, n = family.sizes
+    if any(site.rule.name == "table look-up" for site in family.sites):
+        return "scatter"
+    # A loop's steps are summed one after the other where they are blocks.
+    return describe_sum(records, 1 if family.form == "direct" else t, g * k * n)
 
 
 def _estimate_costs(family: Family) -> tuple[int, int]:

@@ -137,9 +137,9 @@ def rounding_slack(
         >>> f"{rounding_slack(256, 1_900_000):.4f}", f"{rounding_slack(4096, 212):.4f}"
         ('0.0025', '0.0321')
         >>> f"{rounding_slack(4096, 212, in_place=True):.4f}"
-        '0.0010'
+        '0.0011'
         >>> f"{rounding_slack(256, 1_900_000, dtype='float64'):.1e}"
-        '4.6e-12'
+        '4.7e-12'
     """
     if batch_size < 1 or dimension < 1:
         raise ValueError(

@@ -113,7 +113,8 @@ def fit(
             that are not `HostData`, of which every process loads what its own blocks drew.
         evaluate: `evaluate(params) -> {name: number}`, recorded at every row of the metrics.
         log_every: steps between rows; by default the run gives about 40.
-        capacity: records worked on at once; by default a size that a draw almost never exceeds.
+        capacity: records worked on at once; by default a size that one draw in fifty exceeds. It
+            changes neither the noise nor the price.
         method: how per-example gradients are clipped, see `clipped_grad`.
         strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
             parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
