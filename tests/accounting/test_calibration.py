@@ -112,6 +112,7 @@ def test_impossible_budget_says_the_smallest():
         acc.calibrate(lambda t: acc.Repeated(acc.Gaussian(0.1), t), 1.0, 1e-5, method="rdp")
 
 
+@pytest.mark.at_length
 def test_a_budget_of_almost_nothing_warns_of_nothing():
     """Between two parameters of one price the slope is 0; warnings are errors here."""
 
@@ -244,6 +245,7 @@ def test_bad_budgets(epsilon, delta, name):
         acc.calibrate(by_noise, epsilon, delta)
 
 
+@pytest.mark.at_length
 def test_under_a_trace_with_exact_derivative():
     def f(e):
         return acc.calibrate(by_noise, e, 1e-5, method="rdp")

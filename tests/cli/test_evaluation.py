@@ -106,6 +106,7 @@ def test_of_one_class_or_none_there_is_no_curve():
     assert nothing["recall"] == {"no": None, "yes": None}
 
 
+@pytest.mark.at_length
 def test_noise_belongs_to_the_parameters_and_has_the_deviation_that_is_stated():
     records = _planted("always")
     models = [{**LINE, "bias": np.float32(k / 1e4)} for k in range(300)]

@@ -340,6 +340,7 @@ def test_from_a_file_to_predictions_with_one_refusal(tmp_path, decimal):
     assert [line[0] for line in lines[1:]] == ["P7", "P8"]
 
 
+@pytest.mark.at_length
 def test_no_message_of_a_private_run_counts_the_rows_of_persons(tmp_path):
     rows = _patients(150)
     for number, row in enumerate(rows):

@@ -303,6 +303,7 @@ def test_what_a_schema_declares_is_public_and_the_rest_is_released(people, tmp_p
     assert origins == ["public, from a schema", RELEASED]
 
 
+@pytest.mark.at_length
 def test_a_public_test_file_has_an_exact_accuracy(people, tmp_path):
     test = _write(tmp_path / "test.csv", 500, seed=9)
     out = tmp_path / "run"
@@ -328,6 +329,7 @@ def test_a_public_test_file_has_an_exact_accuracy(people, tmp_path):
     assert 0.6 < summary["test_accuracy"] <= 0.75
 
 
+@pytest.mark.at_length
 def test_where_noise_hides_the_classes_the_model_is_a_constant_and_says_why(tmp_path):
     path = _write(tmp_path / "few.csv", 40)
     out = tmp_path / "run"

@@ -94,6 +94,7 @@ def test_predictions_are_numbers_within_the_range(finished, tmp_path):
     assert found["prediction"].between(low, high).all()
 
 
+@pytest.mark.at_length
 def test_a_killed_run_goes_on_with_the_same_noisy_numbers(people, finished, tmp_path, monkeypatch):
     out, _ = finished
     whole_fit, again = training.fit, tmp_path / "again"

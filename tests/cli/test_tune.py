@@ -202,6 +202,7 @@ def test_where_no_run_is_made_the_model_is_constant_and_no_record_is_counted(
     assert float(row["test_accuracy"]) < 0.1  # noise about 0
 
 
+@pytest.mark.at_length
 def test_a_public_test_file_scores_without_noise_and_is_named(people, tmp_path):
     test, out = _write(tmp_path / "test.csv", 500, seed=9), tmp_path / "run"
     result = dpjax("tune", "--data", people, *QUICK, "--test", test, "--runs", 2, "--out", out)
@@ -268,6 +269,7 @@ def test_whose_records_are_a_person_s_is_left_to_train():
         search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
 
 
+@pytest.mark.at_length
 def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
     given = {"learning_rates": None, "clip_norms": "0.5,0.25,1", "runs": 10.0}
     given |= {"law": tune.LawOption.poisson, "model": None}

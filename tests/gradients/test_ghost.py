@@ -474,6 +474,7 @@ def test_flax_nnx():
 
 
 @pytest.mark.usefixtures("lenient_promotion")
+@pytest.mark.at_length
 def test_equinox():
     import equinox as eqx
 

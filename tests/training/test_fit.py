@@ -294,6 +294,7 @@ def test_one_compilation_for_the_whole_run(problem, flat_price):
     assert len(found.metrics["step"]) == 11
 
 
+@pytest.mark.at_length
 def test_the_same_run_compiles_once_in_a_process(problem, flat_price, monkeypatch):
     params, data = problem
     made = []

@@ -194,6 +194,7 @@ def test_copies_of_the_noise_are_seen():
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (16, 8, 64), (3, 3, 16, 48)])
+@pytest.mark.at_length
 def test_layouts_that_draw_in_place_draw_their_share_alone(shape):
     placement = training.fully_sharded(mesh_of())
     whole = math.prod(shape)

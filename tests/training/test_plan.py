@@ -345,6 +345,7 @@ def test_a_budget_that_permits_too_much_is_warned_about(given, said):
         training.make_plan(1_500, **settings)
 
 
+@pytest.mark.at_length
 def test_a_certificate_of_given_noise_warns_of_a_large_epsilon():
     """ε of 172 was certified with nothing said, as no budget was named."""
     plan = training.make_plan(1500, noise_multiplier=0.1, delta=1e-5, steps=3, batch_size=100)

@@ -274,6 +274,7 @@ def test_a_search_trains():
     assert len(set(names)) == 4
 
 
+@pytest.mark.at_length
 def test_all_runs_of_a_search_are_one_program_and_each_is_as_alone():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 3)).astype(np.float32)

@@ -417,7 +417,7 @@ def test_records_from_the_host_train_on_a_mesh():
 
 @pytest.mark.parametrize("divided", [training.data_parallel, training.fully_sharded])
 @pytest.mark.parametrize("kind", ["poisson", "fixed", "allocation", "cut"])
-@pytest.mark.at_length(every=5)
+@pytest.mark.at_length
 def test_records_of_the_host_are_divided_over_a_mesh(kind, divided):
     """Every device is given the records of its own block that a step drew, and no others."""
     mesh = jax.make_mesh((8,), ("data",))

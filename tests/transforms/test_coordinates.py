@@ -117,6 +117,7 @@ def pull_back(g, weights):
     return of_angles(weights[:-1])[0], of_trip(weights)[0]
 
 
+@pytest.mark.at_length
 def test_derivatives():
     rng = np.random.default_rng(4)
     g, weights = rng.standard_normal((2, 10)).astype(np.float32)
