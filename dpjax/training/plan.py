@@ -441,7 +441,7 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     assumptions = [line.replace("user", plan.unit) for line in of_users]
     assumptions += [ADAPTIVE] * (plan.adaptive is not None)
     more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
-    return facts | more, [SECRET_KEY, GAUSSIAN_NOISE, *assumptions, *rests]
+    return facts | more, [SECRET_KEY, GAUSSIAN_NOISE, EMPTY_PLACE, *assumptions, *rests]
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
@@ -489,6 +489,11 @@ SECRET_KEY = "the key of the run stays secret, and its stream passes for random"
 GAUSSIAN_NOISE = (
     "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
     "rounding in its last bits"
+)
+# What `gradients.rounding_slack(in_place=True)` allows for, which sets how much noise `fit` adds.
+EMPTY_PLACE = (
+    "who is removed leaves an empty place among the records: the bound on what the rounding of a sum "
+    "adds to its sensitivity lets nobody else move up"
 )
 # What a certificate of a run over users says of its "records".
 OF_USERS = (
