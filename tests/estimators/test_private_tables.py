@@ -47,7 +47,9 @@ def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
     assert certificate.not_covered == ()
     assert certificate.adjacency.value == adjacency
     looks, _ = certificate.mechanism.mechanisms
-    assert [part.steps for part in looks.mechanisms] == [2, 5]
+    # The kinds of two columns, four looks at columns, and one at the classes, with less noise.
+    assert [part.steps for part in looks.mechanisms] == [2, 4, 1]
+    assert looks.mechanisms[2].mechanism.stddev < looks.mechanisms[1].mechanism.stddev
     assert 1.99 < certificate.verify().epsilon <= 2.0
     (taken,) = [d for why, d in certificate.extra_delta.items() if "alone holds" in why]
     assert taken == pytest.approx(1e-6)

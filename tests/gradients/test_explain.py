@@ -10,6 +10,7 @@ import pytest
 from dpjax.gradients import clipped_grad, explain_clipping, methods
 from dpjax.gradients.methods import choose
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
+from dpjax.gradients.ties import find_ties
 
 
 def linear(params, x):
@@ -24,7 +25,7 @@ PARAMS, BATCH = {"w": jnp.ones(6)}, jnp.arange(18.0).reshape(3, 6)
 
 
 def choice(method, loss):
-    trained, rebuild = split_trainable(PARAMS)
+    trained, rebuild = split_trainable(PARAMS, find_ties(PARAMS))
     return choose(method, make_scalar_loss(loss, rebuild, False, False), trained, (BATCH, None))
 
 

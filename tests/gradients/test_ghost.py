@@ -15,6 +15,7 @@ from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import Flat, PerGroup, clipped_grad
 from dpjax.gradients.methods import make_plan
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
+from dpjax.gradients.ties import find_ties
 
 B = 4
 
@@ -32,7 +33,7 @@ def tokens(i, *shape, vocabulary=6):
 
 
 def plan_of(loss, params, batch):
-    trained, rebuild = split_trainable(params)
+    trained, rebuild = split_trainable(params, find_ties(params))
     return make_plan(make_scalar_loss(loss, rebuild, False, False), trained, (batch, None))
 
 

@@ -17,6 +17,7 @@ from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
 from dpjax.gradients.methods import choose
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
+from dpjax.gradients.ties import find_ties
 
 RECORDS, LENGTH, WIDTH = 5, 4, 6
 
@@ -150,7 +151,7 @@ def test_models_of_every_kind(model):
             params, batch, rng=rng
         )
         total = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out.sum)])
-        trained, rebuild = split_trainable(params)
+        trained, rebuild = split_trainable(params, find_ties(params))
         one = make_scalar_loss(loss, rebuild, False, with_key)
         choice = choose("ghost", one, trained, (batch, rng))
     assert choice.method == "ghost", choice.reason
