@@ -289,7 +289,14 @@ def _exact_rate(run: Any, adjacency: None) -> Array:
     turn = run.step_size * run.strong_convexity
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     power = xp.power(xp.minimum(1 - turn, 0.0), steps)
-    signed = xp.square(ratio) * (2 - turn) * (1 - power) / (xp.maximum(turn, 1.0) * (1 + power))
+    # (1 − u)/(1 + u), by 1/u where u is large: u may overflow where the iterates diverge. At c = −1
+    # the limit of (1 + c)(1 − u)/(1 + u) is 2/K for odd K, and 0 for even K.
+    grows = xp.abs(power) > 1
+    small = xp.where(grows, 1 / xp.where(grows, power, 1.0), power)
+    safe = xp.where(turn == 2, 0.0, small)
+    share = (2 - turn) * xp.where(grows, -1.0, 1.0) * (1 - safe) / (1 + safe)
+    share = xp.where(turn == 2, (1 - small) / xp.maximum(steps, 1.0), share)
+    signed = xp.square(ratio) * share / xp.maximum(turn, 1.0)
     return xp.where(turn <= 1, descent_mu2(gap, steps, ratio), signed) / 2
 
 

@@ -117,7 +117,8 @@ def rounding_slack(
 
     Assumes rounding to nearest, and that a record's gradient is what the program computed, whatever
     its own error. Not covered: the ghost method where a record's positions cancel almost entirely,
-    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead.
+    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead. What cancels up to that point is
+    taken to round as its sum does.
 
     Args:
         batch_size: the number of records in one sum, padding included.

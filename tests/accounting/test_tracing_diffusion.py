@@ -1,5 +1,7 @@
 """The tracing-diffusion bound, its numerical solution and the exact divergence of quadratics."""
 
+import fractions
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -136,3 +138,18 @@ def test_as_a_method():
     assert acc.epsilon(too_long, delta=1e-5, method="tracing_diffusion") == np.inf
     with pytest.raises(ValueError, match="form must be one of"):
         tracing_rate(run, "printed")
+
+
+@pytest.mark.parametrize("turn", [1.5, 2.0, 2.5, 4.0])
+@pytest.mark.parametrize("steps", [1, 2, 3, 8, 2000, 2001])
+def test_the_exact_rate_is_a_number_where_iterates_overshoot(turn, steps):
+    """By (Σcʲ)²/Σc²ʲ, c = 1 − ηλ, as fractions: powers of c are beyond floats here."""
+    curvature, noise, sensitivity = 4.0, 0.02, 4 / 5000
+    run = acc.NoisyGradientDescent(
+        steps, turn / curvature, noise, sensitivity, curvature, curvature
+    )
+    c = fractions.Fraction(1 - turn)
+    powers = [c**j for j in range(steps)]
+    share = float(sum(powers) ** 2 / sum(p * p for p in powers))
+    truth = share * turn / curvature * (sensitivity / noise) ** 2 / 4
+    assert tracing_rate(run, "quadratic") == pytest.approx(truth, rel=1e-12, abs=0)

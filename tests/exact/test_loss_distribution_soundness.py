@@ -175,6 +175,6 @@ def test_bounds_that_are_not_monotone_are_no_reason_to_refuse():
     def make(rate):
         return acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.5), rate), 3)
 
-    rate = acc.calibrate(make, 0.1, 1e-13, bounds=(1e-10, 2e-8))
+    rate = acc.calibrate(make, 1e-3, 1e-13, bounds=(1e-10, 2e-8))
     dearer = float(np.nextafter(np.float32(rate), np.float32(1)))
-    assert acc.epsilon(make(rate), 1e-13) <= 0.1 < acc.epsilon(make(dearer), 1e-13)
+    assert acc.epsilon(make(rate), 1e-13) <= 1e-3 < acc.epsilon(make(dearer), 1e-13)
