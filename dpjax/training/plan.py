@@ -492,8 +492,8 @@ GAUSSIAN_NOISE = (
 )
 # What `gradients.rounding_slack(in_place=True)` allows for, which sets how much noise `fit` adds.
 EMPTY_PLACE = (
-    "who is removed leaves an empty place among the records: the bound on what the rounding of a sum "
-    "adds to its sensitivity lets nobody else move up"
+    "who is removed leaves an empty place among the records: the bound on what the rounding of a "
+    "sum adds to its sensitivity lets nobody else move up"
 )
 # What a certificate of a run over users says of its "records".
 OF_USERS = (

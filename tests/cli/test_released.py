@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, class_sizes, private, released
+from dpjax.cli import app, class_sizes, page, private, released
 
 # Sixty ages, each of many people: to the noise they are sixty classes.
 ASKED = ("--target", "age", "--epsilon", "5", "--delta", "1e-5", "--steps", "4", "--numeric", "x")
@@ -369,7 +369,10 @@ def test_released_texts_that_are_numbers_by_other_marks_are_named():
     assert say_of() == []
 
 
-def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path):
+def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path, monkeypatch):
+    # Pictures and prices of the page are other tests'.
+    monkeypatch.setattr(page, "pictures", lambda *_: page.Html("<p>drawn</p>"))
+    monkeypatch.setattr(page, "numbers", lambda *_: page.Html("<p>priced</p>"))
     rng = np.random.default_rng(0)
     age = rng.integers(18, 90, 2_000)
     paid = [f"{k % 9 + 1}.{k % 900 + 100},{k % 90 + 10}" for k in range(2_000)]
@@ -390,7 +393,7 @@ def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path
         "paid": "no value stood out of the noise",
     }
     assert dpjax("report", out).exit_code == 0
-    page = (out / "report.html").read_text()
-    assert "paid (no value stood out of the noise)" in page
-    assert "stay_id (an id by its name)" in page
-    assert private.released.FILE not in page
+    text = (out / "report.html").read_text()
+    assert "paid (no value stood out of the noise)" in text
+    assert "stay_id (an id by its name)" in text
+    assert private.released.FILE not in text

@@ -268,6 +268,7 @@ def test_a_cell_of_a_frame_changes_no_other(name):
         np.testing.assert_array_equal(as_numbers(cells, schema)[[0, 2, 3, 4]], [1, 2, 3, np.nan])
 
 
+@pytest.mark.at_length
 def test_a_cell_that_poses_as_records_is_one_and_a_lost_quote_is_in_the_certificate(tmp_path):
     rows = [f"{age},{'yes' if age > 40 else 'no'}" for age in range(20, 60)] * 10
     cell = '"' + "30,hacked\n" * 14_000 + '",no'
