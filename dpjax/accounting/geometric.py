@@ -359,7 +359,7 @@ def angles(vector: Array) -> Array:
     """θ_i = atan2(‖(g_{i+1}, …, g_d)‖, g_i) and θ_{d−1} = atan2(g_d, g_{d−1}), as GeoDP takes them.
 
     References:
-        Duan et al. 2025, Section III (Equations 5 and 6).
+        Duan et al. 2025, Section V-A, Equations 25 and 26.
     """
     xp: Any = namespace(vector)
     squares = xp.cumsum(xp.square(vector)[::-1])[::-1]  # tails Σ_{j≥i} g_j²

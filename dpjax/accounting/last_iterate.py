@@ -324,7 +324,7 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
     and a start N(0, vI) with v <= 2σ²/λ, a point included.
 
     References:
-        Chourasia, Ye and Shokri 2021, Corollary 1 (published), Theorem 3 (lower).
+        Chourasia, Ye and Shokri 2021, Theorem 1 (published), Theorem 2 (lower).
     """
     checks.choice("form", form, sorted(_RATES))
     of_kind(run, NoisyGradientDescent)
@@ -399,6 +399,6 @@ METHODS = (
         epsilon=_tracing_epsilon,
         rdp=_tracing_rdp,
         describe="tracing-diffusion bound with exponent −ληK/2 (Chourasia, Ye and Shokri 2021, "
-        "Corollary 1)",
+        "Theorem 1)",
     ),
 )

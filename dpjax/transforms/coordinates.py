@@ -28,7 +28,7 @@ class Spherical(NamedTuple):
     """A vector g of d numbers as its norm and d − 1 elevations φ.
 
     φ_z = π/2 − θ_z, with θ_z = arctan2(√(Σ_{k>z} g_k²), g_z) for z < d − 1 and
-    θ_{d−1} = arctan2(g_d, g_{d−1}) the angles of Duan et al. 2025, equation (3). Most elevations
+    θ_{d−1} = arctan2(g_d, g_{d−1}) the angles of Duan et al. 2025, Equation 25. Most elevations
     are small: near π/2, where θ_z is for large d, float32 would have lost their leading digits.
 
     Fields:
@@ -74,7 +74,8 @@ def to_spherical(tree: PyTree) -> Spherical:
         ('1.7321', ['0.9553', '-0.7854'])
 
     References:
-        Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically", §V.
+        Duan et al. 2025, "Analyzing and optimizing perturbation of DP-SGD geometrically",
+        Section V-A, Equations 24 to 27.
     """
     return _spherical_coordinates(tree)
 

@@ -161,7 +161,8 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
         True
 
     References:
-        Tholeti and Kalyani 2021, "Privacy-preserving gradient descent with unit-ball noise".
+        Tholeti and Kalyani 2021, "On the differentially private nature of perturbed gradient
+        descent", Algorithm 1.
     """
     positive("radius", radius, allow_zero=True)
     return _make_additive("ball", ball_like, radius, key)
