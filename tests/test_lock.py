@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import re
@@ -174,3 +175,13 @@ def test_a_later_release_that_warns_fails_no_test_of_a_user(tmp_path, strict, ow
     assert (ran.returncode == 0) == passes, ran.stdout + ran.stderr
     if not own:
         assert "optax is imported" in ran.stdout or "apply_updates has another" in ran.stdout
+
+
+def test_every_warning_of_the_package_is_of_its_own_category():
+    """A plain UserWarning of dpjax would be taken for one of a library's."""
+    for path in (_ROOT / "dpjax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+                said = [ast.unparse(argument) for argument in node.args]
+                own = {"DpjaxWarning", "PrivacyWarning"} & {*said[1:]}
+                assert own or said[0].startswith("DifferentPrice("), (path, node.lineno)

@@ -24,6 +24,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._numerics.persons import number_persons
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
@@ -330,6 +331,7 @@ def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
             f"key is not used: the run in {folder} goes on with the key that it began with, which "
             "is stored there; leave key out where resume=True, or choose another folder for a run "
             "with this one",
+            DpjaxWarning,
             stacklevel=6,  # the caller of `fit`, whose decorators stand between
         )
     return same

@@ -174,9 +174,7 @@ def test_users_are_sampled_and_a_killed_run_resumes_to_the_last_bit(problem, tmp
                 resume=True,
                 **(options | wrong),
             )
-    rest = training.fit(
-        _loss, _start(), data, plan, key=jax.random.key(9), folder=tmp_path, resume=True, **options
-    )
+    rest = training.fit(_loss, _start(), data, plan, folder=tmp_path, resume=True, **options)
     for name in whole.params:
         np.testing.assert_array_equal(rest.params[name], whole.params[name])
 
