@@ -14,6 +14,10 @@ import pytest
 from benchmarks import device
 
 
+# Each part is a process of its own, and compiles.
+pytestmark = pytest.mark.processes
+
+
 @pytest.fixture
 def rows(lenient_promotion):
     """A part's rows in this process."""

@@ -80,6 +80,7 @@ def test_a_run_that_has_looked_says_what_that_cost_books_it_and_keeps_the_table(
     assert not (folder / "run" / "certificate.json").exists()
 
 
+@pytest.mark.at_length
 def test_it_goes_on_with_a_number_from_the_table_that_was_released(again, monkeypatch):
     out, ledger, command = again
     kept = json.loads((out / "private_table.json").read_text())
@@ -296,6 +297,7 @@ def _people(path):
     return path
 
 
+@pytest.mark.at_length
 def test_a_run_that_an_earlier_version_began_goes_on_with_its_own_table(tmp_path, monkeypatch):
     people, out = _people(tmp_path / "people.csv"), tmp_path / "run"
     (out / "checkpoint" / "table").mkdir(parents=True)
