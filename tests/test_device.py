@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks import device
 
-
 # Each part is a process of its own, and compiles.
 pytestmark = pytest.mark.processes
 
