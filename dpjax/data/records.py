@@ -92,5 +92,7 @@ def _skip_blanks(text: str, place: int) -> int:
 
 def find_line_end(first_line: str) -> str:
     """What ends a file's lines, by its first one up to an LF: CR where that stands within it."""
-    outside = re.sub(r'"(?:[^"]|"")*+"?', "", first_line)
+    # A quoted cell counts as one character, so that what it holds does not say that a CR before it
+    # is the line's last one: in a file of CR alone, an LF in the first record ends `first_line`.
+    outside = re.sub(r'"(?:[^"]|"")*+"?', "_", first_line)
     return "\r" if re.search(r"\r(?![\r\n]|\Z)", outside) else "\n"

@@ -188,6 +188,16 @@ def test_an_old_file_of_cr_alone_is_read_by_its_header(tmp_path):
     assert found.to_numpy().tolist() == [["1", "a"], ["2", "b"]]
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+@pytest.mark.parametrize("odd", ["", "a", "\n", "\r", "\r\n", 'a"\n"', ",\n\r"])
+def test_what_the_first_record_holds_does_not_say_what_ends_lines(tmp_path, odd, end):
+    rows = [[odd, "b"], ["1", odd], ["2", "c"]]
+    for names, width in (("x,y", 2), ('"x"', 1)):
+        lines = [",".join('"' + cell.replace('"', '""') + '"' for cell in r[:width]) for r in rows]
+        found = _read_file(tmp_path / "a.csv", end.join([names, *lines, ""]), True)
+        assert found.to_numpy().tolist() == [row[:width] for row in rows]
+
+
 def test_without_a_header_a_private_file_has_its_names_from_a_schema(tmp_path):
     with pytest.raises(data.DataError, match="a schema must name its columns") as caught:
         _read_file(tmp_path / "a.csv", "secret,1\n", False, names=None)
