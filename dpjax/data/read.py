@@ -271,8 +271,10 @@ class _Rows:
 
     def _open(self, comment: str | None, as_written: bool) -> tuple[str, str]:
         """The first line that is neither blank nor a comment, and what ends lines."""
-        with _open_text(self.path, as_written, "\n") as text:
-            end = find_line_end(text.readline())
+        end = "\n"
+        if self._header:  # the first record decides nothing
+            with _open_text(self.path, as_written, "\n") as text:
+                end = find_line_end(text.readline())
         lines = _lines(self.path, end, as_written)
         kept = (x for x in lines if x.strip() and not (comment and x.startswith(comment)))
         return next(kept, ""), end

@@ -188,6 +188,19 @@ def test_an_old_file_of_cr_alone_is_read_by_its_header(tmp_path):
     assert found.to_numpy().tolist() == [["1", "a"], ["2", "b"]]
 
 
+@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize("odd", ["a\rb", "\ra", "a\r", "\r\ra"])
+def test_the_first_record_of_a_file_without_a_header_does_not_say_what_ends_lines(
+    tmp_path, odd, quoted
+):
+    path = tmp_path / "a.csv"
+    cell = f'"{odd}"' if quoted else odd
+    path.write_bytes(("\n".join([f"1,{cell},0", *(f"{n},x,1" for n in range(2, 50))])).encode())
+    schema = data.Schema((), target="y", header=False, names=("n", "word", "y"))
+    frame = data.read_table(path, schema=schema, target="y")
+    assert frame["n"].astype(int).tolist() == list(range(1, 50))
+
+
 @pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
 @pytest.mark.parametrize("odd", ["", "a", "\n", "\r", "\r\n", 'a"\n"', ",\n\r"])
 def test_what_the_first_record_holds_does_not_say_what_ends_lines(tmp_path, odd, end):
