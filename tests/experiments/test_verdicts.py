@@ -898,8 +898,9 @@ def _level_trained(rng) -> Tables:
     drawn = table["method"].map(
         {name: 0.4 * rng.normal() for name in table["method"].unique()}  # 5,000 images
     )
-    share = np.where(table["method"] == duan2025.FREE, 98.9, 88.0)
-    return table.assign(**{"accuracy %": share + drawn + 0.5 * rng.normal(size=len(table))}), free
+    share = np.where(table["method"] == duan2025.FREE, 98.0, 88.0)
+    found = np.minimum(share + drawn + 0.5 * rng.normal(size=len(table)), 99.9)
+    return table.assign(**{"accuracy %": found}), free
 
 
 def _level_future(rng) -> Tables:

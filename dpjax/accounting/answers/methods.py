@@ -152,7 +152,9 @@ def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
                 f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
                 "for data sets of another size"
             )
-    priced = [m for m in rank_methods(METHODS, "epsilon", run, adjacency) if m.rank is not None]
+    able = rank_methods(METHODS, "epsilon", run, adjacency)
+    # A price as if of no noise answers, and is no advice.
+    priced = [m for m in able if m.rank is not None and m.name != "all_or_nothing"]
     if part == "rdp" and priced:
         steps = dict.fromkeys(
             describe(step)
