@@ -124,7 +124,7 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Met
     chosen = rank_methods(METHODS, part, run, adjacency, kept)
     if chosen:
         return chosen
-    able = rank_methods(METHODS, part, run, adjacency)
+    able = _list_advised(part, run, adjacency)
     question = part.replace("_", " ")
     if able:
         would = " or ".join(dict.fromkeys(repr(m.name) for m in able))
@@ -134,13 +134,19 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Met
         )
     reason = _reason(run, part, adjacency)
     other = Adjacency.REPLACE_ONE if adjacency is Adjacency.ADD_REMOVE else Adjacency.ADD_REMOVE
-    elsewhere = [m for m in rank_methods(METHODS, part, run, other) if m.rank is not None]
+    elsewhere = [m for m in _list_advised(part, run, other) if m.rank is not None]
     advice = ""
     if elsewhere:
         advice = f"; adjacency=Adjacency.{other.name} with method={elsewhere[0].name!r} answers"
     raise UnsupportedQuery(
         f"{describe(run)} has no {question} by any method under {adjacency.value}{reason}{advice}"
     )
+
+
+def _list_advised(part: str, run: Mechanism, adjacency: Adjacency) -> list[Method]:
+    """The methods that answer a part, without the price as if of no noise, which is no advice."""
+    able = rank_methods(METHODS, part, run, adjacency)
+    return [method for method in able if method.name != "all_or_nothing"]
 
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
@@ -152,9 +158,7 @@ def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
                 f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
                 "for data sets of another size"
             )
-    able = rank_methods(METHODS, "epsilon", run, adjacency)
-    # A price as if of no noise answers, and is no advice.
-    priced = [m for m in able if m.rank is not None and m.name != "all_or_nothing"]
+    priced = [m for m in _list_advised("epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:
         steps = dict.fromkeys(
             describe(step)
