@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import class_sizes, inputs, released, settings
+from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,9 +173,9 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
         folder = key.folder.parent.parent
         spent = (
             f"nothing was trained; {found.describe_cost()}{booked}, and {folder / released.FILE} "
-            f"keeps what they found: the same command with --out {folder} --resume goes on from it "
-            "without another look, also with another --task, --classes, --model, --by, --steps, "
-            "--batch-size or --clip-norm"
+            f"keeps what they found: the same command with --out {quote_path(folder)} --resume "
+            "goes on from it without another look, also with another --task, --classes, --model, "
+            "--by, --steps, --batch-size or --clip-norm"
         )
         said = f"{error}; {spent}"
         raise ValueError(said) from None

@@ -43,7 +43,7 @@ def ages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def refused(ages, tmp_path_factory):
     """A run that was refused after its looks: its folder, its ledger, what it said."""
-    folder = tmp_path_factory.mktemp("refused")
+    folder = tmp_path_factory.mktemp("re fused")
     ledger = folder / "ages.ledger.json"
     dpjax("ledger", ledger, "--epsilon", "7", "--delta", "1e-4", "--data", ages)
     found = dpjax("train", "--data", ages, *ASKED, "--ledger", ledger, "--out", folder / "run")
@@ -76,6 +76,7 @@ def test_a_run_that_has_looked_says_what_that_cost_books_it_and_keeps_the_table(
     assert booked.digests["mechanism"] == certificate.digests["mechanism"]
     assert booked.epsilon < 1.5
     assert "ages.ledger.json)" in said
+    assert f"--out '{folder / 'run'}' --resume goes on" in said  # one word to a shell
     assert kept["encoding"]["classes"] == [str(age) for age in range(20, 80)]
     assert not (folder / "run" / "certificate.json").exists()
 
