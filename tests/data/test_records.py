@@ -116,7 +116,9 @@ def test_in_the_open_a_cell_changes_no_other(tmp_path, name):
     assert frame["x"].tolist() == [1, 2, 3, 9]
     assert frame["y"].tolist()[:3] == [row[1] for row in ROWS]
     if CELLS[name].strip():
-        assert frame["y"].iloc[3] == CELLS[name]
+        # Before its version 3 pandas ends a cell at a NUL; a cell of nothing is missing.
+        kept = CELLS[name] if int(pd.__version__.split(".")[0]) >= 3 else CELLS[name].split("\0")[0]
+        assert frame["y"].iloc[3:].fillna("").item() == kept
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
