@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
+import itertools
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 import warnings
+from collections.abc import Iterator
 
 # On the versions of constraints.txt continuous integration fails at every warning. Elsewhere only
 # dpjax's own do: a later release of a library may warn of what it likes.
@@ -60,11 +64,35 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from dpjax._numerics import float64  # noqa: E402
+from dpjax._numerics import float64, normal  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
+
+
+
+class _Named:
+    """Bits in the place of the operating system's: those of a test's name, the same in every run.
+
+    What a command draws for itself, such as which records are held out, decides what it prints: a
+    test of that would fail once in so many runs. Processes of their own draw as users' do.
+    """
+
+    drawn: Iterator[bytes]
+
+    @classmethod
+    def start(cls, name: str) -> None:
+        digests = (f"{name} {turn}".encode() for turn in itertools.count())
+        cls.drawn = (hashlib.sha256(digest).digest() for digest in digests)
+
+    @classmethod
+    def token_bytes(cls, count: int) -> bytes:
+        return next(cls.drawn)[:count]
+
+
+_Named.start("collection")
+normal.secrets = types.SimpleNamespace(token_bytes=_Named.token_bytes)
 
 # glibc keeps what is freed: the compiler's threads leave it scattered over an arena each.
 _LIBC = ctypes.CDLL(None) if os.name == "posix" else None
@@ -95,6 +123,18 @@ def pytest_configure(config):
     """Later filters take precedence over earlier ones."""
     for line in [*_FAIL, *_PASS]:
         config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    """A fixture that several tests share draws by its own name, whichever asks for it first."""
+    if fixturedef.scope != "function":
+        _Named.start(f"{fixturedef.baseid} {fixturedef.argname}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    _Named.start(item.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)

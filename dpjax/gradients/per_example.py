@@ -151,10 +151,10 @@ def rounding_slack(
     if not 0 < failure < 1:
         raise ValueError(f"failure must be in (0, 1), got {failure!r}")
     u = float(jnp.finfo(dtype).eps) / 2
-    # Both bounds are those of `compensated`; neither grows where the batch is cut into pieces.
-    slack = compensated.slack_of_shifted_runs(batch_size, u)
-    if in_place:
-        slack = min(slack, compensated.slack_of_runs(batch_size, u))
+    # Both bounds are those of `compensated`; neither grows where the batch is cut into pieces. The
+    # lesser one is not taken: only the first counts the positions of a record.
+    bound = compensated.slack_of_runs if in_place else compensated.slack_of_shifted_runs
+    slack = bound(batch_size, u)
     # The factors are made from norms, sums of `dimension` squares; a run that long has no useful
     # worst case, so there the errors are taken as independent with mean zero (Higham and Mary 2019,
     # "A new approach to probabilistic rounding error analysis", Theorem 2.4), for all records and
