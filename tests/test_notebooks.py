@@ -12,8 +12,8 @@ from notebooks.__main__ import HERE, execute, kernel
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
 
-def test_there_are_eleven():
-    assert len(NOTEBOOKS) == 11
+def test_there_are_twelve():
+    assert len(NOTEBOOKS) == 12
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
