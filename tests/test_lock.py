@@ -100,7 +100,7 @@ def _wheel(folder: pathlib.Path, name: str, version: str, **modules: str) -> Non
     made = f"{name}-{version}"
     facts = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "RECORD": "",
     }
     files = {f"{made}.dist-info/{file}": text for file, text in facts.items()}
