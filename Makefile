@@ -7,11 +7,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What every target installs: one version of each library, for Python 3.11 to 3.13 (`make lock`).
 LOCK := constraints.txt
+BACKEND_STAMP := $(VENV)/.installed-backend
 RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 DOCS_STAMP := $(VENV)/.installed-docs
-INSTALL := -m pip install --quiet --disable-pip-version-check --editable
+PIP := -m pip install --quiet --disable-pip-version-check
 LOCKED := -c $(LOCK)
+# What builds dpjax (and what hatchling asks for where it builds editably) comes first, in the lock's
+# versions: the environment that pip would make for a build takes the newest of its own accord.
+BACKEND := hatchling editables
+INSTALL := $(PIP) --no-build-isolation --editable
 PYTEST := -m pytest -n 2 --dist worksteal
 
 # The fast tests: one a package, what each may import, and the style.
@@ -63,11 +68,15 @@ $(BIN)/python:
 	  || { echo "dpjax needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(RUN_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+$(BACKEND_STAMP): $(LOCK) | $(BIN)/python
+	$(BIN)/python $(PIP) $(BACKEND) $(LOCKED)
+	@touch $@
+
+$(RUN_STAMP): pyproject.toml $(LOCK) | $(BACKEND_STAMP)
 	$(BIN)/python $(INSTALL) '.[cli]' $(LOCKED)
 	@touch $@
 
-$(TEST_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+$(TEST_STAMP): pyproject.toml $(LOCK) | $(BACKEND_STAMP)
 	$(BIN)/python $(INSTALL) '.[test,lint]' $(LOCKED)
 	@touch $@ $(RUN_STAMP)
 
@@ -119,7 +128,8 @@ test-newest:
 ends:
 	rm -rf $(ENV)
 	"$(FROM)" -m venv $(ENV)
-	$(ENV)/bin/python $(INSTALL) '.[test]' $(PINS)
+	$(ENV)/bin/python $(PIP) $(BACKEND) $(LOCKED)
+	$(ENV)/bin/python $(INSTALL) '.[test]' $(PINS) --upgrade --upgrade-strategy eager
 	$(ENV)/bin/python -c 'import sys, jax; print("Python", sys.version.split()[0], "with jax", jax.__version__)'
 	$(ENV)/bin/python $(PYTEST) $($(TESTS))
 
@@ -128,7 +138,7 @@ ends:
 package:
 	@.ci/package
 
-$(DOCS_STAMP): pyproject.toml $(LOCK) | $(BIN)/python
+$(DOCS_STAMP): pyproject.toml $(LOCK) | $(BACKEND_STAMP)
 	$(BIN)/python $(INSTALL) '.[docs]' $(LOCKED)
 	@touch $@
 
@@ -148,9 +158,9 @@ $(LOCK_STAMP):
 	@touch $@
 
 lock: $(LOCK_STAMP)
-	UV_CUSTOM_COMPILE_COMMAND="make lock" .venv-lock/bin/python -m uv pip compile --quiet --upgrade \
-	  --universal --python-version 3.11 --no-annotate --extra test --extra lint --extra browser \
-	  --output-file $(LOCK) pyproject.toml
+	printf '%s\n' $(BACKEND) | UV_CUSTOM_COMPILE_COMMAND="make lock" \
+	  .venv-lock/bin/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --no-annotate --extra test --extra lint --extra browser --output-file $(LOCK) pyproject.toml -
 
 clean:
 	rm -rf $(VENV) .venv-* runs build dist .pytest_cache .ruff_cache .hypothesis

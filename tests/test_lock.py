@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+_SETTINGS = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+_PROJECT = _SETTINGS["project"]
 _LOCKED = [
     Requirement(line)
     for line in (_ROOT / "constraints.txt").read_text().splitlines()
@@ -49,7 +52,9 @@ def test_every_requirement_has_one_locked_version_that_it_allows(python):
         "python_full_version": python,
         "sys_platform": "linux",
     }
-    required = [Requirement(line) for line in _PROJECT["dependencies"]]
+    # To build editably hatchling asks for editables.
+    lines = [*_PROJECT["dependencies"], *_SETTINGS["build-system"]["requires"], "editables"]
+    required = [Requirement(line) for line in lines]
     for requirement in [*required, *(each for extra in _INSTALLED for each in _required(extra))]:
         versions = [
             next(iter(locked.specifier)).version
@@ -86,6 +91,72 @@ def test_linters_are_pinned_for_every_target_and_run_by_check_alone():
         for line in text.splitlines():
             if "pip install" in line:
                 assert line.endswith(" -c constraints.txt"), (target, line)
+                # An environment made for a build would be of versions that no lock decides.
+                assert ("--editable" in line) == ("--no-build-isolation" in line), (target, line)
+
+
+def _wheel(folder: pathlib.Path, name: str, version: str, **modules: str) -> None:
+    """Write a wheel of a few modules, a file each."""
+    made = f"{name}-{version}"
+    facts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    files = {f"{made}.dist-info/{file}": text for file, text in facts.items()}
+    files |= {f"{module.replace('__', '/')}.py": text for module, text in modules.items()}
+    with zipfile.ZipFile(folder / f"{made}-py3-none-any.whl", "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+
+
+# A build backend that writes its own version into what it builds.
+_A_BACKEND = """
+import pathlib, zipfile
+
+{wheel}
+def build_editable(folder, settings=None, metadata=None):
+    _wheel(pathlib.Path(folder), "dpjax", "0.1.0", built_by="print({version!r})")
+    return "dpjax-0.1.0-py3-none-any.whl"
+
+def get_requires_for_build_editable(settings=None):
+    return ["editables"]
+"""
+
+
+@pytest.mark.processes
+def test_the_lock_decides_what_builds_the_package(tmp_path):
+    """An index has a later release of the backend; the lock names the one before."""
+    index, clone = tmp_path / "index", tmp_path / "clone"
+    index.mkdir()
+    clone.mkdir()
+    for version in ("2.0", "3.0"):
+        backend = _A_BACKEND.format(wheel=inspect.getsource(_wheel), version=version)
+        _wheel(index, "hatchling", version, hatchling__build=backend)
+        _wheel(index, "editables", version)
+    (clone / "Makefile").write_text((_ROOT / "Makefile").read_text())
+    (clone / "constraints.txt").write_text("hatchling==2.0\neditables==2.0\n")
+    project = '[project]\nname = "dpjax"\nversion = "0.1.0"\noptional-dependencies = {cli = []}\n'
+    build = '[build-system]\nrequires = ["hatchling>=1.26"]\nbuild-backend = "hatchling.build"\n'
+    (clone / "pyproject.toml").write_text(project + build)
+
+    def run(*command: str) -> str:
+        offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+        return subprocess.run(
+            command,
+            cwd=clone,
+            env=os.environ | offline,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    python = ".venv/bin/python"
+    run("make", f"PYTHON={sys.executable}", ".venv/.installed-run")
+    assert run(python, "-m", "built_by") == "2.0\n"
+    # Left to itself pip builds by the later one, whatever is installed and constrained.
+    run(python, "-m", "pip", "install", "--editable", ".", "-c", "constraints.txt")
+    assert run(python, "-m", "built_by") == "3.0\n"
 
 
 # A later release of optax: it warns where it is imported and, in the name of its caller, where one

@@ -305,23 +305,33 @@ def test_a_parameter_that_does_not_matter_at_first_is_searched_to_its_end(epsilo
 
 
 @pytest.mark.parametrize("bounds", [None, (1, 10_000)])
-@pytest.mark.at_length(every=2)
-def test_steps_without_an_answer_do_not_end_the_search(bounds):
+@pytest.mark.parametrize("budgets", [np.array([1.0, 2.0]), 2.0], ids=["two", "one"])
+@pytest.mark.at_length(every=4)
+def test_steps_without_an_answer_do_not_end_the_search(budgets, bounds):
     """The contour answers one step (the closed form) and four, and none between them."""
     price = functools.partial(acc.epsilon, delta=1e-5, method="contour")
     assert np.isfinite(price(by_steps(1)))
     assert np.isinf(price(by_steps(2)))
-    steps = acc.calibrate(by_steps, 2.0, 1e-5, method="contour", bounds=bounds)
-    assert price(by_steps(steps)) <= 2.0 < price(by_steps(steps + 1))
-    several = acc.calibrate(by_steps, np.array([1.0, 2.0]), 1e-5, method="contour", bounds=bounds)
-    assert several[1] == steps
-    assert price(by_steps(several[0])) <= 1.0 < price(by_steps(several[0] + 1))
+    found = acc.calibrate(by_steps, budgets, 1e-5, method="contour", bounds=bounds)
+    assert np.shape(found) == np.shape(budgets)
+    for steps, budget in zip(np.ravel(found).tolist(), np.ravel(budgets), strict=True):
+        assert price(by_steps(steps)) <= budget < price(by_steps(steps + 1))
 
 
-def test_a_budget_that_any_noise_keeps_takes_the_least():
+_BY_NOISE = lambda s: acc.Repeated(acc.PoissonSampled(acc.Gaussian(s), 0.01), 5)  # noqa: E731
+_BY_RATE = lambda q: acc.PoissonSampled(acc.Gaussian(1e-3), q)  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("make", "bounds", "least"),
+    [
+        (_BY_NOISE, (0.5, 3.0), 0.5),
+        (_BY_NOISE, None, 2.0**-40),
+        (_BY_RATE, (0.01, 0.05), 0.05),
+    ],
+    ids=["of noise within bounds", "of noise", "of a rate"],
+)
+@pytest.mark.at_length(every=2)
+def test_a_budget_that_any_noise_keeps_takes_the_least(make, bounds, least):
     """At most a tenth of the records are ever seen, so that δ = 0.1 allows ε = 0 at any noise."""
-    make = lambda s: acc.Repeated(acc.PoissonSampled(acc.Gaussian(s), 0.01), 5)  # noqa: E731
-    assert acc.calibrate(make, 1.0, 0.1) == 2.0**-40
-    assert acc.calibrate(make, 1.0, 0.1, bounds=(0.5, 3.0)) == 0.5
-    by_rate = lambda q: acc.PoissonSampled(acc.Gaussian(1e-3), q)  # noqa: E731
-    assert acc.calibrate(by_rate, 1.0, 0.1, bounds=(0.01, 0.05)) == 0.05
+    assert acc.calibrate(make, 1.0, 0.1, bounds=bounds) == least

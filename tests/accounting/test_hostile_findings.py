@@ -94,7 +94,7 @@ def test_one_step_that_no_line_resolves_is_priced_in_closed_form(sigma, rate, de
 
 
 @pytest.mark.parametrize("sigma", [1e-9, 1e-14, 1e-16, 1.9e-20])
-@pytest.mark.at_length(every=3)
+@pytest.mark.at_length(every=4)
 def test_the_price_of_next_to_no_noise_is_no_less_than_it_is(sigma):
     # Orders as near to one as they are best here have moments that lose all their digits.
     for rate, delta in ((1.0, 1e-300), (1.0, 1e-13), (0.5, 1e-13), (1e-6, 1e-300)):

@@ -41,6 +41,7 @@ _RARE = [
 
 
 @pytest.mark.parametrize(("run", "delta", "adjacency"), _RARE)
+@pytest.mark.at_length(every=3)
 def test_of_rare_steps_both_ends_are_close_and_delta_undoes_epsilon(run, delta, adjacency):
     low, high = acc.epsilon_interval(run, delta, adjacency=adjacency)
     assert 0 < low <= high < low * 1.002
@@ -55,6 +56,7 @@ def test_of_a_record_that_is_hardly_ever_drawn_delta_is_what_epsilon_said():
     assert 4.9e-9 < acc.delta(_ONE, 2.0e-5) < 5.19e-9
 
 
+@pytest.mark.at_length
 def test_risks_of_rare_steps_follow():
     # A line e^ε α + δ is a bound of every attack: of one ε that `epsilon` states, too.
     lines = [np.exp(acc.epsilon(_ONE, d)) * 1e-3 + d for d in (5.19e-9, 3e-8)]
@@ -65,6 +67,7 @@ def test_risks_of_rare_steps_follow():
 
 @pytest.mark.filterwarnings("ignore:noise uniform in a ball")
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.at_length(every=2)
 def test_of_every_family_delta_undoes_epsilon(adjacency):
     wrong = []
     for step in EXAMPLES:
@@ -84,6 +87,7 @@ def test_of_every_family_delta_undoes_epsilon(adjacency):
     assert not wrong
 
 
+@pytest.mark.at_length
 def test_rounded_steps_agree_with_lines_of_their_densities():
     # Two ways to one number: where lines of the densities are fine both ends hold of either.
     rng = np.random.default_rng(8)
@@ -134,6 +138,7 @@ def test_a_composition_with_a_rare_part_is_what_a_longer_grid_says():
         (lambda noise: acc.FixedBatchSampled(acc.Gaussian(noise), 1, 1000), _SWAP),
     ],
 )
+@pytest.mark.at_length(every=4)
 def test_with_hardly_any_noise_a_record_that_takes_part_is_told(noise, sampled, adjacency):
     drawn = 1 - (1 - 1e-3) ** 3  # in three samples at least once
     run = acc.Repeated(sampled(noise), 3)

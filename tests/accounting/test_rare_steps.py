@@ -106,6 +106,7 @@ def test_two_rare_steps_are_what_an_integral_over_the_first_says(kind, sign, mu,
         (0.8, 1e-4, 300, 1e-8, 0.070768, 0.070789),
     ],
 )
+@pytest.mark.at_length(every=2)
 def test_many_rare_steps_are_what_a_longer_lattice_says(sigma, rate, steps, delta, low, high):
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)
     ends = acc.epsilon_interval(run, delta)

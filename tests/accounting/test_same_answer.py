@@ -77,7 +77,9 @@ def test_another_process_says_the_same_with_x64_on():
     assert run.stdout.strip().splitlines()[-1] == str(mine)
 
 
-@pytest.mark.parametrize("method", ["best", "contour", "rdp"])
+@pytest.mark.parametrize(
+    "method", ["best", pytest.param("contour", marks=pytest.mark.at_length), "rdp"]
+)
 def test_a_setting_of_a_small_sweep_is_the_single_one_to_the_last_bit(method):
     rng = np.random.default_rng(8)
     sigmas, rates = rng.uniform(0.6, 4, 12), 10 ** rng.uniform(-4, -0.3, 12)

@@ -100,7 +100,7 @@ def _command(table, out, run):
     return words + ["--runs", 2, "--clip-norms", "0.5"] * (command == "tune")
 
 
-@pytest.mark.at_length(every=11)
+@pytest.mark.at_length
 @pytest.mark.parametrize("run", _RUNS, ids=lambda run: "-".join(map(str, run)))
 def test_every_command_reads_what_a_run_leaves(run, table, tmp_path, monkeypatch):
     # What is drawn and priced of the certificate alone is no file of the run.

@@ -75,22 +75,27 @@ def test_training_refuses_before_it_makes_a_folder(people, tmp_path, options, me
 
 @pytest.mark.parametrize("spelt", ["Replace One", "replace_one", " REPLACE-ONE "])
 @pytest.mark.at_length(every=3)
-def test_an_adjacency_is_spelt_as_in_python(spelt, people, tmp_path):
+def test_an_adjacency_is_spelt_as_in_python(spelt, tmp_path):
     run = ("--steps", 10, "--delta", 1e-5, "--adjacency", spelt)
     found = dpjax("epsilon", "--noise-multiplier", 2, *run)
     assert found.exit_code == 0, found.output
     assert "(replace-one)" in found.output
     assert "(replace-one)" in dpjax("calibrate", "--epsilon", 2, *run).output
     assert "[add-remove|replace-one]" in dpjax("epsilon", "--help").output
-    settings = ("--data", people, "--target", "sick", "--epsilon", 3, "--out", tmp_path / "run")
-    trained = dpjax("train", *settings, *run[:2], "--delta", 1e-3, *run[4:])
-    assert trained.exit_code == 0, trained.output
     grid = ("--noise-multiplier", "1,2", "--rate", "0.1", "--method", "rdp", *run)
     assert dpjax("sweep", *grid, "--out", tmp_path / "a.csv").exit_code == 0
     assert "replace-one" in (tmp_path / "a.csv").read_text()
     refused = dpjax("epsilon", "--noise-multiplier", 2, *run[:4], "--adjacency", "swap")
     assert refused.exit_code == 2
     assert "adjacency must be one of ['add-remove', 'replace-one'], got 'swap'" in refused.output
+
+
+@pytest.mark.parametrize("spelt", ["Replace One", "replace_one", " REPLACE-ONE "])
+@pytest.mark.at_length
+def test_train_spells_an_adjacency_so_too(spelt, people, tmp_path):
+    settings = ("--data", people, "--target", "sick", "--epsilon", 3, "--delta", 1e-3)
+    found = dpjax("train", *settings, "--steps", 10, "--adjacency", spelt, "--out", tmp_path / "a")
+    assert found.exit_code == 0, found.output
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.at_length(every=3)
 def test_no_content_of_the_records_decides_whether_a_run_is_made(content, tmp_path, monkeypatch):
     """The records of --test may be the same: where a file lies is public, what it holds not."""
     monkeypatch.setattr(training, "fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))

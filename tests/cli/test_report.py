@@ -403,10 +403,12 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     assert f"{share:.1%} (noise: ± 25.0%)" in said
     assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
     assert "IS NOT SHOWN" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
-    groups = {"sex": {"f": {**_CLASSES, "accuracy": 0.9}, "m": {**_CLASSES, "accuracy": 0.4}}}
+    shares = {"f": 0.9, "m": 0.4, "x": None}  # the last of a group without a record
+    groups = {"sex": {name: {**_CLASSES, "accuracy": share} for name, share in shares.items()}}
     said = say(**{**_CLASSES, "by": groups})
     assert "sex = f: 90.0%" in said
     assert "sex = m: 40.0%" in said
+    assert "sex = x: hidden by noise" in said
     assert "IS NOT SHOWN" not in say(**_NUMBERS)
     assert "IS NOT SHOWN" in say(**{**_NUMBERS, "baseline_error": 2.6})
     assert "IS NOT SHOWN" in say(**_NUMBERS, baseline_stddev=0.8)  # of noise of both errors

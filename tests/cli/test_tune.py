@@ -121,6 +121,7 @@ def test_the_best_run_is_left_as_train_leaves_one_and_no_other(finished, people,
     assert np.mean(np.array(labels) == np.array(truth)) > 0.8
 
 
+@pytest.mark.at_length
 def test_a_killed_search_goes_on_with_the_same_runs_and_leaves_none(
     finished, people, tmp_path, monkeypatch
 ):

@@ -15,38 +15,10 @@ import pytest
 from flax import nnx
 
 from dpjax import gradients
+from tests.gradients.tied import TiedLayer, TiedWeights, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
 B = 6
-
-
-class TiedWeights(nnx.Module):
-    """A look-up table that is the last layer's kernel too."""
-
-    def __init__(self, rngs):
-        self.embed = nnx.Param(jax.random.normal(rngs.params(), (5, 3)))
-        self.middle = nnx.Linear(3, 3, rngs=rngs)
-        self.head = self.embed
-
-    def __call__(self, token):
-        return self.head[...] @ jnp.tanh(self.middle(self.embed[...][token]))
-
-
-class TiedLayer(nnx.Module):
-    """One layer under two names."""
-
-    def __init__(self, rngs):
-        self.first = nnx.Linear(5, 5, rngs=rngs)
-        self.again = self.first
-
-    def __call__(self, token):
-        x = jax.nn.one_hot(token, 5)
-        return self.again(jnp.tanh(self.first(x)))
-
-
-def cross_entropy(model, example):
-    token, label = example
-    return -jax.nn.log_softmax(model(token))[label]
 
 
 def batch():
