@@ -269,8 +269,6 @@ def compose(
     bins: int = DEFAULT_BINS,
 ) -> Composed:
     """The composed loss distribution of the steps, tilted towards a target δ, or ε."""
-    from scipy import fft
-
     c, reach, h, bottom, near_up, near_down = _choose_window(pairs, delta, epsilon, bins)
     spectrum = np.ones(bins // 2 + 1, np.complex128)
     # |computed − true| ≤ transform·Σ|x| at every frequency, and relative to the 2-norm over all.
@@ -300,7 +298,7 @@ def compose(
         wrap_down += pair.count * log_sum(log_tilted - near_down[:, None] * losses)
         # Centre every step on its mode, so that phases stay small; count the centres apart.
         offset += round(pair.count) * (step.start + peak)
-        own = fft.rfft(np.bincount((place - peak) % bins, tilted, bins))
+        own = np.fft.rfft(np.bincount((place - peak) % bins, tilted, bins))
         # Integer powers by their logarithm; its branch does not matter for them.
         size = np.abs(own)
         with np.errstate(divide="ignore"):
@@ -308,7 +306,7 @@ def compose(
         spectrum *= np.exp(1j * (round(pair.count) * np.angle(own)))
         # |Π(φᵢ + eᵢ)^{nᵢ} − Πφᵢ^{nᵢ}| ≤ Π(|φᵢ| + |eᵢ|)^{nᵢ}·Σ nᵢ|eᵢ|/(|φᵢ| + |eᵢ|).
         gain += pair.count / (size + transform)
-    composed = fft.irfft(spectrum, bins)
+    composed = np.fft.irfft(spectrum, bins)
     first = round((bottom - origin) / h)
     composed = np.roll(composed, -((first - offset) % bins))
     losses = origin + h * (first + np.arange(bins))
