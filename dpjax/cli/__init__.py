@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
-import pathlib
 import textwrap
 from collections.abc import Callable
 from typing import Annotated
@@ -21,7 +19,7 @@ with extra("cli"):
     import rich  # noqa: F401
     import typer
 
-from dpjax.cli import predict, price, report, schema, signals, texts, train, tune, verify
+from dpjax.cli import compiled, predict, price, report, schema, signals, texts, train, tune, verify
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -81,12 +79,7 @@ for _name, _command in {
 
 def main() -> None:
     """Entry point of the `dpjax` command."""
-    # Compiled programs are kept, so that a command answers at once the second time. They hold no
-    # records and no keys: those are arguments. `JAX_COMPILATION_CACHE_DIR` names another place,
-    # `JAX_ENABLE_COMPILATION_CACHE=false` none.
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "dpjax" / "compiled"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    compiled.keep_programs()
     # What imports make stays: looking for garbage in it took a third of a short command's time.
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
     texts.spell_what_streams_cannot_say()

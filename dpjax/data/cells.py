@@ -155,7 +155,10 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             if codes and values.isin(codes).any():
                 changed[name] = values.mask(values.isin(codes))
             continue
-        several = [not isinstance(cell, Hashable) for cell in values]
+        # In plain Python: of short columns, of which there may be many, pandas' calls are slow.
+        row = list(values.to_numpy(object))
+        types = set(map(type, row))
+        several = [] if types <= {str, float} else [not isinstance(c, Hashable) for c in row]
         if any(several) and kind != "ignore":
             found = type(values.iloc[several.index(True)]).__name__
             error = DataError(
@@ -164,11 +167,12 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             )
             errors.append(error)
             continue
-        # In plain Python: of short columns, of which there may be many, pandas' calls are slow.
-        row = list(values)
-        texts = [cell for cell, absent in zip(row, values.isna(), strict=True) if not absent]
-        if not all(isinstance(cell, str) for cell in texts):
-            continue
+        texts = row
+        if types != {str}:
+            absent = values.isna().tolist()
+            texts = [cell for cell, gone in zip(row, absent, strict=True) if not gone]
+            if not all(isinstance(cell, str) for cell in texts):
+                continue
         # A table in memory may say itself that its texts are categories.
         if usual and (kind == "category" or isinstance(values.dtype, pd.CategoricalDtype)):
             continue

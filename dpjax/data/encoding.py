@@ -230,9 +230,13 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     if pd.api.types.is_numeric_dtype(column):
         codes, different = pd.factorize(column)
         return np.asarray([*map(read, different), read(None)], dtype=object)[codes]
+    given = list(column.to_numpy(object))
+    if set(map(type, given)) <= {str}:
+        read_text = {cell: _read_or_missing(cell, read) for cell in set(given)}
+        return np.asarray([read_text[cell] for cell in given], dtype=object)
     known: dict[Any, Any] = {}
     found = []
-    for cell in column.astype(object):
+    for cell in given:
         # 1 and True are equal and no one cell: a record must not decide how another is read.
         try:
             name = (type(cell), str(cell))
@@ -242,6 +246,14 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
         except _UNREADABLE:
             found.append(read(None))
     return np.asarray(found, dtype=object)
+
+
+def _read_or_missing(cell: str, read: Callable[[Any], Any]) -> Any:
+    """What a text is read as; as no text where it is unreadable."""
+    try:
+        return read(cell)
+    except _UNREADABLE:
+        return read(None)
 
 
 def _text(cell: Any, schema: Schema) -> str:

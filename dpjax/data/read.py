@@ -9,7 +9,7 @@ import itertools
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import IO, Any
@@ -36,7 +36,8 @@ _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm
 
 
 # An empty cell is missing; a category may well be called "NA" or "None".
-_NOTHING = ["", "nan", "NaN", "NAN"]
+_NAN = frozenset(("nan", "NaN", "NAN"))
+_NOTHING = ["", *sorted(_NAN)]
 
 # Of a frame's `attrs`: what its file shows besides its records, by how it is divided into them.
 DIVISION = "division"
@@ -218,11 +219,22 @@ def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Da
     rows = _Rows(path, schema, target, as_written=True)
     width = len(rows.names)
     cells = [row if len(row) == width else [""] * width for _, row in rows.read()]
-    cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
-    frame = pd.DataFrame(cells, columns=rows.names, dtype=object)
+    columns = zip(*cells, strict=True) if cells else [[]] * width
+    frame = pd.DataFrame(
+        {name: _empty_nothing(own) for name, own in zip(rows.names, columns, strict=True)},
+        columns=rows.names,
+        dtype=object,
+    )
     if rows.broken is not None:
         frame.attrs[DIVISION] = BROKEN_QUOTES
     return frame
+
+
+def _empty_nothing(cells: Sequence[str]) -> list[str]:
+    """The cells of a column, of which those that stand for nothing are empty."""
+    if _NAN.isdisjoint(cells):
+        return list(cells)
+    return ["" if cell in _NAN else cell for cell in cells]
 
 
 class _Rows:

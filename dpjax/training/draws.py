@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.explicit import (
     automatic,
@@ -26,12 +27,13 @@ from dpjax._numerics.explicit import (
     on_one_device,
     placed_like,
 )
-from dpjax._numerics.keys import fold_in_words
+from dpjax._numerics.keys import fold_in_words, is_threefry
 from dpjax._numerics.scope import enable_x64
 from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
 from dpjax.training.devices import Placement
 from dpjax.training.plan import Phase, Plan
+from dpjax.training.schemes import Poisson
 from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
 
 # Records up to which a sort costs less than compiling `nonzero` would.
@@ -97,7 +99,7 @@ class Draws(NamedTuple):
 
     # `draw(key, step) -> (indices, size)`, padded with numbers beyond the last record's; of blocks
     # `draw(key, step) -> (flags,)`, one a record, the last block's padding included.
-    draw: Callable[[Any, Any], tuple[Any, ...]]
+    draw: Callable[..., tuple[Any, ...]]
     capacity: int  # records of a piece
     # Records of a step (in a block), more with at most the probability `failure`.
     largest: int
@@ -114,6 +116,63 @@ def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
     # Draws with replacement may be more than there are records.
     padded = -(-max(n, largest) // capacity) * capacity
     return Draws(_make_draw(plan, Run(n, padded, plan.phases)), capacity, largest, padded)
+
+
+class Numbers(NamedTuple):
+    """What sets two runs of a program with places apart; the numbers of a plan of one phase."""
+
+    records: Any  # how many of the places hold one
+    word: Any  # the largest with which a record takes part, see `sampling.largest_word`
+    stddev: Any  # of the noise that is added to a sum
+    divisor: Any  # of the noisy sum
+
+
+# Bytes of records up to which they are copied into places.
+_MOST_COPIED = 1 << 28
+
+
+def count_places(arrays: RunArrays, key: Any, config: StepConfig) -> int | None:
+    """For how many records there is a place in a program that is kept; None for no program."""
+    # A program that is kept on disk serves other runs only where nothing of it is of this one
+    # alone. How many records there are to train on may be chance, as where records are held out by
+    # a coin each. Flags are drawn by number: those of the first records are what they were.
+    plan, data = config.plan, arrays.data
+    if not jax.config.jax_compilation_cache_dir or config.placement or isinstance(data, HostData):  # pyrefly: ignore
+        return None
+    plain = plan.adaptive is plan.strategy is None and not plan.is_traced
+    if not (plain and [type(phase.scheme) for phase in plan.phases] == [Poisson]):
+        return None
+    if not is_threefry(key) or sum(leaf.nbytes for leaf in jax.tree.leaves(data)) > _MOST_COPIED:
+        return None
+    unit = 1 << max(plan.population.bit_length() - 4, 0)  # an eighth of the records or less
+    return -(-plan.population // unit) * unit
+
+
+def fill_places(data: Any, places: int) -> Any:
+    """Records with empty ones behind them."""
+
+    def fill(leaf):
+        behind = ((0, places - len(leaf)), *((0, 0),) * (leaf.ndim - 1))
+        return jnp.asarray(np.pad(np.asarray(leaf), behind))  # on the host nothing is compiled
+
+    return jax.tree.map(fill, data)
+
+
+def make_numbers(plan: Plan, stddev: float) -> Numbers:
+    """The numbers of a plan, whose noise has this standard deviation."""
+    word = sampling.largest_word(plan.rate)
+    return Numbers(plan.population, word, stddev, plan.rate * plan.population)
+
+
+def make_place_draws(draws: Draws, places: int) -> Draws:
+    """The draws of `make_draws` of plain Poisson sampling by `draw(key, step, numbers)`."""
+    padded = -(-max(places, draws.largest) // draws.capacity) * draws.capacity
+
+    def draw(key, step, numbers):
+        flags = sampling.inclusion_up_to(key, step, places, numbers.word)
+        return list_flagged(flags & (jnp.arange(places) < numbers.records), padded)
+
+    return draws._replace(draw=draw, padded=padded)
 
 
 def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: float) -> Draws:
@@ -462,9 +521,12 @@ def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) ->
     several = config.process_mesh is not None
     run_key = devices.make_global_key(config.placement, key) if several else key
 
+    own = () if programs.numbers is None else (programs.numbers,)
+
     def advance(state, totals, rows, stop):
-        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen)
+        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen, *own)
 
     if isinstance(arrays.data, HostData):
         return FromHost(advance, arrays.data, programs, key, config.plan.steps)
-    return OnDevice(advance, arrays.data)
+    data = arrays.data if config.places is None else fill_places(arrays.data, config.places)
+    return OnDevice(advance, data)

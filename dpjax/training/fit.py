@@ -220,6 +220,7 @@ def fit(
         _name_key(plan, bound, store, ledger, by_hand=_is_used(key, bound, folder))
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
+        config = config._replace(places=draws.count_places(arrays, bound, config))
         progress = Loop(
             draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
             Saver(store, every, progress),

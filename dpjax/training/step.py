@@ -19,7 +19,17 @@ from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
-from dpjax.training.draws import Batch, Draws, Run, make_block_draws, make_draws, make_loading
+from dpjax.training.draws import (
+    Batch,
+    Draws,
+    Numbers,
+    Run,
+    make_block_draws,
+    make_draws,
+    make_loading,
+    make_numbers,
+    make_place_draws,
+)
 from dpjax.training.plan import Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
 
@@ -41,6 +51,7 @@ def compile_step(config: StepConfig, example: Any) -> Compiled:
         fingerprint.array_digest((plan.mechanism, plan.adaptive)),
         (plan.correlation, plan.clip_norm, plan.population),
         (config.capacity, config.method, config.failure, config.loss_takes_key, config.counted),
+        config.places,
         layout,
         # A program is another one where a function that it is made of is.
         (gradients.clipped_grad, transforms.gaussian_noise, transforms.correlated_noise),
@@ -84,32 +95,38 @@ def digest_programs(
 class Compiled(NamedTuple):
     """The programs of a run, compiled when they are first called."""
 
-    # `advance(state, totals, key, data, stop, frozen=())`: steps until `state["step"]` is `stop`.
-    # `data` is all records, or the `Batch` of one step. Totals travel with the state, so that a row
-    # of the metrics adds up to the same bits in any number of calls.
+    # `advance(state, totals, key, data, stop, frozen=(), numbers=None)`: steps until
+    # `state["step"]` is `stop`. `data` is all records, or the `Batch` of one step. Totals travel
+    # with the state, so that a row of the metrics adds up to the same bits in any number of calls.
     advance: Callable[..., Any]
     # Of records on the host: which a step draws, and what loads them, see `make_loading`.
     draw: Callable[..., Any]
     load: Callable[..., Batch]
+    numbers: Numbers | None = None  # that `advance` is given where it has places for records
 
 
 def _compile_step(config: StepConfig) -> Compiled:
     """The programs of a run."""
     draws, placement = make_draws(config.plan, config.capacity, config.failure), config.placement
-    update, own, results = make_update(config, draws), draws, {}
+    own, results, numbers = draws, {}, None
+    if config.places is not None:
+        slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
+        numbers = make_numbers(config.plan, *_noise_stddevs(config.plan, slack))
+        draws = make_place_draws(draws, config.places)
+    update = make_update(config, draws)
     if placement is not None:
         own = make_block_draws(config.plan, placement, draws, config.failure)
         results = {"out_shardings": (state_shardings(config), placement.sharding())}
 
     @functools.partial(jax.jit, **results)
-    def advance(state, totals, key, data, stop, frozen=()):
+    def advance(state, totals, key, data, stop, frozen=(), numbers=None):
         def step(carry):
-            state, seen = update(carry[0], data, key, frozen)
+            state, seen = update(carry[0], data, key, frozen, numbers)
             return state, jax.tree.map(jnp.add, carry[1], seen) if config.counted else carry[1]
 
         return jax.lax.while_loop(lambda carry: carry[0]["step"] < stop, step, (state, totals))
 
-    return Compiled(advance, *make_loading(own, placement))
+    return Compiled(advance, *make_loading(own, placement), numbers)
 
 
 def state_shardings(config: StepConfig) -> Any:
@@ -120,25 +137,27 @@ def state_shardings(config: StepConfig) -> Any:
 
 
 def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
-    """The pure `update(state, data, key, frozen) -> (state, seen)` of one step."""
+    """The pure `update(state, data, key, frozen, numbers) -> (state, seen)` of one step."""
+    # `numbers` stand for those of the plan where they are given.
     plan, placement = config.plan, config.placement
     slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
     sum_draw, draw_noise = sum_over_draw(config, draws), _make_noise(plan, slack)
     divisors = [phase.scheme.rate * plan.population for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
-    def update(state, data, key, frozen=()):
+    def update(state, data, key, frozen=(), numbers=None):
         params, step = state["params"], state["step"]
         clip_norm = state.get("clip_norm", plan.clip_norm)
-        total, (*seen, within) = sum_draw(params, data, key, step, frozen, clip_norm)
+        total, (*seen, within) = sum_draw(params, data, key, step, frozen, clip_norm, numbers)
         number, carried = find_phase(step), {}
         if plan.adaptive is not None:
             carried["clip_norm"] = _move_clip_norm(plan, clip_norm, within, seen[1], key, step)
-        noise, after = draw_noise(params, state, key, number)
+        noise, after = draw_noise(params, state, key, number, numbers)
         released = compensated.add_noise(total, noise)  # what privacy is priced for
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
-        mean = _divide(released, Run.choose(divisors, number), params)
+        divisor = Run.choose(divisors, number) if numbers is None else numbers.divisor
+        mean = _divide(released, divisor, params)
         return _step_optimizer(config, mean, state) | carried | after, tuple(seen)
 
     return update
@@ -174,19 +193,19 @@ def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any
 
 
 def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
-    """`draw_noise(params, state, key, number) -> (noise, carried)`, of the step of a phase."""
+    """`draw_noise(params, state, key, number, numbers) -> (noise, carried)` of a phase's step."""
     stddevs = _noise_stddevs(plan, slack)
 
-    def draw_independent(params, state, key, number):
-        stddev = Run.choose(stddevs, number)
+    def draw_independent(params, state, key, number, numbers):
+        stddev = Run.choose(stddevs, number) if numbers is None else numbers.stddev
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
         before = transforms.NoiseState(fold_in_words(key, NOISE), state["step"])
         return noise.update(_wide_zeros(params), before)[0], {}
 
-    def draw_correlated(params, state, key, number):
-        del number  # one phase, whose steps' noise is that of the strategy
+    def draw_correlated(params, state, key, number, numbers):
+        del number, numbers  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
         own = fold_in_words(key, NOISE)
@@ -215,16 +234,19 @@ def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
 
 
 def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
-    """`sum_draw(params, data, key, step, frozen, clip_norm) -> (sum, seen)` of a step's records."""
+    """`sum_draw(params, data, key, step, frozen, clip_norm, numbers) -> (sum, seen)` of a step."""
     # `seen` are the sum of their losses, how many they are, and how many have a gradient that is
     # not finite, above the clip norm, or within it.
     placement = config.placement
     if placement is None:
         sum_records = _sum_over_records(config, draws.capacity)
 
-        def sum_draw(params, data, key, step, frozen, clip_norm):
+        def sum_draw(params, data, key, step, frozen, clip_norm, numbers=None):
             if isinstance(data, Batch):
                 drawn = data.numbers, data.size, None
+            elif numbers is not None:
+                found = draws.draw(fold_in_words(key, SAMPLING), step, numbers)
+                drawn = *found, config.places
             else:
                 found = draws.draw(fold_in_words(key, SAMPLING), step)
                 drawn = *found, config.plan.population
@@ -247,7 +269,8 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     over_blocks = devices.sum_over_blocks(placement, specs, sum_block, draws.largest)
     rows, lay_out = placement.sharding(PartitionSpec(placement.records)), placement.constrained
 
-    def sum_blocks(params, data, key, step, frozen, clip_norm):
+    def sum_blocks(params, data, key, step, frozen, clip_norm, numbers=None):
+        del numbers  # which are of a program of one device
         records = data
         if not isinstance(data, Batch):
             (flags,) = divided.draw(fold_in_words(key, SAMPLING), step)

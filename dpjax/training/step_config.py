@@ -43,6 +43,7 @@ class StepConfig(NamedTuple):
     counted: bool = False
     # Whether `loss(params)` is a `clip_and_sum` of records, whose sum takes the gradients' place.
     makes_sum: bool = False
+    places: int | None = None  # for records, of a program that runs of other sizes share
 
     def loss_of_parts(self, params: Any, frozen: Any, *example_and_key: Any) -> Any:
         """The loss of one record, from what is trained and what is not."""
