@@ -14,13 +14,15 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+
+from dpjax._numerics.namespace import Namespace
 
 _LOG_2 = 0.6931471805599453
 _PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
@@ -84,6 +86,7 @@ class _Jax(_Namespace):
     sigmoid = staticmethod(jax.nn.sigmoid)
     stop_gradient = staticmethod(jax.lax.stop_gradient)
     barrier = staticmethod(jax.lax.optimization_barrier)
+    norm = staticmethod(jnp.linalg.norm)
     fori_loop = staticmethod(jax.lax.fori_loop)
     while_loop = staticmethod(jax.lax.while_loop)
     scan = staticmethod(jax.lax.scan)
@@ -135,6 +138,7 @@ class _NumPy(_Namespace):
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
     stop_gradient = staticmethod(lambda x: x)
     barrier = staticmethod(lambda x: x)
+    norm = staticmethod(np.linalg.norm)
     # NumPy's own check their arguments for longer than a setting's few numbers take.
     clip = staticmethod(lambda x, low, high: np.minimum(np.maximum(x, low), high))
     sum = staticmethod(lambda x, axis=None, **how: np.add.reduce(x, axis, **how))
@@ -198,10 +202,10 @@ def _each(function: Callable[[float], float], x: Any) -> Any:
     return np.array([function(v) for v in x.ravel().tolist()]).reshape(x.shape)
 
 
-NUMPY, JAX = _NumPy(), _Jax()
+NUMPY, JAX = cast(Namespace, _NumPy()), cast(Namespace, _Jax())
 
 
-def namespace(*values: Any) -> Any:
+def namespace(*values: Any) -> Namespace:
     """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`."""
     for value in values:
         if type(value) in _PLAIN:
@@ -223,7 +227,7 @@ def namespace(*values: Any) -> Any:
 
 def log_sum(x: Any, axis: int = -1) -> Any:
     """log Σ e^x along an axis, counted from the largest term."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     top = xp.max(x, axis=axis, keepdims=True)
     top = xp.where(xp.isfinite(top), top, 0.0)
     return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
@@ -287,7 +291,7 @@ def falling_root(
     Returns:
         The least x that was seen with a value that is not positive, or `high`.
     """
-    xp: Any = namespace(start, low, high)
+    xp = namespace(start, low, high)
     start, low, high = xp.broadcast_arrays(*(xp.asarray(v) for v in (start, low, high)))
     half = 0.5 * xp.asarray(tolerance)
 
@@ -315,7 +319,7 @@ def falling_root(
 
 def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
     """Points on either side of where `is_past` becomes true, between two others, by bisection."""
-    xp: Any = namespace(low, high)
+    xp = namespace(low, high)
 
     def body(_: Any, ends: tuple) -> tuple:
         low, high = ends
@@ -384,7 +388,7 @@ def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
         rows, apart, times: whole numbers ≥ 1; `times` may be infinite, and columns beyond the last
             row are none.
     """
-    xp: Any = namespace(column, rows, apart, times)
+    xp = namespace(column, rows, apart, times)
     m = column.shape[0]
     place = xp.arange(m, dtype=float).reshape((m,) + (1,) * (column.ndim - 1))
     shape = np.broadcast_shapes(np.shape(column), np.shape(rows), np.shape(apart), np.shape(times))

@@ -76,7 +76,7 @@ def _parts(displacement: Array, dimension: Array) -> tuple[Array, Array]:
     By quadrature, because `betainc` is off by 1e-6 at d = 1e9: it subtracts logarithms of
     factorials.
     """
-    xp: Any = namespace(displacement, dimension)
+    xp = namespace(displacement, dimension)
     known = (displacement >= 0) & (displacement < 2.0) & (dimension >= 1)
     displacement, dimension = xp.where(known, displacement, 0.0), xp.where(known, dimension, 1.0)
     x = (dimension + 1.0) / 2
@@ -119,7 +119,7 @@ def ball_delta(displacement: Values, dimension: Values) -> Any:
 @with_derivative
 def _displacement(delta: Array, dimension: Array) -> Array:
     """Root in log(1/Δ) of log δ, which is concave in it and falls."""
-    xp: Any = namespace(delta, dimension)
+    xp = namespace(delta, dimension)
 
     def function(log_radius: Array) -> tuple[Array, Array]:
         displacement = xp.exp(-log_radius)
@@ -143,7 +143,7 @@ def _displacement_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def _most_displacement(delta: Array, dimension: Array) -> Array:
-    xp: Any = namespace(delta, dimension)
+    xp = namespace(delta, dimension)
     delta, dimension = xp.broadcast_arrays(delta, dimension)
     known = (delta > 0) & (delta < 1) & (dimension >= 1)
     root = _displacement(xp.where(known, delta, 0.5), xp.where(known, dimension, 1.0))
@@ -189,7 +189,7 @@ def _split(run: Mechanism) -> tuple[Composed, Composed]:
 
 def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
     """log(1 − δ) of a ball release; attained: of the pair that `_epsilon_lower` names."""
-    xp: Any = namespace(step)
+    xp = namespace(step)
     if isinstance(step, UniformBall):
         return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
     share = _sampling(step, adjacency)
@@ -230,7 +230,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 @functools.lru_cache(maxsize=64)
 def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
     def core(*leaves: Array) -> Array:
-        xp: Any = namespace(*leaves)
+        xp = namespace(*leaves)
         total = xp.zeros(())
         for _, step, count in groups(key, leaves):
             lost = _log_survival(step, adjacency, attained)
@@ -255,7 +255,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, delta)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     enough = spent <= delta
     if rest.mechanisms:
         # The worst pair reveals everything with probability δ_ball and nothing otherwise.
@@ -279,7 +279,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, epsilon)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     if rest.mechanisms:
         other = bound_by(_OTHERS, "delta", rest, epsilon, adjacency)
         # told with probability δ_ball, else as private as the rest
@@ -297,7 +297,7 @@ def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
     """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
-    xp: Any = namespace(spent, rates)
+    xp = namespace(spent, rates)
     kept = xp.maximum(1 - xp.asarray(spent)[..., None], 0.0)
     if not rest.mechanisms:
         return xp.clip(kept - rates, 0.0, 1.0)
@@ -320,7 +320,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """
     ball, _ = _split(run)
     never = _total_delta(ball, adjacency, attained=True)
-    xp: Any = namespace(never, delta)
+    xp = namespace(never, delta)
     # rounded down: a lower end claims no more than is true
     value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
     step: Any = run
@@ -349,7 +349,7 @@ def _everywhere(value: float, own: int = 0):
         lead = np.shape(given)[: np.ndim(given) - own]
         shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
         shape += np.shape(given)[len(lead) :]
-        xp: Any = JAX if float64.is_traced(run, given) else NUMPY
+        xp = JAX if float64.is_traced(run, given) else NUMPY
         return float64.to_float(xp.full(shape, value))
 
     return answer
@@ -361,14 +361,14 @@ def angles(vector: Array) -> Array:
     References:
         Duan et al. 2025, Section V-A, Equations 25 and 26.
     """
-    xp: Any = namespace(vector)
+    xp = namespace(vector)
     squares = xp.cumsum(xp.square(vector)[::-1])[::-1]  # tails Σ_{j≥i} g_j²
     rest = xp.sqrt(squares[1:])
     return xp.append(xp.arctan2(rest[:-1], vector[:-2]), xp.arctan2(vector[-1], vector[-2]))
 
 
 def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array) -> Array:
-    xp: Any = namespace(average, neighbour, clip, setting)
+    xp = namespace(average, neighbour, clip, setting)
     noise, factor, batch = setting[0], setting[1], setting[2]
     dimension = average.shape[0]
     turn = angles(average) - angles(neighbour)  # what the release of angles sees
@@ -377,7 +377,7 @@ def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array)
     # √(d+2)·βπσ/B, the noise the paper adds to angles
     angle_std = np.sqrt(dimension + 2.0) * factor * np.pi * noise / batch
     # what the release of the norm sees
-    stretch = xp.linalg.norm(average) - xp.linalg.norm(neighbour)
+    stretch = xp.norm(average) - xp.norm(neighbour)
     return xp.sqrt(xp.sum(xp.square(turn)) / angle_std**2 + (stretch * batch / (clip * noise)) ** 2)
 
 

@@ -81,7 +81,7 @@ def envelope(table: Sequence[Method]) -> Method:
 
     def tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
         """max over ε of max{0, 1 − δ(ε) − e^ε α, e^−ε (1 − δ(ε) − α)}, shape S + [k]."""
-        xp: Any = namespace(run, rates)
+        xp = namespace(run, rates)
         chosen = _able(table, "delta", run, adjacency)
         first = best_bound("delta", chosen, run, 0.0, adjacency)[0]
         shape = np.shape(first)

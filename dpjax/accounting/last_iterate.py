@@ -140,7 +140,7 @@ _OF_GAUSSIANS = (*_SHARP, *renyi.METHODS)
 
 def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     """ε of the quadratic of least curvature, which no bound under these constants can go below."""
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     _, _, ratio = units(run)
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
@@ -169,7 +169,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
     weights = np.diff(edges) / batches  # the share of positions in each group
 
     def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
-        xp: Any = namespace(run, given)
+        xp = namespace(run, given)
         mus = xp.sqrt(
             mu_squared_by_position(run, xp.asarray(edges[:-1]))
         )  # the latest use of each group
@@ -249,7 +249,7 @@ def _ask(part: Any) -> Any:
 
 def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
     """S²/σ², λ and t = ηK."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     noise = xp.asarray(run.noise_std)
     ratio = xp.where(noise > 0, run.gradient_sensitivity / xp.where(noise > 0, noise, 1.0), xp.inf)
     ratio = xp.where(xp.asarray(run.gradient_sensitivity) > 0, ratio, 0.0)
@@ -257,7 +257,7 @@ def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
 
 
 def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
-    xp: Any = namespace(run)
+    xp = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     safe = xp.where(convexity > 0, convexity, 1.0)
     if published:
@@ -269,7 +269,7 @@ def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
 
 
 def _lower_rate(run: Any, adjacency: None) -> Array:
-    xp: Any = namespace(run)
+    xp = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     # With F/λ, S/λ, ηλ and σ/√λ in the place of F, S, η and σ the iterates are the same, and λ is
     # 1: S²/4σ² becomes S²/4λσ², and t = ηK becomes λt. At λ = 0 that is its limit, S²t/4σ².
@@ -283,7 +283,7 @@ def _lower_rate(run: Any, adjacency: None) -> Array:
 
 def _exact_rate(run: Any, adjacency: None) -> Array:
     """μ²/2 of the quadratic with curvature λ; c = 1 − ηλ may be negative."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     _, _, ratio = units(run)
     steps = xp.asarray(run.steps)
     turn = run.step_size * run.strong_convexity
@@ -352,7 +352,7 @@ def _tracing_epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 def _tracing_rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     rate = _total_rate(run)
-    xp: Any = namespace(rate, orders)
+    xp = namespace(rate, orders)
     return xp.asarray(rate)[..., None] * xp.asarray(orders)
 
 

@@ -204,7 +204,7 @@ def _traced(
     leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((map_axes(run), 0))
     fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
     shape = np.broadcast_shapes(*fronts)
-    xp: Any = JAX
+    xp = JAX
     best = xp.asarray(ask(cheap[0], run, given) if cheap else nothing)
     best = xp.broadcast_to(best, shape)
     open_ = ~(best < nothing) | (not (cheap and cheap[0].tight))

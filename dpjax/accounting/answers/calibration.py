@@ -398,7 +398,7 @@ def _traced(
     bounds: tuple[float, float] | None,
 ) -> Array:
     """Calibration under the user's trace: the search on the host, the derivative implicit."""
-    xp: Any = namespace(make, epsilon, delta, method, bounds)
+    xp = namespace(make, epsilon, delta, method, bounds)
     dtype = xp.zeros(()).dtype
 
     def one(target: float, probability: float) -> Any:

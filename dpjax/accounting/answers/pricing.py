@@ -336,7 +336,7 @@ def rdp(
     """
     chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, method)
     curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
-    xp: Any = JAX if is_traced(curves) else NUMPY
+    xp = JAX if is_traced(curves) else NUMPY
     return mask_invalid(functools.reduce(xp.minimum, curves), bad, np.inf)
 
 

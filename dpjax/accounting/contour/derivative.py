@@ -46,7 +46,7 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
 
     What leaves a half-line where it starts has the loss 0, like the atom.
     """
-    xp: Any = namespace(pair, place)
+    xp = namespace(pair, place)
     if not isinstance(pair, Folded):
         return pair.moved(place, by)
     both = zip(pair.halves(), place, by.halves(), strict=True)
@@ -59,7 +59,7 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
 
 def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]:
     """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
-    xp: Any = namespace(loss, real)
+    xp = namespace(loss, real)
     blocks = real.shape[0]
     angle = xp.outer(np.arange(blocks) * 1.0, spacing * loss)  # t_k = (i + blocks·j)·spacing
     cos, sin = xp.cos(angle), xp.sin(angle)
@@ -69,7 +69,7 @@ def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]
 
 
 def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, level: int) -> Slopes:
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     # What is left poor on the finest line is blurred there: a longer one is blurred less.
     nodes, blocks = interval.LEVELS[level]
     blocks = 2 * blocks if level == len(interval.LEVELS) - 1 else blocks
@@ -163,7 +163,7 @@ def slopes(
         level: position in `interval.LEVELS` of the line that was accepted for it; None for that of
             one step without a line.
     """
-    xp: Any = namespace(run, given, upper)
+    xp = namespace(run, given, upper)
     back, by_back = reversed_run(run), _reversed(changes)
     usable = xp.isfinite(upper) & (upper > 0)
     if question == "epsilon":

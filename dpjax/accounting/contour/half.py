@@ -56,7 +56,7 @@ class _Half(NamedTuple):
 
 def log_gauss(rho: Any) -> Any:
     """GAUSS: log of the error over H·M."""
-    xp: Any = namespace(rho)
+    xp = namespace(rho)
     found = math.log(64 / 15) - 2 * (PANEL - 1) * xp.log(rho)
     return found - xp.log(-xp.expm1(-2 * xp.log(rho)))
 
@@ -70,7 +70,7 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     """Return any step under a tilt c > 0, on about so many nodes."""
     if not isinstance(pair, Folded):
         return tilts.tilt(pair, c, nodes)
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     halves = [_half(half, pair.start, c, nodes // 2) for half in pair.halves()]
     atom = xp.maximum(xp.log(pair.atom), _LEAST)[None]
     size = xp.concatenate([half.size for half in halves] + [atom])
@@ -91,7 +91,7 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
 
 
 def _half(pair: Any, start: Any, c: Any, nodes: int) -> _Half:
-    xp: Any = namespace(pair, start, c)
+    xp = namespace(pair, start, c)
     low, high, _, cut, _ = tilts.window(pair, c, start)
     panels = max(nodes // PANEL, 1)
     half = (high - low) / (2 * panels)

@@ -59,7 +59,7 @@ class Bounds(NamedTuple):
 
 def infinite_mass(run: Run) -> Any:
     """Return the mass under P of the outcomes that Q never gives."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
 
     def kept(pair: Any, _: Any) -> Any:
         return xp.log1p(-pair.infinite) if isinstance(pair, Atoms) else xp.zeros(())
@@ -83,7 +83,7 @@ def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any
         start: where to begin.
         top: where it is known to be no more.
     """
-    xp: Any = namespace(goal, start, top)
+    xp = namespace(goal, start, top)
 
     def improve(state: tuple) -> tuple:
         i, low, high, x, _ = state
@@ -107,7 +107,7 @@ def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
     δ falls, so that an ε at which the upper end of δ is small enough is an upper end, and one at
     which the lower end is large enough is a lower one: how they are found proves nothing.
     """
-    xp: Any = namespace(line.c, start)
+    xp = namespace(line.c, start)
     goal, goal_below = goals
     top = xp.maximum((line.chernoff - goal) / line.c, 0.0) * (1 + 1e-11) + 1e-11
     high, x = find_root(lambda e: lines.log_delta(line, e)[::2], goal, start, top)
@@ -125,14 +125,14 @@ def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
 
 
 def _read_delta(line: Line, epsilon: Any) -> Bounds:
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     up, low = lines.log_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
 
 
 def _best(found: list[Bounds]) -> Bounds:
     """All of them hold: the best of each end."""
-    xp: Any = namespace(found)
+    xp = namespace(found)
     lower, upper = found[0]
     for other in found[1:]:
         lower, upper = xp.fmax(lower, other.lower), xp.fmin(upper, other.upper)
@@ -146,7 +146,7 @@ def is_good(found: Bounds, good: float = GOOD) -> Any:
 
 def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> Bounds:
     """Return the ends off one pair of lines, at a saddle point."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     mass = infinite_mass(run)
     found = []
     both = lines.evaluate(run, at, *level)
@@ -163,7 +163,7 @@ def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> 
 
 def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bounds:
     """Return the ends off one line, with the mass at infinite loss."""
-    xp: Any = namespace(line.c, given)
+    xp = namespace(line.c, given)
     if question == "delta":
         ends = _read_delta(line, given)
         upper = xp.minimum(ends.upper + mass * (1 + 1e-12), 1.0)
@@ -177,7 +177,7 @@ def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bo
 
 def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
     """Return the ends of one direction at one resolution."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     if question == "delta":
         at = find_saddle(run, None, given)
     else:
@@ -193,7 +193,7 @@ def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
 
 def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
     """Return an upper end where a line of large tilt is lost: RIGHT at a tilt of 2 at most."""
-    xp: Any = namespace(run, given, c)
+    xp = namespace(run, given, c)
     s, mass = xp.minimum(c, 2.0), infinite_mass(run) * (1 + 1e-12)
     moment = lines.bound_moment(run, s, LEVELS[0][0])
     moment = moment + 1e-12 * (1 + xp.abs(moment))
@@ -206,7 +206,7 @@ def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
 
 def _is_dominated(run: Run, epsilon: Any, delta: Any) -> Any:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
-    xp: Any = namespace(run, epsilon, delta)
+    xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
     goal = xp.log(xp.maximum(rest, 1e-300))
     line, _ = lines.evaluate(run, find_saddle(run, goal, epsilon), *_SHORT)
@@ -224,7 +224,7 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
         given: δ in (0, 1), or ε ≥ 0.
         level: position in `LEVELS`.
     """
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     back = reversed_run(run)
     if xp is not NUMPY:  # compiled once for both, which run side by side in a sweep
 
@@ -250,7 +250,7 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
 
 def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
     """Return ends of which one that is no number says nothing."""
-    xp: Any = namespace(lower, upper)
+    xp = namespace(lower, upper)
     upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)
     lower = xp.where(lower >= 0, lower, 0.0)
     return Bounds(xp.minimum(lower, upper), upper)
@@ -261,7 +261,7 @@ def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
 
 def _facing(pair: Mixture, side: Any) -> Mixture:
     """Return the pair, or a change of it, mirrored where the loss falls."""
-    xp: Any = namespace(pair, side)
+    xp = namespace(pair, side)
     return tree_map(lambda a, b: xp.where(side < 0, b, a), pair, pair.turned_round())
 
 
@@ -274,7 +274,7 @@ def _loss(pair: Mixture, x: Any) -> tuple[Any, Any]:
 
 def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
     """Return δ at ε = L(x), and a bound on its error."""
-    xp: Any = namespace(pair, x)
+    xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
     grow = xp.exp(xp.minimum(epsilon, _MOST))
     p, q, means = (v[:, None] for v in (pair.p, pair.q, pair.means))
@@ -310,7 +310,7 @@ def single_step_slopes(
         pair, changes: of one direction, as `mixtures.moves` gives them.
         x, epsilon: as `single_step_ends` returns them.
     """
-    xp: Any = namespace(pair, x)
+    xp = namespace(pair, x)
     side = pair.direction()
     m, p, q = _facing(pair, side)
     grow, beyond = xp.exp(epsilon), 0.5 * xp.erfc((x - m) / math.sqrt(2.0))
@@ -330,7 +330,7 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
         pair: of one direction.
         given: δ or ε.
     """
-    xp: Any = namespace(pair, given)
+    xp = namespace(pair, given)
     side = pair.direction()
     pair, monotone = _facing(pair, side), side != 0
     spread = xp.max(xp.abs(pair.means)) + 45.0
@@ -375,7 +375,7 @@ def find_single_step(run: Run) -> Mixture | Atoms | None:
 
 def of_single_step(question: str, run: Run, signs: tuple[int, ...], given: Any) -> Bounds:
     """Return the ends of one step without a line; none where the run is not one such step."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     none = np.inf if question == "epsilon" else 1.0
     pair = find_single_step(run)
     one = pair is not None and (run.groups[0].count[0] == 1) & (run.gaussian_mu2 == 0)

@@ -79,7 +79,7 @@ def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, A
     With F = e^{itL} − 1, formed without cancellation, F_{a+b} = F_a + F_b + F_aF_b: the sum over
     the nodes is a product of two small matrices.
     """
-    xp: Any = namespace(loss, weight, spacing)
+    xp = namespace(loss, weight, spacing)
 
     def powers(rows: Any) -> tuple[Any, Any]:
         angle = xp.outer(rows, spacing * loss)
@@ -96,7 +96,7 @@ def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, A
 
 def chords(t: Any, knots: Any, values: Any) -> Any:
     """CONVEX: the exponential of the least row of `values`, straight between the knots."""
-    xp: Any = namespace(t, knots, values)
+    xp = namespace(t, knots, values)
     gaps = xp.maximum(knots[1:] - knots[:-1], 1e-300)
     part = xp.clip((t - knots[:-1, None]) / gaps[:, None], 0.0, 1.0)
     rows = values[:, :1] + (values[:, 1:] - values[:, :-1]) @ part
@@ -106,7 +106,7 @@ def chords(t: Any, knots: Any, values: Any) -> Any:
 def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[str, Any]:
     """Return what one step adds to the line: logarithms, angles and bounds at its points."""
     c, spacing, t, knots = at
-    xp: Any = namespace(pair, c, spacing)
+    xp = namespace(pair, c, spacing)
     step = half.tilt(pair, c, nodes)
     re, im = transform(step.loss, step.weight, spacing, blocks)
     bound = chords(t, knots, tilts.quadrature_error(step, knots)) + step.constant + t * step.per_t
@@ -155,13 +155,13 @@ def _log_k(s: Any) -> Any:
 
     Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P is k(s)M(s)e^{−su}.
     """
-    xp: Any = namespace(s)
+    xp = namespace(s)
     return -xp.log1p(s) - s * xp.log1p(1 / s)
 
 
 def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
-    xp: Any = namespace(run, tuple(at))
+    xp = namespace(run, tuple(at))
     c = at.c
     more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
     reach = (approximate_moments(run, c + more)[0] - scale + MARGIN + at.waste) / more
@@ -174,7 +174,7 @@ def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
 
 def moment_error(step: Any) -> Any:
     """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
-    xp: Any = namespace(step.moment)
+    xp = namespace(step.moment)
     errors = tilts.quadrature_error(step, xp.zeros(1))
     return step.constant + step.rounding[0] + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
@@ -192,7 +192,7 @@ def bound_moment(run: Run, s: Any, nodes: int) -> Any:
 
 def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
     """Return the line, blurred where what is lost is its end, and as it is."""
-    xp: Any = namespace(run, tuple(at))
+    xp = namespace(run, tuple(at))
     c, points = at.c, blocks**2
     zero = xp.zeros(())
     # The moment and the greatest loss alone, on the nodes of the line: they place its points.
@@ -226,13 +226,13 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
 
 
 def _greatest(pair: Any) -> Any:
-    xp: Any = namespace(pair)
+    xp = namespace(pair)
     return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
 
 
 def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
     """Return h/π over |z(z + 1)|, the first point halved; real and imaginary part; the modulus."""
-    xp: Any = namespace(c, t)
+    xp = namespace(c, t)
     flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
     modulus = xp.hypot(flat, rise)
     half = np.where(np.arange(t.shape[0]) == 0, 0.5, 1.0)
@@ -245,7 +245,7 @@ def _point_errors(sums: dict, weight: Any, t: Any, b2: Any) -> Any:
     |Πφ^n − Πφ̂^n| ≤ |Πφ̂^n|·(Π(1 + a/|φ̂|)^n − 1) for |φ − φ̂| ≤ a; or both moduli, where that is
     less.
     """
-    xp: Any = namespace(weight, t, b2)
+    xp = namespace(weight, t, b2)
     apart = xp.exp(sums["size"] + log_expm1(sums["lost"] + 16 * EPS))
     most = xp.exp(sums["off"]) + xp.exp(sums["size"])
     return weight * xp.exp(-0.5 * b2 * t * t) * xp.minimum(or_infinite(apart), most)
@@ -259,7 +259,7 @@ def _cut_line(
     Beyond an end E the sum is at most h·ρ(E)/E² + ∫_E^∞ ρ/t² dt, as |z(z + 1)| ≥ t² and ρ/t² falls,
     with ρ constant between the ends.
     """
-    xp: Any = namespace(c, t, ends)
+    xp = namespace(c, t, ends)
     plain = b2 is None
     b2 = xp.zeros(()) if plain else b2
     weight = _kernel(c, t, spacing)[0]
@@ -288,7 +288,7 @@ def _finish(
     right: tuple[Any, Any, Any],
 ) -> Line:
     """Return the line up to one end, blurred by b²: one more Gaussian step of μ² = b²."""
-    xp: Any = namespace(c, t, b2)
+    xp = namespace(c, t, b2)
     a, moments, weight_error = right
     blocks = round(t.shape[0] ** 0.5)
     last = pick(end, ends)
@@ -338,7 +338,7 @@ def _finish(
 
 def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
     """Return Σ Re(v e^{−itε}) and its derivative by ε: e^{−itε} is a product of two."""
-    xp: Any = namespace(real, epsilon)
+    xp = namespace(real, epsilon)
     blocks = real.shape[0]
     b = np.arange(blocks) * 1.0
     near, far = spacing * epsilon * b, spacing * epsilon * (blocks * b)
@@ -357,7 +357,7 @@ def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
 
     The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
     """
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     blocks = line.real.shape[0]
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
     front = line.scale - line.c * epsilon
@@ -377,7 +377,7 @@ def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
 
 def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
     """Return log of the line's sum, of nothing bounded, and its slope: what derivatives are of."""
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
     total = xp.maximum(total, 1e-300)
     return xp.log(total) + line.scale - line.c * epsilon, -line.c + slope / total
@@ -385,13 +385,13 @@ def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
 
 def left_aliases(line: Line, front: Any, period: Any) -> Any:
     """LEFT: Σ_{j≥1} e^{−cjP}δ(ε − jP) over e^{scale − cε}, with δ ≤ 1, P's mass."""
-    xp: Any = namespace(line.c, front)
+    xp = namespace(line.c, front)
     return xp.exp(line.weight_error - front - log_expm1(line.c * period))
 
 
 def right_aliases(line: Line, epsilon: Any, period: Any) -> Any:
     """RIGHT: Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a."""
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     a, moments = line.further, line.moments
     moments = moments + 1e-13 * (xp.abs(moments) + 1) - line.scale
     return xp.min(or_infinite(xp.exp(moments - a * epsilon - log_expm1(a * period))))
@@ -405,7 +405,7 @@ def time_value(line: Line, epsilon: Any) -> Any:
     under Q is b²e^{b²/8} times the density under P of the blurred loss at ε, which the same line
     gives without 1/(z(z + 1)); the aliases of a density are ≥ 0, so that its sum is an upper bound.
     """
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     total, _ = _waves(line.density_real, line.density_imag, line.spacing, epsilon)
     front = line.scale - line.c * epsilon
     off = line.density_slack + 4 * EPS * xp.abs(epsilon) * line.density_moment
@@ -417,7 +417,7 @@ def time_value(line: Line, epsilon: Any) -> Any:
 
 def lower_log_delta(line: Line, epsilon: Any) -> Any:
     """Return log of a lower end of δ(ε), that of the loss without the blur."""
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     low = log_delta(line, epsilon)[1]
     if xp is NUMPY and line.blur == 0:
         return low

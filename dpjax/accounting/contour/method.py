@@ -79,7 +79,7 @@ def _is_one_step(run: GroupedSteps) -> Any:
 
 def _clean(run: GroupedSteps) -> GroupedSteps:
     """Steps that release nothing get count 0 and harmless parameters."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
 
     def clean(steps: Steps) -> Steps:
         idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~xp.isfinite(steps.mu)
@@ -95,7 +95,7 @@ def _clean(run: GroupedSteps) -> GroupedSteps:
 
 def _total_variation(run: GroupedSteps) -> Array:
     """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
     log_agree = xp.log1p(-plain)
     for name, group in run.sampled.items():
@@ -107,7 +107,7 @@ def _total_variation(run: GroupedSteps) -> Array:
 
 def _is_impossible(run: GroupedSteps) -> Array:
     """Whether some step adds no noise, or a parameter is not a number."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     bad = ~xp.isfinite(run.gaussian_mu2)
     for g in run.sampled.values():
         loud = ~xp.isfinite(g.mu) & (g.rate > 0) & (g.count > 0)
@@ -136,7 +136,7 @@ def bound(
         signs: (1, −1) where the directions differ, (1,) where all pairs are symmetric.
         level: how finely, see `interval.LEVELS`; None for a single step, without a line.
     """
-    xp: Any = namespace(run, given, signs)
+    xp = namespace(run, given, signs)
     impossible = _is_impossible(run)
     run = _clean(run)
     most, whole = _total_variation(run), _as_run(run)
@@ -219,7 +219,7 @@ def _slopes_kernel(question: str, level: int):
 
 def _keep(old: Any, new: Any) -> Any:
     """Of bounds with their slopes: the slopes go with the upper end that is kept."""
-    xp: Any = namespace(old, new)
+    xp = namespace(old, new)
     better = new[0].upper < old[0].upper
 
     def pick(a: Any, b: Any) -> Any:
@@ -234,7 +234,7 @@ _SPEC = Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
 
 def _width(bounds: Bounds) -> Any:
     """What the answer is loose by at most, relative."""
-    xp: Any = namespace(bounds)
+    xp = namespace(bounds)
     with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
         width = (bounds.upper - bounds.lower) / bounds.upper
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
@@ -247,7 +247,7 @@ def _needs_refinement(bounds: Bounds, good: float = GOOD) -> Any:
 
 def _merge(old: Bounds, new: Bounds) -> Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
-    xp: Any = namespace(old, new)
+    xp = namespace(old, new)
     upper, lower = xp.fmin(old.upper, new.upper), xp.fmax(old.lower, new.lower)
     return Bounds(xp.minimum(lower, upper), upper)
 
@@ -276,7 +276,7 @@ def _bounds(
 def _upper(question: str, nothing: float):
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
         bounds = _bounds(question, run, given, adjacency)
-        xp: Any = namespace(bounds)
+        xp = namespace(bounds)
         # A loose bound is valid, but another method may do better.
         good = (_width(bounds) <= USABLE) & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)

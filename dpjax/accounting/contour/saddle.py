@@ -45,7 +45,7 @@ def reversed_run(run: Run) -> Run:
 
 def sum_over(function: Callable, run: Run, plain: Any) -> Any:
     """Return `plain` plus the sum over all steps of count·function(pair, count)."""
-    xp: Any = namespace(run, plain)
+    xp = namespace(run, plain)
     for pair, count in run.groups:
         rows = np.shape(count)[0]
         if rows == 1:
@@ -82,7 +82,7 @@ def _look_at(pair: Any, at: Any, nodes: int = 80) -> tuple[Any, Any, Any]:
 
     Twice: what weighs nothing on nodes over all that could matter is left out of the second look.
     """
-    xp: Any = namespace(pair, at)
+    xp = namespace(pair, at)
     c = at[:, None]
     if isinstance(pair, Atoms):
         size, loss = c * pair.loss + xp.log(pair.mass), pair.loss
@@ -126,7 +126,7 @@ def _look_at(pair: Any, at: Any, nodes: int = 80) -> tuple[Any, Any, Any]:
 
 def approximate_moments(run: Run, at: Any) -> tuple[Any, Any, Any]:
     """Return about ΣnK, the loss's mean and its variance at several tilts."""
-    xp: Any = namespace(run, at)
+    xp = namespace(run, at)
     mu2 = run.gaussian_mu2 * xp.ones_like(at)
     plain = 0.5 * mu2 * at * (at + 1), mu2 * (at + 0.5), mu2
     moment, mean, variance = sum_over(lambda pair, _: _look_at(pair, at), run, plain)
@@ -139,7 +139,7 @@ def find_saddle(run: Run, log_delta: Any | None, epsilon: Any | None) -> Saddle:
     The line's points are as many as its period is long: to the left that is −log δ/c, to the right
     as far as the tilted loss reaches.
     """
-    xp: Any = namespace(run, log_delta, epsilon)
+    xp = namespace(run, log_delta, epsilon)
     # As far as the deviation says; and further where under that tilt it is smaller, as of losses
     # whose rare large values are negative.
     most = 1e-3 + 0.0 * run.gaussian_mu2

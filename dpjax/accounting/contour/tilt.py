@@ -46,7 +46,7 @@ _VOID = 1e300  # log of a bound that says nothing, still to be computed with
 
 def log_expm1(x: Any) -> Any:
     """Return log(e^x − 1) for x ≥ 0, without overflow."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     return x + xp.log(-xp.expm1(-x))
 
 
@@ -55,33 +55,33 @@ def first(where: Any) -> Any:
 
     By plain reductions: `argmin` inside a float64 block of a float32 program cannot be compiled.
     """
-    xp: Any = namespace(where)
+    xp = namespace(where)
     at = np.arange(where.shape[-1]) * 1.0
     return at == xp.min(xp.where(where, at, np.inf), axis=-1, keepdims=True)
 
 
 def least(x: Any) -> Any:
     """Return a mask of the first least number along the last axis; one that is none counts as ∞."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     x = or_infinite(x)
     return first(x <= xp.min(x, axis=-1, keepdims=True))
 
 
 def pick(mask: Any, x: Any) -> Any:
     """Return the number under a mask of one place along the last axis."""
-    xp: Any = namespace(mask, x)
+    xp = namespace(mask, x)
     return xp.sum(xp.where(mask, x, 0.0), axis=-1)
 
 
 def or_infinite(x: Any) -> Any:
     """Return x, ∞ where that is no number: a bound that says nothing."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     return xp.where(xp.isnan(x), np.inf, x)
 
 
 def shorten(x: Any) -> Any:
     """Return x rounded up to 24 bits, so that its multiples by integers below 2²⁸ are exact."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     x = x * (1 + 2.0**-22)
     if xp is NUMPY:
         return np.float64(np.float32(x))
@@ -97,7 +97,7 @@ def sector(width: Any, b: Any) -> Any:
     About the middle mean no term of p turns by more than the angle b·w/2: the real parts of the
     terms alone are cos(b·w/2) of their moduli, which sum to p(y).
     """
-    xp: Any = namespace(width, b)
+    xp = namespace(width, b)
     return 1 / xp.cos(0.5 * width * b)
 
 
@@ -187,7 +187,7 @@ class Fold(NamedTuple):
 
 def path(pair: Any, c: Any, step: Any, exponent: Any, p: Any, q: Any, cut: Any) -> Path:
     """Return what bounds are made of, of the spreads p and q at points a step apart."""
-    xp: Any = namespace(pair, c, step)
+    xp = namespace(pair, c, step)
     more = growth(pair.width(), step)
     near = p.variance * more, q.variance * more
     return xp.barrier(Path(pair, c, step, exponent, p.mean - q.mean, p, q, *near, cut))
@@ -200,7 +200,7 @@ def reach(pair: Any, c: Any) -> tuple[Any, Any]:
     (c+1)p0 − c(log q)′(y), right of it at most (c+1)p1 − c(log q)′(y). What these are at the
     nearest point in question holds further out too.
     """
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     (p0, p1), (q0, q1) = pair.slopes()
     low, high = (c + 1) * p0 - c * q0 - _REACH, (c + 1) * p1 - c * q1 + _REACH
     low = xp.minimum(low, (c + 1) * p0 - c * pair.slope_of_q(low) - _REACH)
@@ -212,7 +212,7 @@ def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:
 
     f is given at the ends of all cells. No window reaches below `start`.
     """
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     (q0, q1) = pair.slopes()[1]
     low, high = (v[0] for v in reach(pair, c * np.ones(1)))
     if start is not None:  # of a tail, where all that weighs lies below the start
@@ -246,7 +246,7 @@ def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:
 
 def _nodes(pair: Any, c: Any, nodes: int) -> tuple[Any, Any, Any, Any]:
     """Return nodes, spacing, and logarithms of bounds on integral and sum of what is left out."""
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     low, high, w, cut, f = window(pair, c)
     step = shorten((high - low) / (nodes - 2))
     start = xp.floor(low / step)
@@ -265,7 +265,7 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
 
 
 def _tilted_atoms(pair: Atoms, c: Any) -> Tilted:
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     size = c * pair.loss + xp.log(pair.mass)
     units = 2 * xp.abs(size) + 2 * xp.abs(c * pair.loss)  # a product, a logarithm and a sum
     moment, weight, rounding, spread = normalise(size, units, pair.loss)
@@ -277,7 +277,7 @@ def normalise(size: Any, units: Any, loss: Any) -> tuple[Any, Any, Any, Any]:
 
     The units, of eps, are what `size` is rounded by.
     """
-    xp: Any = namespace(size, units, loss)
+    xp = namespace(size, units, loss)
     n, top = size.shape[-1], xp.max(size)
     weight = xp.exp(size - top)
     # In two stages no term is rounded more than 3√n times, half a unit each.
@@ -293,7 +293,7 @@ def normalise(size: Any, units: Any, loss: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     y, step, cut, lost = _nodes(pair, c, nodes)
     p, q = xp.barrier(pair.spread(y))
     a, b = p.value, q.value
@@ -312,7 +312,7 @@ def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
 
 def _shifts(width: Any, step: Any) -> tuple[Any, Any]:
     """Return the shifts that POISSON tries, and the widest of them."""
-    xp: Any = namespace(width, step)
+    xp = namespace(width, step)
     wave = 2 * math.pi / step
     widest = xp.minimum(0.85 * math.pi / width, 0.9 * wave)
     narrow = xp.minimum(8 / wave, widest)
@@ -329,7 +329,7 @@ def _edge(pair: Any, c: Any, step: Any, weight: Any, cut: Any) -> Any:
     bound on the modulus over e^{wave·s} − 1 is log-convex in s, hence at most its two ends, of
     which this is the lower one. Both sides, up and down: 2, and 0.1 % for rounding.
     """
-    xp: Any = namespace(pair, c, step)
+    xp = namespace(pair, c, step)
     low, width = step / (2 * math.pi), pair.width()
     mass = xp.exp(cut) + _shifts(width, step)[1] * (weight[0] + weight[-1]) / step
     grown = xp.exp(0.5 * low * low + c * xp.log(sector(width, low)))
@@ -346,7 +346,7 @@ def quadrature_error(tilted: Tilted, t: Any) -> Any:
 
     A row is convex in t (CONVEX), so that it may be taken at a few t and by chords between them.
     """
-    xp: Any = namespace(tilted, t)
+    xp = namespace(tilted, t)
     if tilted.line is None:
         return xp.full((1, len(t)), _NOTHING)
     at = tilted.line
@@ -381,7 +381,7 @@ def quadrature_error(tilted: Tilted, t: Any) -> Any:
 
 def _lifted(at: Path, b: Any) -> tuple[Any, Any]:
     """Return by how much log |e^{cL}p·g| grows on y + ib, and Im L there."""
-    xp: Any = namespace(at, b)
+    xp = namespace(at, b)
     p, q, turn = at.pair.turned((at.p.share, at.q.share), b)
     return xp.barrier(((at.c + 1) * p - at.c * q + 0.5 * b * b, turn))
 
@@ -401,7 +401,7 @@ def decay(tilted: Tilted, t: Any, off: Any) -> Any:
         t: ascending.
         off: bound on the error of the moment, relative.
     """
-    xp: Any = namespace(tilted, t, off)
+    xp = namespace(tilted, t, off)
     if tilted.line is None:
         return xp.ones_like(t) + off
     folded = isinstance(tilted.line, Fold)
@@ -424,7 +424,7 @@ def _path_gain(at: Path, b: Any, t: Any) -> Any:
     the first (an even function of b that is 0 at b = 0) and b·2R³wV of the second part, F_yb is
     b·2R³wV and R²V, F_bb is 1 + R²V and R²V. The path's length is √(1 + b′²) of the cell.
     """
-    xp: Any = namespace(at, b, t)
+    xp = namespace(at, b, t)
     left, right = slice(None, -1), slice(1, None)
     width = at.pair.width()
     rise = (b[..., right] - b[..., left]) / at.step
@@ -446,7 +446,7 @@ def _path_mass(at: Path, t: Any) -> tuple[Any, Any]:
     f″ ≥ −(1 + cV_q)), and at least the exponential of the mean of the exponents less
     (c+1)V_p h²/8, as f″ ≤ (c+1)V_p and e to a chord is on average at least e to its mean (Jensen).
     """
-    xp: Any = namespace(at, t)
+    xp = namespace(at, t)
     count, t = at.exponent.shape[-1], t[:, None]
     limit = _LIMIT * math.pi / at.pair.width()
     place = np.arange(count)

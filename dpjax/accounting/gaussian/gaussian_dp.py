@@ -102,7 +102,7 @@ def compose(mus: Releases) -> Any:
 
 
 def _add_squares(mus: Array) -> Array:
-    xp: Any = namespace(mus)
+    xp = namespace(mus)
     scale = xp.max(mus, axis=-1)  # so that no square overflows
     plain = (scale > 0) & xp.isfinite(scale)
     safe = xp.where(plain, scale, 1.0)
@@ -122,7 +122,7 @@ def rdp(mu: Values, orders: Values) -> Any:
 
 
 def _rdp(mu: Array, order: Array) -> Array:
-    xp: Any = namespace(mu, order)
+    xp = namespace(mu, order)
     return xp.where((mu >= 0) & (order > 1), order * xp.square(mu) / 2, xp.inf)
 
 
@@ -144,7 +144,7 @@ def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
 
 
 def _caught(mu: Array, rate: Array) -> Array:
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
     shift = xp.ndtri(xp.where(known, rate, 0.5)) + xp.where(known, mu, 0.0)  # Φ⁻¹(a) + μ
     value = xp.minimum(pair.normal_cdf(shift) * (1 + 1e-12), 1.0)
@@ -157,7 +157,7 @@ def advantage(mu: Values) -> Any:
 
 
 def _advantage(mu: Array) -> Array:
-    xp: Any = namespace(mu)
+    xp = namespace(mu)
     return xp.where(mu >= 0, xp.minimum(xp.erf(mu / math.sqrt(8)) * (1 + 1e-12), 1.0), 1.0)
 
 
@@ -175,7 +175,7 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
 
 
 def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
-    xp: Any = namespace(epsilon, delta, rate)
+    xp = namespace(epsilon, delta, rate)
     steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)  # 0·∞ is 0
     value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)  # rounded down
     known = (epsilon >= 0) & (delta >= 0) & (rate >= 0)
@@ -187,7 +187,7 @@ def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
 
 def _total_mu(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     # The square root of exactly 0 has no derivative: a run that releases nothing.
-    xp: Any = namespace(atoms)
+    xp = namespace(atoms)
     mu2 = atoms.gaussian_mu2
     return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
 
@@ -214,7 +214,7 @@ def _delta_kernel(atoms: GroupedSteps, adjacency: Adjacency, epsilon: Array) -> 
 
 
 def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) -> Array:
-    xp: Any = namespace(atoms, rates)
+    xp = namespace(atoms, rates)
     return pair.tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
 
 

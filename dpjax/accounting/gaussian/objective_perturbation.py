@@ -35,7 +35,7 @@ def holds(run: Any, adjacency: Adjacency) -> bool:
 
 def _parameters(run: Any) -> tuple[Array, Array, Array]:
     """(R/σ)², ρ² and J; without noise the first is infinite."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
     mu2 = xp.where(run.noise_std > 0, (run.gradient_bound / safe) ** 2, xp.inf)
     return mu2, xp.square(run.residual), xp.log1p(run.smoothness / run.regularization)
@@ -43,7 +43,7 @@ def _parameters(run: Any) -> tuple[Array, Array, Array]:
 
 def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]:
     """The μ of the Gaussian pairs whose δ add up, one row a cell of the angle."""
-    xp: Any = namespace(mu2, rho2)
+    xp = namespace(mu2, rho2)
 
     def mu(square: Any) -> Array:
         total = square * mu2 + rho2
@@ -59,7 +59,7 @@ def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]
 
 def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[Array, Array]:
     """2 max Σ δ_G over the cells, at ε = J + left, and its derivative by ε."""
-    xp: Any = namespace(mu2, rho2, left)
+    xp = namespace(mu2, rho2, left)
     mus = _corners(adjacency, mu2, rho2)
     totals: Any = sum(pair.delta(mu, left) for mu in mus)
     slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
@@ -69,7 +69,7 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
 
 def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
-    xp: Any = namespace(run, epsilon)
+    xp = namespace(run, epsilon)
     mu2, rho2, offset = _parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf)
     mu2, rho2, offset = (xp.where(known, value, 1.0) for value in (mu2, rho2, offset))
@@ -79,7 +79,7 @@ def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
 
 @functools.partial(with_derivative, static=1)
 def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: Array) -> Array:
-    xp: Any = namespace(mu2, rho2, offset, target)
+    xp = namespace(mu2, rho2, offset, target)
 
     def function(epsilon: Array) -> tuple[Array, Array]:
         total, slope = _total(adjacency, mu2, rho2, epsilon - offset)
@@ -96,7 +96,7 @@ def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: 
 @_root.defjvp
 def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     """By the implicit function theorem."""
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     root = _root(adjacency, *primals)
     moved = jax.jvp(
         lambda mu2, rho2, offset: _total(adjacency, mu2, rho2, root - offset)[0],
@@ -110,7 +110,7 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
 
 
 def _objective_epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     mu2, rho2, offset = _parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
     mu2, rho2, offset, delta = (
@@ -129,7 +129,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
     no larger exponential moments than 2|⟨b,x⟩|.
     """
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
     s = scale * run.gradient_bound / safe  # of the shift ⟨b, x⟩, over σ
@@ -146,7 +146,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
 
 def _pure_rdp(run: Any, orders: Array) -> Array:
     """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     epsilon = xp.asarray(run.epsilon)
     # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
     p, q = xp.sigmoid(epsilon), xp.sigmoid(-epsilon)
@@ -155,14 +155,14 @@ def _pure_rdp(run: Any, orders: Array) -> Array:
 
 
 def _round_up(value: Array, orders: Array) -> Array:
-    xp: Any = namespace(value, orders)
+    xp = namespace(value, orders)
     good = (orders > 1) & xp.isfinite(orders) & ~xp.isnan(value)
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     return xp.where(good, value, xp.inf)
 
 
 def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
         return _round_up(_objective_rdp(run, adjacency, safe), orders)
@@ -186,7 +186,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 
 def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     total = xp.zeros(())  # basic composition: the ε of pure releases add up
     steps: Any = flatten(run)
     for step, factors in steps:
@@ -196,7 +196,7 @@ def _pure_total(run: Any, adjacency: Adjacency) -> Array:
 
 
 def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
     # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
@@ -206,7 +206,7 @@ def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
 
 
 def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
-    xp: Any = namespace(run, epsilon)
+    xp = namespace(run, epsilon)
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)
     total = _pure_total(run, adjacency)

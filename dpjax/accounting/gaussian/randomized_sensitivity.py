@@ -39,7 +39,7 @@ def mixture_terms(
     mus: Components, weights: Components, epsilon: Scalar
 ) -> tuple[Array, Array, Array, Array]:
     """log Σ q_j δ_G(μ_j, ε) over the finite μ_j > 0, and its derivatives by μ_j, q_j and ε."""
-    xp: Any = namespace(mus, weights, epsilon)
+    xp = namespace(mus, weights, epsilon)
     # an ε beyond 1e100·μ has a δ that is no float
     used = (mus > 0) & (mus < 1e150) & (epsilon < 1e100 * mus)
     logs, by_mu, ratio = pair.parts(xp.where(used, mus, 1.0), xp.where(used, epsilon, 1.0))
@@ -64,7 +64,7 @@ def _log_delta(mus: Array, weights: Array, epsilon: Array) -> Array:
 
 @_log_delta.defjvp
 def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     value, by_mu, by_weight, by_epsilon = mixture_terms(*primals)
     moved = xp.sum(by_mu * tangents[0] + by_weight * tangents[1]) + by_epsilon * tangents[2]
     return value, moved
@@ -72,7 +72,7 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 def _lost(mus: Array, weights: Array) -> Array:
     """The chance of a component without privacy; what is not a number is one."""
-    xp: Any = namespace(mus, weights)
+    xp = namespace(mus, weights)
     bad = ~(mus < 1e150) | ~(mus >= 0)  # written so that NaN is bad
     # such a component is charged δ = 1, its whole weight
     lost = xp.sum(xp.where(bad, xp.where(weights >= 0, weights, 1.0), 0.0)) * (1 + 1e-12)
@@ -81,7 +81,7 @@ def _lost(mus: Array, weights: Array) -> Array:
 
 def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Array:
     """Σ q_j δ_G(μ_j, ε), ε >= 0, rounded up."""
-    xp: Any = namespace(mus, weights, epsilon)
+    xp = namespace(mus, weights, epsilon)
     known = epsilon >= 0
     log_value = _log_delta(mus, weights, xp.where(known, epsilon, 0.0))
     return xp.where(known, xp.minimum(xp.exp(log_value) + _lost(mus, weights), 1.0), 1.0)
@@ -89,7 +89,7 @@ def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Arra
 
 @with_derivative
 def _root(mus: Array, weights: Array, log_target: Array) -> Array:
-    xp: Any = namespace(mus, weights, log_target)
+    xp = namespace(mus, weights, log_target)
     worst = xp.max(xp.where((weights > 0) & (mus < 1e150), mus, 0.0))
     # δ of the mixture is at most that of its worst component
     high = pair.epsilon(worst, xp.exp(log_target))
@@ -107,7 +107,7 @@ def _root(mus: Array, weights: Array, log_target: Array) -> Array:
 
 @_root.defjvp
 def _root_jvp(primals: tuple, tangents: tuple) -> tuple:
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     root = _root(*primals)
     mus, weights, _ = primals
     _, by_mu, by_weight, slope = mixture_terms(mus, weights, root)
@@ -121,7 +121,7 @@ def mixture_epsilon(mus: Components, weights: Components, delta: Scalar) -> Arra
 
     Components without privacy take their chance from δ.
     """
-    xp: Any = namespace(mus, weights, delta)
+    xp = namespace(mus, weights, delta)
     left = delta * (1 - 1e-15) - _lost(mus, weights)  # rounded down, so that ε is rounded up
     usable = (left > 0) & (delta < 1)
     root = _root(mus, weights, xp.log(xp.where(usable, left, 0.5)))
@@ -134,7 +134,7 @@ def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]
     References:
         Chen, Lee and Kifer 2019, Lemma 3.
     """
-    xp: Any = namespace(mus, weights, orders)
+    xp = namespace(mus, weights, orders)
     gain = orders[:, None] - 1
     present = weights > 0
     known = xp.all((mus >= 0) & (mus < 1e150) & (weights >= 0) | (weights == 0))
@@ -171,13 +171,13 @@ _LIMIT = 4096  # components kept when draws add up
 
 
 def _contraction(step_size: Array, strong_convexity: float, smoothness: float) -> Array:
-    xp: Any = namespace(step_size, strong_convexity, smoothness)
+    xp = namespace(step_size, strong_convexity, smoothness)
     return xp.maximum(xp.abs(1 - step_size * strong_convexity), xp.abs(1 - step_size * smoothness))
 
 
 def _geometric(ratio: Array, count: Any) -> Array:
     """Σ_{k<count} ratio^k, also near ratio = 1, where the quotient cancels."""
-    xp: Any = namespace(ratio, count)
+    xp = namespace(ratio, count)
     log_ratio = xp.log(ratio)
     near = xp.abs(ratio - 1) < 1e-300
     return xp.where(near, count, xp.expm1(count * log_ratio) / xp.where(near, 1.0, ratio - 1))
@@ -186,7 +186,7 @@ def _geometric(ratio: Array, count: Any) -> Array:
 @functools.lru_cache(maxsize=64)
 def _sensitivity_core(epochs: int, interval: int | None) -> Any:
     def core(sizes: Array, setting: Array) -> Array:
-        xp: Any = namespace(sizes, setting)
+        xp = namespace(sizes, setting)
         step_size, smoothness, strong_convexity, diameter = setting
         m = sizes.shape[0]
         position = xp.arange(m)
@@ -262,7 +262,7 @@ def batch_sensitivities(
         Chen, Lee and Kifer 2019, Lemma 2, Algorithms 2 and 3 (the printed Algorithm 2 never uses
         its averaging interval), Equation 5.
     """
-    xp: Any = namespace(step_size)
+    xp = namespace(step_size)
     if average_every is not None and (average_every < 1 or int(average_every) != average_every):
         raise ValueError(f"average_every must be None or a whole number >= 1, got {average_every}")
     if epochs < 0 or int(epochs) != epochs:
@@ -315,7 +315,7 @@ def permuted_sgd(
     moved = batch_sensitivities(sizes, **settings)
     if unused > 0:
         weights = np.append(weights, unused)
-        xp: Any = namespace(moved)
+        xp = namespace(moved)
         moved = xp.concatenate([moved, xp.zeros_like(moved[..., :1])], axis=-1)
     return RandomizedSensitivity(moved, weights / weights.sum(), noise_std)
 
@@ -325,7 +325,7 @@ def permuted_sgd(
 
 def _mus(moved: Any, noise: Any) -> Any:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
-    xp: Any = namespace(moved, noise)
+    xp = namespace(moved, noise)
     moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
     noisy = (noise > 0) & (moved >= 0)
     mus = xp.where(noisy, moved / xp.where(noisy, noise, 1.0), xp.inf)
@@ -385,7 +385,7 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | N
 
 def _asked(price: Callable, nothing: float) -> Callable:
     def core(moved: Any, noise: Any, shift: Any, weights: Any, given: Any) -> Any:
-        xp: Any = namespace(moved, noise, shift)
+        xp = namespace(moved, noise, shift)
         mus, more = _mus(moved, noise), shift > 0
         # The root of a square is rounded, and has no derivative at zero.
         both = xp.sqrt(xp.where(more, mus**2 + shift, 1.0))

@@ -237,14 +237,14 @@ def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) 
 
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     # A unit of roundoff of δ may be many of a small ε.
     value = _ask_release("epsilon", run, adjacency, delta * (1 - 1e-14))
     return xp.maximum(value * _UP, 0.0)
 
 
 def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     value = _ask_release("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
     return xp.maximum(value / _UP, 0.0)
 
@@ -256,13 +256,13 @@ def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
-    xp: Any = namespace(run, epsilon)
+    xp = namespace(run, epsilon)
     value = _ask_release("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
     return xp.clip(value * _UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     good = (orders > 1) & (orders < xp.inf)
     value = _ask_release("divergence", run, adjacency, xp.where(good, orders, 2.0))
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)

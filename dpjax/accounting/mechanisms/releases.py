@@ -42,14 +42,14 @@ def _eps(value: Any) -> float:
 
 def _more(value: Any, times: Any) -> Any:
     """A product rounded up, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
+    xp = namespace(value, times)
     found = value * times  # a product is off by half a unit
     return xp.where(times == 1, value, found * (1 + _eps(found)))
 
 
 def _less(value: Any, times: Any) -> Any:
     """A quotient rounded down, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
+    xp = namespace(value, times)
     found = value / times  # a quotient likewise
     return xp.where(times == 1, value, found * (1 - _eps(found)))
 
@@ -220,7 +220,7 @@ class ApproximateDP(_Stated):
     def for_group(self, records: Any) -> Mechanism:
         """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
         k = records
-        xp: Any = namespace(self, k)
+        xp = namespace(self, k)
         epsilon: Any = self.epsilon
         # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
         some = (epsilon > 1e-8) & (k > 1)

@@ -104,7 +104,7 @@ def log_inverse_gamma(expected: Array, distribution: str) -> Array:
     References:
         Papernot and Steinke 2022, Definition 1.
     """
-    xp: Any = namespace(expected, distribution)
+    xp = namespace(expected, distribution)
     if distribution == "geometric":  # E K = 1/γ
         return xp.log(expected)
 

@@ -43,7 +43,7 @@ _OUTCOMES = 1 << 20  # that are laid out
 
 def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
     """MASSES: the positive losses over ε, from the largest, and the masses of the `most` first."""
-    xp: Any = namespace(epsilon, gamma, shift)
+    xp = namespace(epsilon, gamma, shift)
     epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
     # m/(γ + b(1 − γ)) and |1 − 2γ|/(…), times b where γ < ½: there both are divided by b, since
     # b = 0 in a float where γ = 0 would be 0/0. γ/b by its logarithm, which does not overflow.
@@ -93,7 +93,7 @@ class StaircaseRelease:
         Each term is that of l and −l together. Beyond 64 units only ε-DP is used: min(l, αl²/2) at
         the largest loss l (Bun and Steinke 2016, Proposition 3.3).
         """
-        xp: Any = namespace(epsilon, gamma, shift, orders)
+        xp = namespace(epsilon, gamma, shift, orders)
         loss, mass = _masses(epsilon, gamma, shift, _UNITS)
         loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon
         k = orders - 1

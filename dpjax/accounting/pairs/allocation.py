@@ -259,7 +259,7 @@ def _refusal(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) ->
 
 def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Any, Any, Any]:
     """Blocks of ⌊t/k⌋ and of ⌈t/k⌉ steps, stacked; where k divides t the second count is 0."""
-    xp: Any = namespace(step)
+    xp = namespace(step)
     mu = xp.sqrt(gaussian_pair(step.mechanism).add_remove)
     steps: Any = step.steps
     chosen: Any = step.chosen

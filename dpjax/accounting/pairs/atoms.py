@@ -169,7 +169,7 @@ def is_gaussian_family(run: Mechanism, adjacency: Adjacency, known: Container[st
 
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedSteps:
     """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
-    xp: Any = namespace(key, leaves)
+    xp = namespace(key, leaves)
     mu2 = xp.zeros(())
     found: dict[str, list[Steps]] = {}
     for tree, step, count in groups(key, leaves):
@@ -188,7 +188,7 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedS
 
 
 def _join(parts: Sequence[Steps]) -> Steps:
-    xp: Any = namespace(parts)
+    xp = namespace(parts)
     return Steps(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -357,7 +357,7 @@ def _stack(values: Sequence[Any]) -> Any:
 
     Components come before it: [..., components, steps].
     """
-    xp: Any = namespace(values)
+    xp = namespace(values)
     if float64.is_traced(*values):
         return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
     if all(np.ndim(v) == 0 for v in values):
@@ -389,7 +389,7 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
 
 def prepare(run: Mechanism) -> Prepared:
     """Group a run's steps by their build and stack their fields."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
     groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}

@@ -256,7 +256,7 @@ def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
 
 
 def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
+    xp = namespace(step)
     return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
 
 

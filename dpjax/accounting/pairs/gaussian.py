@@ -73,7 +73,7 @@ def _gaussian(m: Gaussian) -> GaussianPair:
 
 def _ratio2(sensitivity: Any, noise_std: Any) -> Array:
     # Without noise there is no privacy, even where the sensitivity underflows.
-    xp: Any = namespace(sensitivity, noise_std)
+    xp = namespace(sensitivity, noise_std)
     safe = xp.where(noise_std > 0, noise_std, 1.0)
     return xp.square(xp.where(noise_std > 0, sensitivity / safe, xp.inf))
 
@@ -83,7 +83,7 @@ def _ball(m: RecentredGaussian | TangentBall) -> GaussianPair:
 
 
 def _boxed(m: BoxedAngles) -> GaussianPair:
-    xp: Any = namespace(m)
+    xp = namespace(m)
     angle = xp.sqrt(m.dimension + 2.0) * m.bounding_factor * np.pi  # the box's diagonal, √(d+2)·βπ
     return _moved(_ratio2(angle / (2.0 * m.batch_size), m.noise_std))
 
@@ -108,7 +108,7 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
 
 
 def _matrix(m: MatrixGaussian) -> GaussianPair:
-    xp: Any = namespace(m)
+    xp = namespace(m)
     listed: Any = m.sensitivities  # along the first axis
     count = listed.shape[0]
     last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1  # row of the last step

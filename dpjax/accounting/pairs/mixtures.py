@@ -66,7 +66,7 @@ class Mixture(NamedTuple):
         By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
         The turn of the middle mean is common to p and q, so that it drops out of arg p − arg q.
         """
-        xp: Any = namespace(self, b)
+        xp = namespace(self, b)
         low, high = self._ends()
         middle = 0.5 * (low + high)
         # e^{i(m − middle)b}, each of modulus 1
@@ -80,11 +80,11 @@ class Mixture(NamedTuple):
         (re, im), (re_q, im_q) = parts
         # arg of p times the conjugate of q
         turn = xp.arctan2(im * re_q - re * im_q, re * re_q + im * im_q)
-        sizes = (0.5 * xp.log(u * u + v * v) for u, v in parts)
-        return (*sizes, turn)
+        size, size_q = (0.5 * xp.log(u * u + v * v) for u, v in parts)
+        return size, size_q, turn
 
     def _ends(self) -> tuple[Any, Any]:
-        xp: Any = namespace(self)
+        xp = namespace(self)
         (p0, p1), (q0, q1) = self.slopes()
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
@@ -94,7 +94,7 @@ class Mixture(NamedTuple):
 
     def slope_of_q(self, y: Any) -> Any:
         """Return (log q)′ at y, which rises: its derivative is a variance."""
-        xp: Any = namespace(self, y)
+        xp = namespace(self, y)
         _, (m, _, _, _, _, size) = _terms(self.q, self.means, y)
         # the mean of the m_i under the terms' shares
         return xp.sum(size * m, axis=0) / xp.sum(size, axis=0)
@@ -109,7 +109,7 @@ class Mixture(NamedTuple):
 
         p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j.
         """
-        xp: Any = namespace(self)
+        xp = namespace(self)
         # p_i q_j − p_j q_i for all pairs i, j
         cross = xp.outer(self.q, self.p) - xp.outer(self.p, self.q)
         above = np.triu(np.ones(cross.shape), 1) > 0
@@ -130,7 +130,7 @@ class Mixture(NamedTuple):
 
     def moved(self, y: Any, by: Mixture) -> tuple[Any, Any]:
         """Return the derivatives of log p and log q at y, where means and weights change so."""
-        xp: Any = namespace(self, y)
+        xp = namespace(self, y)
 
         def one(weight: Any, change: Any) -> Any:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
@@ -142,14 +142,14 @@ class Mixture(NamedTuple):
 
 
 def _support(weight: Any, means: Any) -> tuple[Any, Any]:
-    xp: Any = namespace(weight, means)
+    xp = namespace(weight, means)
     used = weight > 0
     return xp.min(xp.where(used, means, np.inf)), xp.max(xp.where(used, means, -np.inf))
 
 
 def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
     """Return log Σ w_i e^{x_i}, x_i = m_i y − m_i²/2, and what it is made of."""
-    xp: Any = namespace(weight, means, y)
+    xp = namespace(weight, means, y)
     if xp is NUMPY:
         weight, means = weight[weight > 0], means[weight > 0]
     m = means.reshape((-1,) + (1,) * y.ndim)
@@ -169,7 +169,7 @@ def _spread(weight: Any, means: Any, y: Any) -> Spread:
 
     Losses of rarely sampled records are that small.
     """
-    xp: Any = namespace(weight, means, y)
+    xp = namespace(weight, means, y)
     plain, (m, w, shift, exponent, top, size) = _terms(weight, means, y)
     moved = w * xp.expm1(xp.minimum(shift, _SMALL))  # Σ w_i(e^{x_i} − 1), without cancellation
     excess = xp.sum(moved, axis=0)
@@ -194,7 +194,7 @@ def _spread(weight: Any, means: Any, y: Any) -> Spread:
 
 def poisson(mu: Any, rate: Any) -> Mixture:
     """Return the pair of a record removed from a Poisson sample; its reverse is of one added."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     zero = 0.0 * mu
     weight = xp.stack([1 - rate, rate + zero], axis=-1), xp.stack([1 + zero, zero], axis=-1)
     return Mixture(xp.stack([zero, mu], axis=-1), *weight)
@@ -202,7 +202,7 @@ def poisson(mu: Any, rate: Any) -> Mixture:
 
 def replace_one(mu: Any, rate: Any) -> Mixture:
     """Return the antipodal pair of a record replaced in a Poisson sample, its own mirror image."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     zero = 0.0 * mu
     p = xp.stack([zero, 1 - rate, rate + zero], axis=-1)
     q = xp.stack([rate + zero, 1 - rate, zero], axis=-1)
@@ -211,7 +211,7 @@ def replace_one(mu: Any, rate: Any) -> Mixture:
 
 def symmetrised(mu: Any, rate: Any) -> Folded:
     """Return the folded pair of a record replaced in a fixed batch: C_q(G_μ)."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     return Folded(poisson(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
 
 
@@ -220,7 +220,7 @@ def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
 
     The means are multiples of μ; the weights, and an atom's mass, are affine in the rate.
     """
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     one = xp.ones_like(mu)
     # affine in the rate: the difference of its two ends
     by_rate = tree_map(lambda a, b: a - b, table(mu, one), table(mu, 0.0 * one))
@@ -346,7 +346,7 @@ def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> s
 
 
 def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
+    xp = namespace(step)
     if isinstance(step.mechanism, PoissonSampled):
         mu, rate = _parameters(step.mechanism, adjacency)
         return mu, rate * step.rate  # independent draws: the rates multiply
@@ -419,7 +419,7 @@ def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
 
 
 def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
+    xp = namespace(step)
     rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
     return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
 

@@ -46,7 +46,7 @@ def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
 
 def log_mixture(w: Any, rate: Any) -> Any:
     """log(1 − q + q e^w), to full relative precision, for every 0 ≤ q ≤ 1."""
-    xp: Any = namespace(w, rate)
+    xp = namespace(w, rate)
     if xp is NUMPY and np.all(w <= 30.0) and np.all(rate < 1):
         # Mostly nothing is near log 0 either: the same numbers as below, in two calls.
         grown = rate * np.expm1(w)

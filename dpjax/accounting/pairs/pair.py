@@ -79,7 +79,7 @@ class Atoms(NamedTuple):
 
     def reversed(self) -> Atoms:
         """Return the pair with P and Q exchanged."""
-        xp: Any = namespace(self)
+        xp = namespace(self)
         return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
 
 

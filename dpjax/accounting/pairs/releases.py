@@ -63,7 +63,7 @@ _FAR = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the 
 
 def over(noise_multiplier: Any, adjacency: Adjacency) -> Any:
     """The displacement over the noise's scale: what replacing moves is twice what adding does."""
-    xp: Any = namespace(noise_multiplier)
+    xp = namespace(noise_multiplier)
     moved = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = xp.where(noise_multiplier > 0, noise_multiplier, 1.0)
     return xp.where(noise_multiplier > 0, moved / safe, xp.inf)
@@ -125,13 +125,13 @@ class LaplaceRelease(BoundedRelease):
         return theta + 2 * namespace(theta, delta).log1p(-delta)  # inverse of δ = 1 − e^{(ε−θ)/2}
 
     def delta(self, theta: Any, epsilon: Any) -> Any:
-        xp: Any = namespace(theta, epsilon)
+        xp = namespace(theta, epsilon)
         finite = xp.where(theta < xp.inf, theta, 1e300)
         return 0.0 - xp.expm1(xp.minimum((epsilon - finite) / 2, 0.0))
 
     def divergence(self, theta: Any, orders: Any) -> Any:
         """Mironov 2017, Table II, its moment less one written as a sum of positive terms."""
-        xp: Any = namespace(theta, orders)
+        xp = namespace(theta, orders)
         k = orders - 1
         small = xp.where(k * theta < 600, theta, 0.0)
         excess = (orders * _beyond_linear(k * small) + k * _beyond_linear(-orders * small)) / (
@@ -146,7 +146,7 @@ class LaplaceRelease(BoundedRelease):
 
 def _beyond_linear(x: Any) -> Any:
     """e^x − 1 − x >= 0, to full relative precision."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     near = xp.clip(x, -0.5, 0.5)
     series = xp.ones_like(near)
     for n in range(18, 2, -1):
@@ -179,7 +179,7 @@ class DiscreteLaplaceRelease:
 
     def epsilon(self, t: Any, shift: Any, delta: Any) -> Any:
         """The largest of the tests y >= k that could be the best at this δ."""
-        xp: Any = namespace(t, shift, delta)
+        xp = namespace(t, shift, delta)
         t, bad = _usable(t)
         found = -xp.inf
         for more in (-1.0, 0.0, 1.0, 2.0):
@@ -193,7 +193,7 @@ class DiscreteLaplaceRelease:
         return xp.where(bad, xp.inf, found)
 
     def delta(self, t: Any, shift: Any, epsilon: Any) -> Any:
-        xp: Any = namespace(t, shift, epsilon)
+        xp = namespace(t, shift, epsilon)
         t, bad = _usable(t)
         epsilon = xp.minimum(epsilon, t * shift)
         found = 0.0
@@ -207,7 +207,7 @@ class DiscreteLaplaceRelease:
 
     def divergence(self, t: Any, shift: Any, orders: Any) -> Any:
         """The moment is a geometric sum: 1 + s^a + (1 − r)(s − s^a)/(1 − s), s = e^{−(2α−1)t}."""
-        xp: Any = namespace(t, shift, orders)
+        xp = namespace(t, shift, orders)
         t, bad = _usable(t)
         k, rise = orders - 1, (2 * orders - 1) * t
         theta, last = t * shift, xp.exp(-rise * shift)  # s^a
@@ -219,7 +219,7 @@ class DiscreteLaplaceRelease:
 
 def _usable(t: Any) -> tuple[Any, Any]:
     """1/scale, kept away from 0 and ∞, and whether there is no noise at all."""
-    xp: Any = namespace(t)
+    xp = namespace(t)
     bad = ~(t < 1e290)
     return xp.where(bad, 1.0, xp.maximum(t, 1e-290)), bad
 
@@ -272,7 +272,7 @@ class Release:
 
     def divergence(self, mu: Any, shift: Any, orders: Any) -> Any:
         """αμ²/2 + log(θ(f)/θ(0))/(α − 1), θ(f) = Σ_y e^{−(y−f)²/2σ²}, f how far αa is from Z."""
-        xp: Any = namespace(mu, shift, orders)
+        xp = namespace(mu, shift, orders)
         sigma = xp.clip(shift / xp.maximum(mu, 1e-150), 0.02, 3.0)
         moved = orders * shift
         part = moved - xp.round(moved)  # f, between −½ and ½
@@ -294,7 +294,7 @@ class Release:
 
 def _log_theta(part: Any, sigma: Any) -> Any:
     """log Σ_y e^{−(y−f)²/2σ²} for |f| ≤ ½ and σ ≤ 3."""
-    xp: Any = namespace(part, sigma)
+    xp = namespace(part, sigma)
     part, sigma = xp.broadcast_arrays(xp.asarray(part), xp.asarray(sigma))
     scale = 2 * sigma * sigma
     y = np.arange(-130.0, 131.0)
@@ -359,18 +359,18 @@ class Response(BoundedRelease):
         return make_two_sided([-epsilon, 0.0, epsilon], [rare, (categories - 2) * rare, likely])
 
     def epsilon(self, epsilon: Any, categories: Any, delta: Any) -> Any:
-        xp: Any = namespace(epsilon, categories, delta)
+        xp = namespace(epsilon, categories, delta)
         # δ over P(true category) = 1 − e^{ε'−ε}
         lost = delta * (1 + (categories - 1) * xp.exp(-epsilon))
         return epsilon + xp.log1p(-xp.minimum(lost, 1.0))
 
     def delta(self, own: Any, categories: Any, epsilon: Any) -> Any:
-        xp: Any = namespace(own, categories, epsilon)
+        xp = namespace(own, categories, epsilon)
         likely = 1 / (1 + (categories - 1) * xp.exp(-own))
         return (0.0 - xp.expm1(xp.minimum(epsilon - own, 0.0))) * likely
 
     def divergence(self, epsilon: Any, categories: Any, orders: Any) -> Any:
-        xp: Any = namespace(epsilon, categories, orders)
+        xp = namespace(epsilon, categories, orders)
         k = orders - 1
         near = k * epsilon < 300
         small = xp.where(near & (epsilon < 300), epsilon, 0.0)
@@ -409,14 +409,14 @@ class Selection(BoundedRelease):
         return make_two_sided([-loss, loss], [keep * np.exp(-loss), keep])
 
     def epsilon(self, epsilon: Any, flip: Any, delta: Any) -> Any:
-        xp: Any = namespace(epsilon, delta)
+        xp = namespace(epsilon, delta)
         if flip:
             return LAPLACE.epsilon(epsilon, delta)
         # inverse of δ = (1 − e^{(ε'−ε)/2})²/(1 − e^{−ε})
         return epsilon + 2 * xp.log1p(-xp.sqrt(delta * -xp.expm1(-epsilon)))
 
     def delta(self, own: Any, flip: Any, epsilon: Any) -> Any:
-        xp: Any = namespace(own, epsilon)
+        xp = namespace(own, epsilon)
         gap = xp.minimum(epsilon - own, 0.0)
         if flip:
             return LAPLACE.delta(own, epsilon)
@@ -425,7 +425,7 @@ class Selection(BoundedRelease):
         return xp.where(own > 0, value, 0.0)
 
     def divergence(self, epsilon: Any, flip: Any, orders: Any) -> Any:
-        xp: Any = namespace(epsilon, orders)
+        xp = namespace(epsilon, orders)
         k = orders - 1
         if flip:
             return LAPLACE.divergence(epsilon, orders)

@@ -85,7 +85,7 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
 
 def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> Array:
-    xp: Any = namespace(expected, curve, orders)
+    xp = namespace(expected, curve, orders)
     known = xp.isfinite(curve)
     logs = log_inverse_gamma(expected, distribution)
     paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
@@ -106,7 +106,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
         inner: orders -> one run's Rényi curve.
         profile: ε [k] -> δ(ε) of one run.
     """
-    xp: Any = JAX if float64.is_traced(best, orders) else NUMPY
+    xp = JAX if float64.is_traced(best, orders) else NUMPY
     orders = xp.asarray(orders)
     c = xp.where(orders > 1, orders - 1, 1.0)
     own = inner(orders)  # one run's curve
@@ -253,7 +253,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     for step, factors in own:
         curve = _CURVES[type(step)][0]
         count, one = _count(factors), curve(step, orders, adjacency)
-        xp: Any = namespace(count, one)
+        xp = namespace(count, one)
         total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
         operations += 2  # a product and a sum
     if operations > 1:  # in the program's own precision
@@ -263,14 +263,14 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
 
 def _least_epsilon(orders: Any, curve: Any, delta: Any) -> Any:
     """Any order is valid, more are tighter."""
-    xp: Any = namespace(orders, curve, delta)
+    xp = namespace(orders, curve, delta)
     values = conversion.epsilon_at(orders, curve, xp.log(delta)[..., None])
     least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     return xp.maximum(least * (1 + 1e-12), 0.0)
 
 
 def _least_delta(orders: Any, curve: Any, epsilon: Any, floor: float = conversion.UNDERFLOW) -> Any:
-    xp: Any = namespace(orders, curve, epsilon)
+    xp = namespace(orders, curve, epsilon)
     values = conversion.log_delta_at(orders, curve, epsilon[..., None])
     least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     found = xp.maximum(xp.exp(xp.minimum(least + 1e-11, 0.0)), floor)
@@ -293,7 +293,7 @@ def _search(
     """
     curve = rdp(run, _GRID, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     given = xp.asarray(given)
 
     def bound(orders: Any, curve: Any) -> Any:
@@ -315,7 +315,7 @@ def _rough_epsilon(order: Any, rdp: Any, delta: Any) -> Any:
 
 
 def _rough_delta(order: Any, rdp: Any, epsilon: Any) -> Any:
-    xp: Any = namespace(order, rdp, epsilon)
+    xp = namespace(order, rdp, epsilon)
     rdp, epsilon = xp.minimum(rdp, 1e30), xp.minimum(epsilon, 1e30)  # as float32 can hold them
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 

@@ -83,7 +83,7 @@ class _Table(NamedTuple):
 
     def log(self, x: Any) -> Any:
         """Return log(w_0 + Σ w_j e^{x_j}), to full relative precision. [means, cells, nodes]"""
-        xp: Any = namespace(self, x)
+        xp = namespace(self, x)
         weight, rest = self.weight[..., None], self.rest[..., None]
         # As the weights sum to 1 it is log(1 + Σ w_j(e^{x_j} − 1)), which keeps small digits.
         excess = xp.sum(weight * xp.expm1(xp.minimum(x, _SMALL)), axis=0)
@@ -103,7 +103,7 @@ class _Table(NamedTuple):
 
     def shares(self, x: Any) -> tuple[Any, Any]:
         """Return the same logarithm, and w_j e^{x_j} as a share of that sum. [means, cells]"""
-        xp: Any = namespace(self, x)
+        xp = namespace(self, x)
         log = self.log(x[..., None])[..., 0]
         return log, xp.exp(xp.log(self.weight) + x - log)
 
@@ -114,7 +114,7 @@ class _Table(NamedTuple):
 
     def begin(self, order: Any, left: Any) -> tuple[Any, Any]:
         """Return where the line may begin, and log of the bound on what is left of it, or NaN."""
-        xp: Any = namespace(self, order)
+        xp = namespace(self, order)
         half = 0.5 * (order - 1) * self.mean * self.mean
         # exp(level) is the least that the part at N(αm_k) can weigh; left of `shift` is e^-50 of
         # it, the other parts counted as a whole.
@@ -128,7 +128,7 @@ class _Table(NamedTuple):
 
     def closed(self, kind: Kind, order: Any) -> tuple[Any, ...]:
         """Return the closed bound, with its derivatives as of `_integrals`."""
-        xp: Any = namespace(self, order)
+        xp = namespace(self, order)
         c, half = order - 1, 0.5 * self.mean * self.mean
         if not kind.first:
             return (xp.minimum(self.shares(order * c * half)[0], -c * xp.log(self.rest)),)
@@ -166,7 +166,7 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
 
     NaN where the line begins where f is bounded by its first value.
     """
-    xp: Any = namespace(table, order)
+    xp = namespace(table, order)
     c, width = order - 1, table.mean[-1]
     right, left, lost = _REACH + 0.0 * order, -_REACH + 0.0 * order, xp.nan * order
     strip, curved = 0.999, 1.0
@@ -196,7 +196,7 @@ def _integrals(kind: Kind, table: _Table, order: Any, partials: bool = False) ->
 
     All sums are over the same nodes, f-weighted: K' = E[L], K'' = Var[L].
     """
-    xp: Any = namespace(table, order)
+    xp = namespace(table, order)
     left, right, step, alias, lost = _line(kind, table, order)
     a, h, lean = left[:, None], step[:, None], (order - 1)[:, None]
     width = 256 if xp is NUMPY else 64  # nodes at a time: few calls, or little in vain
@@ -282,7 +282,7 @@ def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind,
 
 def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
     """Σ count·function(μ, q, α) over the steps, at every order."""
-    xp: Any = namespace(steps, orders)
+    xp = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
     size = shape[0] * shape[1]
     cells = (steps.mu, steps.rate, orders)
@@ -328,7 +328,7 @@ def log_moment_jets(
 
 def divergence(log_moment: Any, order: Any) -> Any:
     """The Rényi divergence, rounded up; +inf at orders that are not above one."""
-    xp: Any = namespace(log_moment, order)
+    xp = namespace(log_moment, order)
     good = (order > 1) & (order < xp.inf)
     value = log_moment / (xp.where(good, order, 2.0) - 1)
     value = value * (1 + RELATIVE) + xp.where(value > 0, ABSOLUTE, 0.0)
@@ -339,7 +339,7 @@ def rdp_curve(
     atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
     """The Rényi divergence of a whole run at each order."""
-    xp: Any = namespace(atoms, orders)
+    xp = namespace(atoms, orders)
     safe = xp.where((orders > 1) & (orders < xp.inf), orders, 2.0)
     return divergence(log_moments(atoms, adjacency, safe), orders)
 
