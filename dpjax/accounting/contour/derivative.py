@@ -139,7 +139,8 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes
 
 
 def _reversed(run: Run) -> Run:
-    groups = [Group(tuple(one.reversed() for one in by), count) for by, count in run.groups]
+    pairs: Any = [(tuple(one.reversed() for one in by), n) for by, n in run.groups]
+    groups = [Group(*pair) for pair in pairs]
     return Run(run.gaussian_mu2, tuple(groups))
 
 

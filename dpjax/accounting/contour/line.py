@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.contour import half
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, approximate_moments, sum_over
+from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, Step, approximate_moments, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, log_expm1, or_infinite, pick
 from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 
@@ -54,26 +55,28 @@ class Line(NamedTuple):
         rounding: bound on what `scale` is rounded by, and its steps' moments.
     """
 
-    c: Any
-    spacing: Any
-    scale: Any
-    real: Any
-    imag: Any
-    size: Any
-    slack: Any
-    further: Any
-    moments: Any
-    chernoff: Any
-    blur: Any
-    density_real: Any
-    density_imag: Any
-    density_slack: Any
-    density_moment: Any
-    weight_error: Any
-    rounding: Any
+    c: Numbers
+    spacing: Numbers
+    scale: Numbers
+    real: Numbers
+    imag: Numbers
+    size: Numbers
+    slack: Numbers
+    further: Numbers
+    moments: Numbers
+    chernoff: Numbers
+    blur: Numbers
+    density_real: Numbers
+    density_imag: Numbers
+    density_slack: Numbers
+    density_moment: Numbers
+    weight_error: Numbers
+    rounding: Numbers
 
 
-def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, Any]:
+def transform(
+    loss: Numbers, weight: Numbers, spacing: Numbers, blocks: int
+) -> tuple[Numbers, Numbers]:
     """Return real and imaginary part of Σw(e^{it_kL} − 1) at t_k = k·spacing, k < blocks².
 
     With F = e^{itL} − 1, formed without cancellation, F_{a+b} = F_a + F_b + F_aF_b: the sum over
@@ -81,7 +84,7 @@ def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, A
     """
     xp = namespace(loss, weight, spacing)
 
-    def powers(rows: Any) -> tuple[Any, Any]:
+    def powers(rows: NumbersLike) -> tuple[Numbers, Numbers]:
         angle = xp.outer(rows, spacing * loss)
         return -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
 
@@ -94,7 +97,7 @@ def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, A
     return real.reshape(-1), imag.reshape(-1)
 
 
-def chords(t: Any, knots: Any, values: Any) -> Any:
+def chords(t: Numbers, knots: Numbers, values: Numbers) -> Numbers:
     """CONVEX: the exponential of the least row of `values`, straight between the knots."""
     xp = namespace(t, knots, values)
     gaps = xp.maximum(knots[1:] - knots[:-1], 1e-300)
@@ -103,7 +106,13 @@ def chords(t: Any, knots: Any, values: Any) -> Any:
     return xp.exp(xp.min(rows, axis=0))
 
 
-def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[str, Any]:
+def _of_step(
+    pair: Step,
+    count: Numbers,
+    at: tuple[Numbers, Numbers, Numbers, Numbers],
+    nodes: int,
+    blocks: int,
+) -> dict[str, Numbers]:
     """Return what one step adds to the line: logarithms, angles and bounds at its points."""
     c, spacing, t, knots = at
     xp = namespace(pair, c, spacing)
@@ -137,7 +146,7 @@ def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[
     }
 
 
-def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
+def _gaussian(mu2: Numbers, c: Numbers, t: Numbers, ends: Numbers) -> dict[str, Numbers]:
     """Return the same of plain Gaussian steps, of which K(z) = μ²z(z + 1)/2."""
     return {
         "moment": 0.5 * mu2 * c * (c + 1),
@@ -150,7 +159,7 @@ def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
     }
 
 
-def _log_k(s: Any) -> Any:
+def _log_k(s: Numbers) -> Numbers:
     """RIGHT: log k(s), k(s) the supremum of (1 − e^{−x})e^{−sx} over x ≥ 0, at e^{−x} = s/(1 + s).
 
     Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P is k(s)M(s)e^{−su}.
@@ -159,7 +168,7 @@ def _log_k(s: Any) -> Any:
     return -xp.log1p(s) - s * xp.log1p(1 / s)
 
 
-def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
+def _period(run: Run, at: Saddle, scale: Numbers, greatest: Numbers) -> tuple[Numbers, Numbers]:
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
     xp = namespace(run, tuple(at))
     c = at.c
@@ -172,17 +181,17 @@ def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
     return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
 
 
-def moment_error(step: Any) -> Any:
+def moment_error(step: Any) -> Numbers:
     """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
     xp = namespace(step.moment)
     errors = tilts.quadrature_error(step, xp.zeros(1))
     return step.constant + step.rounding[0] + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
 
-def bound_moment(run: Run, s: Any, nodes: int) -> Any:
+def bound_moment(run: Run, s: Numbers, nodes: int) -> Numbers:
     """Return an upper bound on log of k(s)M(s), with the quadrature's error at s."""
 
-    def one(pair: Any, _: Any) -> Any:
+    def one(pair: Step, _: Numbers) -> Numbers:
         step = half.tilt(pair, s, nodes)
         return step.moment + moment_error(step)
 
@@ -225,12 +234,12 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
     )
 
 
-def _greatest(pair: Any) -> Any:
+def _greatest(pair: Step) -> Numbers:
     xp = namespace(pair)
     return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
 
 
-def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
+def _kernel(c: Numbers, t: Numbers, spacing: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return h/π over |z(z + 1)|, the first point halved; real and imaginary part; the modulus."""
     xp = namespace(c, t)
     flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
@@ -239,7 +248,7 @@ def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
     return spacing / math.pi * half / modulus, flat, rise, modulus
 
 
-def _point_errors(sums: dict, weight: Any, t: Any, b2: Any) -> Any:
+def _point_errors(sums: dict[str, Numbers], weight: Numbers, t: Numbers, b2: Numbers) -> Numbers:
     """Return what every point may be off by.
 
     |Πφ^n − Πφ̂^n| ≤ |Πφ̂^n|·(Π(1 + a/|φ̂|)^n − 1) for |φ − φ̂| ≤ a; or both moduli, where that is
@@ -252,8 +261,13 @@ def _point_errors(sums: dict, weight: Any, t: Any, b2: Any) -> Any:
 
 
 def _cut_line(
-    sums: dict, c: Any, t: Any, spacing: Any, ends: Any, b2: Any = None
-) -> tuple[Any, Any, Any]:
+    sums: dict[str, Numbers],
+    c: Numbers,
+    t: Numbers,
+    spacing: Numbers,
+    ends: Numbers,
+    b2: Numbers | None = None,
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return the least slack over the ends of the line, the mask of that end, and the blur wanted.
 
     Beyond an end E the sum is at most h·ρ(E)/E² + ∫_E^∞ ρ/t² dt, as |z(z + 1)| ≥ t² and ρ/t² falls,
@@ -277,14 +291,14 @@ def _cut_line(
 
 
 def _finish(
-    sums: dict,
-    c: Any,
-    t: Any,
-    spacing: Any,
-    ends: Any,
-    end: Any,
-    slack: Any,
-    b2: Any,
+    sums: dict[str, Numbers],
+    c: Numbers,
+    t: Numbers,
+    spacing: Numbers,
+    ends: Numbers,
+    end: Numbers,
+    slack: Numbers,
+    b2: Numbers,
     right: tuple[Any, Any, Any],
 ) -> Line:
     """Return the line up to one end, blurred by b²: one more Gaussian step of μ² = b²."""
@@ -336,7 +350,9 @@ def _finish(
 # ------------------------------------------------------------------------------ δ off the line
 
 
-def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
+def _waves(
+    real: Numbers, imag: Numbers, spacing: Numbers, epsilon: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return Σ Re(v e^{−itε}) and its derivative by ε: e^{−itε} is a product of two."""
     xp = namespace(real, epsilon)
     blocks = real.shape[0]
@@ -352,7 +368,7 @@ def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
     return re @ cos + im @ sin, spacing * slope
 
 
-def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
+def log_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return log of the upper and lower end of the line's δ(ε), and the slope of log δ.
 
     The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
@@ -375,7 +391,7 @@ def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
     return xp.minimum(xp.minimum(up, tail), 0.0), low, -line.c + slope / xp.maximum(total, 1e-300)
 
 
-def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
+def log_sum(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
     """Return log of the line's sum, of nothing bounded, and its slope: what derivatives are of."""
     xp = namespace(line.c, epsilon)
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
@@ -383,13 +399,13 @@ def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
     return xp.log(total) + line.scale - line.c * epsilon, -line.c + slope / total
 
 
-def left_aliases(line: Line, front: Any, period: Any) -> Any:
+def left_aliases(line: Line, front: Numbers, period: Numbers) -> Numbers:
     """LEFT: Σ_{j≥1} e^{−cjP}δ(ε − jP) over e^{scale − cε}, with δ ≤ 1, P's mass."""
     xp = namespace(line.c, front)
     return xp.exp(line.weight_error - front - log_expm1(line.c * period))
 
 
-def right_aliases(line: Line, epsilon: Any, period: Any) -> Any:
+def right_aliases(line: Line, epsilon: Numbers, period: Numbers) -> Numbers:
     """RIGHT: Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a."""
     xp = namespace(line.c, epsilon)
     a, moments = line.further, line.moments
@@ -397,7 +413,7 @@ def right_aliases(line: Line, epsilon: Any, period: Any) -> Any:
     return xp.min(or_infinite(xp.exp(moments - a * epsilon - log_expm1(a * period))))
 
 
-def time_value(line: Line, epsilon: Any) -> Any:
+def time_value(line: Line, epsilon: Numbers) -> Numbers:
     """BLUR: a bound on how far the blurred δ(ε) lies above the loss's own.
 
     For each outcome of loss l + ε the blurred (1 − e^{−l})₊ is the price of a call, whose
@@ -415,7 +431,7 @@ def time_value(line: Line, epsilon: Any) -> Any:
     return or_infinite(more * _FURTHER)
 
 
-def lower_log_delta(line: Line, epsilon: Any) -> Any:
+def lower_log_delta(line: Line, epsilon: Numbers) -> Numbers:
     """Return log of a lower end of δ(ε), that of the loss without the blur."""
     xp = namespace(line.c, epsilon)
     low = log_delta(line, epsilon)[1]

@@ -130,15 +130,15 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
             mu2 += float(np.sum(count * mu * mu))
             continue
         table = PAIRS[family].table(mu, rate)
-        groups.append(Group(table if steps[0].sign > 0 else table.reversed(), count))
+        groups.append(Group(table if steps[0].sign > 0 else table.reversed(), NUMPY.asarray(count)))
     for losses, masses, count, _ in several:
         finite = np.isfinite(losses) & (masses > 0)
         if not np.any(finite):
             return None
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
-        groups.append(Group(table, np.array([count])))
-    return Run(np.float64(mu2), tuple(groups))
+        groups.append(Group(table, NUMPY.asarray([count])))
+    return Run(NUMPY.asarray(mu2), tuple(groups))
 
 
 def _find_last(run: Discrete | Run, level: float) -> float:

@@ -28,17 +28,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dpjax._numerics.arrays import tree_map
+from dpjax._numerics.arrays import NUMPY, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.method import USABLE
-from dpjax.accounting.contour.saddle import Group, Run, approximate_moments, find_saddle, sum_over
+from dpjax.accounting.contour.saddle import (
+    Group,
+    Run,
+    Step,
+    approximate_moments,
+    find_saddle,
+    sum_over,
+)
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
 from dpjax.accounting.mechanisms.steps import widen
@@ -97,12 +105,12 @@ def _with_allocations(
         mu2, laws = _laws(pairs, delta, upper)
         found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
         stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
-        groups = (Group(a, np.array([n])) for a, (_, n) in zip(stacked, laws, strict=True))
+        groups = (Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, laws, strict=True))
         whole = Run(run.gaussian_mu2 + mu2, (*run.groups, *groups))
         if tilt is not None or not laws:
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
-        moment = approximate_moments(whole, _TILTS)[0]
+        moment = approximate_moments(whole, NUMPY.asarray(_TILTS))[0]
         if asked:
             tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
         else:
@@ -122,7 +130,7 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
         found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))
     if pair.sign < 0:
         found = found.reversed()
-    return Group(tree_map(lambda v: np.asarray(v)[None], found), np.array([float(pair.count)])), off
+    return Group(tree_map(lambda v: np.asarray(v)[None], found), NUMPY.asarray([pair.count])), off
 
 
 def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
@@ -136,7 +144,7 @@ def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
             groups.append(group)
             shift += pair.count * (math.log1p(off) - math.log1p(-off))
             scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
-    return Run(np.float64(mu2), tuple(groups)), shift, scale
+    return Run(NUMPY.asarray(mu2), tuple(groups)), shift, scale
 
 
 def _round_steps(run: Run, charge: float, upper: bool, tilt: float) -> Run:
@@ -157,7 +165,8 @@ def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[flo
     short lines tell how much charge is best; and of a δ that is asked for, about how much it is.
     """
     asked = question == "epsilon"
-    at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
+    log_delta, epsilon = (NUMPY.log(given), None) if asked else (None, NUMPY.asarray(given))
+    at = find_saddle(run, log_delta, epsilon)
     tilt = float(at.c) if np.isfinite(at.c) else 0.0
     read = interval.epsilon if asked else interval.delta
     goal = given if asked else float(np.exp(-at.depth))
@@ -165,7 +174,7 @@ def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[flo
 
     def round_by(share: float) -> Run | None:
         found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
-        if all(group.pair.loss.size for group in found.groups):
+        if all(cast(Atoms, group.pair).loss.size for group in found.groups):
             return found
         return None  # all outcomes lie beyond, at infinite losses
 
@@ -316,16 +325,16 @@ def _without_lattice(run: Mechanism, adjacency: Adjacency) -> tuple[Mechanism, _
     return Composed(tuple(parts)), _Lattice(end, error, mu2)
 
 
-def _lattice_error(run: Run, epsilon: float, c: float, lattice: _Lattice) -> float:
+def _lattice_error(run: Run, epsilon: float, c: Numbers, lattice: _Lattice) -> float:
     """Return what δ(ε) may be off by on the line Re z = c."""
-    nodes, t = interval.LEVELS[1][0], np.geomspace(1e-3, 1.0, 12) * lattice.end
+    nodes, t = interval.LEVELS[1][0], NUMPY.asarray(np.geomspace(1e-3, 1.0, 12) * lattice.end)
 
-    def fall(pair: Any, _: Any) -> Any:
+    def fall(pair: Step, _: Numbers) -> Numbers:
         step = half.tilt(pair, c, nodes)
-        return np.log(tilts.decay(step, t, lines.moment_error(step))[-1])
+        return NUMPY.log(tilts.decay(step, t, lines.moment_error(step))[-1])
 
     own = max(float(run.gaussian_mu2) - lattice.mu2 * (1 + 1e-9), 0.0)  # what is rounded is none
-    rho = np.exp(sum_over(fall, run, -0.5 * own * lattice.end**2))
+    rho = np.exp(sum_over(fall, run, NUMPY.asarray(-0.5 * own * lattice.end**2)))
     # Of k(c)M(c), k(c) = c^c/(1 + c)^{c+1}; 1 % for rounding.
     moment = lines.bound_moment(run, c, nodes) + np.log1p(c) + c * np.log1p(1 / c)
     each = np.expm1(lattice.error) / (2 * c) + 2 * rho / (math.pi * lattice.end)
@@ -346,8 +355,8 @@ def _lattice_bound(
     used = [pair for pair in pairs if pair.count > 0 and pair.mu > 0 and pair.rate > 0]
     run, _, _ = _as_run(used, upper)
     with np.errstate(all="ignore"):  # what is no number is no answer
-        at = find_saddle(run, np.log(delta), np.float64(epsilon))
-        off = _lattice_error(run, epsilon, float(at.c), lattice)
+        at = find_saddle(run, NUMPY.log(delta), NUMPY.asarray(epsilon))
+        off = _lattice_error(run, epsilon, at.c, lattice)
     if off <= _OF_DELTA * delta:
         return found if asked else min(delta + off, 1.0)
     return nothing
