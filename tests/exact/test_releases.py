@@ -18,6 +18,7 @@ from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import users
 from dpjax.accounting.contour.saddle import Run
 from dpjax.accounting.pairs.discrete import CELLS
+from dpjax.accounting.pairs.releases import ShiftedGaussian
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12
@@ -496,7 +497,7 @@ def counts_and_gaussian(sigma, cells, mu, epsilon):
 
 @pytest.mark.parametrize(("sigma", "shift"), [(1.0, 1), (1.5, 4), (3.0, 2)])
 def test_the_transform_of_whole_numbers_is_a_gaussian_s_up_to_the_stated_error(sigma, shift):
-    end, error = acc.DiscreteGaussian.release.lattice(shift / sigma, shift)
+    end, error = acc.DiscreteGaussian.release.lattice(ShiftedGaussian(shift / sigma, shift))
     assert end == pytest.approx(np.pi * sigma**2 / (2 * shift))
     with mpmath.workdps(40):
         masses, mu2 = discrete_gaussian(sigma, shift)[0], (mpmath.mpf(shift) / sigma) ** 2

@@ -267,12 +267,16 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
         rate: Any = np.asarray(1.0)
         while isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
             rate, step = rate * step.rate, step.mechanism
-        numbers = step.release.numbers(step, adjacency) if step.release is not None else None
-        if numbers is None or not hasattr(step.release, "largest"):
+        release = step.release
+        numbers = release.numbers(step, adjacency) if release is not None else None
+        if release is None or numbers is None:
+            return None
+        largest = release.largest(numbers)
+        if largest is None:
             return None
         if isinstance(step, ApproximateDP) and np.any(np.asarray(step.delta) > 0):
             return None
-        largest: Any = np.asarray(step.release.largest(*numbers))
+        largest = np.asarray(largest)
         with np.errstate(divide="ignore", invalid="ignore"):
             # The mixture's density over that without the record is at most 1 + q(e^ε − 1).
             near = np.log1p(rate * np.expm1(np.minimum(largest, 500.0)))

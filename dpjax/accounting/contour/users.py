@@ -57,6 +57,7 @@ from dpjax.accounting.pairs.dominating import ADDED, REPLACED
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms, Outcomes
+from dpjax.accounting.pairs.protocol import LatticeRelease
 from dpjax.accounting.pairs.replacement import AddedRecordsPair
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
@@ -300,7 +301,7 @@ class _Lattice(NamedTuple):
 
 
 def _split_lattice(run: Mechanism) -> tuple[list[tuple[Any, tuple]], Composed]:
-    return split(run, lambda step: hasattr(step.release, "lattice"))
+    return split(run, lambda step: isinstance(step.release, LatticeRelease))
 
 
 def _supports_lattice(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -314,14 +315,14 @@ def _without_lattice(run: Mechanism, adjacency: Adjacency) -> tuple[Mechanism, _
     moved = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     end, error, mu2, parts = _FURTHEST, 0.0, 0.0, list(rest.mechanisms)
     for step, factors in steps:
-        mu, shift = step.release.numbers(widen(step), adjacency)
-        own_end, own_error = step.release.lattice(mu, shift)
+        numbers = step.release.numbers(widen(step), adjacency)
+        own_end, own_error = step.release.lattice(numbers)
         count = functools.reduce(np.multiply, factors, np.float64(1.0))
         end = min(end, float(np.min(own_end)))
         error += float(np.max(count * np.log1p(own_error)))
-        mu2 += float(np.max(count * np.square(mu)))
+        mu2 += float(np.max(count * np.square(numbers.mu)))
         # Two quotients, rounded towards less privacy by far less than _OF_DELTA.
-        parts.append(times(Gaussian(moved / mu * (1 - 2.0**-51)), factors))
+        parts.append(times(Gaussian(moved / numbers.mu * (1 - 2.0**-51)), factors))
     return Composed(tuple(parts)), _Lattice(end, error, mu2)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -29,7 +31,13 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.discrete import Discrete, repeat_release
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
-from dpjax.accounting.pairs.protocol import SampledRelease
+from dpjax.accounting.pairs.protocol import (
+    ClosedFormRelease,
+    CurveRelease,
+    Laid,
+    Release,
+    SampledRelease,
+)
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -66,8 +74,8 @@ def directions(
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     for own, _ in releases:
-        laid = hasattr(own.release, "grid")
-        both = own.release.grid(own).directed if laid else own.rate < 1
+        kind = own.release
+        both = kind.grid(own).directed if isinstance(kind, Laid) else own.rate < 1
         directed |= both and not (upper and own.symmetric)
     mu2 = float(atoms.gaussian_mu2)
     found = []
@@ -79,7 +87,7 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if hasattr(own.release, "grid"):
+            if isinstance(own.release, Laid):
                 grid = own.release.grid(own)
                 pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
@@ -137,20 +145,21 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
         )
     own, rest = split_releases(run, adjacency)
     atoms, lead = all_settings(rest, adjacency)
-    releases = [known_release(step, adjacency) for step, _ in own]
+    releases = [r for step, _ in own if (r := known_release(step, adjacency)) is not None]
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
-    fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
+    fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
     given = np.broadcast_to(np.minimum(np.asarray(given, np.float64), 1e6), shape)
     if not (upper or is_attained(run, adjacency)):
         return np.zeros(shape)
     fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
+    kinds = [jax.tree.structure(release.numbers) for release in releases]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
         often: dict[SampledRelease, float] = {}
-        for release, row in zip(releases, fields, strict=True):
+        for release, kind, row in zip(releases, kinds, fields, strict=True):
             rate, count, *numbers = (float(v[index]) for v in row)
-            one = release._replace(numbers=tuple(numbers), rate=rate)  # pyrefly: ignore
+            one = release._replace(numbers=jax.tree.unflatten(kind, numbers), rate=rate)
             often[one] = often.get(one, 0.0) + count
         ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
@@ -184,7 +193,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether some neighbours attain the pairs of a lower end."""
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     own = (known_release(step, adjacency) for step, _ in flatten(run))
-    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
+    loose = any(one and isinstance(one.release, Laid) and not one.release.sampled for one in own)
     return has_attained_atoms(run) and is_group_attained(run, adjacency) and not loose
 
 
@@ -220,51 +229,57 @@ def _method(tight: bool) -> Method:
 
 _UP = 1.0 + 1e-12  # values
 _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
+_Kind = TypeVar("_Kind", bound=Release)
 
 
-def _has(part: str) -> Any:
-    def able(run: Mechanism, adjacency: Adjacency) -> bool:
-        known = hasattr(run.release, part)
-        return known and run.release.numbers(run, adjacency) is not None
-
-    return able
+def _is_known(kind: type[Release], run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether a run is one release of a kind, whose pair is known."""
+    release = run.release
+    return isinstance(release, kind) and release.numbers(run, adjacency) is not None
 
 
-def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+def _read(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, Any]:
+    """Return the release of a run that `_is_known`, and its numbers."""
     # A user's records in a release of a closed form are the same release at other numbers.
     run = rewrite_for_group(run)
-    return getattr(run.release, part)(*run.release.numbers(run, adjacency), given)
+    assert isinstance(run.release, kind)
+    return run.release, run.release.numbers(run, adjacency)
 
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
     # A unit of roundoff of δ may be many of a small ε.
-    value = _ask_release("epsilon", run, adjacency, delta * (1 - 1e-14))
+    value = release.epsilon(numbers, delta * (1 - 1e-14))
     return xp.maximum(value * _UP, 0.0)
 
 
 def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
-    value = _ask_release("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    value = release.epsilon(numbers, xp.minimum(delta * (1 + 1e-13), 1.0))
     return xp.maximum(value / _UP, 0.0)
 
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
     found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
-    return found if rewrite_for_group(run).release.tight else namespace(found).zeros_like(found)
+    release, _ = _read(ClosedFormRelease, run, adjacency)
+    return found if release.tight else namespace(found).zeros_like(found)
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp = namespace(run, epsilon)
-    value = _ask_release("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    value = release.delta(numbers, xp.minimum(epsilon, 1e300) / _ULPS)
     return xp.clip(value * _UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
     xp = namespace(run, orders)
     good = (orders > 1) & (orders < xp.inf)
-    value = _ask_release("divergence", run, adjacency, xp.where(good, orders, 2.0))
+    release, numbers = _read(CurveRelease, run, adjacency)
+    value = release.divergence(numbers, xp.where(good, orders, 2.0))
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     # Beyond what any conversion can use, and NaN.
     return xp.where(good & (value < 1e200), value, xp.inf)
@@ -275,7 +290,7 @@ def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     return evaluate_bound(_divergence, run, adjacency, orders, ndims=(1,))
 
 
-has_curve = _has("divergence")
+has_curve = functools.partial(_is_known, CurveRelease)
 
 
 METHODS = (
@@ -283,7 +298,7 @@ METHODS = (
         "closed_form",
         rank=4.0,
         tight=True,
-        supports=_has("epsilon"),
+        supports=functools.partial(_is_known, ClosedFormRelease),
         needs="release",
         epsilon=as_method_part(_one_epsilon),
         delta=as_method_part(_one_delta),

@@ -19,12 +19,13 @@ from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_m
 from dpjax.accounting.pairs import releases
 
 
-class HistogramRelease(releases.Release):
+class HistogramRelease(releases.DiscreteGaussianRelease):
     """One cell moved by one, or two cells, as one number: PRODUCT."""
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> releases.ShiftedGaussian:
         mu = releases.over(step.stddev, Adjacency.ADD_REMOVE)
-        return (mu * np.sqrt(2.0), 2.0) if adjacency is Adjacency.REPLACE_ONE else (mu, 1.0)
+        two = adjacency is Adjacency.REPLACE_ONE
+        return releases.ShiftedGaussian(mu * np.sqrt(2.0) if two else mu, 2.0 if two else 1.0)
 
 
 @register_mechanism

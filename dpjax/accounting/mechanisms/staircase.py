@@ -17,13 +17,14 @@ MASSES  At a shift of k whole units the losses are lε, l = −k … k. Of (i, i
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import Numbers
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
@@ -36,6 +37,7 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
 )
 from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
+from dpjax.accounting.pairs.protocol import CurveRelease
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
@@ -60,20 +62,28 @@ def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
     return loss, xp.where(loss > 0, mass, 0.0)
 
 
-class StaircaseRelease:
+class StaircaseNumbers(NamedTuple):
+    """ε of a unit, the share of a unit before the first step, and the shift in units."""
+
+    epsilon: Numbers
+    gamma: Numbers
+    shift: Numbers
+
+
+class StaircaseRelease(CurveRelease[StaircaseNumbers]):
     """The pair of a shift by whole units."""
 
     tight = sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> StaircaseNumbers:
         moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-        return step.epsilon, step.gamma, moved
+        return StaircaseNumbers(step.epsilon, step.gamma, moved)
 
-    def largest(self, epsilon: Any, gamma: Any, shift: Any) -> Any:
-        """The largest loss."""
-        return epsilon * shift
+    def largest(self, numbers: StaircaseNumbers) -> Numbers:
+        return numbers.epsilon * numbers.shift
 
-    def pair(self, epsilon: float, gamma: float, shift: float, *, upper: bool) -> Finite:
+    def pair(self, numbers: StaircaseNumbers, *, upper: bool) -> Finite:
+        epsilon, gamma, shift = map(float, numbers)
         if epsilon == np.inf:
             return EVERYTHING
         if shift > _OUTCOMES or epsilon * shift > MOST:
@@ -87,12 +97,13 @@ class StaircaseRelease:
         both = np.concatenate([back[::-1], [zero], mass])
         return make_two_sided(np.concatenate([-loss[::-1], [0.0], loss]), both)
 
-    def divergence(self, epsilon: Any, gamma: Any, shift: Any, orders: Any) -> Any:
+    def divergence(self, numbers: StaircaseNumbers, orders: Numbers) -> Numbers:
         """log(1 + Σ p(e^{(α−1)l} − 1)(1 − e^{−αl}))/(α − 1) over losses l > 0 of mass p.
 
         Each term is that of l and −l together. Beyond 64 units only ε-DP is used: min(l, αl²/2) at
         the largest loss l (Bun and Steinke 2016, Proposition 3.3).
         """
+        epsilon, gamma, shift = numbers
         xp = namespace(epsilon, gamma, shift, orders)
         loss, mass = _masses(epsilon, gamma, shift, _UNITS)
         loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon

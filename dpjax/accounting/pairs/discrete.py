@@ -50,9 +50,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.on_grid import log_mixture
-from dpjax.accounting.pairs.protocol import SampledRelease
+from dpjax.accounting.pairs.protocol import Release, SampledRelease
 
 CELLS = 4096  # outcomes of a pair that is coarsened, or made of a continuous one
 
@@ -163,25 +164,28 @@ def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
     return Finite(lump, p_sum, q_sum)
 
 
-class BoundedRelease:
-    """A release whose first number is its largest loss; neighbours attain its pair and samples."""
+class GuaranteeNumbers(NamedTuple):
+    """What is promised."""
+
+    epsilon: Numbers
+    delta: Numbers | float
+
+
+class Guarantee(Release[GuaranteeNumbers]):
+    """The four outcomes; of δ = 0 the two of randomised response."""
 
     tight = sampled = True
 
-    def largest(self, first: Any, *others: Any) -> Any:
-        """The largest loss."""
-        return first
-
-
-class Guarantee(BoundedRelease):
-    """The four outcomes; of δ = 0 the two of randomised response."""
-
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
+    def numbers(self, step: Any, adjacency: Adjacency) -> GuaranteeNumbers | None:
         """What is promised under this adjacency, if anything."""
         step = step.stated_for(adjacency)
-        return None if step is None else (step.epsilon, getattr(step, "delta", 0.0))
+        return None if step is None else GuaranteeNumbers(step.epsilon, getattr(step, "delta", 0.0))
 
-    def pair(self, epsilon: float, delta: float, *, upper: bool) -> Finite:
+    def largest(self, numbers: GuaranteeNumbers) -> Numbers:
+        return numbers.epsilon
+
+    def pair(self, numbers: GuaranteeNumbers, *, upper: bool) -> Finite:
+        epsilon, delta = map(float, numbers)
         likely, rare = 1 / (1 + np.exp(-epsilon)), np.exp(-epsilon) / (1 + np.exp(-epsilon))
         p = [0.0, (1 - delta) * rare, (1 - delta) * likely, delta]
         return make_two_sided([-np.inf, -epsilon, epsilon, np.inf], p)
@@ -227,8 +231,9 @@ def repeat_release(
     """
     if not (upper or known.rate == 1 or known.release.sampled):
         return _nothing(upper)
+    assert isinstance(known.release, Release)  # what is laid on a grid has no list of outcomes
     with np.errstate(over="ignore", under="ignore"):
-        pair = known.release.pair(*known.numbers, upper=upper)
+        pair = known.release.pair(known.numbers, upper=upper)
         # A promise's δ is the number given; what a release or its sample computes is rounded up.
         exact = upper and known.rate == 1 and isinstance(known.release, Guarantee)
         both = known.symmetric and upper

@@ -39,23 +39,24 @@ falls with the scores of the others. Two candidates attain every point of the pr
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.discrete import (
     CELLS,
     EVERYTHING,
     MOST,
     NOTHING,
-    BoundedRelease,
     Finite,
     bound_unknown,
     make_two_sided,
 )
 from dpjax.accounting.pairs.on_grid import normal_mass
+from dpjax.accounting.pairs.protocol import ClosedFormRelease, CurveRelease, LatticeRelease
 
 _EPS = float(np.finfo(np.float64).eps)
 _FAR = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the mass is left
@@ -110,27 +111,42 @@ def _pair(losses: np.ndarray, *, upper: bool) -> Finite:
     )
 
 
-class LaplaceRelease(BoundedRelease):
+class LaplaceNumbers(NamedTuple):
+    """How far the number moves over the noise's scale."""
+
+    theta: Numbers
+
+
+class LaplaceRelease(ClosedFormRelease[LaplaceNumbers], CurveRelease[LaplaceNumbers]):
     """Of real numbers."""
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
-        return (over(step.noise_multiplier, adjacency),)
+    tight = sampled = True
 
-    def pair(self, theta: float, *, upper: bool) -> Finite:
+    def numbers(self, step: Any, adjacency: Adjacency) -> LaplaceNumbers:
+        return LaplaceNumbers(over(step.noise_multiplier, adjacency))
+
+    def largest(self, numbers: LaplaceNumbers) -> Numbers:
+        return numbers.theta
+
+    def pair(self, numbers: LaplaceNumbers, *, upper: bool) -> Finite:
+        theta = float(numbers.theta)
         if theta > MOST:
             return EVERYTHING if theta == np.inf else bound_unknown(upper=upper)
         return _pair(edges(theta), upper=upper) if theta > 0 else NOTHING
 
-    def epsilon(self, theta: Any, delta: Any) -> Any:
+    def epsilon(self, numbers: LaplaceNumbers, delta: Numbers) -> Numbers:
+        theta = numbers.theta
         return theta + 2 * namespace(theta, delta).log1p(-delta)  # inverse of δ = 1 − e^{(ε−θ)/2}
 
-    def delta(self, theta: Any, epsilon: Any) -> Any:
+    def delta(self, numbers: LaplaceNumbers, epsilon: Numbers) -> Numbers:
+        theta = numbers.theta
         xp = namespace(theta, epsilon)
         finite = xp.where(theta < xp.inf, theta, 1e300)
         return 0.0 - xp.expm1(xp.minimum((epsilon - finite) / 2, 0.0))
 
-    def divergence(self, theta: Any, orders: Any) -> Any:
+    def divergence(self, numbers: LaplaceNumbers, orders: Numbers) -> Numbers:
         """Mironov 2017, Table II, its moment less one written as a sum of positive terms."""
+        theta = numbers.theta
         xp = namespace(theta, orders)
         k = orders - 1
         small = xp.where(k * theta < 600, theta, 0.0)
@@ -154,20 +170,27 @@ def _beyond_linear(x: Any) -> Any:
     return xp.where(abs(x) < 0.5, 0.5 * near * near * series, xp.expm1(x) - x)
 
 
-class DiscreteLaplaceRelease:
+class ShiftedLaplace(NamedTuple):
+    """The inverse t of the noise's scale, and by which whole number the number moves."""
+
+    t: Numbers
+    shift: Numbers | float
+
+
+class DiscreteLaplaceRelease(ClosedFormRelease[ShiftedLaplace], CurveRelease[ShiftedLaplace]):
     """Of whole numbers, shifted by a whole number a; t is the inverse of the scale."""
 
     tight = sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> ShiftedLaplace:
         moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-        return over(step.noise_multiplier, adjacency) / moved, moved
+        return ShiftedLaplace(over(step.noise_multiplier, adjacency) / moved, moved)
 
-    def largest(self, t: Any, shift: Any) -> Any:
-        """The largest loss."""
-        return t * shift
+    def largest(self, numbers: ShiftedLaplace) -> Numbers:
+        return numbers.t * numbers.shift
 
-    def pair(self, t: float, shift: float, *, upper: bool) -> Finite:
+    def pair(self, numbers: ShiftedLaplace, *, upper: bool) -> Finite:
+        t, shift = map(float, numbers)
         if t * shift > MOST:
             return EVERYTHING if t == np.inf else bound_unknown(upper=upper)
         if t == 0:
@@ -177,8 +200,9 @@ class DiscreteLaplaceRelease:
         # Cells between points of the lattice; the profile is at least that of real numbers.
         return _pair(edges(t * shift, t if upper else 0.0), upper=upper)
 
-    def epsilon(self, t: Any, shift: Any, delta: Any) -> Any:
+    def epsilon(self, numbers: ShiftedLaplace, delta: Numbers) -> Numbers:
         """The largest of the tests y >= k that could be the best at this δ."""
+        t, shift = numbers
         xp = namespace(t, shift, delta)
         t, bad = _usable(t)
         found = -xp.inf
@@ -192,7 +216,8 @@ class DiscreteLaplaceRelease:
             )
         return xp.where(bad, xp.inf, found)
 
-    def delta(self, t: Any, shift: Any, epsilon: Any) -> Any:
+    def delta(self, numbers: ShiftedLaplace, epsilon: Numbers) -> Numbers:
+        t, shift = numbers
         xp = namespace(t, shift, epsilon)
         t, bad = _usable(t)
         epsilon = xp.minimum(epsilon, t * shift)
@@ -205,8 +230,9 @@ class DiscreteLaplaceRelease:
             found = xp.maximum(found, value)
         return xp.where(bad, 1.0, found)
 
-    def divergence(self, t: Any, shift: Any, orders: Any) -> Any:
+    def divergence(self, numbers: ShiftedLaplace, orders: Numbers) -> Numbers:
         """The moment is a geometric sum: 1 + s^a + (1 − r)(s − s^a)/(1 − s), s = e^{−(2α−1)t}."""
+        t, shift = numbers
         xp = namespace(t, shift, orders)
         t, bad = _usable(t)
         k, rise = orders - 1, (2 * orders - 1) * t
@@ -233,17 +259,24 @@ _LARGE = 1e4  # σ from which integers are taken together
 _MOST = 1 << 22  # integers that are laid out one by one
 
 
-class Release:
+class ShiftedGaussian(NamedTuple):
+    """μ, the shift over the noise's σ, and the shift, a whole number."""
+
+    mu: Numbers
+    shift: Numbers | float
+
+
+class DiscreteGaussianRelease(LatticeRelease[ShiftedGaussian]):
     """One number moved by a, a whole number, with noise of standard deviation about σ."""
 
     tight = sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> ShiftedGaussian:
         moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-        return over(step.noise_multiplier, adjacency), moved
+        return ShiftedGaussian(over(step.noise_multiplier, adjacency), moved)
 
-    def pair(self, mu: float, shift: float, *, upper: bool) -> Finite:
-        """μ is the shift over σ."""
+    def pair(self, numbers: ShiftedGaussian, *, upper: bool) -> Finite:
+        mu, shift = map(float, numbers)
         if mu == np.inf:
             return EVERYTHING
         if not 1e-140 < mu < 1e140 or not 1e-140 < shift / mu < 1e140:
@@ -270,8 +303,9 @@ class Release:
         losses = (y - 0.5 * shift) / sigma * (shift / sigma)
         return _with_tails(losses, p, upper)
 
-    def divergence(self, mu: Any, shift: Any, orders: Any) -> Any:
+    def divergence(self, numbers: ShiftedGaussian, orders: Numbers) -> Numbers:
         """αμ²/2 + log(θ(f)/θ(0))/(α − 1), θ(f) = Σ_y e^{−(y−f)²/2σ²}, f how far αa is from Z."""
+        mu, shift = numbers
         xp = namespace(mu, shift, orders)
         sigma = xp.clip(shift / xp.maximum(mu, 1e-150), 0.02, 3.0)
         moved = orders * shift
@@ -284,8 +318,9 @@ class Release:
         gain = xp.where(known, gain, 0.0)
         return xp.where(mu < xp.inf, 0.5 * orders * mu * mu + gain, xp.inf)
 
-    def lattice(self, mu: Any, shift: Any) -> tuple[Any, Any]:
+    def lattice(self, numbers: ShiftedGaussian) -> tuple[np.ndarray, np.ndarray]:
         """V and 4Σ_{k≥1} e^{−π²σ²k} of LATTICE in `contour.users`; ∞ where σ is below 1."""
+        mu, shift = map(np.asarray, numbers)
         sigma2 = (shift / mu) ** 2
         x = np.exp(-(math.pi**2) * sigma2)
         # At most 4.001x; a histogram's replaced record is two such steps of half the variance.
@@ -340,36 +375,50 @@ def _block_mass(edges: np.ndarray, sigma: float) -> np.ndarray:
     return np.maximum(normal_mass(edges) - np.diff(slope) / (24 * sigma * sigma), 0.0)
 
 
-DISCRETE_GAUSSIAN = Release()
+DISCRETE_GAUSSIAN = DiscreteGaussianRelease()
 
 
-class Response(BoundedRelease):
+class ResponseNumbers(NamedTuple):
+    """The largest loss, and how many categories there are."""
+
+    epsilon: Numbers
+    categories: Numbers
+
+
+class ResponseRelease(ClosedFormRelease[ResponseNumbers], CurveRelease[ResponseNumbers]):
     """k-ary randomised response: losses ±ε, and 0 for the k − 2 other categories."""
 
-    sampled = False
+    tight = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
-        return step.epsilon, step.categories
+    def numbers(self, step: Any, adjacency: Adjacency) -> ResponseNumbers:
+        return ResponseNumbers(step.epsilon, step.categories)
 
-    def pair(self, epsilon: float, categories: float, *, upper: bool) -> Finite:
+    def largest(self, numbers: ResponseNumbers) -> Numbers:
+        return numbers.epsilon
+
+    def pair(self, numbers: ResponseNumbers, *, upper: bool) -> Finite:
+        epsilon, categories = map(float, numbers)
         if epsilon == 0:
             return NOTHING
         likely = 1 / (1 + (categories - 1) * np.exp(-epsilon))  # P of the true category
         rare = 1 / (np.exp(epsilon) + categories - 1)
         return make_two_sided([-epsilon, 0.0, epsilon], [rare, (categories - 2) * rare, likely])
 
-    def epsilon(self, epsilon: Any, categories: Any, delta: Any) -> Any:
+    def epsilon(self, numbers: ResponseNumbers, delta: Numbers) -> Numbers:
+        epsilon, categories = numbers
         xp = namespace(epsilon, categories, delta)
         # δ over P(true category) = 1 − e^{ε'−ε}
         lost = delta * (1 + (categories - 1) * xp.exp(-epsilon))
         return epsilon + xp.log1p(-xp.minimum(lost, 1.0))
 
-    def delta(self, own: Any, categories: Any, epsilon: Any) -> Any:
+    def delta(self, numbers: ResponseNumbers, epsilon: Numbers) -> Numbers:
+        own, categories = numbers
         xp = namespace(own, categories, epsilon)
         likely = 1 / (1 + (categories - 1) * xp.exp(-own))
         return (0.0 - xp.expm1(xp.minimum(epsilon - own, 0.0))) * likely
 
-    def divergence(self, epsilon: Any, categories: Any, orders: Any) -> Any:
+    def divergence(self, numbers: ResponseNumbers, orders: Numbers) -> Numbers:
+        epsilon, categories = numbers
         xp = namespace(epsilon, categories, orders)
         k = orders - 1
         near = k * epsilon < 300
@@ -382,22 +431,33 @@ class Response(BoundedRelease):
         return xp.minimum(xp.where(near & (epsilon < 300), low, high), epsilon)
 
 
-class Selection(BoundedRelease):
+class SelectionNumbers(NamedTuple):
+    """The range of the losses, and 1 by permute-and-flip, else 0."""
+
+    epsilon: Numbers
+    flip: float
+
+
+class SelectionRelease(ClosedFormRelease[SelectionNumbers], CurveRelease[SelectionNumbers]):
     """The exponential mechanism; by permute-and-flip, with the profile of Laplace noise."""
 
-    tight = False
+    sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> SelectionNumbers:
         range_ = step.epsilon * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-        return range_, 1.0 if step.permute_and_flip else 0.0
+        return SelectionNumbers(range_, 1.0 if step.permute_and_flip else 0.0)
 
-    def pair(self, epsilon: float, flip: float, *, upper: bool) -> Finite:
+    def largest(self, numbers: SelectionNumbers) -> Numbers:
+        return numbers.epsilon
+
+    def pair(self, numbers: SelectionNumbers, *, upper: bool) -> Finite:
+        epsilon, flip = map(float, numbers)
         if epsilon == 0:
             return NOTHING
         if epsilon > MOST:
             return bound_unknown(upper=upper)
         if upper and flip:
-            return LAPLACE.pair(epsilon, upper=True)
+            return LAPLACE.pair(LaplaceNumbers(numbers.epsilon), upper=True)
         if upper:
             losses, mass = root_cells(edges(epsilon), upper=True)
             return make_two_sided(losses, mass / -np.expm1(-epsilon))
@@ -408,27 +468,30 @@ class Selection(BoundedRelease):
             loss = epsilon / 2 + np.log1p(-np.expm1(-epsilon / 2))
         return make_two_sided([-loss, loss], [keep * np.exp(-loss), keep])
 
-    def epsilon(self, epsilon: Any, flip: Any, delta: Any) -> Any:
+    def epsilon(self, numbers: SelectionNumbers, delta: Numbers) -> Numbers:
+        epsilon, flip = numbers
         xp = namespace(epsilon, delta)
         if flip:
-            return LAPLACE.epsilon(epsilon, delta)
+            return LAPLACE.epsilon(LaplaceNumbers(epsilon), delta)
         # inverse of δ = (1 − e^{(ε'−ε)/2})²/(1 − e^{−ε})
         return epsilon + 2 * xp.log1p(-xp.sqrt(delta * -xp.expm1(-epsilon)))
 
-    def delta(self, own: Any, flip: Any, epsilon: Any) -> Any:
+    def delta(self, numbers: SelectionNumbers, epsilon: Numbers) -> Numbers:
+        own, flip = numbers
         xp = namespace(own, epsilon)
         gap = xp.minimum(epsilon - own, 0.0)
         if flip:
-            return LAPLACE.delta(own, epsilon)
+            return LAPLACE.delta(LaplaceNumbers(own), epsilon)
         safe = xp.where(own > 0, own, 1.0)
         value = xp.expm1(gap / 2) ** 2 / -xp.expm1(-safe)
         return xp.where(own > 0, value, 0.0)
 
-    def divergence(self, epsilon: Any, flip: Any, orders: Any) -> Any:
+    def divergence(self, numbers: SelectionNumbers, orders: Numbers) -> Numbers:
+        epsilon, flip = numbers
         xp = namespace(epsilon, orders)
         k = orders - 1
         if flip:
-            return LAPLACE.divergence(epsilon, orders)
+            return LAPLACE.divergence(LaplaceNumbers(epsilon), orders)
         quadratic = orders * epsilon * epsilon / 8  # Cesar and Rogers 2021, Lemma 3.2
         safe = xp.clip(epsilon, 1e-6, 500.0)
         share = xp.expm1(-k * safe) / xp.expm1(-safe)
@@ -442,4 +505,4 @@ class Selection(BoundedRelease):
         return xp.minimum(xp.minimum(value, quadratic), epsilon)
 
 
-RESPONSE, SELECTION = Response(), Selection()
+RESPONSE, SELECTION = ResponseRelease(), SelectionRelease()

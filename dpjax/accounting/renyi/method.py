@@ -61,6 +61,7 @@ from dpjax.accounting.pairs.atoms import (
     query,
     split,
 )
+from dpjax.accounting.pairs.protocol import CurveRelease
 from dpjax.accounting.renyi import conversion, moments
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -207,7 +208,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     **{
         kind: (loss_distribution.curve, loss_distribution.has_curve)
         for kind in registered_mechanisms().values()
-        if hasattr(kind.release, "divergence")
+        if isinstance(kind.release, CurveRelease)
     },
 }
 
