@@ -15,7 +15,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import describe
 from dpjax.accounting.answers.risks import bound_success, strongest_attack
 from dpjax.accounting.answers.root_search import MakeMechanism, Question, Search, is_whole
@@ -178,7 +178,7 @@ def calibrate(
         found = risk.solve(question, bounds)
         return int(found) if whole else found
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
-    delta = checks.number("delta", delta, pricing.PROBABILITY)
+    delta = checks.number("delta", delta, query.PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
@@ -376,14 +376,14 @@ def _check_risk(
     if epsilon is not None:
         return None
     if advantage is not None:
-        value = checks.one_number("advantage", advantage, pricing.PROBABILITY)
+        value = checks.one_number("advantage", advantage, query.PROBABILITY)
         return _Risk("advantage", value, 0.0)
     if rate is not None:
-        at = checks.one_number("false_positive_rate", alarms, pricing.PROBABILITY)
+        at = checks.one_number("false_positive_rate", alarms, query.PROBABILITY)
         above = checks.Range(at, 1.0, True, True)
         value = checks.one_number("true_positive_rate", rate, above)
         return _Risk("true_positive_rate", value, at)
-    prior = checks.one_number("prior", prior, pricing.PROBABILITY)
+    prior = checks.one_number("prior", prior, query.PROBABILITY)
     least = min(prior, 1 - prior)
     below = checks.Range(0.0, least, True, True)
     return _Risk("bayes_risk", checks.one_number("bayes_risk", errors, below), least)
