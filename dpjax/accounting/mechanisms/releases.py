@@ -125,7 +125,7 @@ class UniformBall(Mechanism):
         return _changed(self, displacement=_more(self.displacement, records))
 
 
-class _Stated(Mechanism):
+class StatedGuarantee(Mechanism):
     """A release of which only the guarantee is known: it is taken on trust.
 
     A promise about one record more or less implies one about a replacement, which is a removal and
@@ -164,7 +164,7 @@ class _Stated(Mechanism):
 
 
 @register_mechanism
-class PureDP(_Stated):
+class PureDP(StatedGuarantee):
     """Any (ε, 0)-differentially private release, for the stated adjacency.
 
     Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath
@@ -192,7 +192,7 @@ class PureDP(_Stated):
 
 
 @register_mechanism
-class ApproximateDP(_Stated):
+class ApproximateDP(StatedGuarantee):
     """Any (ε, δ)-differentially private release, for the stated adjacency.
 
     Dominated by a pair that reveals everything with probability δ and is randomised response
@@ -239,7 +239,7 @@ class ApproximateDP(_Stated):
 
 
 @register_mechanism
-class ZeroConcentrated(_Stated):
+class ZeroConcentrated(StatedGuarantee):
     """Any ρ-zCDP release, for the stated adjacency: RDP(α) = ρα (Bun and Steinke 2016).
 
     An adaptive run kept below ρ by a filter is one such release (Feldman and Zrnic 2021).
