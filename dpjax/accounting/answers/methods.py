@@ -22,6 +22,7 @@ from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.releases import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
 from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs import atoms
@@ -151,12 +152,12 @@ def _list_advised(part: str, run: Mechanism, adjacency: Adjacency) -> list[Metho
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
     """Why no method answers: what a step is missing, or a curve where there is a price."""
-    parts: Any = walk(run)
-    for step in parts:
-        if hasattr(step, "stated_for") and step.stated_for(adjacency) is None:
+    for step in walk(run):
+        if isinstance(step, StatedGuarantee) and step.stated_for(adjacency) is None:
+            relation = vars(step)["adjacency"]
             return (
-                f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
-                "for data sets of another size"
+                f": {type(step).__name__} is stated for {relation}, which implies nothing for data "
+                "sets of another size"
             )
     priced = [m for m in _list_advised("epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:

@@ -51,6 +51,7 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method
+from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split, times
 from dpjax.accounting.pairs.batches import relative_weight_error
 from dpjax.accounting.pairs.dominating import ADDED, REPLACED
@@ -61,7 +62,7 @@ from dpjax.accounting.pairs.protocol import LatticeRelease
 from dpjax.accounting.pairs.replacement import AddedRecordsPair
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
-_LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
+_LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
 _GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 # Of steps that are rounded to outcomes, where the lines of their densities are too short.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,24 @@ from dpjax.accounting.mechanisms.base import (
 _CLIPPED = "every record's contribution is clipped to the clip norm before it is summed"
 _DRAWN = FRESH_NOISE.replace("the noise is", "the noise before it is correlated is")
 _STAYS = "which steps a record may enter is decided without the data, and alike for neighbours"
+
+
+@runtime_checkable
+class _HasColumn(Protocol):
+    """A strategy whose inverse is banded: its coefficients are known once the steps are."""
+
+    def column(self, steps: int) -> np.ndarray:
+        """Return the coefficients of so many steps."""
+        ...
+
+
+@runtime_checkable
+class _HasSensitivities(Protocol):
+    """A strategy that says how far a record can move what it correlates."""
+
+    def sensitivities(self, steps: int, separation: int, participations: float) -> np.ndarray:
+        """Return the sensitivity of the first 1, 2, …, `steps` steps."""
+        ...
 
 
 class _Correlated(Mechanism):
@@ -90,7 +108,7 @@ class CorrelatedGaussian(_Correlated):
 
     def _numbers(self, strategy: Any) -> Any:
         """Of a strategy whose inverse is banded, the coefficients of all steps that are priced."""
-        if not hasattr(strategy, "column"):
+        if not isinstance(strategy, _HasColumn):
             return super()._numbers(strategy)
         if is_traced(self.steps):
             raise TypeError(
@@ -155,7 +173,7 @@ class MatrixGaussian(Mechanism):
 
     def __post_init__(self) -> None:
         run: Any = self
-        if hasattr(run.sensitivities, "sensitivities"):
+        if isinstance(run.sensitivities, _HasSensitivities):
             sizes = (run.steps, run.separation, run.participations)
             if any(np.ndim(size) or is_traced(size) for size in sizes):
                 raise TypeError(
